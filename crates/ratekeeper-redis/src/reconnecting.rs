@@ -151,7 +151,7 @@ impl ReconnectingConnection {
                 break;
             }
             self.disconnect();
-            pending.retain(|at| calls[*at].is_idempotent);
+            pending.retain(|at| calls[*at].may_resend);
             if pending.is_empty() {
                 break;
             }
@@ -193,7 +193,7 @@ pub(crate) struct ScriptRequest<'a> {
     pub(crate) call: Call,
     pub(crate) script: &'a Script,
     /// Whether it may be sent again when it is not known whether the first arrived.
-    pub(crate) is_idempotent: bool,
+    pub(crate) may_resend: bool,
     /// Whether to send `ASKING` first: the server is still importing the slot of the keys.
     pub(crate) asking: bool,
 }

@@ -72,10 +72,11 @@ impl ScriptCall {
                 Work::Decide(questions, _) => Some(questions),
                 Work::Amend(..) => None,
             });
+            // A decision that is charged twice only makes the limit stricter.
             return ScriptRequest {
                 call: decide::encode(questions),
                 script: &scripts.decide,
-                is_idempotent: true,
+                may_resend: true,
                 asking,
             };
         }
@@ -87,11 +88,11 @@ impl ScriptCall {
             all.flatten()
         };
         // A refund that is executed twice gives back too much.
-        let is_idempotent = amendments().all(Amendment::may_arrive_twice);
+        let may_resend = amendments().all(Amendment::is_idempotent);
         ScriptRequest {
             call: amend::encode(amendments()),
             script: &scripts.amend,
-            is_idempotent,
+            may_resend,
             asking,
         }
     }

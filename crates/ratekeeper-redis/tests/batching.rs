@@ -251,7 +251,7 @@ fn an_amendment_in_flight_does_not_delay_decisions() {
         // Compares which ended first, not how long each took: the amendment has a second, the
         // decision 20 ms.
         let first = !giving_back.is_finished();
-        println!("told after {:.1?}", begin.elapsed());
+        println!("answered after {:.1?}", begin.elapsed());
         server.cont();
         giving_back.await.unwrap();
         assert!(first, "the decision waited for the correction");
@@ -288,7 +288,7 @@ fn beyond_max_waiting_requests_fall_back_at_once() {
                 })
             })
             .collect();
-        until("some are told", || count(&store, "queue_full") > 0).await;
+        until("some callers fell back", || count(&store, "queue_full") > 0).await;
         server.cont();
         let mut open = 0;
         for caller in callers {

@@ -24,12 +24,12 @@ const LIMITS: [&str; 7] = [
     "5/min sliding_log",
 ];
 
-async fn passed(store: &RedisStore, handle: &LimitHandle) -> u64 {
-    let mut passed = 0;
+async fn allowed(store: &RedisStore, handle: &LimitHandle) -> u64 {
+    let mut allowed = 0;
     for _ in 0..7 {
-        passed += u64::from(store.decide(&[Ask::new(handle, "key")]).await.is_allowed());
+        allowed += u64::from(store.decide(&[Ask::new(handle, "key")]).await.is_allowed());
     }
-    passed
+    allowed
 }
 
 fn step(back: bool, by: u64) {
@@ -43,10 +43,10 @@ fn step(back: bool, by: u64) {
         for text in LIMITS {
             time.store(START, Relaxed);
             let handle = store.limit(text, limit(text)).unwrap();
-            assert_eq!(passed(&store, &handle).await, 5, "{text}");
+            assert_eq!(allowed(&store, &handle).await, 5, "{text}");
             let stepped = if back { START - by } else { START + by };
             time.store(stepped, Relaxed);
-            let at_once = passed(&store, &handle).await;
+            let at_once = allowed(&store, &handle).await;
             assert!(
                 at_once <= if back { 0 } else { 5 },
                 "{text}: {at_once} after the step"
@@ -55,7 +55,7 @@ fn step(back: bool, by: u64) {
             let waited = if back && by <= 60 * SECOND { by } else { 0 };
             time.store(stepped + waited + 121 * SECOND, Relaxed);
             assert_eq!(
-                passed(&store, &handle).await,
+                allowed(&store, &handle).await,
                 5,
                 "{text}: {by} µs, back {back}"
             );

@@ -534,10 +534,10 @@ fn other_primaries_decide_while_one_is_down() {
         cluster.replica_of(victim).kill();
         victim.kill();
         until("the error is reported", || store.status().error.is_some()).await;
-        let told = store.status().error.unwrap().1.to_string();
+        let message = store.status().error.unwrap().1.to_string();
         assert!(
-            told.contains(&victim.port().to_string()),
-            "which one: {told}"
+            message.contains(&victim.port().to_string()),
+            "which one: {message}"
         );
         let before = left(&store, &slow, there).await;
         for _ in 0..5 {
@@ -669,7 +669,7 @@ fn over_tls() {
         );
         assert_eq!(left(&store, &slow, "ann").await, 99);
         let untrusted = RedisStore::builder(&url).connect().await.unwrap();
-        let told = || {
+        let message = || {
             untrusted
                 .status()
                 .error
@@ -677,7 +677,7 @@ fn over_tls() {
                 .unwrap_or_default()
         };
         until("the error is reported", || {
-            told().contains("certificate of Redis is not trusted")
+            message().contains("certificate of Redis is not trusted")
         })
         .await;
     });
@@ -691,16 +691,16 @@ fn a_server_that_is_not_a_cluster_is_an_error() {
             Err(error) => error.to_string(),
         };
         let server = RedisServer::start();
-        let told = error(&format!("redis+cluster://127.0.0.1:{}", server.port())).await;
+        let message = error(&format!("redis+cluster://127.0.0.1:{}", server.port())).await;
         assert!(
-            told.contains("is not part of a Cluster; write the url as redis://"),
-            "{told}"
+            message.contains("is not part of a Cluster; write the url as redis://"),
+            "{message}"
         );
         let cluster = RedisCluster::start();
-        let told = error(cluster.nodes()[0].url()).await;
+        let message = error(cluster.nodes()[0].url()).await;
         assert!(
-            told.contains("part of a Cluster; write the url as redis+cluster://"),
-            "{told}"
+            message.contains("part of a Cluster; write the url as redis+cluster://"),
+            "{message}"
         );
         // Some of its nodes are enough as seeds, even if one of them is down, and replicas will do.
         let gone = ratekeeper_testkit::free_port();

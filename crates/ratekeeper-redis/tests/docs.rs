@@ -302,13 +302,13 @@ async fn a_local_share_is_as_documented() {
         ("3/h fixed_window", 1),
     ] {
         let handle = store.limit(limit, limit.parse().unwrap()).unwrap();
-        let mut passed = 0;
+        let mut allowed = 0;
         for _ in 0..10 {
             let verdict = store.decide(&[Ask::new(&handle, "ann")]).await;
             assert_eq!(verdict.source(), Source::LocalShare);
-            passed += u64::from(verdict.is_allowed());
+            allowed += u64::from(verdict.is_allowed());
         }
-        assert_eq!(passed, admitted, "{limit}");
+        assert_eq!(allowed, admitted, "{limit}");
     }
 }
 

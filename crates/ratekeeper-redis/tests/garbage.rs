@@ -161,20 +161,20 @@ fn other_keys_are_decided_as_before() {
                         store.decide(&both),
                         store.decide(&other)
                     );
-                    let told = (good.source(), good.is_allowed());
+                    let result = (good.source(), good.is_allowed());
                     // And amendments of them.
                     store.settle(one, &[0]).await;
                     store.settle(with_good, &[3, 3]).await;
                     store.grant(&bad, b"key", 1).await;
                     store.reset(&bad, b"key").await;
-                    (at, told)
+                    (at, result)
                 })
             });
             let asks: Vec<_> = asks.collect();
             for ask in asks {
-                let (at, told) = ask.await.unwrap();
+                let (at, result) = ask.await.unwrap();
                 assert_eq!(
-                    told,
+                    result,
                     (Source::Redis, true),
                     "{}: {:?}\n{what:#?}",
                     LIMITS[at],
@@ -247,7 +247,7 @@ async fn fleet_continues(spoilt: &'static [&'static str]) {
         }
     }
     assert_eq!(admitted, 30, "it is not one bucket any more");
-    let told = stores.iter().map(|store| {
+    let result = stores.iter().map(|store| {
         store
             .status()
             .counts
@@ -257,7 +257,7 @@ async fn fleet_continues(spoilt: &'static [&'static str]) {
             .unwrap()
             .1
     });
-    assert!(told.sum::<u64>() > 0, "nobody was told");
+    assert!(result.sum::<u64>() > 0, "no store counted a bad key");
     // Deleting the key repairs it.
     server.command(&["DEL", spoilt[1]]);
     common::until("both know of each other", || {

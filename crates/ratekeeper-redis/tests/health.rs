@@ -125,8 +125,11 @@ fn a_user_that_may_send_heartbeats_but_not_decide() {
         set_user(&server, "-evalsha");
         while common::source(&store, &handle, "ann").await == Source::Redis {}
         stays_degraded(&store, &handle).await;
-        let told = store.status().error.unwrap().1.to_string();
-        assert!(told.contains("the Redis user lacks a permission"), "{told}");
+        let message = store.status().error.unwrap().1.to_string();
+        assert!(
+            message.contains("the Redis user lacks a permission"),
+            "{message}"
+        );
         // What was spent meanwhile was not charged, and is not counted as if it was.
         assert_eq!(store.status().counts.debited, 0);
         set_user(&server, "+evalsha");
@@ -153,8 +156,11 @@ fn a_user_that_may_decide_but_not_send_heartbeats() {
             assert!(store.is_healthy(), "{:?}", store.status());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let told = store.status().heartbeat.unwrap().to_string();
-        assert!(told.contains("the Redis user lacks a permission"), "{told}");
+        let message = store.status().heartbeat.unwrap().to_string();
+        assert!(
+            message.contains("the Redis user lacks a permission"),
+            "{message}"
+        );
         set_user(&server, "+eval");
         until("it has recovered", || store.status().heartbeat.is_none()).await;
     });

@@ -174,11 +174,11 @@ fn a_share_is_the_limit_divided_by_the_nodes() {
         // The first ask starts it, empty.
         assert!(decide(&store, &bucket, "key").await.is_denied());
         assert_eq!(full_share(&store, &bucket).await, 20);
-        let mut passed = 0;
+        let mut allowed = 0;
         for _ in 0..80 {
-            passed += u64::from(decide(&store, &window, "key").await.is_allowed());
+            allowed += u64::from(decide(&store, &window, "key").await.is_allowed());
         }
-        assert_eq!(passed, 20);
+        assert_eq!(allowed, 20);
         // By the number of live nodes, since.
         server.restart();
         until_redis(&store, &bucket).await;
@@ -209,11 +209,11 @@ fn spending_during_an_outage_is_charged_afterwards() {
         server.kill();
         until_fallback(&store, &handle).await;
         // A window has its share at once.
-        let mut passed = 0;
+        let mut allowed = 0;
         for _ in 0..25 {
-            passed += u64::from(decide(&store, &slow, "key").await.is_allowed());
+            allowed += u64::from(decide(&store, &slow, "key").await.is_allowed());
         }
-        assert_eq!(passed, 25);
+        assert_eq!(allowed, 25);
         server.restart();
         until_redis(&store, &handle).await;
         until("it is charged", || store.status().counts.debited >= 25).await;

@@ -145,7 +145,7 @@ fn several_limits_are_charged_all_or_none() {
             let (store, handles) = (fleet[client % 4].clone(), handles[client % 4].clone());
             tokio::spawn(async move {
                 // What was charged to each limit and key, as far as this client was told.
-                let mut told: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+                let mut result: BTreeMap<(usize, usize), u64> = BTreeMap::new();
                 for turn in 0..12 {
                     let first = (client + turn) % handles.len();
                     let second = (first + 1 + turn % (handles.len() - 1)) % handles.len();
@@ -159,11 +159,11 @@ fn several_limits_are_charged_all_or_none() {
                     let verdict = store.decide(&asks).await;
                     assert_eq!(verdict.source(), Source::Redis);
                     if verdict.is_allowed() {
-                        *told.entry((first, one)).or_default() += cost;
-                        *told.entry((second, two)).or_default() += cost;
+                        *result.entry((first, one)).or_default() += cost;
+                        *result.entry((second, two)).or_default() += cost;
                     }
                 }
-                told
+                result
             })
         });
         let clients: Vec<_> = clients.collect();
@@ -174,12 +174,12 @@ fn several_limits_are_charged_all_or_none() {
             }
         }
         let mut full = 0;
-        for ((at, key), told) in sums {
+        for ((at, key), result) in sums {
             let (text, most) = texts[at];
             let charged = charged(&fleet[0], &handles[0][at], ["x", "y"][key], most).await;
             assert_eq!(
-                charged, told,
-                "{text} has charged what no request was told, or not what one was"
+                charged, result,
+                "{text} has charged other than what requests were told"
             );
             assert!(charged <= most);
             full += u64::from(charged >= most - 2);

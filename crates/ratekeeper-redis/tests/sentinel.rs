@@ -125,10 +125,10 @@ fn one_sentinel_is_enough_and_none_is_an_error() {
             .unwrap();
         let handle = store.limit("x", limit("10/h")).unwrap();
         assert_eq!(source(&store, &handle, "ann").await, Source::LocalShare);
-        let told = store.status().error.map(|(_, error)| error);
+        let message = store.status().error.map(|(_, error)| error);
         assert!(
-            matches!(&told, Some(StoreError::Unreachable(why)) if why.contains("the sentinel")),
-            "{told:?}"
+            matches!(&message, Some(StoreError::Unreachable(why)) if why.contains("the sentinel")),
+            "{message:?}"
         );
     });
 }
@@ -142,28 +142,31 @@ fn errors_of_the_sentinels_are_reported() {
                 Ok(store) => panic!("it is taken: {:?}", store.status()),
                 Err(error) => error.to_string(),
             };
-        let told = error(RedisStore::builder(all.url())).await;
+        let message = error(RedisStore::builder(all.url())).await;
         assert!(
-            told.contains("requires a password; set sentinel_password"),
-            "{told}"
+            message.contains("requires a password; set sentinel_password"),
+            "{message}"
         );
-        let told = error(RedisStore::builder(all.url()).sentinel_auth("", "wrong")).await;
+        let message = error(RedisStore::builder(all.url()).sentinel_auth("", "wrong")).await;
         assert!(
-            told.contains("check sentinel_user and sentinel_password"),
-            "{told}"
+            message.contains("check sentinel_user and sentinel_password"),
+            "{message}"
         );
         let nameless = all.url().replace("mymaster", "nobody");
-        let told = error(RedisStore::builder(nameless).sentinel_auth("", "of-sentinels")).await;
-        assert!(told.contains("knows no primary named nobody"), "{told}");
+        let message = error(RedisStore::builder(nameless).sentinel_auth("", "of-sentinels")).await;
+        assert!(
+            message.contains("knows no primary named nobody"),
+            "{message}"
+        );
         let wrong = all.url().replace(":of-servers@", "");
-        let told = error(RedisStore::builder(wrong).sentinel_auth("", "of-sentinels")).await;
-        assert!(told.contains("Redis requires a password"), "{told}");
+        let message = error(RedisStore::builder(wrong).sentinel_auth("", "of-sentinels")).await;
+        assert!(message.contains("Redis requires a password"), "{message}");
         let server = RedisServer::start();
-        let told = error(RedisStore::builder(format!(
+        let message = error(RedisStore::builder(format!(
             "redis+sentinel://127.0.0.1:{}/mymaster",
             server.port()
         )))
         .await;
-        assert!(told.contains("is not a sentinel"), "{told}");
+        assert!(message.contains("is not a sentinel"), "{message}");
     });
 }

@@ -15,7 +15,7 @@ pub(crate) struct Amendment {
 
 impl Amendment {
     /// Whether executing it twice has the same effect as once.
-    pub(crate) fn may_arrive_twice(&self) -> bool {
+    pub(crate) fn is_idempotent(&self) -> bool {
         matches!(
             self.what,
             Amend::RenewPermits { .. } | Amend::DetachPermits { .. } | Amend::Once(_)

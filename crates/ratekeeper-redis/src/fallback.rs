@@ -168,10 +168,10 @@ impl Fallback {
             Some(limit) => limit.on_failure,
             None => OnFailure::Closed,
         };
-        let by = |choice: OnFailure| {
+        let any_with = |choice: OnFailure| {
             (0..asks.len()).any(|at| failure_mode(at) == choice && asks[at].mode != Mode::Shadow)
         };
-        if by(OnFailure::Closed) {
+        if any_with(OnFailure::Closed) {
             return self.deny(asks, limits);
         }
         // Asks of limits with a local share. The others are allowed.

@@ -331,7 +331,7 @@ impl Maintenance {
         match inner.limits_check.record(&digest, others, Instant::now()) {
             Some(Report::Differ(others)) => tracing::warn!(target: "ratekeeper::redis", "{others}"),
             Some(Report::Agree) => {
-                tracing::info!(target: "ratekeeper::redis", "all nodes have the same limits again")
+                tracing::info!(target: "ratekeeper::redis", "all nodes have the same limits again");
             }
             None => {}
         }
@@ -452,7 +452,7 @@ fn debit(inner: &Arc<Inner>, server: u64) {
         inner.health.counts.debited.fetch_add(units, Relaxed);
         match failed {
             None => {
-                tracing::info!(target: "ratekeeper::redis", keys, units, "charged in Redis what was spent during the outage")
+                tracing::info!(target: "ratekeeper::redis", keys, units, "charged in Redis what was spent during the outage");
             }
             Some(error) => {
                 inner.health.count_error(&error);

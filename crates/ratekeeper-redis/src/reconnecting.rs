@@ -239,7 +239,7 @@ async fn run_on(
         match &pending[..] {
             [] => return Ok(()),
             [at] if !calls[*at].asking => {
-                note(*at, connection.ask(&command((0, at)), max_reply).await?)
+                note(*at, connection.ask(&command((0, at)), max_reply).await?);
             }
             indices => {
                 let mut pipeline = Pipeline::with_capacity(indices.len());

@@ -78,7 +78,7 @@ impl Sentinels {
                 Err(error)
                     if last_error.is_none() || matches!(error, StoreError::Refused { .. }) =>
                 {
-                    last_error = Some(error)
+                    last_error = Some(error);
                 }
                 Err(_) => {}
             }

@@ -237,7 +237,7 @@ impl RedisStore {
         }
     }
 
-    async fn decide_in(
+    async fn decide_with_timeout(
         &self,
         asks: &[Ask<'_>],
         now: Option<Timestamp>,
@@ -527,17 +527,19 @@ impl Store for RedisStore {
     }
 
     async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
-        self.decide_in(asks, None, self.inner.timeout).await
+        self.decide_with_timeout(asks, None, self.inner.timeout)
+            .await
     }
 
     async fn decide_at(&self, asks: &[Ask<'_>], now: Timestamp) -> Verdict {
-        self.decide_in(asks, Some(now), self.inner.timeout).await
+        self.decide_with_timeout(asks, Some(now), self.inner.timeout)
+            .await
     }
 
     async fn decide_within(&self, asks: &[Ask<'_>], now: Timestamp, within: Duration) -> Verdict {
         // Falling back takes a moment too.
         let timeout = self.inner.timeout.min(within * 9 / 10);
-        self.decide_in(asks, Some(now), timeout).await
+        self.decide_with_timeout(asks, Some(now), timeout).await
     }
 
     #[inline]

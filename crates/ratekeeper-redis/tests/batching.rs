@@ -122,7 +122,7 @@ fn a_dropped_caller_does_not_affect_others() {
                         store
                             .decide(&[Ask::new(&handle, &format!("{number}"))])
                             .await,
-                    )
+                    );
                 });
                 // Polled once, so that it is queued.
                 let polled = std::future::poll_fn(|context| {

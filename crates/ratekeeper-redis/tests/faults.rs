@@ -564,7 +564,7 @@ fn it_is_busy_with_another_script() {
                 async || {
                     connection
                         .send(&["EVAL", "while true do end", "0"])
-                        .unwrap()
+                        .unwrap();
                 },
                 async || {
                     until("the script is ended", || {

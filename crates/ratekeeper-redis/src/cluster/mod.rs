@@ -135,7 +135,7 @@ impl Cluster {
     }
 
     /// The connection of a slot, unless the breaker of its primary is open.
-    fn handle(map: &SlotMap, slot: u16) -> Result<&BatchHandle, StoreError> {
+    fn healthy_handle(map: &SlotMap, slot: u16) -> Result<&BatchHandle, StoreError> {
         let node = map.node(slot)?;
         if node.health.is_open() {
             Err(StoreError::Broken)
@@ -176,7 +176,7 @@ impl Cluster {
         let map = self.map();
         let slot_requests = slot_requests::of(&questions);
         if let [slot_request] = &slot_requests[..] {
-            let reply = Self::handle(&map, slot_request.slot)?.decide(
+            let reply = Self::healthy_handle(&map, slot_request.slot)?.decide(
                 questions,
                 slot_request.slot,
                 timeout,
@@ -186,7 +186,7 @@ impl Cluster {
         // Nothing is charged anywhere if one of the primaries is known to fail.
         let handles = slot_requests
             .iter()
-            .map(|slot_request| Self::handle(&map, slot_request.slot))
+            .map(|slot_request| Self::healthy_handle(&map, slot_request.slot))
             .collect::<Result<SmallVec<[_; 4]>, _>>()?;
         let replies = slot_requests
             .iter()
@@ -226,7 +226,9 @@ impl Cluster {
         let mut failed = None;
         for (slot, indices) in by_slot(&amendments) {
             let own = indices.iter().map(|at| amendments[*at].clone()).collect();
-            match Self::handle(&map, slot).and_then(|handle| handle.amend(own, slot, timeout)) {
+            match Self::healthy_handle(&map, slot)
+                .and_then(|handle| handle.amend(own, slot, timeout))
+            {
                 Ok(reply) => queued.push((indices, reply)),
                 Err(error) => failed = Some(error),
             }
@@ -434,7 +436,7 @@ impl ClusterRouter {
                         // If the connection is gone, so is the caller.
                         drop(node.handle(slot).enqueue_job(job));
                     }
-                }))
+                }));
             }
             Ok(node) => drop(node.handle(slot).enqueue_job(job)),
             Err(error) => job.fail(&error),

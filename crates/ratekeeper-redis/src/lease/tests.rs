@@ -582,7 +582,7 @@ fn refill_beyond_the_capacity_is_lost_and_not_deferred() {
                 }
             ),
             50
-        )
+        );
     });
     central.advance(2 * ttl + 7_000, params);
     assert_eq!(central.level, 207_000);

@@ -19,9 +19,10 @@ pub(crate) struct Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
         }
     }
 }
@@ -233,9 +234,10 @@ fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
     let file = std::fs::read(path).map_err(|error| invalid(error.to_string()))?;
     // The PEM reader returns an empty list for a file without certificates; then nothing would be
     // trusted.
-    match String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
-        true => Ok(file),
-        false => Err(invalid("the file contains no certificate".to_owned())),
+    if String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
+        Ok(file)
+    } else {
+        Err(invalid("the file contains no certificate".to_owned()))
     }
 }
 

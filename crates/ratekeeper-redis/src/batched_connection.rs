@@ -181,19 +181,16 @@ impl BatchHandle {
     ) -> Result<(), StoreError> {
         let queue_slot =
             QueueSlot::take(&self.waiting, self.max_waiting).ok_or(StoreError::QueueFull)?;
-        let (deadline, has_full_timeout) = (
-            Instant::now() + timeout,
-            is_probe || timeout >= self.timeout,
-        );
-        let (redirects, asking, alone) = (0, false, false);
+        let deadline = Instant::now() + timeout;
+        let has_full_timeout = is_probe || timeout >= self.timeout;
         self.enqueue_job(Job {
             work,
             deadline,
             has_full_timeout,
             slot,
-            redirects,
-            asking,
-            alone,
+            redirects: 0,
+            asking: false,
+            alone: false,
             is_probe,
             _queue_slot: queue_slot,
         })
@@ -322,7 +319,9 @@ impl BatchedConnection {
             }
         };
         *unanswered = 0;
-        let (mut failed, mut any_counted, mut redirected) = (None, false, Vec::new());
+        let mut failed = None;
+        let mut any_counted = false;
+        let mut redirected = Vec::new();
         for (call, answer) in calls.into_iter().zip(answers) {
             let is_counted = call.jobs.iter().any(|at| !batch[*at].is_probe);
             if is_counted && matches!(answer, Ok(_) | Err(StoreError::Refused { .. })) {
@@ -390,7 +389,8 @@ async fn run_until_abandoned<T>(
     alarm: &DeadlineAlarm,
 ) -> Result<T, BatchAbandoned> {
     let mut asking = pin!(asking);
-    let (mut has_full_timeout, mut is_unanswered) = (false, false);
+    let mut has_full_timeout = false;
+    let mut is_unanswered = false;
     while batch.iter().any(Job::is_waiting) {
         let waiting = batch
             .iter()

@@ -66,23 +66,20 @@ impl RedisStore {
             text: text.to_owned(),
             lasts,
         };
-        match self.inner.board.command(put).await? {
-            true => Ok(()),
-            false => {
-                let message = "the notice board is full; remove some notices".to_owned();
-                Err(StoreError::Refused {
-                    code: "FULL".to_owned(),
-                    message,
-                })
-            }
+        if self.inner.board.send(put).await? {
+            return Ok(());
         }
+        Err(StoreError::Refused {
+            code: "FULL".to_owned(),
+            message: "the notice board is full; remove some notices".to_owned(),
+        })
     }
 
     /// Removes a notice. Returns whether it was on the board.
     pub async fn remove_notice(&self, name: &str) -> Result<bool, StoreError> {
         self.inner
             .board
-            .command(BoardCommand::Remove {
+            .send(BoardCommand::Remove {
                 name: name.to_owned(),
             })
             .await
@@ -90,7 +87,7 @@ impl RedisStore {
 
     /// Reads the board now.
     pub async fn read_notices(&self) -> Result<Notices, StoreError> {
-        self.inner.board.command(BoardCommand::Refresh).await?;
+        self.inner.board.send(BoardCommand::Refresh).await?;
         Ok(self.notices())
     }
 
@@ -141,7 +138,7 @@ impl BoardHandle {
         }
     }
 
-    async fn command(&self, command: BoardCommand) -> Result<bool, StoreError> {
+    async fn send(&self, command: BoardCommand) -> Result<bool, StoreError> {
         let (reply, receiver) = oneshot::channel();
         self.commands
             .try_send((command, reply))
@@ -204,7 +201,8 @@ impl BoardTask {
         let Some(health) = inner.upgrade().map(|inner| Arc::clone(&inner.health)) else {
             return;
         };
-        let (key, secret) = (format!("{fleet}:board"), format!("{fleet}:secret"));
+        let key = format!("{fleet}:board");
+        let secret = format!("{fleet}:secret");
         let mut script = BoardScript {
             route,
             key,

@@ -228,10 +228,8 @@ impl RedisStoreBuilder {
                 });
                 let max_waiting = self.max_waiting.div_ceil(connection_count);
                 let open = |_| {
-                    let (reconnecting, scripts) = (
-                        ReconnectingConnection::new(Arc::clone(&server)),
-                        Arc::clone(&scripts),
-                    );
+                    let reconnecting = ReconnectingConnection::new(Arc::clone(&server));
+                    let scripts = Arc::clone(&scripts);
                     let (handle, connection) = BatchedConnection::new(
                         reconnecting,
                         scripts,
@@ -248,7 +246,8 @@ impl RedisStoreBuilder {
                 (RedisRoute::to(server), connections, workers)
             }
             Err((seeds, dial)) => {
-                let (timeout, max_waiting) = (self.timeout, self.max_waiting);
+                let timeout = self.timeout;
+                let max_waiting = self.max_waiting;
                 let config = ConnectionConfig {
                     scripts,
                     timeout,
@@ -275,7 +274,8 @@ impl RedisStoreBuilder {
         drop(running);
         let node = u64::from_be_bytes(random_bytes());
         let (board, board_task) = board::board(node);
-        let (board_route, fleet_prefix) = (route.duplicate(), route.fleet_prefix(&self.prefix));
+        let board_route = route.duplicate();
+        let fleet_prefix = route.fleet_prefix(&self.prefix);
         let (leases, fetches) = LeaseTable::new(self.max_keys, self.timeout);
         let inner = Arc::new(Inner {
             registry: MemoryStore::builder().max_keys(1).build(),
@@ -299,7 +299,8 @@ impl RedisStoreBuilder {
         let maintenance =
             Maintenance::new(&inner, route, self.counted.then_some(node), &self.prefix);
         let (sender, result_receiver) = tokio::sync::oneshot::channel();
-        let (first, weak) = (Arc::clone(&inner), Arc::downgrade(&inner));
+        let first = Arc::clone(&inner);
+        let weak = Arc::downgrade(&inner);
         let run = async move {
             let mut workers: tokio::task::JoinSet<()> =
                 workers.into_iter().map(BatchedConnection::run).collect();

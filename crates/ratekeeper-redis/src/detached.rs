@@ -56,7 +56,8 @@ impl RedisCharge {
         now: Timestamp,
     ) -> (Vec<Amendment>, u64) {
         let left = u64::try_from(self.until.saturating_since(now).as_millis()).unwrap_or(u64::MAX);
-        let (mark_ttl, attempt) = (left.saturating_add(MAX_CLOCK_SKEW_MS), receipt_number());
+        let mark_ttl = left.saturating_add(MAX_CLOCK_SKEW_MS);
+        let attempt = receipt_number();
         // Every charge gets a mark beside its bucket, whatever it really cost: then either all
         // marks are written or all are found.
         let mut marks = 0..;
@@ -74,18 +75,17 @@ impl RedisCharge {
                 then: then.map(Box::new),
             }
         };
-        let (mut amendments, mut not_returned) = (Vec::new(), 0_u64);
+        let mut amendments = Vec::new();
+        let mut not_returned = 0_u64;
         let actuals = actual.iter().map(Some).chain(std::iter::repeat(None));
         for (charge, actual) in self.charges.into_iter().zip(actuals) {
             let Some((name, receipt)) = charge else {
                 continue;
             };
             let actual = actual.copied().unwrap_or(receipt.cost);
-            let (key, limit, unused) = (
-                Arc::clone(&receipt.key),
-                receipt.limit,
-                receipt.cost.saturating_sub(actual),
-            );
+            let key = Arc::clone(&receipt.key);
+            let limit = receipt.limit;
+            let unused = receipt.cost.saturating_sub(actual);
             // Units charged before a change of the limit are not counted in the limit of now.
             let is_changed = unused > 0 && !limits.contains(name, &limit);
             not_returned += if is_changed { unused } else { 0 };
@@ -349,8 +349,11 @@ impl ReceiptReader<'_> {
             return Some(None);
         }
         let limit = self.limit()?;
-        let (name, cost, time) = (self.number()?, self.number()?, self.number()?);
-        let (after, before) = (self.number()?, self.number()?);
+        let name = self.number()?;
+        let cost = self.number()?;
+        let time = self.number()?;
+        let after = self.number()?;
+        let before = self.number()?;
         let [refunded, given] = [self.number()?, self.number()?];
         let history = RefundHistory {
             refunded,
@@ -375,7 +378,9 @@ impl ReceiptReader<'_> {
     }
 
     fn permits(&mut self) -> Option<PermitSet> {
-        let (key, limit, count) = (self.text()?, self.limit()?, self.count()?);
+        let key = self.text()?;
+        let limit = self.limit()?;
+        let count = self.count()?;
         let names = self.bytes(count.checked_mul(16)?)?;
         let names = names
             .chunks_exact(16)

@@ -107,7 +107,8 @@ impl Fallback {
     /// A lower number is believed when it has stayed so for a while: a server that has lost its
     /// memory, or whose clock was stepped, has not heard from the other nodes yet.
     pub(crate) fn set_nodes(&self, nodes: u64) -> bool {
-        let (nodes, known) = (nodes.max(1), self.nodes());
+        let nodes = nodes.max(1);
+        let known = self.nodes();
         {
             let now = self.shares.clock().now();
             let mut outages = self.lock();
@@ -425,7 +426,8 @@ impl Outages {
 
 impl Outage {
     fn spend(&mut self, ask: &Ask<'_>) {
-        let (number, full) = (ask.limit.number(), self.spent.len() >= MAX_TRACKED_KEYS);
+        let number = ask.limit.number();
+        let full = self.spent.len() >= MAX_TRACKED_KEYS;
         if ask.cost == 0 || ask.limit.limit().is_none() {
             return;
         }

@@ -141,7 +141,8 @@ async fn slots_of(connection: &mut Connection) -> Result<u64, StoreError> {
 /// primary that has slots.
 fn primary(line: &str, seed: &Address) -> Option<Address> {
     let mut words = line.split(' ').skip(1);
-    let (address, flags) = (words.next()?, words.next()?);
+    let address = words.next()?;
+    let flags = words.next()?;
     if !flags.split(',').any(|flag| flag == "master") || words.nth(5).is_none() {
         return None;
     }
@@ -164,7 +165,8 @@ async fn inspect(
     let of = |key: &str| info.get(key).map(|value| (*value).to_owned());
     let mut quickest: Option<(Duration, f64)> = None;
     for _ in 0..CLOCK_SAMPLES {
-        let (start, sent_at) = (Instant::now(), SystemTime::now());
+        let start = Instant::now();
+        let sent_at = SystemTime::now();
         let (seconds, micros) = match time(connection).await {
             Err(StoreError::Refused { .. }) => break,
             answer => answer?,

@@ -246,10 +246,8 @@ mod tests {
             secret.name(&key_prefix, key)
         };
         let slot = |name: &[u8]| crate::cluster::slot(name);
-        let (minute, day) = (
-            name("minute", SlotTag::default(), b"ann"),
-            name("day", SlotTag::default(), b"ann"),
-        );
+        let minute = name("minute", SlotTag::default(), b"ann");
+        let day = name("day", SlotTag::default(), b"ann");
         assert_ne!(minute, day);
         assert_eq!(slot(&minute), slot(&day));
         let others = (0..100_u8)

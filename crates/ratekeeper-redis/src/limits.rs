@@ -40,7 +40,8 @@ impl RegisteredLimit {
             .max(settings.map_or(0, |settings| settings.ttl));
         self.form = eligibility::extended_window(form, self.longest_lease);
         self.key_prefix = KeyPrefix::new(prefix, &self.name, &self.form, self.tag.clone());
-        let (form, key_prefix) = (self.form, &self.key_prefix);
+        let form = self.form;
+        let key_prefix = &self.key_prefix;
         let same = |known: &LeasedLimit, settings| {
             known.form == form && known.settings == settings && known.key_prefix == *key_prefix
         };
@@ -110,7 +111,6 @@ impl Limits {
         let form = rule.form();
         let tag = self.in_cluster.then(SlotTag::default);
         let key_prefix = KeyPrefix::new(&self.prefix, name, &form, tag.clone());
-        let (staleness, lease, longest_lease, name) = (None, None, 0, name.into());
         let added = RegisteredLimit {
             rule,
             form,
@@ -118,10 +118,10 @@ impl Limits {
             on_failure,
             share,
             tag,
-            staleness,
-            lease,
-            longest_lease,
-            name,
+            staleness: None,
+            lease: None,
+            longest_lease: 0,
+            name: name.into(),
         };
         let added = Arc::new(added);
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);

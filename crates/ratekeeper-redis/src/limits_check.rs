@@ -175,7 +175,8 @@ mod tests {
 
     #[test]
     fn a_difference_is_reported_once_after_the_grace_and_again_after_a_change() {
-        let (check, begin) = (LimitsCheck::new(GRACE), Instant::now());
+        let check = LimitsCheck::new(GRACE);
+        let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert_eq!(
             check.record("", 1, at(0)),

@@ -292,10 +292,8 @@ impl Maintenance {
 
     /// Sends a heartbeat: announces this node, counts the others, and agrees on the secret.
     pub(crate) async fn heartbeat(&self, inner: &Inner) -> Result<(), StoreError> {
-        let (nodes, secret) = (
-            format!("{}:nodes", self.fleet_prefix),
-            format!("{}:secret", self.fleet_prefix),
-        );
+        let nodes = format!("{}:nodes", self.fleet_prefix);
+        let secret = format!("{}:secret", self.fleet_prefix);
         let mut command = redis::cmd("EVAL");
         command
             .arg(include_str!("script/heartbeat.lua"))
@@ -439,10 +437,13 @@ fn debit(inner: &Arc<Inner>, server: u64) {
             what: Amend::ChargeMore(spent.tokens),
         })
     });
-    let (batches, keys, inner) = (batches(inner, debits), spent.len(), Arc::clone(inner));
+    let batches = batches(inner, debits);
+    let keys = spent.len();
+    let inner = Arc::clone(inner);
     // Heartbeats do not wait for it.
     tokio::spawn(async move {
-        let (mut units, mut failed) = (0, None);
+        let mut units = 0;
+        let mut failed = None;
         for (index, batch) in batches {
             match inner.connections[index].amend(batch, REQUEST_TIMEOUT).await {
                 Ok(outcomes) => units += outcomes.iter().flatten().sum::<u64>(),

@@ -33,13 +33,12 @@ pub(crate) fn questions(key: &str) -> Questions {
         capacity: 1_000_000,
         refundable: false,
     };
-    let (key, mode) = (Arc::from(key.as_bytes()), Mode::Enforce);
     Arc::new([Question {
-        key,
+        key: Arc::from(key.as_bytes()),
         limit,
         cost: 1,
         reserve: 0,
-        mode,
+        mode: Mode::Enforce,
         wait: None,
         permits: Vec::new(),
         lease: None,

@@ -109,7 +109,8 @@ impl ReconnectingConnection {
                     // A later caller tries again: what failed then may work now.
                     ConnectionState::None | ConnectionState::Failed(_) => {
                         *state = ConnectionState::Connecting;
-                        let (server, slot) = (Arc::clone(&self.server), Arc::clone(&self.slot));
+                        let server = Arc::clone(&self.server);
+                        let slot = Arc::clone(&self.slot);
                         tokio::spawn(async move {
                             let made = server.connect().await;
                             *slot.lock() = match made {

@@ -101,7 +101,8 @@ impl Request {
             let (decision, receipt) = match *plan {
                 AskPlan::Known(decision) => (decision, None),
                 AskPlan::Question(at) => {
-                    let (question, result) = (&self.questions[at], &results[at]);
+                    let question = &self.questions[at];
+                    let result = &results[at];
                     let takes = charged && result.fits && question.mode != Mode::Peek;
                     let decision = to_decision(question, self.reserves[at], result, takes);
                     let receipt = (takes && ask.cost > 0 && decision.is_allowed())
@@ -139,13 +140,12 @@ fn add_question(
         known.wait = known.wait.min(wait);
         return at;
     }
-    let (cost, reserve, mode) = (ask.cost, ask.reserve, ask.mode);
     questions.push(Question {
         key,
         limit: limit.form,
-        cost,
-        reserve,
-        mode,
+        cost: ask.cost,
+        reserve: ask.reserve,
+        mode: ask.mode,
         wait,
         permits: Vec::new(),
         lease: None,
@@ -178,7 +178,8 @@ fn to_decision(
     let Some(limit) = question.limit.with_reserve(reserve) else {
         return MicrosLimit::no_capacity();
     };
-    let (cost, ahead) = (question.cost, result.first);
+    let cost = question.cost;
+    let ahead = result.first;
     match limit {
         MicrosLimit::Unlimited => limit.bucket_decision(Outcome::Allowed, 0, 0),
         MicrosLimit::Bucket {
@@ -225,10 +226,12 @@ fn to_decision(
             }
         }
         MicrosLimit::Window { most, .. } | MicrosLimit::InFlight { most } => {
-            let outcome = match result.fits {
-                true => Outcome::Allowed,
-                false if cost > most => Outcome::Never,
-                false => Outcome::Denied,
+            let outcome = if result.fits {
+                Outcome::Allowed
+            } else if cost > most {
+                Outcome::Never
+            } else {
+                Outcome::Denied
             };
             limit.window_decision(
                 outcome,

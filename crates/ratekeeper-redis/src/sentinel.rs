@@ -127,7 +127,8 @@ impl Sentinels {
             return false;
         };
         let mut answers = self.ask();
-        let (mut same, mut other) = (0, 0);
+        let mut same = 0;
+        let mut other = 0;
         while let Some(answer) = answers.join_next().await {
             match answer {
                 Ok(Ok(address)) if address == known => same += 1,
@@ -141,7 +142,8 @@ impl Sentinels {
 
     fn ask(&self) -> tokio::task::JoinSet<Result<Address, StoreError>> {
         let ask = |sentinel: &Arc<Sentinel>| {
-            let (sentinel, master) = (Arc::clone(sentinel), self.master.clone());
+            let sentinel = Arc::clone(sentinel);
+            let master = self.master.clone();
             async move {
                 tokio::time::timeout(SENTINEL_TIMEOUT, sentinel.ask(&master))
                     .await

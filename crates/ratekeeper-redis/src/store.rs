@@ -111,7 +111,8 @@ impl RedisStore {
         let Inner {
             health, fallback, ..
         } = &*self.inner;
-        let (counts, leases) = (&health.counts, self.inner.leases.stats());
+        let counts = &health.counts;
+        let leases = self.inner.leases.stats();
         RedisStatus {
             error: health
                 .error()
@@ -209,11 +210,14 @@ impl RedisStore {
     }
 
     fn limits_of(&self, asks: &[Ask<'_>]) -> RegisteredLimits {
-        let of = |ask: &Ask<'_>| match self.inner.registry.knows(ask.limit) {
-            true => self.inner.limits.get(ask.limit),
-            false => None,
+        let registered = |ask: &Ask<'_>| {
+            if self.inner.registry.knows(ask.limit) {
+                self.inner.limits.get(ask.limit)
+            } else {
+                None
+            }
         };
-        asks.iter().map(of).collect()
+        asks.iter().map(registered).collect()
     }
 
     /// Decides from this node's leases, without asking Redis, where possible.
@@ -231,9 +235,10 @@ impl RedisStore {
             registry,
             ..
         } = &*self.inner;
-        match asks.iter().all(|ask| registry.knows(ask.limit)) {
-            true => leases.decide(asks, limits, now, !health.is_open(), verdict),
-            false => LocalAnswer::Unknown,
+        if asks.iter().all(|ask| registry.knows(ask.limit)) {
+            leases.decide(asks, limits, now, !health.is_open(), verdict)
+        } else {
+            LocalAnswer::Unknown
         }
     }
 
@@ -248,7 +253,9 @@ impl RedisStore {
         }
         let inner = &self.inner;
         let now = now.unwrap_or_else(|| self.now());
-        let (began, mut remaining_time, mut failed) = (now, timeout, None);
+        let began = now;
+        let mut remaining_time = timeout;
+        let mut failed = None;
         let mut known = None;
         match self.decide_leased(asks, now, &mut known) {
             // A caller with less time than the lease request may take asks Redis itself.
@@ -775,7 +782,8 @@ impl RedisStore {
     /// Settles a verdict that leases paid for: unused tokens go back to their lease, if it still
     /// lives; additional cost is charged in Redis.
     async fn settle_lease(&self, verdict: Verdict, actual: &[u64]) {
-        let (inner, now) = (&self.inner, self.now());
+        let inner = &self.inner;
+        let now = self.now();
         let mut amendments = Vec::new();
         for (status, actual) in verdict.statuses().zip(actual) {
             let Some((mark, cost)) = status.settles_by() else {

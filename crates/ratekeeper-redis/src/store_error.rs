@@ -78,9 +78,10 @@ fn shown(text: &str, max: usize) -> String {
             shown.push('…');
             break;
         }
-        match letter.is_control() {
-            true => shown.extend(letter.escape_default()),
-            false => shown.push(letter),
+        if letter.is_control() {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
         }
     }
     shown

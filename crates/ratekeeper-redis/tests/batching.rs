@@ -41,10 +41,12 @@ fn concurrent_requests_share_calls() {
         let store = connect(server.url()).await;
         let handle = store.limit("x", limit("1000000/s")).unwrap();
         until_redis(&store, &handle).await;
-        let (before, status) = (calls(&server, "evalsha"), store.status());
+        let before = calls(&server, "evalsha");
+        let status = store.status();
         let callers: Vec<_> = (0..CALLERS)
             .map(|caller| {
-                let (store, handle) = (store.clone(), handle.clone());
+                let store = store.clone();
+                let handle = handle.clone();
                 tokio::spawn(async move {
                     for _ in 0..EACH {
                         let verdict = store
@@ -58,11 +60,10 @@ fn concurrent_requests_share_calls() {
         for caller in callers {
             caller.await.unwrap();
         }
-        let (called, counts) = (calls(&server, "evalsha") - before, store.status().counts);
-        let (decisions, trips) = (
-            counts.decisions - status.counts.decisions,
-            counts.round_trips - status.counts.round_trips,
-        );
+        let called = calls(&server, "evalsha") - before;
+        let counts = store.status().counts;
+        let decisions = counts.decisions - status.counts.decisions;
+        let trips = counts.round_trips - status.counts.round_trips;
         println!("{decisions} decisions, {trips} round trips, {called} calls");
         assert_eq!(decisions, CALLERS * EACH);
         assert_eq!(trips, called);
@@ -116,7 +117,8 @@ fn a_dropped_caller_does_not_affect_others() {
             // Some callers start and are dropped; others stay.
             let mut going = Vec::new();
             for number in 0..8 {
-                let (store, handle) = (store.clone(), handle.clone());
+                let store = store.clone();
+                let handle = handle.clone();
                 let mut asking = Box::pin(async move {
                     drop(
                         store
@@ -147,7 +149,8 @@ fn a_dropped_caller_does_not_affect_others() {
         }
         // Only dropped callers, and none that stays.
         for _ in 0..200 {
-            let (store, handle) = (store.clone(), handle.clone());
+            let store = store.clone();
+            let handle = handle.clone();
             let mut asking =
                 Box::pin(async move { drop(store.decide(&[Ask::new(&handle, "goes")]).await) });
             std::future::poll_fn(|context| {
@@ -184,7 +187,8 @@ fn a_short_deadline_ends_early_and_does_not_affect_others() {
         server.stop_signal();
         // The first call carries one caller with the full timeout; the others time out before it.
         let patient = {
-            let (store, handle) = (store.clone(), handle.clone());
+            let store = store.clone();
+            let handle = handle.clone();
             tokio::spawn(async move { common::source(&store, &handle, "patient").await })
         };
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -228,10 +232,8 @@ fn an_amendment_in_flight_does_not_delay_decisions() {
             .timeout(Duration::from_millis(20))
             .connections(1);
         let store = store.on_failure(OnFailure::Closed).connect().await.unwrap();
-        let (handle, few) = (
-            store.limit("x", limit("1000000/s")).unwrap(),
-            store.concurrency("few", 3).unwrap(),
-        );
+        let handle = store.limit("x", limit("1000000/s")).unwrap();
+        let few = store.concurrency("few", 3).unwrap();
         until_redis(&store, &handle).await;
         let mut held = store.decide(&[Ask::new(&few, "key")]).await;
         while held.source() != Source::Redis {
@@ -243,7 +245,8 @@ fn an_amendment_in_flight_does_not_delay_decisions() {
         drop(held);
         tokio::time::sleep(Duration::from_millis(5)).await;
         let giving_back = {
-            let (store, handle) = (store.clone(), handle.clone());
+            let store = store.clone();
+            let handle = handle.clone();
             tokio::spawn(async move { store.reset(&handle, b"key").await })
         };
         let verdict = store.decide(&[Ask::new(&handle, "key")]).await;

@@ -57,7 +57,8 @@ async fn put(store: &RedisStore, name: &str, text: &str) {
 fn all_nodes_read_a_notice_until_it_is_removed() {
     run(async {
         let redis = RedisServer::start();
-        let (one, other) = (connect(redis.url()).await, connect(redis.url()).await);
+        let one = connect(redis.url()).await;
+        let other = connect(redis.url()).await;
         sees(&other, &[]);
         put(&one, "a", "first").await;
         sees(&one, &[("a", "first")]);
@@ -119,7 +120,8 @@ fn a_notice_ends_after_its_duration() {
 fn a_board_that_redis_lost_is_restored() {
     run(async {
         let redis = RedisServer::start();
-        let (one, other) = (connect(redis.url()).await, connect(redis.url()).await);
+        let one = connect(redis.url()).await;
+        let other = connect(redis.url()).await;
         put(&one, "a", "x").await;
         put(&one, "gone", "y").await;
         until_notices(&other, &[("a", "x"), ("gone", "y")]).await;
@@ -157,7 +159,8 @@ fn a_board_that_redis_lost_is_restored() {
 fn notices_lost_in_a_failover_are_restored() {
     run(async {
         let redis = RedisServer::start();
-        let (one, other) = (connect(redis.url()).await, connect(redis.url()).await);
+        let one = connect(redis.url()).await;
+        let other = connect(redis.url()).await;
         put(&one, "a", "x").await;
         put(&one, "b", "y").await;
         until_notices(&other, &[("a", "x"), ("b", "y")]).await;
@@ -181,7 +184,8 @@ fn notices_lost_in_a_failover_are_restored() {
 fn the_board_works_with_sentinels() {
     run(async {
         let all = RedisSentinels::start();
-        let (one, other) = (connect(&all.url()).await, connect(&all.url()).await);
+        let one = connect(&all.url()).await;
+        let other = connect(&all.url()).await;
         put(&one, "a", "x").await;
         until_notices(&other, &[("a", "x")]).await;
         let victim = &all.servers()[0];

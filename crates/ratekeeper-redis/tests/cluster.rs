@@ -60,7 +60,7 @@ fn all_algorithms_hold_from_three_nodes() {
         let events = load.finish().await;
         assert!(
             events.iter().all(|event| event.source == Source::Redis),
-            "somebody else decided"
+            "Redis did not decide"
         );
         for (at, (text, bound)) in ALGORITHMS.into_iter().enumerate() {
             let of_limit = events.iter().filter(|event| event.limit == at);
@@ -69,7 +69,7 @@ fn all_algorithms_hold_from_three_nodes() {
             println!("{text}: {report:?}");
             assert!(
                 report.admitted > 20,
-                "{text}: hardly anything was admitted: {report:?}"
+                "{text}: hardly anything was allowed: {report:?}"
             );
         }
         // Enough keys that each primary has some, whatever the secret that they are hashed with.
@@ -120,10 +120,13 @@ fn permits_settle_grant_and_reset() {
             .arg("masterauth", "pass");
         let cluster = RedisCluster::of(&builder.arg("user", &format!("ratekeeper {rule}")));
         let url = cluster.url().replace(":pass@", "ratekeeper:change-me@");
-        let (store, other) = (connect(&url).await, connect(&url).await);
+        let store = connect(&url).await;
+        let other = connect(&url).await;
         let few = |store: &RedisStore| store.concurrency("few", 3).unwrap();
         let slow = |store: &RedisStore| store.limit("slow", limit("100/w")).unwrap();
-        let (few_here, few_there, slow_here) = (few(&store), few(&other), slow(&store));
+        let few_here = few(&store);
+        let few_there = few(&other);
+        let slow_here = slow(&store);
         for key in ["a", "b", "c", "d", "e", "f"] {
             let held = store.decide(&[Ask::new(&few_here, key).cost(3)]).await;
             assert!(
@@ -147,7 +150,8 @@ fn permits_settle_grant_and_reset() {
             assert_eq!(left(&store, &slow_here, key).await, 100);
         }
         // Detached, over several slots, and settled by another node, once.
-        let (few_of, keys) = (store.concurrency("some", 2).unwrap(), ["a", "b", "c", "d"]);
+        let few_of = store.concurrency("some", 2).unwrap();
+        let keys = ["a", "b", "c", "d"];
         let mut asks: Vec<Ask<'_>> = keys
             .iter()
             .map(|key| Ask::new(&slow_here, key).cost(8))
@@ -192,7 +196,9 @@ fn charges_of_a_denied_request_in_other_slots_are_refunded() {
         for store in &stores {
             let (user, all) = limits(store);
             for caller in 0..4 {
-                let (store, user, all) = (store.clone(), user.clone(), all.clone());
+                let store = store.clone();
+                let user = user.clone();
+                let all = all.clone();
                 tasks.push(tokio::spawn(async move {
                     let mut admitted = [0_u64; 8];
                     for turn in 0..80 {
@@ -256,10 +262,8 @@ fn a_shard_prefix_keeps_limits_in_one_slot_and_exact() {
     run(async {
         let cluster = RedisCluster::start();
         let store = connect(&cluster.url()).await;
-        let (user, tenant) = (
-            store.limit("user", limit("5/w")).unwrap(),
-            store.limit("tenant", limit("8/w")).unwrap(),
-        );
+        let user = store.limit("user", limit("5/w")).unwrap();
+        let tenant = store.limit("tenant", limit("8/w")).unwrap();
         // The part before the slash.
         let tag: ShardPrefix = Arc::new(|key| {
             key.iter()
@@ -269,7 +273,8 @@ fn a_shard_prefix_keeps_limits_in_one_slot_and_exact() {
         store.set_shard_prefix(&user, Some(Arc::clone(&tag)));
         store.set_shard_prefix(&tenant, Some(tag));
         for number in 0..6 {
-            let (whose, who) = (format!("tenant{number}"), format!("tenant{number}/user"));
+            let whose = format!("tenant{number}");
+            let who = format!("tenant{number}/user");
             let asks = [Ask::new(&user, &who), Ask::new(&tenant, &whose)];
             for turn in 0..7 {
                 let before = store.status().counts.round_trips;
@@ -292,10 +297,8 @@ fn a_shard_prefix_keeps_limits_in_one_slot_and_exact() {
             "{keys:?}"
         );
         // Without a shard prefix, limits on the same key share a slot.
-        let (minute, week) = (
-            store.limit("minute", limit("9/min")).unwrap(),
-            store.limit("week", limit("9/w")).unwrap(),
-        );
+        let minute = store.limit("minute", limit("9/min")).unwrap();
+        let week = store.limit("week", limit("9/w")).unwrap();
         let before = store.status().counts.round_trips;
         assert!(
             store
@@ -385,7 +388,7 @@ fn slots_move_under_load() {
         let events = load.finish().await;
         assert!(
             events.iter().all(|event| event.source == Source::Redis),
-            "somebody else decided: {statuses:?}"
+            "Redis did not decide: {statuses:?}"
         );
         for (at, (text, bound)) in [BUCKET, LOG].into_iter().enumerate() {
             let of_limit = events.iter().filter(|event| event.limit == at);
@@ -404,10 +407,8 @@ fn a_tagged_slot_moves() {
         let cluster = RedisCluster::start();
         let builder = RedisStore::builder(cluster.url()).timeout(Duration::from_millis(200));
         let store = builder.connect().await.unwrap();
-        let (minute, week) = (
-            store.limit("minute", limit("600/h")).unwrap(),
-            store.limit("week", limit("500/w")).unwrap(),
-        );
+        let minute = store.limit("minute", limit("600/h")).unwrap();
+        let week = store.limit("week", limit("500/w")).unwrap();
         let asks = [Ask::new(&minute, "ann"), Ask::new(&week, "ann")];
         let allowed = store.decide(&asks).await;
         assert!(allowed.is_allowed() && allowed.source() == Source::Redis);
@@ -432,7 +433,8 @@ fn a_tagged_slot_moves() {
         let between = store.decide(&asks).await;
         assert_eq!(between.source(), Source::LocalShare, "{:?}", store.status());
         let moving = store.clone();
-        let (m, w) = (minute.clone(), week.clone());
+        let m = minute.clone();
+        let w = week.clone();
         let waits = tokio::spawn(async move {
             moving
                 .decide(&[Ask::new(&m, "ann"), Ask::new(&w, "ann")])
@@ -574,7 +576,8 @@ fn each_primary_has_its_own_outage() {
             RedisCluster::of(&RedisServer::builder().arg("cluster-require-full-coverage", "no"));
         let builder = RedisStore::builder(cluster.url()).timeout(Duration::from_millis(500));
         let store = builder.connect().await.unwrap();
-        let (rate, burst) = (100, 100);
+        let rate = 100;
+        let burst = 100;
         let handle = store.limit("api", limit("100/s burst 100")).unwrap();
         // A key on each of two primaries, but not on the one with the heartbeats. Limits on the
         // same key share a slot.
@@ -602,15 +605,14 @@ fn each_primary_has_its_own_outage() {
             cluster.replica_of(node).kill();
         }
         let admitted = async |key: &str| store.decide(&[Ask::new(&handle, key)]).await.is_allowed();
-        let (first, second) = (&places[0], &places[1]);
+        let first = &places[0];
+        let second = &places[1];
         first.1.kill();
         until("the error is reported", || store.status().error.is_some()).await;
         while common::source(&store, &handle, &first.0).await == Source::Redis {}
         // Long enough that a share which began to fill then is full.
-        let (begin, full_in) = (
-            std::time::Instant::now(),
-            Duration::from_millis(1_000 * burst / rate + 200),
-        );
+        let begin = std::time::Instant::now();
+        let full_in = Duration::from_millis(1_000 * burst / rate + 200);
         while begin.elapsed() < full_in {
             admitted(&first.0).await;
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -618,7 +620,8 @@ fn each_primary_has_its_own_outage() {
         second.1.kill();
         let began = std::time::Instant::now();
         while common::source(&store, &handle, &second.0).await == Source::Redis {}
-        let (mut passed, asked) = (0, Duration::from_millis(500));
+        let mut passed = 0;
+        let asked = Duration::from_millis(500);
         while began.elapsed() < asked {
             passed += u64::from(admitted(&second.0).await);
         }

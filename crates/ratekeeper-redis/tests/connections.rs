@@ -30,10 +30,8 @@ fn closed_while_idle() {
             .connect()
             .await
             .unwrap();
-        let (handle, few) = (
-            store.limit("x", limit("100000/h")).unwrap(),
-            store.concurrency("few", 3).unwrap(),
-        );
+        let handle = store.limit("x", limit("100000/h")).unwrap();
+        let few = store.concurrency("few", 3).unwrap();
         let permits = || {
             let keys = server.command(&["KEYS", "ratekeeper:few:*"]);
             keys.items()
@@ -79,16 +77,15 @@ impl Firewall {
     fn before(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (made, silent) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let made = Arc::new(AtomicUsize::new(0));
+        let silent = Arc::new(AtomicUsize::new(0));
         let shared = (Arc::clone(&made), Arc::clone(&silent));
         // Its threads end with the connections, or with the process.
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let number = shared.0.fetch_add(1, Relaxed);
-                let (client, server) = (
-                    client.unwrap(),
-                    TcpStream::connect(("127.0.0.1", server)).unwrap(),
-                );
+                let client = client.unwrap();
+                let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
                 for (mut from, mut to) in [
                     (client.try_clone().unwrap(), server.try_clone().unwrap()),
                     (server, client),

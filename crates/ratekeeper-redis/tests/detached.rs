@@ -46,14 +46,12 @@ fn any_node_settles_a_receipt_once() {
         // Many concurrent settles on both nodes: exactly one of them succeeds.
         let settling: Vec<_> = (0..16)
             .map(|at| {
-                let (store, receipt) = (
-                    if at % 2 == 0 {
-                        first.clone()
-                    } else {
-                        second.clone()
-                    },
-                    receipt.clone(),
-                );
+                let store = if at % 2 == 0 {
+                    first.clone()
+                } else {
+                    second.clone()
+                };
+                let receipt = receipt.clone();
                 tokio::spawn(async move { store.settle_detached(&receipt, &[1, 2]).await })
             })
             .collect();
@@ -160,7 +158,7 @@ fn detached_permits_are_held_until_settled_without_their_node() {
         let lives_so = lives();
         assert!(
             lives_so > 3_000_000,
-            "{lives_so} ms: they are renewed by nobody and stay out for an hour"
+            "{lives_so} ms: they are not renewed and are held for an hour"
         );
         // A request that takes and releases a permit, and one that is denied, do not affect them.
         second.set_concurrency(&there, 3);
@@ -255,7 +253,8 @@ fn a_settle_sent_twice_is_executed_once() {
         let receipt = store.detach(verdict, store.now() + MINUTE).await.unwrap();
         proxy.set(Fault::DropReplies);
         let settling = {
-            let (store, receipt) = (store.clone(), receipt.clone());
+            let store = store.clone();
+            let receipt = receipt.clone();
             tokio::spawn(async move { store.settle_detached(&receipt, &[1]).await })
         };
         until("Redis has settled it", || {
@@ -348,7 +347,8 @@ fn settling_later_on_another_node_equals_settling_at_once() {
     let trace = |limits: [usize; 3], steps: Vec<Step>| {
         let case = cases.fetch_add(1, Ordering::Relaxed);
         let register = |store: &RedisStore, world: &str, at: usize| {
-            let (name, limit) = (format!("{case}-{world}-{at}"), LIMITS[limits[at]]);
+            let name = format!("{case}-{world}-{at}");
+            let limit = LIMITS[limits[at]];
             match limit.strip_prefix("- ") {
                 Some(most) => store.concurrency(&name, most.parse().unwrap()).unwrap(),
                 None => store.limit(&name, limit.parse().unwrap()).unwrap(),
@@ -374,10 +374,8 @@ fn settling_later_on_another_node_equals_settling_at_once() {
                             };
                             asked.iter().zip(&keys).map(ask).collect::<Vec<_>>()
                         };
-                        let (mine, theirs) = (
-                            first.decide(&asks(&here)).await,
-                            first.decide(&asks(&there)).await,
-                        );
+                        let mine = first.decide(&asks(&here)).await;
+                        let theirs = first.decide(&asks(&there)).await;
                         prop_assert_eq!(answer_of(&mine), answer_of(&theirs));
                         let receipt = first
                             .detach(theirs, first.now() + 60 * MINUTE)

@@ -81,7 +81,8 @@ fn key_of(redis: &RedisServer, letter: char) -> String {
 
 /// Every verb of the board, including the deletion of a notice that has ended.
 async fn board_works(redis: &RedisServer, store: &RedisStore) -> bool {
-    let (short, long) = (Duration::from_millis(1), Duration::from_secs(60));
+    let short = Duration::from_millis(1);
+    let long = Duration::from_secs(60);
     let well = store.put_notice("short", "x", short).await.is_ok()
         && store.put_notice("a", "x", long).await.is_ok();
     let give_up = Instant::now() + Duration::from_secs(10);
@@ -324,11 +325,9 @@ async fn the_memory_of_a_key_is_as_documented() {
             panic!("{line:?}")
         };
         let number = |text: &str| text.replace(',', "").parse::<u64>().unwrap();
-        let (letter, calls, bytes) = (
-            letter.trim_matches('`').parse::<char>().unwrap(),
-            number(calls),
-            number(bytes),
-        );
+        let letter = letter.trim_matches('`').parse::<char>().unwrap();
+        let calls = number(calls);
+        let bytes = number(bytes);
         redis.command(&["FLUSHALL"]);
         // With a name as long as those of policies are.
         let limit = match LIMITS.iter().find(|(known, _)| *known == letter) {

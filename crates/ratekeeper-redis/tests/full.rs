@@ -71,7 +71,8 @@ async fn flood(server: &RedisServer, store: &RedisStore, policy: &str) -> (usize
     let most = info(server, "memory", "used_memory:") + 300_000;
     server.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
     server.command(&["CONFIG", "SET", "maxmemory", &most.to_string()]);
-    let (mut by_redis, mut by_share) = (0, 0);
+    let mut by_redis = 0;
+    let mut by_share = 0;
     for key in 0..FLOOD {
         match store
             .decide(&[Ask::new(&hourly, &format!("made up {key}"))])

@@ -133,7 +133,8 @@ fn other_keys_are_decided_as_before() {
             .on_failure(OnFailure::Closed);
         let store = builder.connect().await.unwrap();
         let mut connection = server.connect().unwrap();
-        let (bad, good) = (register(&store, "bad "), register(&store, "good "));
+        let bad = register(&store, "bad ");
+        let good = register(&store, "good ");
         let mut refused = 0;
         for round in 0..300 {
             for handle in &bad {
@@ -151,10 +152,8 @@ fn other_keys_are_decided_as_before() {
                 let (store, bad, good, key) =
                     (store.clone(), bad.clone(), good.clone(), key.clone());
                 tokio::spawn(async move {
-                    let (asks, both) = (
-                        [Ask::new(&bad, "key")],
-                        [Ask::new(&good, &key), Ask::new(&bad, "key")],
-                    );
+                    let asks = [Ask::new(&bad, "key")];
+                    let both = [Ask::new(&good, &key), Ask::new(&bad, "key")];
                     let other = [Ask::new(&good, &key)];
                     let (one, with_good, good) = tokio::join!(
                         store.decide(&asks),

@@ -32,7 +32,9 @@ async fn stays_degraded(store: &RedisStore, handle: &LimitHandle) {
         };
         assert!(store.status().error.is_some());
     }
-    let (begin, mut slow, mut asked) = (Instant::now(), 0, 0);
+    let begin = Instant::now();
+    let mut slow = 0;
+    let mut asked = 0;
     while begin.elapsed() < WATCHED {
         let sent = Instant::now();
         assert_eq!(

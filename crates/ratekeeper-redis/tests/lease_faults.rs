@@ -73,7 +73,8 @@ async fn run_fault(
         .enumerate()
         .map(|(number, caller)| {
             let (store, limits) = nodes[number % NODES].clone();
-            let (caller, stop) = (Arc::clone(caller), Arc::clone(&stop));
+            let caller = Arc::clone(caller);
+            let stop = Arc::clone(&stop);
             tokio::spawn(call(store, limits, caller, stop))
         })
         .collect();
@@ -224,7 +225,8 @@ fn all_keys_are_flushed() {
 async fn network(fault: Fault, one: bool) {
     let server = RedisServer::start();
     let proxy = FaultProxy::to(server.port());
-    let (direct, through) = (server.url(), proxy.url());
+    let direct = server.url();
+    let through = proxy.url();
     let urls = if one {
         [direct, direct, &through]
     } else {
@@ -306,7 +308,8 @@ fn slot(cluster: &RedisCluster) -> u16 {
 /// `behind`: whether its replica has missed the last changes.
 async fn a_primary_dies(behind: bool) {
     let cluster = RedisCluster::start();
-    let (url, fate) = (cluster.url(), std::cell::OnceCell::new());
+    let url = cluster.url();
+    let fate = std::cell::OnceCell::new();
     let begin = async || {
         let slot = slot(&cluster);
         let victim = cluster.primary(slot);
@@ -340,7 +343,8 @@ fn a_primary_of_a_cluster_dies_whose_replica_is_behind() {
 fn the_slots_of_a_cluster_move() {
     run(async {
         let cluster = RedisCluster::start();
-        let (url, moves) = (cluster.url(), std::cell::OnceCell::new());
+        let url = cluster.url();
+        let moves = std::cell::OnceCell::new();
         let begin = async || {
             let slot = slot(&cluster);
             let from = cluster.primary(slot).port();
@@ -363,7 +367,8 @@ fn the_slots_of_a_cluster_move() {
 fn the_sentinels_name_another_primary() {
     run(async {
         let all = RedisSentinels::start();
-        let (url, victim) = (all.url(), &all.servers()[0]);
+        let url = all.url();
+        let victim = &all.servers()[0];
         let end = async || {
             tokio::task::block_in_place(|| all.await_other_primary(victim.port()));
         };
@@ -413,7 +418,8 @@ fn a_redis_that_hangs_repeatedly_grants_no_leases_to_expired_requests() {
                     admitted
                 })
             });
-        let (callers, began) = (callers.collect::<Vec<_>>(), now());
+        let callers = callers.collect::<Vec<_>>();
+        let began = now();
         let lasts = load_time(Duration::from_secs(4));
         while now() - began < lasts.as_micros() as u64 {
             tokio::time::sleep(HALF).await;

@@ -83,7 +83,9 @@ async fn admitted(
     let mut tasks = Vec::new();
     for (store, handle) in &fleet {
         for _ in 0..2 {
-            let (store, handle, stop) = (store.clone(), handle.clone(), Arc::clone(&stop));
+            let store = store.clone();
+            let handle = handle.clone();
+            let stop = Arc::clone(&stop);
             tasks.push(tokio::spawn(async move {
                 let mut log = Vec::new();
                 let mut turn = 0_u32;
@@ -411,7 +413,8 @@ fn a_settle_gives_back_to_the_lease_and_charges_more_in_redis() {
             peek.statuses().next().unwrap().decision().remaining()
         };
         until_leased(&store, &handle, "x").await;
-        let (granted, there) = (store.status().counts.leases.granted, left().await);
+        let granted = store.status().counts.leases.granted;
+        let there = left().await;
         let verdict = store.decide(&[Ask::new(&handle, "x").cost(1)]).await;
         assert_eq!(verdict.source(), Source::Lease);
         store.settle(verdict, &[11]).await;
@@ -516,10 +519,8 @@ fn an_engine_decides_leased_keys_without_a_future() {
             .config
             .unwrap();
         let engine = Engine::new(connect(server.url()).await, config.policies.clone()).unwrap();
-        let (read, login) = (
-            Subject::new().user("ann"),
-            Subject::new().user("ann").path("/login"),
-        );
+        let read = Subject::new().user("ann");
+        let login = Subject::new().user("ann").path("/login");
         let begin = Instant::now();
         while engine.try_decide(&read, 1).is_pending() {
             // Waiting callers are answered, and a lease is requested.

@@ -35,10 +35,8 @@ fn others(store: &RedisStore) -> Option<(u64, bool)> {
 }
 
 async fn compare(url: &str) {
-    let (one, two) = (
-        node(url, &["a = 1/s", "b = 2/s"]).await,
-        node(url, &["b = 2/s", "a = 1/s"]).await,
-    );
+    let one = node(url, &["a = 1/s", "b = 2/s"]).await;
+    let two = node(url, &["b = 2/s", "a = 1/s"]).await;
     let silent = node(url, &[]).await;
     let undeclared = builder(url).connect().await.unwrap();
     let other = builder(url).prefix("other").connect().await.unwrap();

@@ -57,7 +57,7 @@ fn check(nodes: usize) {
             let (events, lasted) = run(admitted(text, nodes, pace));
             assert!(
                 events.iter().all(|event| event.source == Source::Redis),
-                "{text}: somebody else decided"
+                "{text}: Redis did not decide"
             );
             let report = check_bound_by_key(bound, &events, 0)
                 .unwrap_or_else(|violation| panic!("{text}, {nodes} nodes: {violation}"));
@@ -103,7 +103,9 @@ async fn held(nodes: usize, most: u64) -> Vec<Hold> {
         let store = connect(server.url()).await;
         let handle = store.concurrency("few", most).unwrap();
         for number in 0..CALLERS / nodes {
-            let (store, handle, stop) = (store.clone(), handle.clone(), Arc::clone(&stop));
+            let store = store.clone();
+            let handle = handle.clone();
+            let stop = Arc::clone(&stop);
             callers.push(tokio::spawn(async move {
                 let mut holds = Vec::new();
                 let cost = 1 + number as u64 % 2;

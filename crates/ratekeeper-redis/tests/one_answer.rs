@@ -423,6 +423,6 @@ fn a_batch_decides_as_single_requests_do() {
     let counts = fleet.store.status().counts;
     assert!(
         counts.round_trips < counts.decisions,
-        "{counts:?}: nobody shared a call"
+        "{counts:?}: no calls were shared"
     );
 }

@@ -82,10 +82,8 @@ fn a_child_falls_back_by_itself() {
         server.cont();
         until_redis(&child, &handle).await;
         until("it is charged", || parent.status().counts.debited >= 100).await;
-        let (elsewhere, begin) = (
-            parent.limit("x", limit("1000/h fixed_window")).unwrap(),
-            Instant::now(),
-        );
+        let elsewhere = parent.limit("x", limit("1000/h fixed_window")).unwrap();
+        let begin = Instant::now();
         loop {
             let verdict = parent
                 .decide(&[Ask::new(&elsewhere, "spender").cost(0).mode(Mode::Peek)])

@@ -166,10 +166,8 @@ fn a_share_is_the_limit_divided_by_the_nodes() {
             .connect()
             .await
             .unwrap();
-        let (bucket, window) = (
-            store.limit("b", limit("1000/s burst 80")).unwrap(),
-            store.limit("w", limit("80/h fixed_window")).unwrap(),
-        );
+        let bucket = store.limit("b", limit("1000/s burst 80")).unwrap();
+        let window = store.limit("w", limit("80/h fixed_window")).unwrap();
         assert_eq!(store.status().nodes, 4);
         // The first ask starts it, empty.
         assert!(decide(&store, &bucket, "key").await.is_denied());
@@ -331,10 +329,8 @@ fn released_permits_can_be_taken_at_once() {
     run(async {
         let server = RedisServer::start();
         let store = connect(&server).await;
-        let (few, rate) = (
-            store.concurrency("few", 1).unwrap(),
-            store.limit("x", limit("100000/h")).unwrap(),
-        );
+        let few = store.concurrency("few", 1).unwrap();
+        let rate = store.limit("x", limit("100000/h")).unwrap();
         // So that the server has loaded the script: the first time it is sent twice, and another
         // call may come in between.
         store.reset(&rate, b"key").await;
@@ -347,7 +343,8 @@ fn released_permits_can_be_taken_at_once() {
             assert!(held.is_allowed(), "{turn}: {held:?}");
         }
         let noise = {
-            let (store, rate) = (store.clone(), rate.clone());
+            let store = store.clone();
+            let rate = rate.clone();
             tokio::spawn(async move {
                 for turn in 0_u32.. {
                     drop(store.decide(&[Ask::new(&rate, &turn.to_string())]).await);

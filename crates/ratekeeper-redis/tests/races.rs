@@ -55,7 +55,8 @@ fn concurrent_requests_are_allowed_exactly_up_to_the_limit() {
                 .map(|store| store.limit(text, limit(text)).unwrap())
                 .collect();
             let clients = (0..CLIENTS).map(|client| {
-                let (store, handle) = (fleet[client % 4].clone(), handles[client % 4].clone());
+                let store = fleet[client % 4].clone();
+                let handle = handles[client % 4].clone();
                 tokio::spawn(async move {
                     let mut passed = 0;
                     for _ in 0..EACH {
@@ -142,7 +143,8 @@ fn several_limits_are_charged_all_or_none() {
             })
             .collect();
         let clients = (0..CLIENTS).map(|client| {
-            let (store, handles) = (fleet[client % 4].clone(), handles[client % 4].clone());
+            let store = fleet[client % 4].clone();
+            let handles = handles[client % 4].clone();
             tokio::spawn(async move {
                 // What was charged to each limit and key, as far as this client was told.
                 let mut result: BTreeMap<(usize, usize), u64> = BTreeMap::new();
@@ -150,7 +152,8 @@ fn several_limits_are_charged_all_or_none() {
                     let first = (client + turn) % handles.len();
                     let second = (first + 1 + turn % (handles.len() - 1)) % handles.len();
                     let keys = ["x", "y"];
-                    let (one, two) = (turn % 2, client % 2);
+                    let one = turn % 2;
+                    let two = client % 2;
                     let cost = 1 + (turn as u64 % 3);
                     let asks = [
                         Ask::new(&handles[first], keys[one]).cost(cost),

@@ -28,11 +28,10 @@ impl Hostile {
     fn start(begin: Vec<u8>, more: &'static [u8]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
-        let (began, taken) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
-        let (is_hostile, most) = (Arc::clone(&began), Arc::clone(&taken));
+        let began = Arc::new(AtomicBool::new(false));
+        let taken = Arc::new(AtomicU64::new(0));
+        let is_hostile = Arc::clone(&began);
+        let most = Arc::clone(&taken);
         // It ends with the process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {

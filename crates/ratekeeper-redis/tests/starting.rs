@@ -144,7 +144,7 @@ fn a_wrong_or_missing_password() {
         (
             format!("redis://127.0.0.1:{port}"),
             "NOAUTH",
-            "wants a password",
+            "requires a password",
         ),
     ] {
         let error = connect_error(&url);
@@ -325,7 +325,8 @@ fn which_nodes_share_buckets() {
             (None, Some("ours"), false),
         ] {
             let server = RedisServer::start();
-            let (one, two) = (node(&server, one).await, node(&server, two).await);
+            let one = node(&server, one).await;
+            let two = node(&server, two).await;
             for _ in 0..3 {
                 assert!(allowed(&one, "key").await);
             }
@@ -342,7 +343,8 @@ fn which_nodes_share_buckets() {
 fn a_lost_secret_is_agreed_on_again() {
     run(async {
         let server = RedisServer::start();
-        let (one, two) = (node(&server, None).await, node(&server, None).await);
+        let one = node(&server, None).await;
+        let two = node(&server, None).await;
         let before = server.command(&["GET", "ratekeeper:secret"]);
         for _ in 0..3 {
             assert!(allowed(&one, "before").await);

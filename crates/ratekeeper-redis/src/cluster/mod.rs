@@ -281,11 +281,10 @@ impl Cluster {
             connect_timeout,
             time,
         } = &self.config;
-        let (connect_timeout, name) = (*connect_timeout, Some(address.to_string()));
         let server = Arc::new(Server {
             location: ServerLocation::Fixed(endpoint),
-            connect_timeout,
-            name,
+            connect_timeout: *connect_timeout,
+            name: Some(address.to_string()),
         });
         let health = self.health.for_primary();
         let open = |_| {
@@ -293,7 +292,9 @@ impl Cluster {
                 cluster: Weak::clone(&self.weak_self),
                 host: address.host.clone(),
             };
-            let (scripts, health, time) = (Arc::clone(scripts), Arc::clone(&health), time.clone());
+            let scripts = Arc::clone(scripts);
+            let health = Arc::clone(&health);
+            let time = time.clone();
             let reconnecting = ReconnectingConnection::new(Arc::clone(&server));
             let max_waiting_each = max_waiting.div_ceil(*connections);
             let (handle, connection) = BatchedConnection::new(

@@ -25,7 +25,8 @@ fn crc16(bytes: &[u8]) -> u16 {
         let mut table = [0; 256];
         let mut at = 0;
         while at < 256 {
-            let (mut sum, mut bit) = ((at as u16) << 8, 0);
+            let mut sum = (at as u16) << 8;
+            let mut bit = 0;
             while bit < 8 {
                 sum = if sum & 0x8000 == 0 {
                     sum << 1

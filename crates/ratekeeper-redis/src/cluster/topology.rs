@@ -27,9 +27,10 @@ impl Cluster {
     /// Refreshes the slot map if it may have changed, and probes every primary, whether it is used
     /// or not.
     pub(crate) async fn check(&self, is_due: bool) -> Result<(), StoreError> {
-        let refreshed = match is_due || self.is_stale.load(Relaxed) || !self.health.is_healthy() {
-            true => self.refresh_slots().await,
-            false => Ok(()),
+        let refreshed = if is_due || self.is_stale.load(Relaxed) || !self.health.is_healthy() {
+            self.refresh_slots().await
+        } else {
+            Ok(())
         };
         let map = self.map();
         // All at once, so that a primary that hangs does not delay the others.

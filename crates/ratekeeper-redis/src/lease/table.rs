@@ -273,7 +273,8 @@ impl LeaseTable {
                     entry.leases.give_back(now, *mark, ask.cost);
                 }
             }
-            let (at, binding) = (marks.len(), &asks[marks.len()]);
+            let at = marks.len();
+            let binding = &asks[marks.len()];
             if let SpendOutcome::Denied { until } = unpaid {
                 let verdict = verdict.insert(Verdict::new(Source::Lease));
                 for (number, (ask, hash)) in asks.iter().zip(&hashes).enumerate() {
@@ -337,7 +338,8 @@ impl LeaseTable {
         demand.expires = entry.expires(now, self.timeout);
         let request = LeaseRequest::new();
         entry.request = Some(Arc::clone(&request));
-        let (key, limit) = (entry.key.clone(), Arc::clone(&entry.limit));
+        let key = entry.key.clone();
+        let limit = Arc::clone(&entry.limit);
         if self
             .calls
             .send(LeaseCall {

@@ -182,7 +182,8 @@ impl World {
     }
 
     fn ask(&mut self, node: usize, cost: u64) -> Result<(), TestCaseError> {
-        let (clock, settings) = (self.clock(node), self.settings(node));
+        let clock = self.clock(node);
+        let settings = self.settings(node);
         if !self.nodes[node].leased || cost > settings.max_cost() {
             self.exact(cost);
             return Ok(());
@@ -205,7 +206,8 @@ impl World {
     }
 
     fn request_lease(&mut self, node: usize, cost: u64) {
-        let (sent, settings) = (self.clock(node), self.settings(node));
+        let sent = self.clock(node);
+        let settings = self.settings(node);
         let Some(demand) = self.nodes[node].leases.demand(sent, cost, &settings) else {
             return;
         };
@@ -254,7 +256,8 @@ impl World {
         if self.nodes[node].request != Some(request) {
             return;
         }
-        let (clock, settings) = (self.clock(node), self.settings(node));
+        let clock = self.clock(node);
+        let settings = self.settings(node);
         self.nodes[node].request = None;
         let leases = &mut self.nodes[node].leases;
         match granted {
@@ -425,7 +428,8 @@ proptest! {
     #[test]
     fn a_change_of_the_limit_allows_at_most_the_larger_of_both(paces in paces(), steps in steps()) {
         let mut world = World::new(PARAMS[0], &paces);
-        let (mut capacity, mut per_micro) = (world.params.capacity, world.params.per_micro);
+        let mut capacity = world.params.capacity;
+        let mut per_micro = world.params.per_micro;
         for step in steps {
             world.step(step)?;
             capacity = capacity.max(world.params.capacity);
@@ -440,7 +444,8 @@ proptest! {
         params in 0..4_usize, calls in prop::collection::vec((0..30_000_u64, 1..50_u64), 1..100),
     ) {
         let params = &PARAMS[params];
-        let (mut leased, mut exact) = (CentralBucket::fresh(params, 0), CentralBucket::fresh(params, 0));
+        let mut leased = CentralBucket::fresh(params, 0);
+        let mut exact = CentralBucket::fresh(params, 0);
         let mut now = 0;
         for (after, cost) in calls {
             now += after;
@@ -462,7 +467,8 @@ proptest! {
         let ttl = ttl(params, staleness);
         let each = each.min(ttl / 8);
         let mut central = CentralBucket::fresh(params, 0);
-        let (mut now, mut granted) = (0, 0);
+        let mut now = 0;
+        let mut granted = 0;
         for turn in 0..turns {
             // In turns, until nothing is granted.
             loop {
@@ -528,7 +534,8 @@ proptest! {
 impl World {
     /// The same as `audit`, in one pass: a bucket that charges what was allowed is never overdrawn.
     fn audit_fast(&self, capacity: u64, per_micro: u64) -> Result<(), TestCaseError> {
-        let (mut level, mut last) = (capacity as i64, 0);
+        let mut level = capacity as i64;
+        let mut last = 0;
         for (now, units) in &self.admitted {
             level =
                 (level + (per_micro * (now - last)) as i64).min(capacity as i64) - *units as i64;

@@ -147,7 +147,8 @@ pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone
     let numbers: Vec<(u16, u16, u16)> = amendments
         .clone()
         .map(|one| {
-            let (key, limit) = (builder.key(&one.key, &one.limit), builder.limit(&one.limit));
+            let key = builder.key(&one.key, &one.limit);
+            let limit = builder.limit(&one.limit);
             (
                 key,
                 limit,

@@ -144,7 +144,9 @@ pub(crate) fn decode<'q>(
         answers.push(one(request, time, &mut integers)?);
     }
     while let Some(question) = integers.maybe()? {
-        let (refunded, given, resets) = (integers.count()?, integers.count()?, integers.count()?);
+        let refunded = integers.count()?;
+        let given = integers.count()?;
+        let resets = integers.count()?;
         let history = RefundHistory {
             refunded,
             given,

@@ -228,7 +228,9 @@ impl Load {
                     ..Caller::default()
                 });
                 load.callers.push(Arc::clone(&caller));
-                let (store, limits, stop) = (store.clone(), limits.clone(), Arc::clone(&load.stop));
+                let store = store.clone();
+                let limits = limits.clone();
+                let stop = Arc::clone(&load.stop);
                 load.tasks.push(tokio::spawn(call(
                     store, limits, caller, stop, number, keys, pace,
                 )));
@@ -302,7 +304,8 @@ async fn call(
         if stop.load(Relaxed) {
             break;
         }
-        let (at, key) = (turn % limits.len(), turn / limits.len() % keys);
+        let at = turn % limits.len();
+        let key = turn / limits.len() % keys;
         let sent = now();
         let verdict = store.decide(&[Ask::new(&limits[at], NAMES[key])]).await;
         let answered = now().max(sent);
@@ -313,7 +316,8 @@ async fn call(
             caller.redis_seen.store(sent, Relaxed);
         }
         if verdict.is_allowed() {
-            let (delay, source) = (verdict.delay().as_micros() as u64, verdict.source());
+            let delay = verdict.delay().as_micros() as u64;
+            let source = verdict.source();
             log.push(Event {
                 node: caller.node,
                 limit: at,

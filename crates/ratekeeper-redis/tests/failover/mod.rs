@@ -127,7 +127,7 @@ impl Aftermath {
                     .unwrap_or_else(|broken| panic!("{text}, key {key}: {broken}"));
                 assert!(
                     report.admitted > 0,
-                    "{text}, key {key}: Redis admitted nothing"
+                    "{text}, key {key}: Redis allowed nothing"
                 );
                 if at == 0 {
                     let (from, until) = longest_gap(of_key());

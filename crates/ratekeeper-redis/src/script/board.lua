@@ -5,7 +5,7 @@
 -- The field `#version` changes with the board; the caller of a change brings the new version.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local board, verb, MOST = KEYS[1], ARGV[1], 20000
+local board, verb, MAX_NOTICES = KEYS[1], ARGV[1], 20000
 local function get(field) return redis.call('HGET', board, field) end
 local function put(field, value) redis.call('HSET', board, field, value) end
 local function number(value) return string.format('%.0f', value) end
@@ -25,7 +25,7 @@ local function sweep()
   end
   return left
 end
-local function has_space() return redis.call('HLEN', board) < MOST or #sweep() / 2 < MOST - 1 end
+local function has_space() return redis.call('HLEN', board) < MAX_NOTICES or #sweep() / 2 < MAX_NOTICES - 1 end
 local function write(field, lasts, rest)
   put(field, number(now + lasts) .. rest)
   -- The board expires with the last of its notices.

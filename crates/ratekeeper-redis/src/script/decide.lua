@@ -219,7 +219,7 @@ end
 
 local lease = { [0] = lease_units, [2] = lease_counts, [4] = lease_counts, [5] = lease_counts, [6] = lease_log }
 
-local judge = { [0] = units, units, counts, counts, counts, counts, log, in_flight, refundable }
+local deciders = { [0] = units, units, counts, counts, counts, counts, log, in_flight, refundable }
 
 local keys, limits, flags, costs, reserves, waits, names = {}, {}, {}, {}, {}, {}, {}
 local fit, f1, f2, f3, f4, f5 = {}, {}, {}, {}, {}, {}
@@ -227,7 +227,7 @@ local wants, ttl, expires = {}, {}, {}
 
 local function ask(i, write)
   local l = limits[i]
-  fit[i], f1[i], f2[i], f3[i] = judge[kind[l]](keys[i], l, costs[i], reserves[i], waits[i], write, names[i])
+  fit[i], f1[i], f2[i], f3[i] = deciders[kind[l]](keys[i], l, costs[i], reserves[i], waits[i], write, names[i])
 end
 
 -- The fast path, for most requests: one unit of one bucket that was stored with the same units.

@@ -15,7 +15,7 @@
 -- read as needed.
 local call, pack, unpack_ = redis.call, struct.pack, struct.unpack
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local BIG, FORGIVEN = 4503599627370496, 60000000
+local BIG, MAX_STEP_BACK = 4503599627370496, 60000000
 
 local kind, n1, n2, n3 = {}, {}, {}, {}
 do
@@ -67,7 +67,7 @@ end
 -- would be as far ahead at the next call, and time would never pass.
 local function time_of(stored, k, l)
   if stored <= now then return now end
-  if stored - now > FORGIVEN then
+  if stored - now > MAX_STEP_BACK then
     dirty[k] = l
     return now
   end
@@ -347,7 +347,7 @@ local function load_counts(k, l)
     -- The clock was set back far: the counts stay, in the window of now.
     local ahead = values[2]
     if kind[l] == 5 then ahead = ahead * (values[1] / (#counts - 1)) end
-    if ahead - now > FORGIVEN and ahead - now > values[1] then
+    if ahead - now > MAX_STEP_BACK and ahead - now > values[1] then
       s2[k] = kind[l] == 5 and floor(now / (values[1] / (#counts - 1))) or kind[l] == 3 and now or now - now % values[1]
       dirty[k] = l
     end
@@ -412,7 +412,7 @@ local function load_log(k, l)
       s1[k] = false
       return false
     end
-    if newest - now > FORGIVEN then
+    if newest - now > MAX_STEP_BACK then
       if not move_log(k, l, newest - now) then
         s1[k] = false
         return false
@@ -476,7 +476,7 @@ end
 -- new ones would. Detached permits may end later; their names are one letter longer.
 local function end_late_permits(k, l)
   local ends, key = now + n1[l], KEYS[k]
-  local late = call('ZRANGEBYSCORE', key, string.format('(%.0f', ends + FORGIVEN), '+inf', 'LIMIT', 0, 1000)
+  local late = call('ZRANGEBYSCORE', key, string.format('(%.0f', ends + MAX_STEP_BACK), '+inf', 'LIMIT', 0, 1000)
   for i = 1, #late do
     if #late[i] ~= 17 then call('ZADD', key, 'XX', string.format('%.0f', ends), late[i]) end
   end

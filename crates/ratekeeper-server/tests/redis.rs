@@ -426,7 +426,8 @@ fn a_redis_that_decides_nothing_is_told_without_a_break() {
         );
         let ready = node.request("GET", "/readyz", "").body;
         assert!(
-            ready.starts_with("degraded for ") && ready.contains("the Redis user lacks a permission"),
+            ready.starts_with("degraded for ")
+                && ready.contains("the Redis user lacks a permission"),
             "{ready}"
         );
         let now = heartbeat();

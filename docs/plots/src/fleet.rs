@@ -135,10 +135,7 @@ impl Fleet {
         let ttl = (TERMS.capacity / 4 / TERMS.per_micro).min(staleness);
         Self {
             central: CentralBucket::fresh(&TERMS, 0),
-            settings: LeaseSettings {
-                ttl,
-                burst: BURST,
-            },
+            settings: LeaseSettings { ttl, burst: BURST },
             nodes: [KeyLeases::default(); NODES],
             requests: Vec::new(),
             waiting: Vec::new(),
@@ -164,7 +161,9 @@ impl Fleet {
             let (sent, back) = (sent * 1_000, (at + ROUND_TRIP / 2) * 1_000);
             match granted {
                 0 => self.nodes[node].denied(sent, demand.min, TERMS.token * 1_000, &self.settings),
-                some => self.nodes[node].granted(sent, back, some, demand.ttl, &demand, &self.settings),
+                some => {
+                    self.nodes[node].granted(sent, back, some, demand.ttl, &demand, &self.settings)
+                }
             }
             let (own, others) = std::mem::take(&mut self.waiting)
                 .into_iter()
@@ -203,7 +202,8 @@ impl Fleet {
     fn request_lease(&mut self, now: u64, node: usize, outcome: &mut Outcome) {
         if let Some(demand) = self.nodes[node].demand(now * 1_000, 1, &self.settings) {
             outcome.calls += 1;
-            self.requests.push((now + ROUND_TRIP / 2, node, now, demand));
+            self.requests
+                .push((now + ROUND_TRIP / 2, node, now, demand));
         }
     }
 }

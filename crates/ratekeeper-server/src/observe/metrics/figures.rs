@@ -312,9 +312,7 @@ fn store_figures<C: Clock>(page: &mut Page, store: &AnyStore<C>) {
         AnyStore::Memory(_) => None,
         AnyStore::Redis(redis) => Some(redis.status()),
     };
-    let away = status
-        .as_ref()
-        .is_some_and(|status| status.error.is_some());
+    let away = status.as_ref().is_some_and(|status| status.error.is_some());
     let help = "1 while the store does not answer.";
     page.family("ratekeeper_store_fallback_active", help, Kind::Gauge)
         .sample(&[], u64::from(away));

@@ -1,7 +1,11 @@
--- This node is alive. KEYS: the nodes, the secret. ARGV: this node, or nothing if it is not counted, how long it is alive from now in µs, what it would have
--- the secret be, the digest of the limits of this node, or nothing if it does not know them. Answers how many nodes are
--- alive, or -1 if that key is not one of ours; the secret, or nothing if that is not; how many nodes have other limits.
--- A node is its name, and behind a colon the digest of its limits if it told one.
+-- The heartbeat of a node.
+-- KEYS: the nodes (a sorted set), the secret.
+-- ARGV: this node's name, or empty if it is not counted; how long it counts as alive from now, in
+-- µs; the secret that it offers; the digest of its limits, or empty if they are not known.
+-- Returns how many nodes are alive, or -1 if that key is of another type; the secret, or an empty
+-- string if that key is of another type; how many nodes have other limits.
+-- A member of the set is a node's name, followed by a colon and the digest of its limits if it sent
+-- one.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local function is(key, kind)
@@ -10,7 +14,8 @@ local function is(key, kind)
 end
 local nodes, secret, others = -1, '', 0
 if is(KEYS[1], 'zset') then
-  -- Who is alive until so late said so before the clock was set back, and will say so again.
+  -- Nodes that seem alive for so long were added before the clock was set back, and will be added
+  -- again.
   redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('(%.0f', now + 60000000), '+inf')
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
   local node = ARGV[4] == '' and ARGV[1] or ARGV[1] .. ':' .. ARGV[4]

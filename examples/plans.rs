@@ -44,7 +44,7 @@ async fn main() -> Result<(), TooManyLimitsError> {
         let verdict = store.decide(&asks).await;
 
         print!("{user}, {:4}", plan.name);
-        for (at, status) in verdict.statuses().enumerate() {
+        for (at, status) in verdict.results().enumerate() {
             let binds = if verdict.binding() == Some(at) {
                 "*"
             } else {

@@ -1,8 +1,9 @@
-//! The flood: 50 M distinct random keys against a table of 100,000 while two abusers keep calling.
+//! Flood simulation: 50 M distinct random keys against a table of 100,000, while two abusers keep
+//! calling.
 //!
-//! Memory must stay at the cap and no abuser may be admitted more than its bound in any interval;
-//! if one of these does not hold the program says so and ends with 1. How often a new key is turned
-//! away is printed: that is the price.
+//! Memory must stay within its bound and no abuser may be allowed more than its bound in any
+//! interval; otherwise the program prints BROKEN and exits with 1. It also prints how often a new
+//! key is denied: that is the price.
 
 #[path = "../../crates/ratekeeper/tests/common/bounds.rs"]
 #[allow(dead_code, reason = "shared with the tests of ratekeeper")]
@@ -18,12 +19,13 @@ use ratekeeper::Limit;
 use std::process::ExitCode;
 
 const MIB: u64 = 1 << 20;
-/// What a process may grow by beside the table: what the abusers were admitted, and the heap's own.
+/// What a process may grow by beside the table: the record of the abusers' allowed calls, and the
+/// heap's own overhead.
 const SLACK: u64 = 2 * MIB;
 
-/// What a table may use in which nothing is settled: 40 bytes a key, and 512 for states that do not
-/// fit it, plus what the heap keeps beside each.
-fn most_bytes(keys: u64) -> u64 {
+/// The memory of a table in which nothing is settled: 40 bytes per key, and 512 for states that do
+/// not fit it, plus the heap's overhead for each.
+fn max_bytes(keys: u64) -> u64 {
     keys * (40 + 512) * 9 / 8
 }
 
@@ -37,7 +39,7 @@ fn main() -> ExitCode {
     };
     let mut broken = false;
     for limit in ["10/s", "5/min", "10/s sliding_log"] {
-        broken |= flooded(limit.parse().expect("a limit"), keys);
+        broken |= run_flood(limit.parse().expect("a limit"), keys);
     }
     if broken {
         ExitCode::FAILURE
@@ -50,33 +52,34 @@ fn percent(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-/// Runs it and tells; whether something did not hold.
-fn flooded(limit: Limit, keys: u64) -> bool {
-    let cap = 100_000;
+/// Runs the simulation and prints a report; returns whether a bound broke.
+fn run_flood(limit: Limit, keys: u64) -> bool {
+    let max_keys = 100_000;
     let flood = Flood {
         limit,
         keys,
-        cap,
+        max_keys,
         per_second: 1_000_000,
     };
     let began = std::time::Instant::now();
     let report = flood.run();
-    let figures = report.figures;
+    let stats = report.stats;
     let mut broken = false;
     println!(
-        "{limit}: {keys} keys, {cap} at most, 1,000,000 a second of simulated time ({:.1?})",
+        "{limit}: {keys} keys, {max_keys} at most, 1,000,000 a second of simulated time ({:.1?})",
         began.elapsed()
     );
     for abuser in &report.abusers {
-        let (calls, admitted) = (abuser.calls, abuser.admitted.len());
-        match &abuser.broken {
+        let calls = abuser.calls;
+        let allowed = abuser.allowed.len();
+        match &abuser.violation {
             None => println!(
-                "  abuser, {}: {admitted} of {calls} calls admitted, within its bound",
+                "  abuser, {}: {allowed} of {calls} calls allowed, within its bound",
                 abuser.name
             ),
-            Some(how) => {
+            Some(violation) => {
                 println!(
-                    "  BROKEN abuser, {}: {admitted} of {calls} calls admitted: {how}",
+                    "  BROKEN: abuser, {}: {allowed} of {calls} calls allowed: {violation}",
                     abuser.name
                 );
                 broken = true;
@@ -94,34 +97,35 @@ fn flooded(limit: Limit, keys: u64) -> bool {
         denied.join(" ")
     );
     println!(
-        "  keys {} in {} slots, live {}; evicted without loss {}, displaced {}",
-        figures.keys,
-        slots(&figures),
-        figures.live,
-        figures.evicted_fresh,
-        figures.evicted_live
+        "  keys {} in {} slots, live {}; evicted fresh {}, evicted live {}",
+        stats.keys,
+        slots(&stats),
+        stats.live,
+        stats.evicted_fresh,
+        stats.evicted_live
     );
     let resident: Vec<_> = report
         .resident
         .iter()
         .map(|bytes| format!("{:.1}", *bytes as f64 / MIB as f64))
         .collect();
-    let (cap, says) = (most_bytes(cap as u64), figures.bytes as f64 / MIB as f64);
+    let max_bytes = max_bytes(max_keys as u64);
+    let table_mib = stats.bytes as f64 / MIB as f64;
     println!(
-        "  memory in MiB, by tenth: {}; the table says {says:.1}",
+        "  memory in MiB, by tenth: {}; the table reports {table_mib:.1}",
         resident.join(" ")
     );
-    if report.most_keys > slots(&figures) {
+    if report.most_keys > slots(&stats) {
         println!(
-            "  BROKEN: {} keys, room for {}",
+            "  BROKEN: {} keys in {} slots",
             report.most_keys,
-            slots(&figures)
+            slots(&stats)
         );
         broken = true;
     }
-    let most = report.resident.into_iter().max().unwrap_or(0);
-    if most > cap + SLACK {
-        println!("  BROKEN: {most} bytes resident, the cap is {cap}");
+    let max_resident = report.resident.into_iter().max().unwrap_or(0);
+    if max_resident > max_bytes + SLACK {
+        println!("  BROKEN: {max_resident} bytes resident, at most {max_bytes} expected");
         broken = true;
     }
     broken

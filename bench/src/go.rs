@@ -1,16 +1,16 @@
-//! The rows of Go's x/time/rate: bench/go, built and run where there is a Go toolchain and the
-//! module can be had.
+//! The rows of Go's x/time/rate: builds and runs bench/go, if there is a Go toolchain and the
+//! module can be downloaded.
 
 use crate::report::target;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The program, built.
+/// The built program.
 pub(crate) struct Program(PathBuf);
 
 impl Program {
-    /// Builds it; the error says in one line why not.
+    /// Builds it; the error is one line.
     pub(crate) fn build() -> Result<Self, String> {
         let binary = target().join("bench-go");
         std::fs::create_dir_all(target()).map_err(|error| error.to_string())?;
@@ -20,14 +20,14 @@ impl Program {
             .arg(".")
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/go"))
             .output()
-            .map_err(|error| format!("go could not be started: {error}"))?;
+            .map_err(|error| format!("cannot start go: {error}"))?;
         match built.status.success() {
             true => Ok(Self(binary)),
             false => Err(format!("go build: {}", one_line(&built.stderr))),
         }
     }
 
-    /// Runs it: figures by name, as main.go prints them.
+    /// Runs it; returns the values by name, as main.go prints them.
     pub(crate) fn run(&self) -> Result<HashMap<String, f64>, String> {
         let run = Command::new(&self.0)
             .output()

@@ -1,11 +1,12 @@
-//! Measuring: short runs, the contestants in turn (A B C A B C …), so that noise hits all alike.
+//! The measuring harness: short runs, the contestants in turn (A B C A B C …), so that noise
+//! affects all alike.
 //!
-//! On one thread the best run counts: whatever disturbs a run only makes it longer. On two threads
-//! that contend the lower quartile counts: not the best, because a lucky round is one in which a
-//! thread starved the other, and not the median, because virtual machines have long spells in which
-//! a cache line takes twice the time from core to core, and who is hit by more of them is chance.
-//! Rounds in which a thread lost its core to somebody else are left out. Two threads that only read
-//! do not contend, and the best counts again.
+//! On one thread the best run counts: a disturbance only makes a run longer. On two threads that
+//! contend the lower quartile counts: not the best, because a lucky round is one in which a thread
+//! starved the other, and not the median, because virtual machines have long spells in which a
+//! cache line takes twice the time from core to core, and which contestant meets more of them is
+//! chance. Rounds in which a thread lost its core to another process are left out. Two threads that
+//! only read do not contend, and the best counts again.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,14 +15,14 @@ use std::time::{Duration, Instant};
 /// How often and how long.
 #[derive(Clone, Copy)]
 pub(crate) struct Pace {
-    /// One thread: this many runs of about this long each.
+    /// One thread: this many runs of about this length each.
     pub(crate) runs: usize,
     pub(crate) run: Duration,
     /// Two threads: this many undisturbed rounds of this length for each contestant, or as many as
-    /// `patience` allows.
+    /// `timeout` allows.
     pub(crate) rounds: usize,
     pub(crate) round: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Pace {
@@ -31,41 +32,41 @@ impl Pace {
         run: Duration::from_millis(2),
         rounds: 61,
         round: Duration::from_millis(2),
-        patience: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
     };
 }
 
-/// A round is undisturbed if both threads had their cores for at least this part of it, and ran for
-/// the same time but for the rest: the one that started late, or was away, met less contention than
-/// it should.
-const UNDISTURBED: f64 = 0.98;
+/// A round is undisturbed if both threads had their cores for at least this part of it, and their
+/// run times differ by no more than the rest: a thread that started late, or was away, met less
+/// contention than it should.
+const MIN_CORE_SHARE: f64 = 0.98;
 
-/// And if both ran for at least this part of its length.
-const BEGAN: f64 = 0.9;
+/// An undisturbed round also needs both threads to run for at least this part of its length.
+const MIN_ROUND_SHARE: f64 = 0.9;
 
 /// How often a call is checked before anything is timed.
-const WARM_UP: u64 = 20_000;
+const WARM_UP_CALLS: u64 = 20_000;
 
-/// Calls between two looks at the stop flag.
+/// Calls between two reads of the stop flag.
 pub(crate) const BATCH: u64 = 64;
 
-/// Something to be called over and over. The call says whether it did what its row is about, and
-/// every single one is held to it: no row can measure the wrong path. The branch is what a user of
-/// the answer has as well.
+/// Something to be called over and over. Each call returns whether it did what its row is about,
+/// and every single one is checked: no row can measure the wrong path. A user of the result has the
+/// same branch.
 pub(crate) struct Contestant {
     pub(crate) who: String,
-    /// Whether it waits for another thread without its core: then no round says that somebody else
-    /// took it.
+    /// Whether it sleeps while it waits for another thread: then being off its core does not mean
+    /// that another process took it.
     sleeps: bool,
-    times: Box<Times>,
-    until: Box<Until>,
+    times: Box<TimedCalls>,
+    until: Box<CallsUntil>,
 }
 
-/// So many calls: how long they took.
-type Times = dyn Fn(u64) -> Duration;
+/// Makes this many calls; returns how long they took.
+type TimedCalls = dyn Fn(u64) -> Duration;
 
-/// Calls until told to stop: how many, and how long they took.
-type Until = dyn Fn(&AtomicBool) -> (u64, Duration) + Sync;
+/// Calls until the flag is set; returns how many calls, and how long they took.
+type CallsUntil = dyn Fn(&AtomicBool) -> (u64, Duration) + Sync;
 
 impl Contestant {
     pub(crate) fn new(
@@ -75,19 +76,20 @@ impl Contestant {
         Self::inside(who, |calls| calls(), call)
     }
 
-    /// The same with something set up around each run of calls.
+    /// Creates a contestant with something set up around each run of calls.
     pub(crate) fn inside(
         who: impl Into<String>,
         around: impl Fn(&mut dyn FnMut()) + Clone + Sync + 'static,
         call: impl Fn() -> bool + Clone + Sync + 'static,
     ) -> Self {
-        // Both loops are compiled for this one call: nothing is called through a pointer inside
+        // Both loops are compiled for this one call: there is no call through a pointer inside
         // them.
         let (again, outside) = (call.clone(), around.clone());
         let times = move |calls| {
             let start = Instant::now();
             outside(&mut || {
-                (0..calls).for_each(|_| assert!(again(), "a call took another path than its row's"))
+                (0..calls)
+                    .for_each(|_| assert!(again(), "a call took another path than its row's"));
             });
             start.elapsed()
         };
@@ -105,7 +107,8 @@ impl Contestant {
         Self::timed(who, times, until)
     }
 
-    /// Calls that come in two forms, so many or until told to stop, and say how long they took.
+    /// Creates a contestant from two loops, one for a number of calls and one until stopped, which
+    /// return how long they took.
     pub(crate) fn timed(
         who: impl Into<String>,
         times: impl Fn(u64) -> Duration + 'static,
@@ -127,19 +130,20 @@ impl Contestant {
         (self.times)(black_box(calls))
     }
 
-    /// How many calls fill a run.
+    /// Returns how many calls fill a run.
     fn calibrate(&self, run: Duration) -> u64 {
-        self.time(WARM_UP);
+        self.time(WARM_UP_CALLS);
         let nanos = (0..3)
-            .map(|_| self.time(WARM_UP).as_nanos())
+            .map(|_| self.time(WARM_UP_CALLS).as_nanos())
             .min()
             .unwrap_or(1)
             .max(1);
-        (run.as_nanos() * u128::from(WARM_UP) / nanos).max(1) as u64
+        (run.as_nanos() * u128::from(WARM_UP_CALLS) / nanos).max(1) as u64
     }
 }
 
-/// Nanoseconds a call on one thread, the best run of each, in the order of the contestants.
+/// Returns nanoseconds per call on one thread, the best run of each, in the order of the
+/// contestants.
 pub(crate) fn one_thread(contestants: &[Contestant]) -> Vec<f64> {
     one_thread_at(Pace::SHORT, contestants)
 }
@@ -159,34 +163,34 @@ pub(crate) fn one_thread_at(pace: Pace, contestants: &[Contestant]) -> Vec<f64> 
     best
 }
 
-/// Two threads on one limiter.
+/// The result of two threads on one limiter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Contended {
-    /// Nanoseconds a call and thread in the undisturbed rounds.
+pub(crate) struct TwoThreadResult {
+    /// Nanoseconds per call and thread in the undisturbed rounds.
     pub(crate) best: f64,
     pub(crate) quartile: f64,
     pub(crate) median: f64,
-    /// The part of all calls that the slower thread got: the median, and the least.
+    /// The slower thread's share of all calls: the median, and the least.
     pub(crate) share: f64,
     pub(crate) least_share: f64,
-    /// How many rounds were undisturbed. If none was, the figures are those of all rounds.
+    /// How many rounds were undisturbed. If none was, the values are those of all rounds.
     pub(crate) undisturbed: usize,
 }
 
-/// The contestants on two threads, in their order.
-pub(crate) fn two_threads(contestants: &[Contestant]) -> Vec<Contended> {
+/// Measures the contestants on two threads, in their order.
+pub(crate) fn two_threads(contestants: &[Contestant]) -> Vec<TwoThreadResult> {
     two_threads_at(Pace::SHORT, contestants)
 }
 
-pub(crate) fn two_threads_at(pace: Pace, contestants: &[Contestant]) -> Vec<Contended> {
+pub(crate) fn two_threads_at(pace: Pace, contestants: &[Contestant]) -> Vec<TwoThreadResult> {
     let mut rounds: Vec<Vec<Round>> = contestants.iter().map(|_| Vec::new()).collect();
     for contestant in contestants {
-        contestant.time(WARM_UP);
+        contestant.time(WARM_UP_CALLS);
     }
     let wanting =
         |rounds: &Vec<Round>| rounds.iter().filter(|round| round.undisturbed).count() < pace.rounds;
     let start = Instant::now();
-    while start.elapsed() < pace.patience && rounds.iter().any(wanting) {
+    while start.elapsed() < pace.timeout && rounds.iter().any(wanting) {
         for (contestant, rounds) in contestants.iter().zip(&mut rounds) {
             if wanting(rounds) {
                 rounds.push(round(contestant, pace.round));
@@ -231,10 +235,10 @@ fn round(contestant: &Contestant, length: Duration) -> Round {
         )
     });
     let total = (a.0 + b.0) as f64;
-    // Not those that began when the round was all but over.
-    let ran = total > 0.0 && a.1.min(b.1).div_duration_f64(length) >= BEGAN;
-    let had_cores =
-        a.2.min(b.2) >= UNDISTURBED && a.1.min(b.1).div_duration_f64(a.1.max(b.1)) >= UNDISTURBED;
+    // Not those that began when the round was nearly over.
+    let ran = total > 0.0 && a.1.min(b.1).div_duration_f64(length) >= MIN_ROUND_SHARE;
+    let had_cores = a.2.min(b.2) >= MIN_CORE_SHARE
+        && a.1.min(b.1).div_duration_f64(a.1.max(b.1)) >= MIN_CORE_SHARE;
     Round {
         nanos: if total > 0.0 {
             (a.3 + b.3).as_nanos() as f64 / total
@@ -246,7 +250,7 @@ fn round(contestant: &Contestant, length: Duration) -> Round {
     }
 }
 
-fn summary(rounds: &[Round]) -> Contended {
+fn summary(rounds: &[Round]) -> TwoThreadResult {
     let clean: Vec<Round> = rounds
         .iter()
         .copied()
@@ -255,7 +259,7 @@ fn summary(rounds: &[Round]) -> Contended {
     let counted = if clean.is_empty() { rounds } else { &clean };
     let nanos = sorted(counted.iter().map(|round| round.nanos));
     let shares = sorted(counted.iter().map(|round| round.share));
-    Contended {
+    TwoThreadResult {
         best: nanos[0],
         quartile: nanos[nanos.len() / 4],
         median: nanos[nanos.len() / 2],
@@ -265,7 +269,7 @@ fn summary(rounds: &[Round]) -> Contended {
     }
 }
 
-/// Of at least one; of two, and of every even number, the upper one.
+/// Of at least one value; of an even number of values, the upper one of the two in the middle.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let values = sorted(values);
     values[values.len() / 2]
@@ -277,14 +281,14 @@ fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-/// Processor time of the calling thread.
+/// Returns the processor time of the calling thread.
 #[cfg(unix)]
 pub(crate) fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Where it cannot be had, every round counts as undisturbed.
+/// Where it is not available, every round counts as undisturbed.
 #[cfg(not(unix))]
 pub(crate) fn thread_time() -> Duration {
     static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);

@@ -1,16 +1,16 @@
-//! Instructions a call, counted by valgrind: the same number on every run, whatever else the
+//! Instructions per call, counted by valgrind: the same number on every run, whatever else the
 //! machine does.
 //!
-//! The binary runs itself twice under callgrind, the second time with as many calls again. The
-//! difference is the calls alone. The clock stands still and costs nothing, so what is counted is
-//! the limiter.
+//! The binary runs itself twice under callgrind, the second time with twice the calls. The
+//! difference is the calls alone. The clock is frozen and costs nothing, so what is counted is the
+//! limiter.
 
-use crate::peers::clocks::{Ours, Still};
+use crate::peers::clocks::{ClockAdapter, FrozenClock};
 use crate::peers::{governor, mutex_bucket, ours, ratelimit};
 use crate::report::table;
 use std::process::{Command, ExitCode};
 
-/// The argument that makes the binary the counted one.
+/// The argument that makes the binary run what is counted.
 pub(crate) const CHILD: &str = "--count-instructions-of";
 
 const CALLS: u64 = 100_000;
@@ -20,7 +20,7 @@ const ROWS: [&str; 2] = ["allowed", "denied"];
 
 pub(crate) fn report() -> ExitCode {
     if !can_be_counted() {
-        println!("instructions: skipped, valgrind is not on the PATH");
+        println!("instructions: skipped, valgrind is not installed");
         return ExitCode::SUCCESS;
     }
     let mut lines = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn report() -> ExitCode {
         }
         lines.push(line);
     }
-    println!("## instructions a call, on a clock that stands still\n");
+    println!("## instructions per call, on a frozen clock\n");
     println!(
         "{}",
         table(&["", "check allowed", "check denied"], lines.into_iter())
@@ -46,13 +46,13 @@ pub(crate) fn report() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Whether there is a valgrind.
+/// Whether valgrind is installed.
 pub(crate) fn can_be_counted() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok()
 }
 
-/// Instructions of one of the calls that the binary makes with these arguments and, behind them,
-/// how many to make.
+/// Returns the instructions of one call. The binary makes the calls with these arguments and, after
+/// them, how many to make.
 fn of_a_call(args: &[&str], calls: u64) -> Result<f64, String> {
     let (once, twice) = (
         collected(&[], args, calls)?,
@@ -61,14 +61,14 @@ fn of_a_call(args: &[&str], calls: u64) -> Result<f64, String> {
     Ok((twice - once) as f64 / calls as f64)
 }
 
-/// The same where each is one call of a function, and nothing else is counted. It may not be
-/// inlined; `*` is anything.
+/// Returns the instructions of one call of a function, and nothing else. It must not be inlined;
+/// `*` matches anything.
 pub(crate) fn of_a_function(function: &str, args: &[&str], calls: u64) -> Result<f64, String> {
     let only = format!("--toggle-collect={function}");
     Ok(collected(&[&only], args, calls)? as f64 / calls as f64)
 }
 
-/// All instructions of a run of `calls` calls.
+/// Returns all instructions of a run of `calls` calls.
 fn collected(options: &[&str], args: &[&str], calls: u64) -> Result<u64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let run = Command::new("valgrind")
@@ -79,13 +79,13 @@ fn collected(options: &[&str], args: &[&str], calls: u64) -> Result<u64, String>
         .arg(calls.to_string())
         .output()
         .map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&run.stderr);
-    let count = said
+    let text = String::from_utf8_lossy(&run.stderr);
+    let count = text
         .lines()
         .find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
     count
         .filter(|_| run.status.success())
-        .ok_or_else(|| format!("valgrind said: {said}"))
+        .ok_or_else(|| format!("unexpected output of valgrind: {text}"))
 }
 
 /// What runs under valgrind.
@@ -93,16 +93,16 @@ pub(crate) fn run(case: &str, calls: &str) -> ExitCode {
     let Ok(calls) = calls.parse() else {
         return ExitCode::from(2);
     };
-    let still = Ours::new(Still);
+    let still = ClockAdapter::new(FrozenClock);
     match case {
-        "ratekeeper/allowed" => repeat(calls, ours::allowed(Still)),
-        "ratekeeper/denied" => repeat(calls, ours::denied(Still)),
+        "ratekeeper/allowed" => repeat(calls, ours::allowed(FrozenClock)),
+        "ratekeeper/denied" => repeat(calls, ours::denied(FrozenClock)),
         "governor/allowed" => repeat(calls, governor::allowed(still)),
         "governor/denied" => repeat(calls, governor::denied(still)),
         "ratelimit/allowed" => repeat(calls, ratelimit::allowed(still)),
         "ratelimit/denied" => repeat(calls, ratelimit::denied(still)),
-        "Mutex bucket/allowed" => repeat(calls, mutex_bucket::allowed(Still)),
-        "Mutex bucket/denied" => repeat(calls, mutex_bucket::denied(Still)),
+        "Mutex bucket/allowed" => repeat(calls, mutex_bucket::allowed(FrozenClock)),
+        "Mutex bucket/denied" => repeat(calls, mutex_bucket::denied(FrozenClock)),
         _ => return ExitCode::from(2),
     }
     ExitCode::SUCCESS

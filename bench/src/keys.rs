@@ -1,4 +1,4 @@
-//! Keys by their number, and the order in which they come.
+//! Keys by number, and the order in which they are called.
 
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,12 +8,12 @@ pub(crate) trait Key: Hash + Eq + Clone + Send + Sync + 'static {
 
     fn nth(n: u64) -> Self;
 
-    /// The same without a new allocation.
+    /// Writes the key into an existing one, without an allocation.
     fn set(&mut self, n: u64) {
         *self = Self::nth(n);
     }
 
-    /// For a peer that takes nothing but text.
+    /// The key as text, for a peer that takes nothing else.
     fn text(&self) -> Option<&str> {
         None
     }
@@ -69,7 +69,7 @@ impl Key for String {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Uniform,
-    /// The key of rank k comes about 1/k as often as the first: Zipf's law with exponent 1.
+    /// Zipf's law with exponent 1: the key of rank k is called about 1/k as often as the first.
     Zipf,
 }
 
@@ -82,7 +82,7 @@ impl Order {
     }
 }
 
-/// Numbers below `count` in an order, without end; computed, so that no list of them is in the
+/// An endless sequence of numbers below `count`; computed, so that no list of them is in the
 /// caches.
 pub(crate) struct Draw {
     order: Order,

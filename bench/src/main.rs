@@ -1,8 +1,8 @@
-//! `make bench`: what a decision costs, ours beside the peers, in the same run.
+//! `make bench`: measures the cost of a decision, ours and the peers', in the same run.
 //!
-//! With no argument every group runs; with names, those. See bench/README.md.
+//! Without arguments every group runs; with names, those groups. See bench/README.md.
 
-mod built;
+mod cpu_time;
 mod go;
 mod groups;
 mod harness;
@@ -11,7 +11,7 @@ mod keys;
 mod peers;
 #[allow(unreachable_pub, reason = "shared with another program")]
 mod policies;
-mod processor;
+mod programs;
 mod report;
 #[allow(unreachable_pub, reason = "shared with another program")]
 mod web;
@@ -43,13 +43,13 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// `save` keeps what the plots of the docs are drawn from.
+/// Runs groups and prints their tables; `save` stores the data of the plots in the docs.
 fn run(names: &[&str], save: bool) -> ExitCode {
     if let Some(unknown) = names
         .iter()
         .find(|name| !GROUPS.iter().any(|group| group.name == **name))
     {
-        eprintln!("no group is called {unknown:?}; --list shows them\n{USAGE}");
+        eprintln!("unknown group {unknown:?}; --list shows all groups\n{USAGE}");
         return ExitCode::from(2);
     }
     let mut report = Report::default();
@@ -74,7 +74,7 @@ fn run(names: &[&str], save: bool) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("the figures could not be written: {error}");
+            eprintln!("cannot write the results: {error}");
             ExitCode::FAILURE
         }
     }

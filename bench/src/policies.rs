@@ -1,19 +1,19 @@
-//! An engine of many policies of which three apply, for the group of that name and for its count of
+//! Engines of many policies of which three apply, for the group `policies` and for counting its
 //! allocations.
 
 use ratekeeper::{Limit, MemoryStore};
 use ratekeeper_policy::{Engine, Match, Policies, Policy, Subject};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// How many policies there are.
+/// The numbers of policies measured.
 pub const SIZES: [usize; 3] = [10, 100, 1_000];
 
-/// A limit that nobody meets: every call takes the same way.
+/// A limit that is never reached, so that every call takes the same path.
 pub fn wide() -> Limit {
     Limit::per_second(1_000_000_000)
 }
 
-/// The paths differ, but for two policies that apply everywhere.
+/// Builds an engine: each policy applies to a path of its own, but two apply everywhere.
 pub fn engine(policies: usize) -> Engine<MemoryStore> {
     let one = |number: usize| {
         let path = format!("/service{number}/items/**")
@@ -31,7 +31,7 @@ pub fn engine(policies: usize) -> Engine<MemoryStore> {
     Engine::new(MemoryStore::builder().max_keys(10_000).build(), all).expect("they are right")
 }
 
-/// Three policies apply to it, the last of all among them.
+/// A request that three policies apply to, the last one among them.
 pub fn subject(path: &str) -> Subject<'_> {
     Subject::new()
         .ip(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)))

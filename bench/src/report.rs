@@ -1,5 +1,5 @@
-//! What a run says: tables for people, rows for programs (target/bench.json), and whether the goals
-//! hold.
+//! The report of a run: tables for people, rows for programs (target/bench.json), and whether the
+//! goals are met.
 
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::io;
 use std::path::PathBuf;
 
-/// One figure. See bench/README.md for the fields.
+/// One measured value. See bench/README.md for the fields.
 #[derive(Serialize)]
 pub(crate) struct Row {
     pub(crate) group: &'static str,
@@ -26,11 +26,11 @@ pub(crate) struct Ratio {
     pub(crate) ratio: f64,
 }
 
-/// A performance goal, compared with this run.
+/// A performance goal, and its value in this run.
 pub(crate) struct Goal {
     pub(crate) text: String,
     pub(crate) bound: Bound,
-    /// None if the run could not measure it; `because` then says why.
+    /// `None` if the run could not measure it; `because` then gives the reason.
     pub(crate) measured: Option<f64>,
     pub(crate) because: &'static str,
 }
@@ -42,7 +42,7 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    /// On the figure as measured, never on the one that is printed.
+    /// Compares the value as measured, not as printed.
     fn holds(self, measured: f64) -> bool {
         match self {
             Self::AtMost(bound) => measured <= bound,
@@ -58,7 +58,7 @@ impl Bound {
     }
 }
 
-/// What a group found; its tables are printed by the group as they come.
+/// The results of a group; the group prints its tables itself.
 #[derive(Default)]
 pub(crate) struct Findings {
     pub(crate) rows: Vec<Row>,
@@ -92,8 +92,8 @@ impl Report {
         println!("## goals\n\n{}\n", table(&header, lines));
     }
 
-    /// Keeps the data of the plots in docs/plots, from where they are drawn and committed, and says
-    /// where.
+    /// Writes the data of the plots to docs/plots, which is committed and from which they are
+    /// drawn; returns the paths.
     pub(crate) fn save(&self) -> io::Result<Vec<PathBuf>> {
         let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/plots"));
         let save = |(name, data): &(&str, Value)| {
@@ -104,7 +104,7 @@ impl Report {
         self.found.plots.iter().map(save).collect()
     }
 
-    /// Writes the rows, the goals among them, and says where.
+    /// Writes the rows, the goals among them; returns the path.
     pub(crate) fn write(mut self) -> io::Result<PathBuf> {
         for goal in &self.found.goals {
             let Some(value) = goal.measured else { continue };
@@ -129,7 +129,7 @@ impl Report {
     }
 }
 
-/// The workspace's target directory, wherever cargo itself was told to build.
+/// The workspace's target directory, wherever cargo was told to build.
 pub(crate) fn target() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target"))
 }
@@ -142,7 +142,7 @@ pub(crate) fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Lines under a header, the first column to the left and the rest to the right.
+/// Formats lines under a header, the first column aligned to the left and the others to the right.
 pub(crate) fn table(header: &[&str], lines: impl Iterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(header.to_vec());

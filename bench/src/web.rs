@@ -1,4 +1,4 @@
-//! Web services of which each has another layer in front, or none.
+//! The web services under test: each with another layer in front, or none.
 
 use axum::Router;
 use axum::body::Body;
@@ -22,19 +22,19 @@ use tower_governor::key_extractor::PeerIpKeyExtractor;
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// All limits: so much at once, which is told in numbers as people write them.
+/// The burst of all limits: a number of digits as people write them in headers.
 const BURST: u32 = 100;
-/// And one of them again in so many nanoseconds, which is sooner than anybody asks.
+/// The time in nanoseconds in which one unit refills: faster than requests arrive.
 const AGAIN: u64 = 10;
 
-/// More at once than anybody sends, also under a limit that would move if it could.
+/// More in flight than the load ever has, also under an adaptive limit.
 const IN_FLIGHT: u64 = 10_000;
 
-/// How many policies there are; two of them apply.
+/// The number of policies; two of them apply.
 const POLICIES: usize = 10;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum Competitor {
     Bare,
     PerIp,
     Around,
@@ -48,13 +48,13 @@ pub enum Who {
     Room,
 }
 
-/// What is done with a web service, whatever its type.
-pub trait Put {
+/// A generic operation on a web service, whatever its type.
+pub trait AppVisitor {
     type Into;
 
     fn put<S: Web>(self, app: S) -> Self::Into;
 
-    /// Of one that knows its peers by itself where axum serves it.
+    /// For a service that knows the peer of a connection by itself where axum serves it.
     fn put_around<C: Clock>(self, app: RateLimit<Router, LimitDecider<C>, AxumBody>) -> Self::Into
     where
         Self: Sized,
@@ -62,8 +62,8 @@ pub trait Put {
         self.put(app)
     }
 
-    /// With extensions in which those find room that the router inserts, where each request has
-    /// that of its connection.
+    /// For a service whose requests share extensions of their connection, with capacity for what
+    /// the router inserts.
     fn put_with_room(self, app: Router) -> Self::Into
     where
         Self: Sized,
@@ -92,7 +92,7 @@ impl<
 {
 }
 
-impl Who {
+impl Competitor {
     pub const ALL: [Self; 11] = [
         Self::Bare,
         Self::PerIp,
@@ -107,8 +107,8 @@ impl Who {
         Self::Room,
     ];
 
-    /// Those that differ by what they do with a request; the last one, by what it does with a
-    /// connection.
+    /// Those that differ by what they do with a request; the last one differs by what it does with
+    /// a connection.
     pub const OF_A_REQUEST: &'static [Self] = Self::ALL.split_at(Self::Room as usize).0;
 
     pub fn name(self) -> &'static str {
@@ -131,10 +131,10 @@ impl Who {
         Self::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// As a web developer writes it, but for the clock of ours.
-    pub fn app<P: Put>(self, clock: impl Clock, to: P) -> Result<P::Into, String> {
+    /// As a web developer writes it, except for the clock of ours.
+    pub fn app<P: AppVisitor>(self, clock: impl Clock, to: P) -> Result<P::Into, String> {
         let app = Router::new().route("/", get(async || "Hello, World!"));
-        // As servers do it, once: else axum makes every route anew for each request.
+        // As servers do, once: otherwise axum builds every route anew for each request.
         let routed = |app: Router| app.with_state(());
         Ok(match self {
             Self::Bare => to.put(routed(app)),
@@ -172,8 +172,8 @@ fn per_ip<C: Clock>(clock: C) -> RateLimitLayer<LimitDecider<C>> {
     RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip())
 }
 
-/// What our layer writes, without a limit and without new digits: the least that such a layer can
-/// cost.
+/// A layer that writes the headers of ours, without a limit and always the same: the least that
+/// such a layer can cost.
 fn with_three_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(
@@ -206,7 +206,7 @@ fn wide() -> Limit {
     Limit::per_second(1_000_000_000 / AGAIN).burst(BURST.into())
 }
 
-/// Two apply to every request, the others to paths that nobody asks for.
+/// Two policies apply to every request, the others to paths that are never requested.
 fn engine<C: Clock>(clock: C) -> Result<Engine<MemoryStore<C>>, String> {
     let mut policies = Policies::new()
         .policy(Policy::new("each").key("ip").limit(wide()))

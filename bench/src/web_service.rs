@@ -1,6 +1,5 @@
-//! Serves one of the web services, on a port that was free, which it says; until its input ends. A
-//! program of its own, as those of users are: code that nobody runs would stand between the code
-//! that runs.
+//! Serves one of the web services on a free port, which it prints, until its input ends. A program
+//! of its own, as those of users are: unused code would lie between the code that runs.
 
 #[allow(unreachable_pub, dead_code, reason = "shared with another program")]
 mod web;
@@ -22,15 +21,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::net::TcpListener;
 use tower_service::Service;
-use web::{Put, Web, Who};
+use web::{AppVisitor, Competitor, Web};
 
 fn main() -> ExitCode {
     let service = std::env::args().nth(1).unwrap_or_default();
-    let who = Who::named(&service);
+    let who = Competitor::named(&service);
     if who.is_none() && service != CHUNKS {
         return ExitCode::from(2);
     }
-    // A parent that is gone closes it.
+    // The parent's exit closes it.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
@@ -57,14 +56,14 @@ fn serve_chunks() -> Result<(), String> {
     on_a_free_port(Router::new().fallback(chunks).into_make_service())
 }
 
-fn serve(who: Who) -> Result<(), String> {
-    who.app(SystemClock, OnSocket)?
+fn serve(who: Competitor) -> Result<(), String> {
+    who.app(SystemClock, ServeForever)?
 }
 
-/// Serves it for good, on a port that was free.
-struct OnSocket;
+/// Serves an application on a free port until the process is killed.
+struct ServeForever;
 
-impl Put for OnSocket {
+impl AppVisitor for ServeForever {
     type Into = Result<(), String>;
 
     fn put<S: Web>(self, app: S) -> Self::Into {
@@ -76,15 +75,15 @@ impl Put for OnSocket {
     }
 
     fn put_with_room(self, app: Router) -> Self::Into {
-        on_a_free_port(WithRoom(app))
+        on_a_free_port(ReserveExtensions(app))
     }
 }
 
-/// Gives each request extensions that were made once a connection, with room for three more, as
-/// ours does around a router; and does nothing else.
-struct WithRoom(Router);
+/// Gives each request extensions that were created once per connection, with capacity for three
+/// more, as ours does around a router, and does nothing else.
+struct ReserveExtensions(Router);
 
-impl Service<IncomingStream<'_, TcpListener>> for WithRoom {
+impl Service<IncomingStream<'_, TcpListener>> for ReserveExtensions {
     type Response = WithExtensions;
     type Error = Infallible;
     type Future = Ready<Result<WithExtensions, Infallible>>;

@@ -1,5 +1,5 @@
-//! Every algorithm beside the version of it one writes with a Mutex, and the adaptive limiter
-//! beside the plain one.
+//! Every algorithm beside a hand-written version with a Mutex, and the adaptive limiter beside the
+//! plain one.
 
 use super::Group;
 use crate::harness::{self, Contestant};
@@ -14,7 +14,7 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// An algorithm, a limit that always admits and one that always denies.
+/// An algorithm, a limit that always allows and one that always denies.
 const ALGORITHMS: [(&str, &str, &str); 7] = [
     ("token_bucket", "1/ns burst 4294967295", "1/d"),
     ("pacing", "58/ns queue 4294967295", "1/d queue 0"),
@@ -38,7 +38,7 @@ const ALGORITHMS: [(&str, &str, &str); 7] = [
         "4294967295/h sliding_window_strict",
         "1/w sliding_window_strict",
     ),
-    // A log that always admits forgets as fast as it is asked.
+    // A log that always allows drops its entries as fast as it is called.
     ("sliding_log", "1000/us sliding_log", "1/w sliding_log"),
 ];
 
@@ -110,7 +110,7 @@ fn ours(limit: &str, allowed: bool) -> Contestant {
     })
 }
 
-/// The adaptive limiter once its limit has moved, beside a plain one.
+/// The adaptive limiter once its limit has changed, beside a plain one.
 fn adaptive(group: &'static str, found: &mut Findings) {
     let open: Limit = "1/ns burst 4294967295".parse().expect("a limit");
     let plain = Limiter::new(open);

@@ -1,5 +1,5 @@
-//! Leased mode beside memory and exact mode: what a decision costs, how many share a call of Redis,
-//! how fair nodes are to each other.
+//! Leased mode beside memory and exact mode: the cost of a decision, how many share a Redis call,
+//! and how fairly nodes share a limit.
 
 use super::Group;
 use super::redis::{has_redis, script_calls};
@@ -24,14 +24,14 @@ const NODES: usize = 4;
 const KEYS: usize = 100;
 const STALENESS: Duration = Duration::from_secs(1);
 const ROUND: Duration = Duration::from_secs(2);
-/// Callers of a node: those of exact mode wait together, so that they share calls.
+/// Callers of a node: in exact mode they wait together, so that they share calls.
 const CALLERS: [usize; 2] = [4, 64];
 
 type Node = (RedisStore, LimitHandle);
 
 fn run(group: &'static str) -> Findings {
     if !has_redis() {
-        println!("skipped: there is no redis-server\n");
+        println!("skipped: redis-server is not installed\n");
         return Findings {
             goals: goals(None, None),
             ..Findings::default()
@@ -169,7 +169,7 @@ fn run(group: &'static str) -> Findings {
 }
 
 fn goals(ratio: Option<f64>, per_call: Option<f64>) -> Vec<Goal> {
-    let because = "there is no redis-server";
+    let because = "redis-server is not installed";
     let goal = |text: &str, bound, measured| Goal {
         text: text.into(),
         bound,
@@ -202,8 +202,8 @@ fn keys() -> Vec<String> {
     (0..KEYS).map(|key| format!("user:{key}")).collect()
 }
 
-/// Nanoseconds of a decision in memory, and of one on a lease. What would have to ask Redis does
-/// not wait for it here.
+/// Returns nanoseconds of a decision in memory, and of one on a lease. What would have to ask Redis
+/// does not wait for it here.
 fn one_decision((store, handle): &Node) -> [f64; 2] {
     let memory = MemoryStore::new();
     let own = memory
@@ -240,21 +240,21 @@ fn one_decision((store, handle): &Node) -> [f64; 2] {
         store.status().counts.leases.decisions - before,
         asked.load(Relaxed),
     );
-    // Between its turns nobody asks, and what it held has ended.
+    // Between its turns there are no calls, and its leases have expired.
     println!("{asked} of {} decisions were not held\n", here + asked);
     [times[0], times[1]]
 }
 
-/// What a load came to.
+/// The result of a load.
 struct Load {
     decided: u64,
-    /// Of Redis.
+    /// Calls of Redis.
     calls: u64,
-    /// Decisions that asked nobody.
+    /// Decisions without a call of Redis.
     here: u64,
 }
 
-/// All nodes at once, each on a thread of its own.
+/// Runs all nodes at once, each on a thread of its own.
 fn load(server: &RedisServer, nodes: &[Node], callers: usize) -> Load {
     let before = script_calls(server);
     let (decided, here) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -312,8 +312,8 @@ async fn call(
     (all, here)
 }
 
-/// Jain's index of what four nodes admit that are all asked for more than there is: 1 if all the
-/// same, 1/4 if one has it all.
+/// Returns Jain's index of what four nodes allow when all have more demand than the limit: 1 if
+/// they allow the same, 1/4 if one has it all.
 async fn fair(server: &RedisServer, staleness: u64) -> f64 {
     const LONG: Duration = Duration::from_millis(2_500);
     let limit = Limit::per_second(10_000).burst(20_000);
@@ -339,7 +339,7 @@ async fn fair(server: &RedisServer, staleness: u64) -> f64 {
                 while begin.elapsed() < LONG {
                     for _ in 0..20 {
                         let verdict = store.decide(&[Ask::new(&handle, "one")]).await;
-                        // Not the first burst: who comes first has most of it.
+                        // Not the first burst: the first node gets most of it.
                         admitted += u64::from(verdict.is_allowed() && begin.elapsed() > LONG / 5);
                     }
                     tokio::time::sleep(Duration::from_millis(1)).await;

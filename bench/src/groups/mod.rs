@@ -1,5 +1,4 @@
-//! The groups: what is measured together and printed together. A new one is a file here and a line
-//! below.
+//! The groups: what is measured and printed together. A new one is a file here and a line below.
 
 mod algorithms;
 pub(crate) mod check;
@@ -20,7 +19,8 @@ use crate::report::Findings;
 pub(crate) struct Group {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// Measures, prints its tables, and returns its rows and goals; it is given its own name.
+    /// Measures, prints its tables, and returns its rows and goals; the argument is the group's
+    /// name.
     pub(crate) run: fn(&'static str) -> Findings,
 }
 

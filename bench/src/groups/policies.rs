@@ -1,5 +1,4 @@
-//! A decision by policies: how much their number costs, beside the store alone on the same three
-//! asks.
+//! A decision by policies: the cost of their number, beside the store alone on the same three asks.
 
 use super::Group;
 use crate::harness::{self, Contestant};
@@ -121,7 +120,7 @@ fn run(group: &'static str) -> Findings {
     found
 }
 
-/// The peer looks at every limit, so a run is few calls: the best of 9 runs of about 10 ms.
+/// The peer evaluates every limit, so a run is few calls: the best of 9 runs of about 10 ms.
 fn limitador(policies: usize) -> f64 {
     let limitador = Limitador::new(policies, &path(policies));
     let time = |calls: u32| {
@@ -133,7 +132,7 @@ fn limitador(policies: usize) -> f64 {
     (0..9).map(|_| time(calls)).fold(f64::INFINITY, f64::min)
 }
 
-/// What the engine asks the store, without the engine.
+/// The asks that the engine makes of the store, without the engine.
 fn store_alone() -> Contestant {
     let store = MemoryStore::builder().max_keys(10_000).build();
     let limits = ["a", "b", "c"].map(|name| store.limit(name, wide()).expect("there is room"));

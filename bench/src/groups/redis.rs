@@ -1,5 +1,5 @@
-//! Decisions on Redis: ours, which share calls, beside one call a decision, pipelined; and what a
-//! Redis that hangs costs.
+//! Decisions on Redis: ours, which share calls, beside one call per decision, pipelined; and the
+//! cost of a Redis that hangs.
 
 use super::Group;
 use crate::harness::median;
@@ -22,7 +22,8 @@ pub(super) const GROUP: Group = Group {
 
 const CALLERS: u64 = 256;
 const KEYS: u64 = 10_000;
-/// The limit: about what a key is asked for, so that its bucket is neither full nor empty.
+/// The limit: about the rate at which a key is called, so that its bucket is neither full nor
+/// empty.
 const RATE: u64 = 20;
 const BURST: u64 = 100;
 const ROUNDS: usize = 7;
@@ -36,7 +37,7 @@ const PEER: &str = "one EVALSHA a decision, pipelined";
 
 fn run(group: &'static str) -> Findings {
     if !has_redis() {
-        println!("skipped: there is no redis-server\n");
+        println!("skipped: redis-server is not installed\n");
         return Findings {
             goals: goals(None, None, None),
             ..Findings::default()
@@ -181,7 +182,7 @@ pub(super) fn has_redis() -> bool {
         .is_ok()
 }
 
-/// How many scripts Redis has run by their hash.
+/// Returns how many scripts Redis has run by their hash.
 pub(super) fn script_calls(server: &RedisServer) -> u64 {
     let text = server.command(&["INFO", "commandstats"]);
     let text = text.text().unwrap_or_default().to_owned();
@@ -193,7 +194,7 @@ pub(super) fn script_calls(server: &RedisServer) -> u64 {
 }
 
 fn goals(ratio: Option<f64>, trips: Option<f64>, hanging: Option<f64>) -> Vec<Goal> {
-    let because = "there is no redis-server";
+    let because = "redis-server is not installed";
     let goal = |text: &str, bound, measured| Goal {
         text: text.into(),
         bound,
@@ -219,17 +220,17 @@ fn goals(ratio: Option<f64>, trips: Option<f64>, hanging: Option<f64>) -> Vec<Go
     ]
 }
 
-/// What a round says.
+/// The result of a round.
 #[derive(Clone, Copy)]
 struct Round {
-    /// Decisions a second.
+    /// Decisions per second.
     rate: f64,
-    /// Microseconds of processor time that Redis, and that this program, spent on one.
+    /// Microseconds of processor time per decision, of Redis and of this program.
     redis: f64,
     client: f64,
 }
 
-/// Rounds of each, in turn; the medians.
+/// Runs rounds of each contestant, in turn; returns the medians.
 fn throughput(runtime: &Runtime, server: &RedisServer) -> [Round; 2] {
     let (store, limit) = runtime.block_on(connect(server, Duration::from_secs(10)));
     let peer = runtime
@@ -263,7 +264,7 @@ fn throughput(runtime: &Runtime, server: &RedisServer) -> [Round; 2] {
                 decided
             }
         }));
-        // The first is to warm up.
+        // The first round is to warm up.
         if round > 0 {
             rates[0].push(ours);
             rates[1].push(theirs);
@@ -276,7 +277,7 @@ fn throughput(runtime: &Runtime, server: &RedisServer) -> [Round; 2] {
     })
 }
 
-/// Seconds of processor time that Redis has had.
+/// Returns the seconds of processor time that Redis has used.
 fn redis_time(server: &RedisServer) -> f64 {
     let text = server.command(&["INFO", "cpu"]);
     let text = text.text().unwrap_or_default().to_owned();
@@ -287,13 +288,13 @@ fn redis_time(server: &RedisServer) -> f64 {
     of("used_cpu_user:").unwrap_or(0.0) + of("used_cpu_sys:").unwrap_or(0.0)
 }
 
-/// And this program.
+/// Returns the seconds of processor time that this program has used.
 fn own_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The next of the keys, in no order.
+/// Returns the next key, in pseudo-random order.
 fn next(key: &mut u64) -> usize {
     *key = key
         .wrapping_mul(6_364_136_223_846_793_005)
@@ -301,7 +302,7 @@ fn next(key: &mut u64) -> usize {
     (*key >> 33) as usize % KEYS as usize
 }
 
-/// Many callers at once.
+/// Runs many callers at once.
 async fn load<F: Future<Output = u64> + Send + 'static>(
     server: &RedisServer,
     caller: impl Fn(u64, Instant) -> F,
@@ -333,7 +334,7 @@ async fn connect(server: &RedisServer, timeout: Duration) -> (RedisStore, LimitH
     (store, limit)
 }
 
-/// How many calls Redis counts for a request of so many limits, by one caller.
+/// Returns how many calls Redis counts for a request with this many limits, by one caller.
 fn round_trips(runtime: &Runtime, server: &RedisServer) -> Vec<(usize, f64)> {
     const REQUESTS: u64 = 2_000;
     let (store, _) = runtime.block_on(connect(server, Duration::from_secs(10)));
@@ -364,7 +365,7 @@ fn round_trips(runtime: &Runtime, server: &RedisServer) -> Vec<(usize, f64)> {
         .collect()
 }
 
-/// How long decisions take while Redis is stopped, sorted.
+/// Returns how long decisions take while Redis is stopped, sorted.
 fn hanging(runtime: &Runtime, server: &RedisServer) -> Vec<Duration> {
     let (store, limit) = runtime.block_on(connect(server, TIMEOUT));
     server.stop_signal();
@@ -380,7 +381,7 @@ fn hanging(runtime: &Runtime, server: &RedisServer) -> Vec<Duration> {
                         let start = Instant::now();
                         let _ = store.decide(&[Ask::new(&limit, &key)]).await;
                         times.push(start.elapsed());
-                        // As a caller that has something else to do.
+                        // As a caller that does other work in between.
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                     times

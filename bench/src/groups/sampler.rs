@@ -1,4 +1,4 @@
-//! The log sampler when it suppresses, beside a filter that only says no.
+//! The log sampler when it suppresses an event, beside a filter that always rejects.
 
 use super::Group;
 use crate::harness::{self, Contestant};
@@ -12,7 +12,7 @@ use tracing_subscriber::{filter, fmt, registry};
 
 pub(super) const GROUP: Group = Group {
     name: "sampler",
-    about: "ns of a debug! event that is suppressed, 1 thread; in brackets the sampler / a filter that only says no",
+    about: "ns of a debug! event that is suppressed, 1 thread; in brackets the sampler / a filter that always rejects",
     run,
 };
 
@@ -44,11 +44,13 @@ fn run(group: &'static str) -> Findings {
         ];
     let mut found = Findings::default();
     let mut lines = Vec::new();
-    for (row, sampled, refused) in rows {
-        // The same event each, from a callsite of its own; every thousandth is shown.
+    for (row, sampled, rejected) in rows {
+        // The same event for each, from a callsite of its own; every thousandth is shown.
         let contestants = [
             event("the sampler", &sampled, || debug!("again")),
-            event("a filter that only says no", &refused, || debug!("again")),
+            event("a filter that always rejects", &rejected, || {
+                debug!("again");
+            }),
         ];
         let nanos = harness::one_thread(&contestants);
         lines.push(vec![
@@ -74,7 +76,7 @@ fn run(group: &'static str) -> Findings {
     println!(
         "{}\n",
         table(
-            &["", "the sampler", "a filter that only says no"],
+            &["", "the sampler", "a filter that always rejects"],
             lines.into_iter()
         )
     );

@@ -1,5 +1,5 @@
-//! `Sometimes` when it skips, beside Go's in a line-by-line port with a Mutex, and Go's own where
-//! it is there.
+//! `Sometimes` when it skips, beside a line-by-line port of Go's with a Mutex, and Go's own where
+//! Go is installed.
 
 use super::Group;
 use crate::go;
@@ -19,7 +19,7 @@ pub(super) const GROUP: Group = Group {
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// What is set: first, every, interval, and the figure of the Go program.
+/// The settings: first, every, interval, and the name of the Go program's value.
 const SETTINGS: [(&str, u32, u32, Duration, Option<&str>); 3] = [
     ("first 10", 10, 0, Duration::ZERO, None),
     (
@@ -48,7 +48,7 @@ fn run(group: &'static str) -> Findings {
             every.into(),
             interval,
         ));
-        // Past those that run first.
+        // Past the first runs.
         for _ in 0..=first {
             let _ = (ours.run(|| ()), port.run(|| ()));
         }

@@ -1,12 +1,12 @@
-//! Not a limiter: reading the clock and adding to one shared word. What is exact and shared cannot
-//! cost less by much.
+//! The floor, not a limiter: reads the clock and adds to one shared word. Nothing exact and shared
+//! can cost much less.
 
 use ratekeeper::Clock;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Alone on its cache line, and on the one beside it that processors fetch with it.
+/// Alone on its cache line, and on the adjacent one, which processors fetch with it.
 #[repr(align(128))]
 struct Word(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! Our clocks, dressed for the peers that take a clock, and a clock that costs nothing.
+//! Clocks: adapters of ours for the peers that take a clock, and clocks that cost nothing.
 
 use governor::clock::{Clock as GovernorClock, ReasonablyRealtime, Reference};
 use governor::nanos::Nanos;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One of our clocks as a peer's.
+/// Adapter of one of our clocks to a peer's clock trait.
 #[derive(Clone)]
-pub(crate) struct Ours<C> {
+pub(crate) struct ClockAdapter<C> {
     clock: C,
     start: Timestamp,
 }
 
-impl<C: Clock> Ours<C> {
+impl<C: Clock> ClockAdapter<C> {
     pub(crate) fn new(clock: C) -> Self {
         Self {
             start: clock.now(),
@@ -24,7 +24,7 @@ impl<C: Clock> Ours<C> {
     }
 }
 
-/// Our instant as governor's.
+/// Adapter of our timestamp to governor's instant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Nanosecond(u64);
 
@@ -49,7 +49,7 @@ impl Reference for Nanosecond {
     }
 }
 
-impl<C: Clock> GovernorClock for Ours<C> {
+impl<C: Clock> GovernorClock for ClockAdapter<C> {
     type Instant = Nanosecond;
 
     #[inline]
@@ -58,40 +58,41 @@ impl<C: Clock> GovernorClock for Ours<C> {
     }
 }
 
-impl<C: Clock> ReasonablyRealtime for Ours<C> {}
+impl<C: Clock> ReasonablyRealtime for ClockAdapter<C> {}
 
-impl<C: Clock> ratelimit::Clock for Ours<C> {
+impl<C: Clock> ratelimit::Clock for ClockAdapter<C> {
     #[inline]
     fn elapsed(&self) -> Duration {
         self.clock.now() - self.start
     }
 }
 
-/// Where the clocks below begin.
+/// The first instant of the clocks below.
 const START: u64 = 1_700_000_000_000_000_000;
 
-/// A clock that stands still and costs nothing: what is left is the limiter.
+/// A frozen clock that costs nothing: what remains is the limiter.
 #[derive(Clone, Copy)]
-pub(crate) struct Still;
+pub(crate) struct FrozenClock;
 
-impl Clock for Still {
+impl Clock for FrozenClock {
     #[inline]
     fn now(&self) -> Timestamp {
         Timestamp::from_unix_nanos(START)
     }
 }
 
-/// A clock that is a microsecond further each time it is read, for what is called one by one.
+/// A clock that advances by a microsecond each time it is read, for calls that are counted one by
+/// one.
 #[derive(Clone)]
-pub(crate) struct Stepping(Arc<AtomicU64>);
+pub(crate) struct SteppingClock(Arc<AtomicU64>);
 
-impl Stepping {
+impl SteppingClock {
     pub(crate) fn new() -> Self {
         Self(Arc::new(AtomicU64::new(START)))
     }
 }
 
-impl Clock for Stepping {
+impl Clock for SteppingClock {
     #[inline]
     fn now(&self) -> Timestamp {
         let now = self.0.load(Ordering::Relaxed) + 1_000;

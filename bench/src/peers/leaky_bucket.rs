@@ -1,4 +1,4 @@
-//! leaky-bucket, fair as it comes, on tokio's clock, which is the operating system's.
+//! leaky-bucket with its default fairness, on tokio's clock, which is the operating system's.
 
 use super::{OPEN_BURST, SHUT_INTERVAL, ready};
 use leaky_bucket::RateLimiter;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 fn open() -> Arc<RateLimiter> {
-    // Its finest interval is a millisecond: a million then are one a nanosecond.
+    // Its finest interval is a millisecond: a million per millisecond is one per nanosecond.
     let burst = OPEN_BURST as usize;
     let interval = Duration::from_millis(1);
     Arc::new(

@@ -1,11 +1,11 @@
-//! limitador's library in memory: limits with conditions, all of a namespace looked at for every
+//! limitador's library in memory: limits with conditions, all of a namespace evaluated for every
 //! request.
 
 use limitador::RateLimiter;
 use limitador::limit::{Context, Limit};
 use std::collections::HashMap;
 
-/// As many limits as ours has policies, of which the same three apply.
+/// As many limits as our engine has policies, of which the same three apply.
 pub(crate) struct Limitador {
     limiter: RateLimiter,
     request: Context<'static>,
@@ -56,7 +56,7 @@ impl Limitador {
         }
     }
 
-    /// Whether the request passes; charged if it does. The request is made ready before, which a
+    /// Charges a request; returns whether it was allowed. The request is prepared before, which a
     /// user cannot do.
     pub(crate) fn check(&self) -> bool {
         let namespace = NAMESPACE.into();

@@ -1,12 +1,11 @@
-//! How one would do it: an exact token bucket in a script, one call a decision, pipelined on one
-//! connection.
+//! The usual Redis limiter: an exact token bucket in a script, one call per decision, pipelined on
+//! one connection.
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Script};
 use std::sync::Arc;
 
-/// GCRA by the clock of the server. Burst · interval and the interval come as arguments, in
-/// microseconds.
+/// GCRA on the server's clock. Burst · interval and the interval are arguments, in microseconds.
 const SCRIPT: &str = "\
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -1,7 +1,6 @@
-//! The contestants other than ratekeeper: one file each, every verb as a call that says whether it
-//! went as it should.
+//! The peers: one file each, every verb as a call that returns whether it had the expected outcome.
 //!
-//! All of them get the same two limits, so that every call of a row takes the same path.
+//! All of them have the same two limits, so that every call of a row takes the same path.
 
 pub(crate) mod bare_word;
 pub(crate) mod clocks;
@@ -21,17 +20,17 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// Always admitted: a token a nanosecond comes faster than any loop here takes it, and four
-/// seconds' worth are there to begin with. Every admission still writes.
+/// Always allowed: a token per nanosecond refills faster than any loop here takes it, with a burst
+/// of four seconds' worth. Every allowed call still writes.
 pub(crate) const OPEN_INTERVAL: Duration = Duration::from_nanos(1);
 pub(crate) const OPEN_BURST: u32 = u32::MAX;
-pub(crate) const OPEN: &str = "1 every 1 ns, burst 4294967295";
+pub(crate) const ALWAYS_ALLOWED: &str = "1 every 1 ns, burst 4294967295";
 
 /// Always denied once the first is taken.
 pub(crate) const SHUT_INTERVAL: Duration = Duration::from_secs(86_400);
-pub(crate) const SHUT: &str = "1 every 1 d, burst 1, emptied first";
+pub(crate) const ALWAYS_DENIED: &str = "1 every 1 d, burst 1, emptied first";
 
-/// Polls once; whether that was enough.
+/// Polls a future once; returns whether it was ready.
 pub(crate) fn ready(future: impl Future) -> bool {
     pin!(future)
         .poll(&mut Context::from_waker(Waker::noop()))

@@ -1,4 +1,4 @@
-//! What one writes by hand: a token bucket in floating point behind a lock.
+//! The hand-written limiter: a token bucket in floating point behind a Mutex.
 
 use super::{OPEN_BURST, OPEN_INTERVAL, SHUT_INTERVAL};
 use ratekeeper::{Clock, Timestamp};
@@ -25,7 +25,7 @@ impl<C: Clock> Bucket<C> {
         })
     }
 
-    /// Whether one token was there, and is taken.
+    /// Takes one token, if there is one; returns whether it did.
     fn check(&self) -> bool {
         self.with_tokens(|tokens| {
             let fits = *tokens >= 1.0;
@@ -36,7 +36,7 @@ impl<C: Clock> Bucket<C> {
         })
     }
 
-    /// Takes one token; how long until it is there.
+    /// Takes one token; returns how long until it is available.
     fn reserve(&self) -> Duration {
         self.with_tokens(|tokens| {
             *tokens -= 1.0;
@@ -53,7 +53,7 @@ impl<C: Clock> Bucket<C> {
 
     fn with_tokens<T>(&self, verb: impl FnOnce(&mut f64) -> T) -> T {
         let mut state = self.state.lock().expect("nothing panics under it");
-        // Read under the lock: a time that is older than the state would mint tokens.
+        // Read under the lock: a time older than the state would create tokens.
         let now = self.clock.now();
         let (tokens, last) = &mut *state;
         *tokens = (*tokens + (now - *last).as_secs_f64() * self.rate).min(self.burst);

@@ -1,4 +1,4 @@
-//! Go's `rate.Sometimes`, line by line, with a Mutex as there.
+//! Go's `rate.Sometimes`, ported line by line, with a Mutex as there.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ impl Sometimes {
         }
     }
 
-    /// Whether `f` ran.
+    /// Calls `f` if it is due; returns whether it did.
     pub(crate) fn run(&self, f: impl FnOnce()) -> bool {
         let mut state = self.state.lock().expect("nothing panics under it");
         let runs = state.count == 0

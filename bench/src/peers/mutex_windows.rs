@@ -1,4 +1,4 @@
-//! What one writes by hand for each algorithm: the state behind a lock, floating point where it is
+//! The hand-written version of each algorithm: the state behind a Mutex, floating point where it is
 //! easier.
 
 use crate::harness::Contestant;
@@ -6,7 +6,7 @@ use ratekeeper::{Clock, Limit, clock::SystemClock};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// The naive version of the algorithm of that name.
+/// Returns the naive version of an algorithm.
 pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
     let limit: Limit = limit.parse().expect("a limit");
     let rate = limit.rate().expect("a rate");
@@ -119,7 +119,7 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
     }
 }
 
-/// The state behind a lock; the clock is read under it.
+/// Puts the state behind a lock; the clock is read under it.
 fn held<S: Send + 'static>(
     who: &str,
     allowed: bool,

@@ -1,4 +1,4 @@
-//! ratelimit: an atomic count of tokens, filled up at most once a microsecond.
+//! ratelimit: an atomic count of tokens, refilled at most once per microsecond.
 
 use super::{OPEN_BURST, SHUT_INTERVAL};
 use ratelimit::{Builder, Clock};
@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 pub(crate) fn allowed<C: Clock + Send + Sync>(clock: C) -> impl Fn() -> bool + Clone + Sync {
-    // A rate of a thousand million in its default period, a second: one a nanosecond.
+    // A rate of 10^9 in its default period, a second: one per nanosecond.
     let builder = Builder::with_clock(1_000_000_000, clock);
     let builder = builder
         .max_tokens(OPEN_BURST.into())

@@ -71,7 +71,7 @@ impl DisconnectableStore {
         if !self.is_off.load(SeqCst) {
             let verdict = self.counters.decide_now(asks, Store::now(&self.counters));
             let source = self.says.lock().unwrap().unwrap_or(verdict.source());
-            return verdict.decided_by(source);
+            return verdict.with_source(source);
         }
         let enforced = |then| {
             asks.iter()
@@ -96,7 +96,7 @@ impl DisconnectableStore {
                 .share
                 .decide_now(&[Ask::new(&handle, b"")], Store::now(&self.share));
             verdict.push(AskResult::new(
-                judged.statuses().next().unwrap().decision(),
+                judged.results().next().unwrap().decision(),
                 ask.mode,
             ));
         }

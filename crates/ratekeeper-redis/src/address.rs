@@ -19,14 +19,15 @@ pub(crate) struct Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
         }
     }
 }
 
-/// What a url says.
+/// The kind of deployment that a URL names.
 pub(crate) enum Deployment {
     One(Endpoint),
     Sentinels {
@@ -40,7 +41,7 @@ pub(crate) enum Deployment {
     },
 }
 
-/// How any of several servers is spoken to.
+/// The scheme, user, database and certificates with which to connect to any of several servers.
 #[derive(Clone)]
 pub(crate) struct Dialer {
     scheme: &'static str,
@@ -60,7 +61,7 @@ impl Dialer {
         endpoint(&url, self.certificates.as_ref())
     }
 
-    /// The same with another user, or none, and no database.
+    /// A copy with another user, or none, and without a database.
     pub(crate) fn as_user(&self, auth: Option<&(String, String)>) -> Self {
         let encoded = |text: &str| {
             text.bytes().fold(String::new(), |text, byte| match byte {
@@ -80,9 +81,8 @@ impl Dialer {
     }
 }
 
-/// The kinds of url that name several servers: what it begins with, how each is spoken to, and the
-/// port if none is said.
-const SEVERAL: [(&str, &str, u16); 4] = [
+/// URL prefixes that name several servers, with the scheme for each server and the default port.
+const MULTI_SERVER_SCHEMES: [(&str, &str, u16); 4] = [
     ("redis+sentinel://", "redis", 26_379),
     ("rediss+sentinel://", "rediss", 26_379),
     ("redis+cluster://", "redis", 6_379),
@@ -95,13 +95,13 @@ impl Deployment {
             Some(path) => Some((path.to_owned(), read(path)?)),
             None => None,
         };
-        let several = SEVERAL
+        let multi_server = MULTI_SERVER_SCHEMES
             .iter()
             .find_map(|(begin, scheme, port)| Some((url.strip_prefix(begin)?, scheme, *port)));
-        let Some((rest, scheme, port)) = several else {
+        let Some((rest, scheme, port)) = multi_server else {
             return endpoint(url, certificates.as_ref()).map(Self::One);
         };
-        let bad = |why: &str| ConnectError::Url(why.to_owned());
+        let invalid = |why: &str| ConnectError::Url(why.to_owned());
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user_info, hosts) = authority
             .rsplit_once('@')
@@ -114,18 +114,18 @@ impl Deployment {
         let addresses: Option<Vec<Address>> =
             hosts.split(',').map(|host| address(host, port)).collect();
         let addresses = addresses
-            .ok_or_else(|| bad("its hosts are no list of host:port, divided by commas"))?;
+            .ok_or_else(|| invalid("its hosts must be a list of host:port, separated by commas"))?;
         let mut dial = Dialer {
             scheme,
             user_info,
             database: String::new(),
             certificates,
         };
-        let place = if port == 26_379 {
+        let deployment = if port == 26_379 {
             let (master, database) = path.split_once('/').unwrap_or((path, ""));
             if master.is_empty() {
-                return Err(bad(
-                    "behind the sentinels comes the name of the primary, as in /mymaster",
+                return Err(invalid(
+                    "the name of the primary must follow the sentinels, as in /mymaster",
                 ));
             }
             if !database.is_empty() {
@@ -142,22 +142,22 @@ impl Deployment {
                 dial: dial.clone(),
             }
         } else {
-            return Err(bad("a Cluster has the database 0 and no other"));
+            return Err(invalid("a Cluster only has the database 0"));
         };
-        // What is wrong with user, password or database is found now.
+        // Reports an invalid user, password or database now.
         dial.endpoint(&addresses[0])?;
-        Ok(place)
+        Ok(deployment)
     }
 }
 
 fn address(text: &str, port: u16) -> Option<Address> {
-    let (host, behind) = match text.strip_prefix('[') {
+    let (host, rest_of_host) = match text.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,
         None => text.split_at(text.find(':').unwrap_or(text.len())),
     };
-    let port = match behind.strip_prefix(':') {
+    let port = match rest_of_host.strip_prefix(':') {
         Some(port) => port.parse().ok().filter(|port| *port > 0)?,
-        None if behind.is_empty() => port,
+        None if rest_of_host.is_empty() => port,
         None => return None,
     };
     (!host.is_empty()).then(|| Address {
@@ -166,7 +166,7 @@ fn address(text: &str, port: u16) -> Option<Address> {
     })
 }
 
-/// Certificates in PEM form, and the file they are from.
+/// The path and contents of a PEM file of certificates.
 type Certificates = (PathBuf, Vec<u8>);
 
 fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, ConnectError> {
@@ -180,7 +180,7 @@ fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, 
             tls: None,
         },
         ConnectionAddr::TcpTls { insecure: true, .. } => {
-            let why = "#insecure is not supported; name the certificate to trust as ca_file";
+            let why = "#insecure is not supported; set ca_file to the certificate to trust";
             return Err(ConnectError::Url(why.to_owned()));
         }
         ConnectionAddr::TcpTls { host, port, .. } => EndpointAddress::Tcp {
@@ -194,7 +194,7 @@ fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, 
     if let (Some((path, _)), EndpointAddress::Tcp { tls: None, .. } | EndpointAddress::Unix(_)) =
         (certificates, &at)
     {
-        let why = "it is for TLS, and the url is not: write rediss://";
+        let why = "certificates are for TLS, and the url is not; write rediss://";
         return Err(ConnectError::Certificates(path.clone(), why.to_owned()));
     }
     Ok(Endpoint {
@@ -203,17 +203,17 @@ fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, 
     })
 }
 
-/// Trusts these certificates, or those of the system.
+/// A TLS configuration that trusts these certificates, or those of the system if there are none.
 fn tls(certificates: Option<&Certificates>) -> Result<Arc<ClientConfig>, ConnectError> {
     let mut roots = RootCertStore::empty();
     match certificates {
         Some((path, pem)) => {
-            let bad = |why: String| ConnectError::Certificates(path.clone(), why);
+            let invalid = |why: String| ConnectError::Certificates(path.clone(), why);
             for certificate in CertificateDer::pem_slice_iter(pem) {
-                let certificate = certificate.map_err(|error| bad(error.to_string()))?;
+                let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
                 roots
                     .add(certificate)
-                    .map_err(|error| bad(error.to_string()))?;
+                    .map_err(|error| invalid(error.to_string()))?;
             }
         }
         None => {
@@ -230,12 +230,14 @@ fn tls(certificates: Option<&Certificates>) -> Result<Arc<ClientConfig>, Connect
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
-    let bad = |why: String| ConnectError::Certificates(path.to_owned(), why);
-    let file = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
-    // Whoever reads it takes a file without any for an empty list, and then trusts nobody.
-    match String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
-        true => Ok(file),
-        false => Err(bad("there is none in it".to_owned())),
+    let invalid = |why: String| ConnectError::Certificates(path.to_owned(), why);
+    let file = std::fs::read(path).map_err(|error| invalid(error.to_string()))?;
+    // The PEM reader returns an empty list for a file without certificates; then nothing would be
+    // trusted.
+    if String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
+        Ok(file)
+    } else {
+        Err(invalid("the file contains no certificate".to_owned()))
     }
 }
 
@@ -243,7 +245,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
 mod tests {
     use super::*;
 
-    fn several(url: &str) -> Option<(Vec<String>, String, Dialer)> {
+    fn multi_server(url: &str) -> Option<(Vec<String>, String, Dialer)> {
         let text = |all: Vec<Address>| all.iter().map(Address::to_string).collect();
         match Deployment::of(url, None).ok()? {
             Deployment::One(_) => None,
@@ -259,13 +261,13 @@ mod tests {
     #[test]
     fn urls_of_several_servers() {
         let (hosts, master, dial) =
-            several("rediss+sentinel://ann:s3cret@a:1,b,[::1]:3/main/2").unwrap();
+            multi_server("rediss+sentinel://ann:s3cret@a:1,b,[::1]:3/main/2").unwrap();
         assert_eq!(hosts, ["a:1", "b:26379", "[::1]:3"]);
         assert_eq!(
             (&*master, dial.scheme, &*dial.user_info, &*dial.database),
             ("main", "rediss", "ann:s3cret@", "/2")
         );
-        let (hosts, _, dial) = several("redis+cluster://:pw@a,b:7000").unwrap();
+        let (hosts, _, dial) = multi_server("redis+cluster://:pw@a,b:7000").unwrap();
         assert_eq!(
             (hosts, &*dial.user_info),
             (vec!["a:6379".to_owned(), "b:7000".to_owned()], ":pw@")
@@ -275,24 +277,24 @@ mod tests {
                 .user_info,
             "x:a%20b%40@"
         );
-        assert!(several("redis+cluster://a/0").is_some());
+        assert!(multi_server("redis+cluster://a/0").is_some());
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn invalid_urls_say_why() {
         for (url, why) in [
             ("redis+sentinel://a:1", "/mymaster"),
             ("redis+sentinel://a:1/m/x", "database"),
             ("redis+cluster://a/1", "the database 0"),
-            ("redis+cluster://a,,b", "divided by commas"),
-            ("redis+cluster://a:0", "divided by commas"),
-            ("redis+cluster://", "divided by commas"),
+            ("redis+cluster://a,,b", "separated by commas"),
+            ("redis+cluster://a:0", "separated by commas"),
+            ("redis+cluster://", "separated by commas"),
         ] {
-            let told = Deployment::of(url, None)
+            let message = Deployment::of(url, None)
                 .err()
                 .map(|error| error.to_string())
                 .unwrap_or_default();
-            assert!(told.to_lowercase().contains(why), "{url}: {told}");
+            assert!(message.to_lowercase().contains(why), "{url}: {message}");
         }
     }
 }

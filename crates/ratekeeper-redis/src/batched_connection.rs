@@ -1,7 +1,8 @@
-//! Natural batching: what is asked while a call is under way goes with the next one.
+//! A connection with natural batching: jobs that arrive while a call is in flight go with the next
+//! call.
 //!
-//! A lane has one connection and one call under way. Idle, it sends what comes at once; busy, it
-//! gathers. No timer decides.
+//! Each connection has one call in flight. An idle connection sends a job at once, a busy one
+//! queues jobs. There is no batching timer.
 
 use crate::cluster::ClusterRouter;
 use crate::health::Health;
@@ -9,7 +10,7 @@ use crate::reconnecting::{ReconnectingConnection, ScriptRequest};
 use crate::script::Scripts;
 use crate::script::amend::Amendment;
 use crate::script::decide::{Answer, Questions};
-use crate::script_call::{pieces, tell, tell_amended, tell_decided};
+use crate::script_call::{script_calls, send_amendment_outcomes, send_decisions, send_reply};
 use crate::store_error::{Redirect, StoreError};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -20,40 +21,42 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-/// So many questions a call: enough to share what a call costs, few enough not to hold the server
-/// up.
-const MOST_QUESTIONS: usize = 128;
-/// After so many calls without an answer another connection is tried.
-const UNANSWERED: u32 = 2;
+/// Questions in one script call: enough to share the cost of a call, few enough not to block the
+/// server.
+const MAX_BATCH_QUESTIONS: usize = 128;
+/// Consecutive calls without an answer after which the connection is replaced.
+const MAX_UNANSWERED: u32 = 2;
 
-/// Something to do, and until when somebody waits for it.
+/// A queued decision or amendment, with its deadline.
 pub(crate) struct Job {
     pub(crate) work: Work,
     deadline: Instant,
-    /// Whether the server is given all the time it may take, so that not to answer is its failure.
-    is_patient: bool,
-    /// In a Cluster, where all keys of it are; only what is in one slot can be one call.
+    /// Whether the caller gave the server its full timeout, so that a missing answer counts as a
+    /// failure of the server.
+    has_full_timeout: bool,
+    /// The Cluster slot of all keys of the job. A script call may only touch keys of one slot.
     pub(crate) slot: u16,
-    /// How often it was sent elsewhere.
-    pub(crate) redirected: u8,
-    /// Whether the server is about to get its keys, and has not all of them yet.
+    /// How many times a Cluster node redirected the job.
+    pub(crate) redirects: u8,
+    /// Whether to send `ASKING` first: the node is importing the slot and does not have all of its
+    /// keys yet.
     pub(crate) asking: bool,
-    /// Whether it goes in a call of its own: of keys that are on the way only what is about one of
-    /// them is answered.
+    /// Whether the job needs a call of its own: while a slot migrates, a node only answers calls
+    /// about a single key.
     pub(crate) alone: bool,
-    /// Whether nobody has asked for it: it is not counted.
+    /// Whether this is a probe and not a caller's request. Probes are not counted.
     is_probe: bool,
-    _place: QueueSlot,
+    _queue_slot: QueueSlot,
 }
 
-/// A place among those that wait.
+/// An occupied slot of the bounded queue, freed on drop.
 struct QueueSlot(Arc<AtomicUsize>);
 
 impl QueueSlot {
-    /// None if all are taken.
-    fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
-        let place = Self(Arc::clone(taken));
-        (taken.fetch_add(1, Relaxed) < most).then_some(place)
+    /// Takes a slot; none if `max` are taken.
+    fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let queue_slot = Self(Arc::clone(taken));
+        (taken.fetch_add(1, Relaxed) < max).then_some(queue_slot)
     }
 }
 
@@ -63,48 +66,51 @@ impl Drop for QueueSlot {
     }
 }
 
-/// With whoever is to be told, until that has happened: what is under way comes back for all.
+/// What a job does, and the sender of its reply until the reply was sent.
 pub(crate) enum Work {
     Decide(Questions, ReplySender<Answer>),
     Amend(Vec<Amendment>, ReplySender<Vec<Option<u64>>>),
 }
 
+/// The sender of a reply; none once the reply was sent.
 pub(crate) type ReplySender<T> = Option<oneshot::Sender<Result<T, StoreError>>>;
+/// The receiver of a reply.
 pub(crate) type ReplyReceiver<T> = oneshot::Receiver<Result<T, StoreError>>;
 
-/// Where jobs are handed in.
+/// A handle that queues jobs for one [`BatchedConnection`].
 #[derive(Clone)]
 pub(crate) struct BatchHandle {
     jobs: mpsc::UnboundedSender<Job>,
     waiting: Arc<AtomicUsize>,
-    /// So many may wait. Beyond that the server is too slow for the load, and callers are told at
-    /// once.
-    most_waiting: usize,
+    /// Jobs that may be queued. Beyond this Redis is too slow for the load, and callers get
+    /// [`StoreError::QueueFull`] at once.
+    max_waiting: usize,
     alarm: Arc<DeadlineAlarm>,
-    /// How long the server may take.
+    /// How long the server may take to answer.
     timeout: Duration,
 }
 
-/// Until when a lane that is busy does not look at what was handed in. Who has less time than that
-/// wakes it.
+/// The time until which a busy connection does not look at newly queued jobs. A job with an earlier
+/// deadline wakes it.
 struct DeadlineAlarm {
     epoch: Instant,
-    /// In nanoseconds since then; 0 while it looks anyway.
+    /// In nanoseconds since `epoch`; 0 while the connection is awake anyway.
     at: AtomicU64,
-    ring: Notify,
+    notify: Notify,
 }
 
 impl DeadlineAlarm {
     fn set(&self, at: Option<Instant>) {
         self.at.store(at.map_or(0, |at| self.nanos(at)), Relaxed);
-        // Either the lane sees the job after this, or who hands it in sees the time.
+        // Either the connection sees the job after this fence, or the sender of the job sees the
+        // new time.
         fence(SeqCst);
     }
 
-    fn ring_if_before(&self, deadline: Instant) {
+    fn notify_if_before(&self, deadline: Instant) {
         fence(SeqCst);
         if self.nanos(deadline) < self.at.load(Relaxed) {
-            self.ring.notify_one();
+            self.notify.notify_one();
         }
     }
 
@@ -121,11 +127,11 @@ impl BatchHandle {
         timeout: Duration,
     ) -> Result<ReplyReceiver<Answer>, StoreError> {
         let (sender, receiver) = oneshot::channel();
-        self.hand_in(Work::Decide(questions, Some(sender)), slot, timeout, false)?;
+        self.enqueue(Work::Decide(questions, Some(sender)), slot, timeout, false)?;
         Ok(receiver)
     }
 
-    /// The same for a [probe](crate::probe), which notes itself what it comes to.
+    /// Queues the decision of a [probe](crate::probe), which records its own outcome in the health.
     pub(crate) fn probe(
         &self,
         questions: Questions,
@@ -133,11 +139,11 @@ impl BatchHandle {
         timeout: Duration,
     ) -> Result<ReplyReceiver<Answer>, StoreError> {
         let (sender, receiver) = oneshot::channel();
-        self.hand_in(Work::Decide(questions, Some(sender)), slot, timeout, true)?;
+        self.enqueue(Work::Decide(questions, Some(sender)), slot, timeout, true)?;
         Ok(receiver)
     }
 
-    /// The same for an amendment.
+    /// Queues an amendment of a probe.
     pub(crate) fn probe_amendment(
         &self,
         amendment: Amendment,
@@ -145,7 +151,7 @@ impl BatchHandle {
         timeout: Duration,
     ) -> Result<ReplyReceiver<Vec<Option<u64>>>, StoreError> {
         let (sender, receiver) = oneshot::channel();
-        self.hand_in(
+        self.enqueue(
             Work::Amend(vec![amendment], Some(sender)),
             slot,
             timeout,
@@ -154,7 +160,7 @@ impl BatchHandle {
         Ok(receiver)
     }
 
-    /// Hands it in; who does not care what comes of it need not wait.
+    /// Queues amendments. The receiver may be dropped if the outcome does not matter.
     pub(crate) fn amend(
         &self,
         amendments: Vec<Amendment>,
@@ -162,61 +168,59 @@ impl BatchHandle {
         timeout: Duration,
     ) -> Result<ReplyReceiver<Vec<Option<u64>>>, StoreError> {
         let (sender, receiver) = oneshot::channel();
-        self.hand_in(Work::Amend(amendments, Some(sender)), slot, timeout, false)?;
+        self.enqueue(Work::Amend(amendments, Some(sender)), slot, timeout, false)?;
         Ok(receiver)
     }
 
-    fn hand_in(
+    fn enqueue(
         &self,
         work: Work,
         slot: u16,
         timeout: Duration,
         is_probe: bool,
     ) -> Result<(), StoreError> {
-        let place =
-            QueueSlot::take(&self.waiting, self.most_waiting).ok_or(StoreError::QueueFull)?;
-        let (deadline, is_patient) = (
-            Instant::now() + timeout,
-            is_probe || timeout >= self.timeout,
-        );
-        let (redirected, asking, alone) = (0, false, false);
-        self.take_over(Job {
+        let queue_slot =
+            QueueSlot::take(&self.waiting, self.max_waiting).ok_or(StoreError::QueueFull)?;
+        let deadline = Instant::now() + timeout;
+        let has_full_timeout = is_probe || timeout >= self.timeout;
+        self.enqueue_job(Job {
             work,
             deadline,
-            is_patient,
+            has_full_timeout,
             slot,
-            redirected,
-            asking,
-            alone,
+            redirects: 0,
+            asking: false,
+            alone: false,
             is_probe,
-            _place: place,
+            _queue_slot: queue_slot,
         })
     }
 
-    /// Takes what was handed in elsewhere, and keeps its deadline.
-    pub(crate) fn take_over(&self, job: Job) -> Result<(), StoreError> {
+    /// Queues a job that another connection received, and keeps its deadline.
+    pub(crate) fn enqueue_job(&self, job: Job) -> Result<(), StoreError> {
         let deadline = job.deadline;
         self.jobs.send(job).map_err(|_| StoreError::Broken)?;
-        self.alarm.ring_if_before(deadline);
+        self.alarm.notify_if_before(deadline);
         Ok(())
     }
 }
 
+/// A connection that sends queued jobs in batches.
 pub(crate) struct BatchedConnection {
     queue: Queue,
     alarm: Arc<DeadlineAlarm>,
-    link: ReconnectingConnection,
-    /// So many calls in a row were not answered on this connection.
+    connection: ReconnectingConnection,
+    /// Consecutive calls on this connection that were not answered.
     unanswered: u32,
     scripts: Arc<Scripts>,
     health: Arc<Health>,
-    /// For tests: the time the scripts go by.
+    /// For tests: the time that the scripts use.
     time: Option<Arc<AtomicU64>>,
-    /// In a Cluster: where to go with what the server does not have.
-    elsewhere: Option<ClusterRouter>,
+    /// In a Cluster: forwards jobs whose slot this server does not have.
+    router: Option<ClusterRouter>,
 }
 
-/// What waits, oldest first.
+/// Jobs that wait to be sent, oldest first.
 struct Queue {
     incoming: mpsc::UnboundedReceiver<Job>,
     waiting: VecDeque<Job>,
@@ -224,13 +228,13 @@ struct Queue {
 
 impl BatchedConnection {
     pub(crate) fn new(
-        link: ReconnectingConnection,
+        connection: ReconnectingConnection,
         scripts: Arc<Scripts>,
         health: Arc<Health>,
         timeout: Duration,
-        most_waiting: usize,
+        max_waiting: usize,
         time: Option<Arc<AtomicU64>>,
-        elsewhere: Option<ClusterRouter>,
+        router: Option<ClusterRouter>,
     ) -> (BatchHandle, Self) {
         let (jobs, incoming) = mpsc::unbounded_channel();
         let queue = Queue {
@@ -240,149 +244,153 @@ impl BatchedConnection {
         let alarm = Arc::new(DeadlineAlarm {
             epoch: Instant::now(),
             at: AtomicU64::new(0),
-            ring: Notify::new(),
+            notify: Notify::new(),
         });
         (
             BatchHandle {
                 jobs,
                 waiting: Arc::default(),
-                most_waiting,
+                max_waiting,
                 alarm: Arc::clone(&alarm),
                 timeout,
             },
             Self {
                 queue,
                 alarm,
-                link,
+                connection,
                 unanswered: 0,
                 scripts,
                 health,
                 time,
-                elsewhere,
+                router,
             },
         )
     }
 
-    /// Runs until nobody can hand in anything any more.
+    /// Runs until all handles are dropped.
     pub(crate) async fn run(mut self) {
-        let mut era = self.health.era();
+        let mut generation = self.health.generation();
         while let Some(batch) = self.queue.next().await {
-            if self.health.era() != era {
-                era = self.health.era();
-                self.link.cut();
+            if self.health.generation() != generation {
+                generation = self.health.generation();
+                self.connection.disconnect();
             }
-            self.exchange(batch).await;
+            self.run_batch(batch).await;
         }
     }
 
-    /// Sends a batch and tells everyone what came of it.
-    async fn exchange(&mut self, mut batch: Vec<Job>) {
+    /// Sends a batch, and sends each job its reply.
+    async fn run_batch(&mut self, mut batch: Vec<Job>) {
         let Self {
             queue,
             alarm,
-            link,
+            connection,
             unanswered,
             scripts,
             health,
             time,
-            elsewhere,
+            router,
         } = self;
-        let pieces = pieces(&batch);
-        let calls: Vec<ScriptRequest<'_>> = pieces
+        let calls = script_calls(&batch);
+        let requests: Vec<ScriptRequest<'_>> = calls
             .iter()
-            .map(|piece| piece.call(&batch, scripts))
+            .map(|call| call.request(&batch, scripts))
             .collect();
-        let asking = link.run(&calls, time.as_ref().map(|time| time.load(Relaxed)));
-        let ended = until_nobody_waits(asking, &mut batch, queue, alarm).await;
+        let answers = connection.run(&requests, time.as_ref().map(|time| time.load(Relaxed)));
+        let ended = run_until_abandoned(answers, &mut batch, queue, alarm).await;
         alarm.set(None);
         let answers = match ended {
             Ok(answers) => answers,
             Err(BatchAbandoned {
-                is_patient,
+                has_full_timeout,
                 is_unanswered,
             }) => {
-                if is_patient {
-                    health.failed(&StoreError::TimedOut);
+                if has_full_timeout {
+                    health.record_failure(&StoreError::TimedOut);
                 }
                 *unanswered += u32::from(is_unanswered);
-                // The server may be well, and the connection forgotten by something on the way.
-                if *unanswered >= UNANSWERED {
+                // The server may be fine, and the connection dropped silently by something in
+                // between, such as a firewall.
+                if *unanswered >= MAX_UNANSWERED {
                     *unanswered = 0;
-                    link.cut();
+                    connection.disconnect();
                 }
                 return;
             }
         };
         *unanswered = 0;
-        let (mut failed, mut counts, mut redirected) = (None, false, Vec::new());
-        for (piece, answer) in pieces.into_iter().zip(answers) {
-            let is_asked_for = piece.jobs.iter().any(|at| !batch[*at].is_probe);
-            if is_asked_for && matches!(answer, Ok(_) | Err(StoreError::Refused { .. })) {
+        let mut failed = None;
+        let mut any_counted = false;
+        let mut redirected = Vec::new();
+        for (call, answer) in calls.into_iter().zip(answers) {
+            let is_counted = call.jobs.iter().any(|at| !batch[*at].is_probe);
+            if is_counted && matches!(answer, Ok(_) | Err(StoreError::Refused { .. })) {
                 health.counts.round_trips.fetch_add(1, Relaxed);
             }
-            if elsewhere.is_some()
+            if router.is_some()
                 && answer
                     .as_ref()
-                    .is_err_and(|trouble| trouble.redirect().is_some())
+                    .is_err_and(|error| error.redirect().is_some())
             {
-                redirected.push((piece, answer));
+                redirected.push((call, answer));
                 continue;
             }
-            let jobs = piece.jobs_of(&mut batch);
-            let came = if piece.decides {
-                tell_decided(answer, jobs)
+            let jobs = call.jobs_of(&mut batch);
+            let outcome = if call.decides {
+                send_decisions(answer, jobs)
             } else {
-                tell_amended(answer, jobs)
+                send_amendment_outcomes(answer, jobs)
             };
-            if is_asked_for {
-                counts = true;
-                failed = failed.or(came.err());
+            if is_counted {
+                any_counted = true;
+                failed = failed.or(outcome.err());
             }
         }
         match failed {
-            Some(trouble) => health.failed(&trouble),
-            None if counts => health.worked(),
+            Some(error) => health.record_failure(&error),
+            None if any_counted => health.record_success(),
             None => {}
         }
-        let (false, Some(elsewhere)) = (redirected.is_empty(), elsewhere) else {
+        let (false, Some(router)) = (redirected.is_empty(), router) else {
             return;
         };
         let mut batch: Vec<Option<Job>> = batch.into_iter().map(Some).collect();
-        for (piece, answer) in &redirected {
+        for (call, answer) in &redirected {
             let Some(redirect) = answer.as_ref().err().and_then(StoreError::redirect) else {
                 continue;
             };
-            let alone = redirect == Redirect::Later && piece.jobs.len() > 1;
-            for mut job in piece
+            let alone = redirect == Redirect::TryAgain && call.jobs.len() > 1;
+            for mut job in call
                 .jobs
                 .iter()
                 .filter_map(|at| batch[*at].take())
                 .filter(Job::is_waiting)
             {
                 job.alone = alone || job.alone;
-                elsewhere.send(job, redirect, alone);
+                router.send(job, redirect, alone);
             }
         }
     }
 }
 
-/// Nobody in a batch waits any more.
+/// The call was abandoned because every caller of the batch has timed out.
 struct BatchAbandoned {
-    /// Somebody did as long as the server may take.
-    is_patient: bool,
-    /// Somebody did long enough to doubt the connection.
+    /// At least one caller waited for the server's full timeout.
+    has_full_timeout: bool,
+    /// At least one job, probes included, waited long enough to doubt the connection.
     is_unanswered: bool,
 }
 
-/// Waits for the server as long as anybody in the batch does.
-async fn until_nobody_waits<T>(
+/// Awaits the answers while any caller of the batch waits for them.
+async fn run_until_abandoned<T>(
     asking: impl Future<Output = T>,
     batch: &mut [Job],
     queue: &mut Queue,
     alarm: &DeadlineAlarm,
 ) -> Result<T, BatchAbandoned> {
     let mut asking = pin!(asking);
-    let (mut is_patient, mut is_unanswered) = (false, false);
+    let mut has_full_timeout = false;
+    let mut is_unanswered = false;
     while batch.iter().any(Job::is_waiting) {
         let waiting = batch
             .iter()
@@ -393,7 +401,7 @@ async fn until_nobody_waits<T>(
             .min()
             .unwrap_or_else(Instant::now);
         alarm.set(Some(next));
-        while let Some(earlier) = queue.take_in().filter(|deadline| *deadline < next) {
+        while let Some(earlier) = queue.drain_incoming().filter(|deadline| *deadline < next) {
             next = earlier;
             alarm.set(Some(next));
         }
@@ -401,16 +409,16 @@ async fn until_nobody_waits<T>(
             biased;
             answer = &mut asking => return Ok(answer),
             () = tokio::time::sleep_until(next.into()) => {}
-            () = alarm.ring.notified() => continue,
+            () = alarm.notify.notified() => continue,
         }
-        queue.take_in();
+        queue.drain_incoming();
         let now = Instant::now();
         for job in batch
             .iter_mut()
             .filter(|job| job.deadline <= now && job.is_waiting())
         {
-            is_patient |= job.is_patient && !job.is_probe;
-            is_unanswered |= job.is_patient;
+            has_full_timeout |= job.has_full_timeout && !job.is_probe;
+            is_unanswered |= job.has_full_timeout;
             job.fail(&StoreError::TimedOut);
         }
         for job in queue.waiting.iter_mut().filter(|job| job.deadline <= now) {
@@ -419,7 +427,7 @@ async fn until_nobody_waits<T>(
         queue.waiting.retain(Job::is_waiting);
     }
     Err(BatchAbandoned {
-        is_patient,
+        has_full_timeout,
         is_unanswered,
     })
 }
@@ -435,16 +443,16 @@ impl Job {
 
     fn is_waiting(&self) -> bool {
         match &self.work {
-            Work::Decide(_, told) => told.as_ref().is_some_and(|told| !told.is_closed()),
-            // Nobody needs to wait for it; it is done all the same.
-            Work::Amend(_, told) => told.is_some(),
+            Work::Decide(_, reply) => reply.as_ref().is_some_and(|reply| !reply.is_closed()),
+            // An amendment is sent even if its caller does not wait for it.
+            Work::Amend(_, reply) => reply.is_some(),
         }
     }
 
-    pub(crate) fn fail(&mut self, trouble: &StoreError) {
+    pub(crate) fn fail(&mut self, error: &StoreError) {
         match &mut self.work {
-            Work::Decide(_, told) => tell(told, Err(trouble.clone())),
-            Work::Amend(_, told) => tell(told, Err(trouble.clone())),
+            Work::Decide(_, reply) => send_reply(reply, Err(error.clone())),
+            Work::Amend(_, reply) => send_reply(reply, Err(error.clone())),
         }
     }
 
@@ -457,9 +465,8 @@ impl Job {
 }
 
 impl Queue {
-    /// Everything that was handed in, so that it can be looked through; the earliest deadline among
-    /// it.
-    fn take_in(&mut self) -> Option<Instant> {
+    /// Moves all incoming jobs to the queue and returns the earliest of their deadlines.
+    fn drain_incoming(&mut self) -> Option<Instant> {
         let mut earliest = None;
         while let Ok(job) = self.incoming.try_recv() {
             earliest =
@@ -469,19 +476,19 @@ impl Queue {
         earliest
     }
 
-    /// The next batch: whatever is there, up to so many questions, and at least one job. None once
-    /// all who could hand in are gone.
+    /// The next batch: the oldest queued jobs with up to [`MAX_BATCH_QUESTIONS`] questions, and at
+    /// least one job. None once all handles are dropped.
     async fn next(&mut self) -> Option<Vec<Job>> {
-        self.take_in();
+        self.drain_incoming();
         self.waiting.retain(Job::is_waiting);
         if self.waiting.is_empty() {
             self.waiting.push_back(self.incoming.recv().await?);
-            self.take_in();
+            self.drain_incoming();
         }
         let mut size = 0;
         let fits = |job: &&Job| {
             size += job.size();
-            size <= MOST_QUESTIONS
+            size <= MAX_BATCH_QUESTIONS
         };
         let jobs = self.waiting.iter().take_while(fits).count().max(1);
         Some(self.waiting.drain(..jobs).collect())

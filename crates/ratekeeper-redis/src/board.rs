@@ -1,13 +1,13 @@
-//! The board: notices that the nodes of a fleet leave for each other, each until its time is over.
+//! The notice board: short texts that the nodes of a fleet share, each for a limited time.
 //!
-//! One hash in Redis holds them all, so that in a Cluster they lie together and are read in one go.
-//! Every node looks at it a few times a second, which costs two small reads while nothing changes.
-//! A board that Redis has lost is put back by the nodes that had read it.
+//! One Redis hash holds all notices, so that in a Cluster they are in one slot and are read in one
+//! call. Every node polls it a few times a second, which costs two small reads while nothing
+//! changes. If Redis loses the board, the nodes that have read it restore it.
 
 use crate::health::Health;
 use crate::maintenance::RedisRoute;
 use crate::random::random_bytes;
-use crate::reply::{BOARD, SHORT};
+use crate::reply::{MAX_BOARD_REPLY, MAX_SHORT_REPLY};
 use crate::store::{Inner, RedisStore};
 use crate::store_error::StoreError;
 use ratekeeper::{Clock, Timestamp};
@@ -18,40 +18,40 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(400);
-/// How long it is remembered that a notice was taken down, in ms, where nobody knows when it would
-/// have ended.
-const HOUR: u64 = 3_600_000;
-/// So many orders may wait.
-const ORDERS: usize = 64;
-/// What has less time left is not missed.
-const NEARLY_OVER: Duration = Duration::from_secs(1);
-/// So many notices are put back in one piece.
-const PIECE: usize = 256;
+/// How often a node polls the board.
+const POLL_INTERVAL: Duration = Duration::from_millis(400);
+/// How long the mark of a removed notice is kept, in milliseconds, if it is not known when the
+/// notice would have ended.
+const REMOVAL_MARK_MS: u64 = 3_600_000;
+/// Commands that may be queued.
+const MAX_QUEUED_COMMANDS: usize = 64;
+/// Lost notices with less time left than this are not restored.
+const MIN_REMAINING: Duration = Duration::from_secs(1);
+/// Notices restored by one call.
+const RESTORE_BATCH: usize = 256;
 
-/// Something that a node has left for all.
+/// A notice on the board.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct SharedNotice {
-    /// What it is known by: there is one of a name.
+    /// The name of the notice; it is unique on the board.
     pub name: Box<str>,
-    /// What it says.
+    /// The text of the notice.
     pub text: Box<str>,
-    /// Until when it stays, by the clock of this store.
+    /// When the notice ends, by the clock of this store.
     pub until: Timestamp,
 }
 
-/// What is on the board, as of the last look.
+/// The notices on the board, as of the last poll.
 pub type Notices = Arc<[SharedNotice]>;
 
 /// # Notices
 ///
-/// What is put here is read by all nodes within about half a second, and as long as Redis has it or
-/// any node that has read it runs. Nothing waits for it but who puts it there.
+/// All nodes read a notice within about half a second. It lasts as long as Redis keeps it or any
+/// node that has read it runs. Only the caller that puts or removes a notice waits for Redis.
 impl RedisStore {
-    /// Leaves a notice for all nodes, in place of one of the same name. It is in
-    /// [`notices`](Self::notices) afterwards.
+    /// Puts a notice on the board for all nodes, in place of one of the same name. Afterwards it is
+    /// in [`notices`](Self::notices).
     pub async fn put_notice(
         &self,
         name: &str,
@@ -61,62 +61,61 @@ impl RedisStore {
         let lasts = u64::try_from(lasts.as_millis())
             .unwrap_or(u64::MAX)
             .clamp(1, 1 << 50);
-        let put = Order::Put {
+        let put = BoardCommand::Put {
             name: name.to_owned(),
             text: text.to_owned(),
             lasts,
         };
-        match self.inner.board.order(put).await? {
-            true => Ok(()),
-            false => {
-                let message = "the board of notices is full; take some down".to_owned();
-                Err(StoreError::Refused {
-                    code: "FULL".to_owned(),
-                    message,
-                })
-            }
+        if self.inner.board.send(put).await? {
+            return Ok(());
         }
+        Err(StoreError::Refused {
+            code: "FULL".to_owned(),
+            message: "the notice board is full; remove some notices".to_owned(),
+        })
     }
 
-    /// Takes a notice down; whether it was there.
+    /// Removes a notice. Returns whether it was on the board.
     pub async fn remove_notice(&self, name: &str) -> Result<bool, StoreError> {
         self.inner
             .board
-            .order(Order::Remove {
+            .send(BoardCommand::Remove {
                 name: name.to_owned(),
             })
             .await
     }
 
-    /// Looks at the board now.
+    /// Reads the board now.
     pub async fn read_notices(&self) -> Result<Notices, StoreError> {
-        self.inner.board.order(Order::Look).await?;
+        self.inner.board.send(BoardCommand::Refresh).await?;
         Ok(self.notices())
     }
 
-    /// What is on the board, as of the last look. The first call begins to look.
+    /// The notices on the board, as of the last poll. The first call starts polling.
     pub fn notices(&self) -> Notices {
-        self.inner.board.begin();
-        Arc::clone(&self.inner.board.seen.borrow())
+        self.inner.board.start_polling();
+        Arc::clone(&self.inner.board.notices.borrow())
     }
 
-    /// The same for who keeps up with it, and waits for what changes.
+    /// A watch on the notices, for tasks that wait for changes. The first call starts polling.
     pub fn follow_notices(&self) -> watch::Receiver<Notices> {
-        self.inner.board.begin();
-        self.inner.board.seen.clone()
+        self.inner.board.start_polling();
+        self.inner.board.notices.clone()
     }
 }
 
-/// Where the store hands in what it wants of the board.
-pub(crate) struct Door {
-    orders: mpsc::Sender<(Order, OrderReply)>,
-    seen: watch::Receiver<Notices>,
-    began: AtomicBool,
+/// A handle that sends commands to the [`BoardTask`].
+pub(crate) struct BoardHandle {
+    commands: mpsc::Sender<(BoardCommand, CommandReply)>,
+    notices: watch::Receiver<Notices>,
+    is_polling: AtomicBool,
 }
 
-type OrderReply = oneshot::Sender<Result<bool, StoreError>>;
+/// The sender of a command's outcome.
+type CommandReply = oneshot::Sender<Result<bool, StoreError>>;
 
-enum Order {
+/// A command to the [`BoardTask`].
+enum BoardCommand {
     Put {
         name: String,
         text: String,
@@ -125,207 +124,214 @@ enum Order {
     Remove {
         name: String,
     },
-    Look,
+    Refresh,
 }
 
-impl Door {
-    /// Looks at it from now on.
-    fn begin(&self) {
-        if !self.began.swap(true, Relaxed) {
-            // If the queue is full somebody has begun.
-            let _ = self.orders.try_send((Order::Look, oneshot::channel().0));
+impl BoardHandle {
+    /// Starts polling the board, unless that has begun.
+    fn start_polling(&self) {
+        if !self.is_polling.swap(true, Relaxed) {
+            // A full queue means that polling has begun.
+            let _ = self
+                .commands
+                .try_send((BoardCommand::Refresh, oneshot::channel().0));
         }
     }
 
-    async fn order(&self, order: Order) -> Result<bool, StoreError> {
-        let (told, hears) = oneshot::channel();
-        self.orders
-            .try_send((order, told))
+    async fn send(&self, command: BoardCommand) -> Result<bool, StoreError> {
+        let (reply, receiver) = oneshot::channel();
+        self.commands
+            .try_send((command, reply))
             .map_err(|_| StoreError::QueueFull)?;
-        hears.await.unwrap_or(Err(StoreError::Broken))
+        receiver.await.unwrap_or(Err(StoreError::Broken))
     }
 }
 
-/// Who looks after it.
+/// The task that reads and writes the board.
 pub(crate) struct BoardTask {
-    orders: mpsc::Receiver<(Order, OrderReply)>,
-    seen: watch::Sender<Notices>,
+    commands: mpsc::Receiver<(BoardCommand, CommandReply)>,
+    notices_sender: watch::Sender<Notices>,
     /// The version that was read last.
-    known: String,
-    /// What there was.
-    held: HashMap<String, PostedNotice>,
+    known_version: String,
+    /// The notices that were read last.
+    notices: HashMap<String, PostedNotice>,
     node: String,
 }
 
-/// A notice as it was read: a space and its text, or nothing where it was taken down.
+/// A notice as it was read: a space and its text, or an empty text if it was removed.
 struct PostedNotice {
     rest: String,
     until: Timestamp,
 }
 
-pub(crate) fn board(node: u64) -> (Door, BoardTask) {
-    let (orders, incoming) = mpsc::channel(ORDERS);
-    let (seen, seeing) = watch::channel(Notices::default());
+pub(crate) fn board(node: u64) -> (BoardHandle, BoardTask) {
+    let (commands, incoming) = mpsc::channel(MAX_QUEUED_COMMANDS);
+    let (notices_sender, notices) = watch::channel(Notices::default());
     let node = format!("{node:016x}");
     (
-        Door {
-            orders,
-            seen: seeing,
-            began: AtomicBool::new(false),
+        BoardHandle {
+            commands,
+            notices,
+            is_polling: AtomicBool::new(false),
         },
         BoardTask {
-            orders: incoming,
-            seen,
-            known: String::new(),
-            held: HashMap::new(),
+            commands: incoming,
+            notices_sender,
+            known_version: String::new(),
+            notices: HashMap::new(),
             node,
         },
     )
 }
 
-/// How it is spoken to.
+/// Runs the board script.
 struct BoardScript {
-    way: RedisRoute,
+    route: RedisRoute,
     key: String,
-    /// The key of the secret.
+    /// The key of the fleet's secret.
     secret: String,
     health: Arc<Health>,
-    era: u64,
+    generation: u64,
     inner: Weak<Inner>,
 }
 
 impl BoardTask {
-    /// Runs until the store is gone. Nobody looks before the first order.
-    pub(crate) async fn run(mut self, way: RedisRoute, fleet: String, inner: Weak<Inner>) {
+    /// Runs until the store is dropped. Polling begins with the first command.
+    pub(crate) async fn run(mut self, route: RedisRoute, fleet: String, inner: Weak<Inner>) {
         let Some(health) = inner.upgrade().map(|inner| Arc::clone(&inner.health)) else {
             return;
         };
-        let (key, secret) = (format!("{fleet}:board"), format!("{fleet}:secret"));
-        let mut wire = BoardScript {
-            way,
+        let key = format!("{fleet}:board");
+        let secret = format!("{fleet}:secret");
+        let mut script = BoardScript {
+            route,
             key,
             secret,
-            era: health.era(),
+            generation: health.generation(),
             health,
             inner,
         };
-        let mut next = self.orders.recv().await;
+        let mut next = self.commands.recv().await;
         loop {
-            if let Some((order, told)) = next.take() {
-                // Who does not listen any more has been told that it took too long.
-                let _ = told.send(self.carry_out(&mut wire, order).await);
-            } else if let Err(trouble) = self.look(&mut wire).await {
-                // The keeper tells what is wrong with Redis.
-                tracing::debug!(target: "ratekeeper::redis", "the board of notices was not read: {trouble}");
+            if let Some((command, reply)) = next.take() {
+                // A caller that has stopped waiting has timed out.
+                let _ = reply.send(self.execute(&mut script, command).await);
+            } else if let Err(error) = self.refresh(&mut script).await {
+                // The maintenance task reports what is wrong with Redis.
+                tracing::debug!(target: "ratekeeper::redis", "cannot read the notice board: {error}");
             }
             tokio::select! {
-                order = self.orders.recv() => match order {
-                    Some(order) => next = Some(order),
+                command = self.commands.recv() => match command {
+                    Some(command) => next = Some(command),
                     None => return,
                 },
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
     }
 
-    async fn carry_out(
+    async fn execute(
         &mut self,
-        wire: &mut BoardScript,
-        order: Order,
+        script: &mut BoardScript,
+        command: BoardCommand,
     ) -> Result<bool, StoreError> {
         let version = self.version();
-        let done = match order {
-            Order::Look => true,
-            Order::Put { name, text, lasts } => {
-                wire.ask(&["put", &version, &name, &lasts.to_string(), &text])
+        let done = match command {
+            BoardCommand::Refresh => true,
+            BoardCommand::Put { name, text, lasts } => {
+                script
+                    .ask(&["put", &version, &name, &lasts.to_string(), &text])
                     .await?
                     == Value::Int(1)
             }
-            Order::Remove { name } => {
-                wire.ask(&["remove", &version, &name, &HOUR.to_string()])
+            BoardCommand::Remove { name } => {
+                script
+                    .ask(&["remove", &version, &name, &REMOVAL_MARK_MS.to_string()])
                     .await?
                     == Value::Int(1)
             }
         };
-        self.look(wire).await?;
+        self.refresh(script).await?;
         Ok(done)
     }
 
-    /// One that no board has had.
+    /// A version that no board has had.
     fn version(&self) -> String {
         format!("{}{:016x}", self.node, u64::from_be_bytes(random_bytes()))
     }
 
-    /// Reads what has changed, and puts back what was lost.
-    async fn look(&mut self, wire: &mut BoardScript) -> Result<(), StoreError> {
-        let known = self.known.clone();
-        let mut read = wire.read(&known).await?;
-        if read.version == known {
+    /// Reads the board if it has changed, and restores lost notices.
+    async fn refresh(&mut self, script: &mut BoardScript) -> Result<(), StoreError> {
+        let known_version = self.known_version.clone();
+        let mut read = script.read(&known_version).await?;
+        if read.version == known_version {
             return Ok(());
         }
-        let lost = self.lost(wire, &read);
+        let lost = self.lost(script, &read);
         if !lost.is_empty() {
-            // Names are made with it: whoever comes now must not find none and choose another.
-            wire.put_back_secret().await?;
-            for piece in lost.chunks(PIECE) {
+            // Key names are derived from the secret: a node that starts now must not find none and
+            // choose another.
+            script.put_back_secret().await?;
+            for batch in lost.chunks(RESTORE_BATCH) {
                 let version = self.version();
                 let mut words = vec!["restore", &version];
-                words.extend(piece.iter().flatten().map(String::as_str));
-                wire.ask(&words).await?;
+                words.extend(batch.iter().flatten().map(String::as_str));
+                script.ask(&words).await?;
             }
-            tracing::info!(target: "ratekeeper::redis", notices = lost.len(), "notices that Redis had lost are put back");
-            read = wire.read("").await?;
+            tracing::info!(target: "ratekeeper::redis", notices = lost.len(), "restored notices that Redis had lost");
+            read = script.read("").await?;
         }
-        self.take(read);
+        self.apply(read);
         Ok(())
     }
 
-    /// What this node had read, is not over, and is not there.
-    fn lost(&self, wire: &BoardScript, read: &BoardContents) -> Vec<[String; 3]> {
-        let Some(now) = wire.now() else {
+    /// Notices that this node has read, that have not ended, and that are missing.
+    fn lost(&self, script: &BoardScript, read: &BoardContents) -> Vec<[String; 3]> {
+        let Some(now) = script.now() else {
             return Vec::new();
         };
         let missing = self
-            .held
+            .notices
             .iter()
-            .filter(|(name, _)| !read.held.contains_key(*name));
-        let left = missing.map(|(name, held)| (name, held, held.until.saturating_since(now)));
-        // What is nearly over may be so by the clock of Redis.
-        let lost = left.filter(|(_, _, left)| *left > NEARLY_OVER);
-        lost.map(|(name, held, left)| {
+            .filter(|(name, _)| !read.notices.contains_key(*name));
+        let left =
+            missing.map(|(name, notices)| (name, notices, notices.until.saturating_since(now)));
+        // By the clock of Redis a notice that is nearly over may have ended.
+        let lost = left.filter(|(_, _, left)| *left > MIN_REMAINING);
+        lost.map(|(name, notices, left)| {
             [
                 name.clone(),
                 left.as_millis().to_string(),
-                held.rest.clone(),
+                notices.rest.clone(),
             ]
         })
         .collect()
     }
 
-    fn take(&mut self, read: BoardContents) {
-        self.known = read.version;
-        self.held = read.held;
+    fn apply(&mut self, read: BoardContents) {
+        self.known_version = read.version;
+        self.notices = read.notices;
         let mut notices: Vec<SharedNotice> = self
-            .held
+            .notices
             .iter()
-            .filter_map(|(name, held)| {
-                let text = held.rest.strip_prefix(' ')?;
+            .filter_map(|(name, notices)| {
+                let text = notices.rest.strip_prefix(' ')?;
                 Some(SharedNotice {
                     name: name.as_str().into(),
                     text: text.into(),
-                    until: held.until,
+                    until: notices.until,
                 })
             })
             .collect();
         notices.sort_by(|one, other| one.name.cmp(&other.name));
-        self.seen.send_replace(notices.into());
+        self.notices_sender.send_replace(notices.into());
     }
 }
 
-/// What is on the board; nothing is held if it is the version that was known.
+/// The contents of the board; empty if the version was known.
 struct BoardContents {
     version: String,
-    held: HashMap<String, PostedNotice>,
+    notices: HashMap<String, PostedNotice>,
 }
 
 impl BoardScript {
@@ -333,7 +339,7 @@ impl BoardScript {
         Some(self.inner.upgrade()?.fallback.clock().now())
     }
 
-    /// Leaves the secret that the nodes had agreed on, if Redis has none.
+    /// Restores the secret that the nodes have agreed on, if Redis has none.
     async fn put_back_secret(&mut self) -> Result<(), StoreError> {
         let Some(inner) = self.inner.upgrade() else {
             return Ok(());
@@ -344,14 +350,17 @@ impl BoardScript {
             .arg(inner.secret.offer())
             .arg("NX");
         drop(inner);
-        self.way.send(&self.secret, &command, SHORT).await.map(drop)
+        self.route
+            .send(&self.secret, &command, MAX_SHORT_REPLY)
+            .await
+            .map(drop)
     }
 
-    /// What is there.
-    async fn read(&mut self, known: &str) -> Result<BoardContents, StoreError> {
-        let answer = self.ask(&["see", known]).await?;
+    /// Reads the board, if its version differs from the known one.
+    async fn read(&mut self, known_version: &str) -> Result<BoardContents, StoreError> {
+        let answer = self.ask(&["read", known_version]).await?;
         let here = self.now().ok_or(StoreError::Broken)?;
-        let unreadable = || StoreError::Protocol("its answer to our script is not ours".to_owned());
+        let unreadable = || StoreError::Protocol("unexpected reply to a script".to_owned());
         let Value::Array(values) = answer else {
             return Err(unreadable());
         };
@@ -365,13 +374,13 @@ impl BoardScript {
             Some(_) => Err(unreadable()),
         };
         let version = text()?.ok_or_else(unreadable)?;
-        let mut held = HashMap::new();
+        let mut notices = HashMap::new();
         while let (Some(name), Some(value)) = (text()?, text()?) {
             let digits = value.bytes().take_while(u8::is_ascii_digit).count();
             let ends = value[..digits].parse::<i64>().unwrap_or(0);
-            // Only how long it lasts is taken from there, so clocks need not agree.
+            // Only the time left is taken from Redis, so the clocks need not agree.
             let lasts = Duration::from_millis(u64::try_from(ends.saturating_sub(now)).unwrap_or(0));
-            held.insert(
+            notices.insert(
                 name,
                 PostedNotice {
                     rest: value[digits..].to_owned(),
@@ -379,10 +388,10 @@ impl BoardScript {
                 },
             );
         }
-        Ok(BoardContents { version, held })
+        Ok(BoardContents { version, notices })
     }
 
-    /// Runs the script. Whatever it does comes to the same if it is done twice.
+    /// Runs the script. All of its commands may be executed twice.
     async fn ask(&mut self, words: &[&str]) -> Result<Value, StoreError> {
         let mut command = redis::cmd("EVAL");
         command
@@ -390,20 +399,20 @@ impl BoardScript {
             .arg(1)
             .arg(&self.key)
             .arg(words);
-        // What was connected before Redis was away may lead nowhere, or to who is no primary any
-        // more.
-        let era = self.health.era();
-        if std::mem::replace(&mut self.era, era) != era {
-            self.way.cut();
+        // Connections of an earlier generation may be dead, or lead to a server that is no longer
+        // the primary.
+        let generation = self.health.generation();
+        if std::mem::replace(&mut self.generation, generation) != generation {
+            self.route.disconnect();
         }
-        let first = self.way.send(&self.key, &command, BOARD).await;
+        let first = self.route.send(&self.key, &command, MAX_BOARD_REPLY).await;
         if !matches!(first, Err(StoreError::Unreachable(_))) {
             if first.is_err() {
-                self.way.cut();
+                self.route.disconnect();
             }
             return first;
         }
-        self.way.cut();
-        self.way.send(&self.key, &command, BOARD).await
+        self.route.disconnect();
+        self.route.send(&self.key, &command, MAX_BOARD_REPLY).await
     }
 }

@@ -1,4 +1,4 @@
-//! Making a store: where Redis is, and how it is to be used.
+//! [`RedisStoreBuilder`]: configures a store and connects it.
 
 use crate::address::Deployment;
 use crate::batched_connection::BatchedConnection;
@@ -13,7 +13,7 @@ use crate::limits_check::LimitsCheck;
 use crate::maintenance::{Maintenance, RedisRoute};
 use crate::permits::Permits;
 use crate::random::random_bytes;
-use crate::reconnecting::{At, ReconnectingConnection, Server};
+use crate::reconnecting::{ReconnectingConnection, Server, ServerLocation};
 use crate::script::Scripts;
 use crate::secret::FleetSecret;
 use crate::sentinel::Sentinels;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Makes a [`RedisStore`]; what [`RedisStore::builder`] returns.
+/// Configures a [`RedisStore`]; returned by [`RedisStore::builder`].
 #[must_use = "a store is made by connect"]
 pub struct RedisStoreBuilder {
     url: String,
@@ -45,23 +45,23 @@ pub struct RedisStoreBuilder {
     time: Option<Arc<std::sync::atomic::AtomicU64>>,
 }
 
-/// How long making a connection may take.
-const CONNECTING: Duration = Duration::from_secs(1);
+/// How long connecting to a server may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long a store that is gone goes on sending what it was handed before.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a dropped store goes on sending what was queued before.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// The oldest that replicates what a script does and not the script, so that it may ask for the
-/// time.
-const OLDEST: (u64, u64) = (5, 0);
+/// The oldest supported version of Redis: the first that replicates the effects of a script and not
+/// the script itself, so that a script may read the clock.
+const MIN_VERSION: (u64, u64) = (5, 0);
 
 impl RedisStore {
     /// A store on the Redis or Valkey at `url`: `redis://[user:password@]host[:port][/db]`,
     /// `rediss://` for TLS, `redis+unix:///path/to/socket`.
     ///
-    /// The primary that sentinels name is
-    /// `redis+sentinel://[user:password@]host[:port],…/mymaster[/db]`, a Cluster is
-    /// `redis+cluster://[user:password@]host[:port],…`, of which some nodes are enough; with TLS
+    /// For a primary that sentinels name, write
+    /// `redis+sentinel://[user:password@]host[:port],…/mymaster[/db]`; for a Cluster,
+    /// `redis+cluster://[user:password@]host[:port],…` with some of its nodes; with TLS
     /// `rediss+sentinel://` and `rediss+cluster://`.
     pub fn builder(url: impl Into<String>) -> RedisStoreBuilder {
         RedisStoreBuilder {
@@ -85,78 +85,83 @@ impl RedisStore {
 }
 
 impl RedisStoreBuilder {
-    /// What all keys begin with; `ratekeeper` if not said. Stores of one prefix share their limits.
+    /// Sets the prefix of all keys; `ratekeeper` by default. Stores with the same prefix share
+    /// their limits.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long a decision waits for Redis before it falls back; 10 ms if not said.
+    /// Sets how long a decision waits for Redis before it falls back; 10 ms by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// What becomes of asks while Redis does not answer, where a limit does not say.
+    /// Sets how asks are decided while Redis does not answer, for limits that do not set it
+    /// themselves.
     pub fn on_failure(mut self, then: OnFailure) -> Self {
         self.on_failure = then;
         self
     }
 
-    /// How many nodes there are, for their shares, until Redis was seen and tells.
+    /// Sets how many nodes divide the limits among them during an outage, until Redis has told how
+    /// many there are.
     pub fn nodes(mut self, nodes: u64) -> Self {
         self.nodes = nodes;
         self
     }
 
-    /// How many connections, in a Cluster to each primary; 2 if not said. A key is always asked
-    /// about on the same one.
+    /// Sets the number of connections, in a Cluster to each primary; 2 by default. A key always
+    /// uses the same one.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// How many callers may wait for Redis at once, on all connections together; 32,768 if not
-    /// said. One more is decided without it, at once.
+    /// Sets how many callers may wait for Redis at once, on all connections together; 32,768 by
+    /// default. Beyond that, decisions fall back at once.
     pub fn max_waiting(mut self, callers: usize) -> Self {
         self.max_waiting = callers;
         self
     }
 
-    /// The secret that keys are hashed with; the nodes agree on one if not said.
+    /// Sets the secret that keys are hashed with; by default the nodes agree on one.
     pub fn key_secret(mut self, secret: impl Into<String>) -> Self {
         self.key_secret = Some(secret.into());
         self
     }
 
-    /// A file of certificates (PEM) to trust a `rediss://` server by, beside those of the system.
+    /// Sets a file of CA certificates (PEM) that the certificate of a `rediss://` server is checked
+    /// against, instead of those of the system.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(path.into());
         self
     }
 
-    /// User and password of the sentinels, who have their own; for a password alone the user is
-    /// empty. Those in the url are for the server.
+    /// Sets the user and password of the sentinels, which differ from those of the server in the
+    /// URL. For a password alone, leave the user empty.
     pub fn sentinel_auth(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.sentinel_auth = Some((user.into(), password.into()));
         self
     }
 
-    /// How many keys this node counts by itself while Redis does not answer; a million if not said.
+    /// Sets how many keys this node counts by itself while Redis does not answer; a million by
+    /// default.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
         self
     }
 
-    /// How much memory those may take; see
+    /// Sets how much memory those keys may take; see
     /// [`MemoryStoreBuilder::max_bytes`](ratekeeper::store::MemoryStoreBuilder::max_bytes).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
         self
     }
 
-    /// How long nodes of one prefix may have different limits before that is reported, as while a
-    /// change of the configuration reaches one after the other; a minute if not said. See
+    /// Sets how long nodes of one prefix may have different limits before that is reported, as
+    /// during a rolling change of the configuration; a minute by default. See
     /// [`declare_limits`](RedisStore::declare_limits).
     pub fn rollout_grace(mut self, grace: Duration) -> Self {
         self.rollout_grace = grace;
@@ -170,7 +175,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// For tests: the scripts go by this time, in microseconds, and not by the server's.
+    /// For tests: the scripts use this time, in microseconds, instead of the server's.
     #[cfg(feature = "test-time")]
     #[doc(hidden)]
     pub fn given_time(mut self, time: Arc<std::sync::atomic::AtomicU64>) -> Self {
@@ -178,8 +183,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Where the servers are, who signs for them, and who we are to their sentinels.
-    pub(crate) fn place(&self) -> (&str, Option<&Path>, Option<&(String, String)>) {
+    /// The URL, the file of CA certificates, and the user and password of the sentinels.
+    pub(crate) fn endpoint_settings(&self) -> (&str, Option<&Path>, Option<&(String, String)>) {
         (
             &self.url,
             self.ca_file.as_deref(),
@@ -187,26 +192,26 @@ impl RedisStoreBuilder {
         )
     }
 
-    /// Makes the store, and looks whether Redis is there.
+    /// Creates the store and checks the server.
     ///
-    /// A Redis that cannot be reached is not an error: the store falls back, says so, and goes on
-    /// when it answers. A url that cannot be read is one, and a Redis that answers that it will
-    /// never do.
+    /// A Redis that cannot be reached is not an error: the store falls back, reports it, and uses
+    /// Redis as soon as it answers. An invalid URL is an error, and so is a server that can never
+    /// be used, such as one that is too old.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
-        let place = Deployment::of(&self.url, self.ca_file.as_deref())?;
+        let deployment = Deployment::of(&self.url, self.ca_file.as_deref())?;
         let health = Arc::new(Health::default());
         let (scripts, time) = self.scripts();
-        let connections = self.connections.max(1);
-        // Held by whatever runs in a Cluster, so that it can be waited for.
+        let connection_count = self.connections.max(1);
+        // Held by every task that runs in a Cluster, so that shutdown can wait for them.
         let (running, mut ended) = tokio::sync::mpsc::channel(1);
-        let in_cluster = matches!(place, Deployment::Cluster { .. });
-        let at = match place {
-            Deployment::One(client) => Ok(At::One(client)),
+        let in_cluster = matches!(deployment, Deployment::Cluster { .. });
+        let location = match deployment {
+            Deployment::One(client) => Ok(ServerLocation::Fixed(client)),
             Deployment::Sentinels {
                 sentinels,
                 master,
                 dial,
-            } => Ok(At::Named(Sentinels::new(
+            } => Ok(ServerLocation::Sentinels(Sentinels::new(
                 &sentinels,
                 master,
                 dial,
@@ -214,47 +219,47 @@ impl RedisStoreBuilder {
             )?)),
             Deployment::Cluster { seeds, dial } => Err((seeds, dial)),
         };
-        let (way, lanes, workers) = match at {
-            Ok(at) => {
+        let (route, connections, workers) = match location {
+            Ok(location) => {
                 let server = Arc::new(Server {
-                    at,
-                    connect_timeout: CONNECTING,
+                    location,
+                    connect_timeout: CONNECT_TIMEOUT,
                     name: None,
                 });
-                let most = self.max_waiting.div_ceil(connections);
-                let lane = |_| {
-                    let (link, scripts) = (
-                        ReconnectingConnection::new(Arc::clone(&server)),
-                        Arc::clone(&scripts),
-                    );
-                    let (door, lane) = BatchedConnection::new(
-                        link,
+                let max_waiting = self.max_waiting.div_ceil(connection_count);
+                let open = |_| {
+                    let reconnecting = ReconnectingConnection::new(Arc::clone(&server));
+                    let scripts = Arc::clone(&scripts);
+                    let (handle, connection) = BatchedConnection::new(
+                        reconnecting,
                         scripts,
                         Arc::clone(&health),
                         self.timeout,
-                        most,
+                        max_waiting,
                         time.clone(),
                         None,
                     );
-                    (ConnectionHandle::Lane(door), lane)
+                    (ConnectionHandle::Single(handle), connection)
                 };
-                let (lanes, workers): (Vec<_>, Vec<_>) = (0..connections).map(lane).unzip();
-                (RedisRoute::to(server), lanes, workers)
+                let (connections, workers): (Vec<_>, Vec<_>) =
+                    (0..connection_count).map(open).unzip();
+                (RedisRoute::to(server), connections, workers)
             }
             Err((seeds, dial)) => {
-                let (timeout, most_waiting) = (self.timeout, self.max_waiting);
-                let lanes = ConnectionConfig {
+                let timeout = self.timeout;
+                let max_waiting = self.max_waiting;
+                let config = ConnectionConfig {
                     scripts,
                     timeout,
-                    connections,
-                    most_waiting,
-                    connect_timeout: CONNECTING,
+                    connections: connection_count,
+                    max_waiting,
+                    connect_timeout: CONNECT_TIMEOUT,
                     time,
                 };
                 let cluster = Cluster::new(
                     seeds,
                     dial,
-                    lanes,
+                    config,
                     Arc::clone(&health),
                     &self.prefix,
                     running.clone(),
@@ -268,16 +273,17 @@ impl RedisStoreBuilder {
         };
         drop(running);
         let node = u64::from_be_bytes(random_bytes());
-        let (board, caretaker) = board::board(node);
-        let (board_way, fleet) = (way.another(), way.fleet(&self.prefix));
+        let (board, board_task) = board::board(node);
+        let board_route = route.duplicate();
+        let fleet_prefix = route.fleet_prefix(&self.prefix);
         let (leases, fetches) = LeaseTable::new(self.max_keys, self.timeout);
         let inner = Arc::new(Inner {
-            names: MemoryStore::builder().max_keys(1).build(),
+            registry: MemoryStore::builder().max_keys(1).build(),
             limits: Limits::new(&self.prefix, in_cluster),
             fallback: Fallback::new(self.max_keys, self.max_bytes, self.nodes)
                 .map_err(|error| ConnectError::Memory(error.to_string()))?,
             health,
-            lanes,
+            connections,
             secret: Arc::new(FleetSecret::new(self.key_secret.as_deref())),
             permits: Arc::new(Permits::new(node)),
             leases,
@@ -286,31 +292,33 @@ impl RedisStoreBuilder {
             board: Arc::new(board),
             timeout: self.timeout,
             on_failure: self.on_failure,
-            gone: Arc::default(),
+            closed: Arc::default(),
             children: Mutex::default(),
             parent: None,
         });
-        let keeper = Maintenance::new(&inner, way, self.counted.then_some(node), &self.prefix);
-        let (sender, seen) = tokio::sync::oneshot::channel();
-        let (first, weak) = (Arc::clone(&inner), Arc::downgrade(&inner));
+        let maintenance =
+            Maintenance::new(&inner, route, self.counted.then_some(node), &self.prefix);
+        let (sender, result_receiver) = tokio::sync::oneshot::channel();
+        let first = Arc::clone(&inner);
+        let weak = Arc::downgrade(&inner);
         let run = async move {
             let mut workers: tokio::task::JoinSet<()> =
                 workers.into_iter().map(BatchedConnection::run).collect();
-            let result = keeper.look(&first).await;
+            let result = maintenance.check_server(&first).await;
             let fatal = result.is_err();
             drop(first);
             if sender.send(result).is_err() || fatal {
                 return;
             }
-            tokio::spawn(caretaker.run(board_way, fleet, weak.clone()));
+            tokio::spawn(board_task.run(board_route, fleet_prefix, weak.clone()));
             tokio::spawn(lease::request::run(fetches, weak));
-            keeper.run().await;
-            // What was handed in last, permits that go back, is still sent.
+            maintenance.run().await;
+            // Jobs that were queued last, such as released permits, are still sent.
             let all = async {
                 while workers.join_next().await.is_some() {}
                 while ended.recv().await.is_some() {}
             };
-            let _ = tokio::time::timeout(LAST_WORDS, all).await;
+            let _ = tokio::time::timeout(SHUTDOWN_GRACE, all).await;
         };
         std::thread::Builder::new()
             .name("ratekeeper-redis".to_owned())
@@ -322,11 +330,13 @@ impl RedisStoreBuilder {
                     runtime.block_on(run);
                 }
             })
-            .map_err(|error| ConnectError::Memory(format!("no thread: {error}")))?;
-        match seen.await {
+            .map_err(|error| {
+                ConnectError::Memory(format!("cannot start the store's thread: {error}"))
+            })?;
+        match result_receiver.await {
             Ok(Ok(())) => Ok(RedisStore { inner }),
-            Ok(Err(trouble)) => Err(ConnectError::Unusable(trouble)),
-            Err(_) => Err(ConnectError::Memory("its thread ended".to_owned())),
+            Ok(Err(error)) => Err(ConnectError::Unusable(error)),
+            Err(_) => Err(ConnectError::Memory("the store's thread ended".to_owned())),
         }
     }
 
@@ -345,31 +355,31 @@ impl RedisStoreBuilder {
 }
 
 impl Maintenance {
-    /// The first look: an error if this Redis will never do.
-    async fn look(&self, inner: &Inner) -> Result<(), StoreError> {
-        let version = match self.find().await {
+    /// The first check: an error if this server can never be used.
+    async fn check_server(&self, inner: &Inner) -> Result<(), StoreError> {
+        let version = match self.discover().await {
             Ok(()) => self.version().await,
-            Err(trouble) => Err(trouble),
+            Err(error) => Err(error),
         };
-        let trouble = match version {
-            Ok(Some(version)) if version < OLDEST => {
+        let error = match version {
+            Ok(Some(version)) if version < MIN_VERSION => {
                 let message = format!(
-                    "it is Redis {}.{}; {} or newer is needed",
-                    version.0, version.1, OLDEST.0
+                    "Redis {}.{} is too old; use version {} or newer",
+                    version.0, version.1, MIN_VERSION.0
                 );
                 return Err(StoreError::Refused {
                     code: "VERSION".to_owned(),
                     message,
                 });
             }
-            // Who may not ask for the version may still decide.
-            Ok(_) => match self.begin(inner).await {
+            // A user without the right to read the version may still decide.
+            Ok(_) => match self.start(inner).await {
                 Ok(()) => return Ok(()),
-                Err(trouble) => trouble,
+                Err(error) => error,
             },
-            Err(trouble) => trouble,
+            Err(error) => error,
         };
-        let passes = match &trouble {
+        let is_transient = match &error {
             StoreError::Refused { code, .. } => [
                 "LOADING",
                 "READONLY",
@@ -383,26 +393,26 @@ impl Maintenance {
             StoreError::Protocol(_) => false,
             _ => true,
         };
-        if !passes {
-            return Err(trouble);
+        if !is_transient {
+            return Err(error);
         }
-        // Not again for every caller.
-        inner.health.broke(&trouble);
+        // Opens the breaker, so that callers do not each wait for the same failure.
+        inner.health.open_breaker(&error);
         Ok(())
     }
 }
 
-/// Why there is no store.
+/// The error of [`RedisStoreBuilder::connect`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The url cannot be read.
+    /// The URL is invalid.
     Url(String),
-    /// The certificates cannot be.
+    /// The certificates cannot be used.
     Certificates(PathBuf, String),
-    /// Redis answers that it will not do.
+    /// Redis answered that it cannot be used.
     Unusable(StoreError),
-    /// The system has no memory, or no thread, for it.
+    /// The system has too little memory, or no thread, for the store.
     Memory(String),
 }
 
@@ -411,18 +421,18 @@ impl fmt::Display for ConnectError {
         match self {
             Self::Url(why) => write!(
                 f,
-                "the url of Redis cannot be read ({why}); write it like redis://127.0.0.1:6379, \
+                "the url of Redis is invalid ({why}); write it like redis://127.0.0.1:6379, \
                  rediss://user:password@host:6380/0, redis+unix:///run/redis.sock, \
                  redis+sentinel://host:26379,host:26379/mymaster or redis+cluster://host:6379,host:6379"
             ),
             Self::Certificates(path, why) => {
                 write!(
                     f,
-                    "the certificates in {} cannot be used ({why}); name a PEM file",
+                    "the certificates in {} cannot be used ({why}); set ca_file to a PEM file",
                     path.display()
                 )
             }
-            Self::Unusable(trouble) => trouble.fmt(f),
+            Self::Unusable(error) => error.fmt(f),
             Self::Memory(why) => f.write_str(why),
         }
     }
@@ -432,7 +442,7 @@ impl std::error::Error for ConnectError {}
 
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The url may hold a password.
+        // The URL may contain a password.
         f.debug_struct("RedisStoreBuilder")
             .field("prefix", &self.prefix)
             .field("timeout", &self.timeout)

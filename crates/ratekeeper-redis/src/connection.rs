@@ -14,7 +14,7 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
-/// Where a server is, and how to log in.
+/// The address of a server, and how to log in.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     pub(crate) at: EndpointAddress,
@@ -31,10 +31,11 @@ pub(crate) enum EndpointAddress {
     Unix(PathBuf),
 }
 
+/// A TCP, TLS or Unix stream.
 type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
 
 impl Endpoint {
-    /// A new connection.
+    /// Opens a connection.
     pub(crate) async fn connect(&self, timeout: Duration) -> Result<Connection, StoreError> {
         match tokio::time::timeout(timeout, self.open()).await {
             Ok(connected) => connected,
@@ -51,7 +52,7 @@ impl Endpoint {
             .await
             .map_err(|error| StoreError::unreachable(&error))?;
         let stream = BoundedReplies::new(stream, Arc::clone(&limit));
-        // Answers are waited for as long as callers do, which they say themselves.
+        // Callers bring their own timeout.
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)
             .set_pipeline_buffer_size(1_024);
@@ -64,7 +65,7 @@ impl Endpoint {
                     _driver: driver,
                 })
             }
-            Err(error) => Err(trouble_of(&limit, &error)),
+            Err(error) => Err(connection_error(&limit, &error)),
         }
     }
 
@@ -93,7 +94,7 @@ impl Endpoint {
     }
 }
 
-/// The first of all addresses that takes the connection.
+/// Connects to all addresses of a host and returns the first that succeeds.
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut connecting: JoinSet<io::Result<TcpStream>> = lookup_host((host, port))
         .await?
@@ -114,7 +115,7 @@ async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     }))
 }
 
-/// A connection; clones share it. It is closed when the last one is dropped.
+/// A connection; clones share it. It is closed when the last clone is dropped.
 #[derive(Clone)]
 pub(crate) struct Connection {
     client: MultiplexedConnection,
@@ -122,7 +123,7 @@ pub(crate) struct Connection {
     _driver: Arc<Driver>,
 }
 
-/// What carries the bytes of a connection, until this is dropped.
+/// The task that drives a connection's I/O; aborted on drop.
 struct Driver(JoinHandle<()>);
 
 impl Drop for Driver {
@@ -131,16 +132,16 @@ impl Drop for Driver {
     }
 }
 
-/// What a server answered: a value, or its error.
+/// A server's answer: a value or its error.
 pub(crate) type Reply = Result<Value, StoreError>;
 
 impl Connection {
-    /// Sends a command, whose reply is no longer than that.
+    /// Sends a command and returns its reply, which may have up to `max_reply` bytes.
     pub(crate) async fn send(&mut self, command: &Cmd, max_reply: usize) -> Reply {
         self.ask(command, max_reply).await?
     }
 
-    /// The same, which tells an answer from none.
+    /// As [`send`](Self::send), but tells the server's error from a missing answer.
     pub(crate) async fn ask(
         &mut self,
         command: &Cmd,
@@ -150,10 +151,10 @@ impl Connection {
         let answer = self.client.send_packed_command(command).await;
         answer
             .map(reply)
-            .map_err(|error| trouble_of(&self.limit, &error))
+            .map_err(|error| connection_error(&self.limit, &error))
     }
 
-    /// Sends several commands in one piece.
+    /// Sends several commands as one pipeline.
     pub(crate) async fn ask_all(
         &mut self,
         commands: &Pipeline,
@@ -164,7 +165,7 @@ impl Connection {
             .client
             .send_packed_commands(commands, 0, commands.len())
             .await;
-        let answers = answers.map_err(|error| trouble_of(&self.limit, &error))?;
+        let answers = answers.map_err(|error| connection_error(&self.limit, &error))?;
         Ok(answers.into_iter().map(reply).collect())
     }
 }
@@ -176,8 +177,8 @@ fn reply(answer: Value) -> Reply {
     }
 }
 
-/// What went wrong on a connection: the reply that was too long, or what the client says.
-fn trouble_of(limit: &ReplyLimit, error: &redis::RedisError) -> StoreError {
+/// Converts a client error; a reply that was too long is reported as such.
+fn connection_error(limit: &ReplyLimit, error: &redis::RedisError) -> StoreError {
     match limit.exceeded() {
         Some(bytes) if error.is_io_error() => {
             StoreError::Protocol(format!("its reply is longer than {bytes} bytes"))

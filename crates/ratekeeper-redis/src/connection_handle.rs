@@ -1,5 +1,4 @@
-//! Where a store hands in what it asks: a lane, or a Cluster, which has lanes to each of its
-//! primaries.
+//! A handle to one connection, or to a Cluster, which has connections to each of its primaries.
 
 use crate::batched_connection::BatchHandle;
 use crate::cluster::{Cluster, Servers, slot};
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 #[derive(Clone)]
 pub(crate) enum ConnectionHandle {
-    Lane(BatchHandle),
+    Single(BatchHandle),
     Cluster(Arc<Cluster>),
 }
 
@@ -22,7 +21,7 @@ impl ConnectionHandle {
         timeout: Duration,
     ) -> Result<Answer, StoreError> {
         match self {
-            Self::Lane(door) => door
+            Self::Single(handle) => handle
                 .decide(questions, 0, timeout)?
                 .await
                 .unwrap_or(Err(StoreError::Broken)),
@@ -30,29 +29,33 @@ impl ConnectionHandle {
         }
     }
 
-    /// The lane to the one server there is; none in a Cluster.
-    pub(crate) fn lane(&self) -> Option<&BatchHandle> {
+    /// The handle of the single connection; none for a Cluster.
+    pub(crate) fn single(&self) -> Option<&BatchHandle> {
         match self {
-            Self::Lane(door) => Some(door),
+            Self::Single(handle) => Some(handle),
             Self::Cluster(_) => None,
         }
     }
 
-    /// Which server each of these keys is decided without, where there is more than one.
-    pub(crate) fn missing(&self, names: impl Iterator<Item = Option<Arc<[u8]>>>) -> Servers {
+    /// For each key, the number of the server whose failure made the request fall back; empty where
+    /// there is only one server.
+    pub(crate) fn failing_servers(
+        &self,
+        names: impl Iterator<Item = Option<Arc<[u8]>>>,
+    ) -> Servers {
         match self {
-            Self::Lane(_) => Servers::new(),
+            Self::Single(_) => Servers::new(),
             Self::Cluster(cluster) => {
-                cluster.missing(names.map(|name| name.map(|name| slot(&name))))
+                cluster.failing_servers(names.map(|name| name.map(|name| slot(&name))))
             }
         }
     }
 
-    /// Whether a server decides again, or is none of those that do.
-    pub(crate) fn is_over(&self, server: u64) -> bool {
+    /// Whether the server decides again, or is no longer a primary.
+    pub(crate) fn has_recovered(&self, server: u64) -> bool {
         match self {
-            Self::Lane(_) => true,
-            Self::Cluster(cluster) => cluster.is_over(server),
+            Self::Single(_) => true,
+            Self::Cluster(cluster) => cluster.has_recovered(server),
         }
     }
 
@@ -63,29 +66,29 @@ impl ConnectionHandle {
         timeout: Duration,
     ) -> impl Future<Output = Result<Vec<Option<u64>>, StoreError>> + Send + use<> {
         enum Queued<L, C> {
-            Lane(L),
+            Single(L),
             Cluster(C),
         }
         let queued = match self {
-            Self::Lane(door) => Queued::Lane(door.amend(amendments, 0, timeout)),
+            Self::Single(handle) => Queued::Single(handle.amend(amendments, 0, timeout)),
             Self::Cluster(cluster) => Queued::Cluster(cluster.amend(amendments, timeout)),
         };
         async move {
             match queued {
-                Queued::Lane(outcome) => outcome?.await.unwrap_or(Err(StoreError::Broken)),
+                Queued::Single(outcome) => outcome?.await.unwrap_or(Err(StoreError::Broken)),
                 Queued::Cluster(outcome) => outcome.await,
             }
         }
     }
 
-    /// Hands it in; nobody waits for what comes of it.
+    /// Queues amendments without waiting for their outcome.
     pub(crate) fn amend_later(
         &self,
         amendments: Vec<Amendment>,
         timeout: Duration,
     ) -> Result<(), StoreError> {
         match self {
-            Self::Lane(door) => door.amend(amendments, 0, timeout).map(drop),
+            Self::Single(handle) => handle.amend(amendments, 0, timeout).map(drop),
             Self::Cluster(cluster) => cluster.amend_later(amendments, timeout),
         }
     }

@@ -1,51 +1,54 @@
-//! Receipts: what a verdict charged, as bytes that any node settles by.
+//! Receipts of detached verdicts: what a verdict charged, as bytes that any node can settle by.
 //!
-//! Beside what the verdict would be settled by they have a number of their own. Settling leaves a
-//! key of that number for every bucket, in the same script and on the same server as the
-//! correction: whoever comes later, or twice, finds it.
+//! Besides the charges a receipt has a number of its own. Settling writes a key with that number
+//! for every bucket, in the same script and on the same server as the amendment, so that a second
+//! settle finds it.
 
 use crate::limits::Limits;
 use crate::random::random_bytes;
 use crate::request::Receipt;
 use crate::script::PermitName;
 use crate::script::amend::{Amend, AmendOnce, Amendment};
-use crate::script::decide::ColdState;
+use crate::script::decide::RefundHistory;
 use ratekeeper::{Timestamp, limit::MicrosLimit, limit::WindowCounter, store::SettleError};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// What nodes may be apart on what time it is, in milliseconds: what was settled is remembered that
-/// much longer.
-const SKEW: u64 = 60_000;
+/// How far the clocks of two nodes may be apart, in milliseconds: the mark of a settled receipt is
+/// kept that much longer.
+const MAX_CLOCK_SKEW_MS: u64 = 60_000;
 
-/// The first byte: settled on Redis, or by the node that decided without it.
+/// First byte of a receipt: charged in Redis (`SHARED`), or by the node that decided without Redis
+/// (`LOCAL`).
 const SHARED: u8 = 1;
 const LOCAL: u8 = 2;
 
-/// Permits of one key.
+/// The permits of one key.
 pub(crate) type PermitSet = (Arc<[u8]>, MicrosLimit, Vec<PermitName>);
 
-/// What a receipt says.
+/// The contents of a receipt.
 pub(crate) enum ReceiptCharges {
     Shared(RedisCharge),
-    /// Those asks that the node counted, by their places, and its own receipt of them.
+    /// The indices of the asks that the node counted itself, and the memory store's receipt of
+    /// them.
     Local {
-        places: Vec<usize>,
+        indices: Vec<usize>,
         receipt: Vec<u8>,
     },
 }
 
-/// What was charged on Redis.
+/// What was charged in Redis.
 pub(crate) struct RedisCharge {
     pub(crate) number: [u8; 16],
     pub(crate) until: Timestamp,
-    /// By ask, with what its limit is called.
+    /// One entry an ask, with the [id](crate::key::KeyPrefix::id) of its limit.
     pub(crate) charges: Vec<Option<(u64, Receipt)>>,
     pub(crate) permits: Vec<PermitSet>,
 }
 
 impl RedisCharge {
-    /// What settles it, and how many units cannot be given back because their limit is another now.
+    /// The amendments that settle the receipt, and how many units cannot be given back because
+    /// their limit has changed.
     pub(crate) fn settled(
         self,
         actual: &[u64],
@@ -53,9 +56,10 @@ impl RedisCharge {
         now: Timestamp,
     ) -> (Vec<Amendment>, u64) {
         let left = u64::try_from(self.until.saturating_since(now).as_millis()).unwrap_or(u64::MAX);
-        let (keep, who) = (left.saturating_add(SKEW), receipt_number());
-        // Each has a mark of its own, where its bucket is, whatever it really cost: all are left,
-        // or all are found.
+        let mark_ttl = left.saturating_add(MAX_CLOCK_SKEW_MS);
+        let attempt = receipt_number();
+        // Every charge gets a mark beside its bucket, whatever it really cost: then either all
+        // marks are written or all are found.
         let mut marks = 0..;
         let mut once = |key: &[u8], then: Option<Amend>| {
             let mark = mark(
@@ -66,27 +70,26 @@ impl RedisCharge {
             );
             AmendOnce {
                 mark,
-                keep,
-                who,
+                mark_ttl,
+                attempt,
                 then: then.map(Box::new),
             }
         };
-        let (mut amendments, mut not_returned) = (Vec::new(), 0_u64);
-        let told = actual.iter().map(Some).chain(std::iter::repeat(None));
-        for (charge, actual) in self.charges.into_iter().zip(told) {
+        let mut amendments = Vec::new();
+        let mut not_returned = 0_u64;
+        let actuals = actual.iter().map(Some).chain(std::iter::repeat(None));
+        for (charge, actual) in self.charges.into_iter().zip(actuals) {
             let Some((name, receipt)) = charge else {
                 continue;
             };
             let actual = actual.copied().unwrap_or(receipt.cost);
-            let (key, limit, unused) = (
-                Arc::clone(&receipt.key),
-                receipt.limit,
-                receipt.cost.saturating_sub(actual),
-            );
-            // What was charged before a change is not of what is counted now.
-            let is_another = unused > 0 && !limits.hold(name, &limit);
-            not_returned += if is_another { unused } else { 0 };
-            let then = if is_another {
+            let key = Arc::clone(&receipt.key);
+            let limit = receipt.limit;
+            let unused = receipt.cost.saturating_sub(actual);
+            // Units charged before a change of the limit are not counted in the limit of now.
+            let is_changed = unused > 0 && !limits.contains(name, &limit);
+            not_returned += if is_changed { unused } else { 0 };
+            let then = if is_changed {
                 None
             } else {
                 receipt.corrected(actual).map(|amendment| amendment.what)
@@ -98,7 +101,7 @@ impl RedisCharge {
             });
         }
         for (key, limit, names) in self.permits {
-            let then = Some(Amend::Permits { live: 0, names });
+            let then = Some(Amend::RenewPermits { ttl: 0, names });
             amendments.push(Amendment {
                 what: Amend::Once(once(&key, then)),
                 key,
@@ -112,8 +115,8 @@ impl RedisCharge {
     }
 }
 
-/// The key that remembers, in the slot of the bucket: in a Cluster it is the first braces that name
-/// the slot, and its keys have them.
+/// The key of a mark, in the slot of its bucket: in a Cluster the first braces of a name decide the
+/// slot, and the name of the bucket, which has them, is part of the mark's.
 fn mark(prefix: &str, key: &[u8], number: &[u8; 16], which: u32) -> Arc<[u8]> {
     let mut name = Vec::with_capacity(prefix.len() + key.len() + 48);
     name.extend_from_slice(prefix.as_bytes());
@@ -132,7 +135,7 @@ fn mark(prefix: &str, key: &[u8], number: &[u8; 16], which: u32) -> Arc<[u8]> {
     name.into()
 }
 
-/// The number of a receipt: unique among all nodes, and no guess for who has others.
+/// A random receipt number: unique among all nodes, and not to be guessed from other receipts.
 pub(crate) fn receipt_number() -> [u8; 16] {
     random_bytes()
 }
@@ -141,10 +144,12 @@ impl ReceiptCharges {
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut packed = ReceiptWriter(Vec::with_capacity(128));
         match self {
-            Self::Local { places, receipt } => {
+            Self::Local { indices, receipt } => {
                 packed.0.push(LOCAL);
-                packed.number(places.len() as u64);
-                places.iter().for_each(|place| packed.number(*place as u64));
+                packed.number(indices.len() as u64);
+                indices
+                    .iter()
+                    .for_each(|index| packed.number(*index as u64));
                 packed.0.extend_from_slice(receipt);
             }
             Self::Shared(RedisCharge {
@@ -187,10 +192,12 @@ impl ReceiptCharges {
     }
 }
 
+/// Packs a receipt.
 struct ReceiptWriter(Vec<u8>);
 
 impl ReceiptWriter {
-    /// Seven bits a byte, the lowest first; the highest bit says that more follow.
+    /// A variable-length integer: seven bits a byte, lowest first; the highest bit is set if more
+    /// follow.
     fn number(&mut self, mut number: u64) {
         while number > 0x7f {
             self.0.push(number as u8 | 0x80);
@@ -214,7 +221,7 @@ impl ReceiptWriter {
                 time,
                 after,
                 before,
-                cold,
+                history,
                 ..
             },
         )) = charge
@@ -223,12 +230,12 @@ impl ReceiptWriter {
         };
         self.text(key);
         self.limit(limit);
-        let ColdState {
+        let RefundHistory {
             refunded,
             given,
             resets,
             out,
-        } = *cold;
+        } = *history;
         for number in [
             *name, *cost, *time, *after, *before, refunded, given, resets, out,
         ] {
@@ -268,7 +275,7 @@ impl ReceiptWriter {
     }
 }
 
-/// Reads what was packed; none where it was not.
+/// Reads a packed receipt; its methods return none where the bytes are invalid.
 struct ReceiptReader<'a>(&'a [u8]);
 
 impl ReceiptReader<'_> {
@@ -295,7 +302,7 @@ impl ReceiptReader<'_> {
         None
     }
 
-    /// How many follow: each is a byte at least.
+    /// How many items follow. Each takes a byte at least, which bounds the count.
     fn count(&mut self) -> Option<usize> {
         let count = usize::try_from(self.number()?).ok()?;
         (count <= self.0.len()).then_some(count)
@@ -342,16 +349,19 @@ impl ReceiptReader<'_> {
             return Some(None);
         }
         let limit = self.limit()?;
-        let (name, cost, time) = (self.number()?, self.number()?, self.number()?);
-        let (after, before) = (self.number()?, self.number()?);
+        let name = self.number()?;
+        let cost = self.number()?;
+        let time = self.number()?;
+        let after = self.number()?;
+        let before = self.number()?;
         let [refunded, given] = [self.number()?, self.number()?];
-        let cold = ColdState {
+        let history = RefundHistory {
             refunded,
             given,
             resets: self.number()?,
             out: self.number()?,
         };
-        // Which number its limit has on this node nobody knows: it is found by its name.
+        // The limit's number on this node is not known; it is found by its id.
         Some(Some((
             name,
             Receipt {
@@ -362,13 +372,15 @@ impl ReceiptReader<'_> {
                 time,
                 after,
                 before,
-                cold,
+                history,
             },
         )))
     }
 
     fn permits(&mut self) -> Option<PermitSet> {
-        let (key, limit, count) = (self.text()?, self.limit()?, self.count()?);
+        let key = self.text()?;
+        let limit = self.limit()?;
+        let count = self.count()?;
         let names = self.bytes(count.checked_mul(16)?)?;
         let names = names
             .chunks_exact(16)
@@ -395,11 +407,11 @@ impl ReceiptReader<'_> {
     }
 
     fn local(&mut self) -> Option<ReceiptCharges> {
-        let places = (0..self.count()?)
+        let indices = (0..self.count()?)
             .map(|_| usize::try_from(self.number()?).ok())
             .collect::<Option<_>>()?;
         Some(ReceiptCharges::Local {
-            places,
+            indices,
             receipt: self.0.to_vec(),
         })
     }
@@ -412,7 +424,7 @@ mod tests {
 
     fn receipt(limit: &str) -> (u64, Receipt) {
         let limit = limit.parse::<Limit>().unwrap().in_micros();
-        let cold = ColdState {
+        let history = RefundHistory {
             refunded: 1,
             given: u64::MAX,
             resets: 3,
@@ -429,7 +441,7 @@ mod tests {
                 time: 1 << 50,
                 after: 200,
                 before: 127,
-                cold,
+                history,
             },
         )
     }
@@ -465,9 +477,9 @@ mod tests {
         .pack()
     }
 
-    /// Two nodes may have the same seed, and a seed may be found out from what it has given.
+    /// Two nodes may have the same seed, and a seed may be found out from the numbers it has given.
     #[test]
-    fn the_number_of_a_receipt_depends_on_no_seed() {
+    fn receipt_numbers_do_not_depend_on_a_seed() {
         let mut numbers = [[0; 16]; 100];
         for number in &mut numbers {
             fastrand::seed(7);
@@ -483,12 +495,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_read_back() {
+    fn a_packed_receipt_is_unpacked() {
         let bytes = packed();
         let again = ReceiptCharges::unpack(&bytes).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(again.pack(), bytes);
         let local = ReceiptCharges::Local {
-            places: vec![0, 300],
+            indices: vec![0, 300],
             receipt: vec![1, 2, 3],
         }
         .pack();
@@ -499,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_changed_never_panics() {
+    fn truncated_or_changed_receipts_never_panic() {
         let bytes = packed();
         for length in 0..bytes.len() {
             assert!(

@@ -1,9 +1,9 @@
-//! Deciding without the server: by each limit's own choice, on this node's share of it.
+//! Deciding without the server, by each limit's [`OnFailure`], on this node's share of the limit.
 //!
-//! Shares are buckets of this process with the rate and the burst divided by the number of nodes.
-//! They start empty when the outage of their server does: what the bucket held is in Redis, and may
-//! have been spent by others. What is spent here is debited there when that server answers again.
-//! Each primary of a Cluster has outages of its own.
+//! Shares are buckets of this process, with the rate and burst divided by the number of nodes. They
+//! start empty when the outage of their server starts: the tokens of the bucket are in Redis, and
+//! other nodes may have spent them. What is spent here is charged there when the server answers
+//! again. Each primary of a Cluster has outages of its own.
 
 use crate::limits::{RegisteredLimit, Rule};
 use crate::script::decide::FEW;
@@ -21,13 +21,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Of so many keys it is remembered what they spent without a server. What more spend is not
-/// debited.
-const MOST_SPENDERS: usize = 65_536;
+/// Keys whose spending during an outage is tracked. What further keys spend is not charged later.
+const MAX_TRACKED_KEYS: usize = 65_536;
 
-/// As long as a node is alive without saying so.
-const FEWER: Duration = Duration::from_secs(5);
+/// How long the number of nodes must stay lower before it is believed: as long as a node counts as
+/// alive without a heartbeat.
+const FEWER_NODES_DELAY: Duration = Duration::from_secs(5);
 
+/// Decides requests without Redis, and remembers outages.
 pub(crate) struct Fallback {
     shares: MemoryStore,
     max_keys: usize,
@@ -38,23 +39,24 @@ pub(crate) struct Fallback {
 
 #[derive(Default)]
 struct Outages {
-    /// By the number of the server. One that has none is well, as far as decisions have shown.
+    /// By the number of the server. A server without an entry is healthy, as far as decisions have
+    /// shown.
     by_server: HashMap<u64, Outage>,
-    /// Since when fewer nodes are alive than is known.
+    /// Since when fewer nodes are alive than the known number.
     fewer_since: Option<Timestamp>,
 }
 
-/// The time in which decisions were made here that a server should have made.
+/// A period in which this node made decisions that a server should have made.
 struct Outage {
     since: Timestamp,
-    /// What keys of a limit have spent.
+    /// What was spent, by limit number and key.
     spent: HashMap<(u64, Box<[u8]>), u64>,
 }
 
-/// The number of the server where there is one, or none is known.
+/// The number of the server where there is only one, or where it is not known.
 pub(crate) const ONLY_SERVER: u64 = 0;
 
-/// What a key spent here, to be debited.
+/// What a key spent here, to be charged in Redis.
 pub(crate) struct LocalSpending {
     pub(crate) limit: u64,
     pub(crate) key: Box<[u8]>,
@@ -81,8 +83,8 @@ impl Fallback {
         })
     }
 
-    /// One for limits of another store on the same Redis.
-    pub(crate) fn unused(&self) -> Result<Self, TooManyKeysError> {
+    /// An empty fallback with the same settings, for the limits of another store on the same Redis.
+    pub(crate) fn empty_copy(&self) -> Result<Self, TooManyKeysError> {
         Self::new(self.max_keys, self.max_bytes, self.nodes())
     }
 
@@ -90,7 +92,7 @@ impl Fallback {
         self.shares.clock()
     }
 
-    /// The servers that have failed to decide and were not said to be [over](Self::over) since.
+    /// The servers whose outage has not [ended](Self::end_outage).
     pub(crate) fn outages(&self) -> Vec<u64> {
         self.lock().by_server.keys().copied().collect()
     }
@@ -99,17 +101,19 @@ impl Fallback {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    /// So many nodes are alive; whether that is news, so that the shares are to be set anew.
+    /// Sets how many nodes are alive. Returns whether that has changed, so that the shares must be
+    /// set again.
     ///
-    /// That there are fewer is believed when it stays so: a server that has lost its memory, or
-    /// whose clock was stepped, has not heard from the others yet.
+    /// A lower number is believed when it has stayed so for a while: a server that has lost its
+    /// memory, or whose clock was stepped, has not heard from the other nodes yet.
     pub(crate) fn set_nodes(&self, nodes: u64) -> bool {
-        let (nodes, known) = (nodes.max(1), self.nodes());
+        let nodes = nodes.max(1);
+        let known = self.nodes();
         {
             let now = self.shares.clock().now();
             let mut outages = self.lock();
             let since = *outages.fewer_since.get_or_insert(now);
-            if nodes < known && now.saturating_since(since) < FEWER {
+            if nodes < known && now.saturating_since(since) < FEWER_NODES_DELAY {
                 return false;
             }
             outages.fewer_since = None;
@@ -124,17 +128,17 @@ impl Fallback {
     ) -> Result<LimitHandle, TooManyLimitsError> {
         match *rule {
             Rule::Rate(limit) => self.shares.limit(name, limit.share(self.nodes())),
-            Rule::InFlight(most) => self.shares.concurrency(name, part(most, self.nodes())),
+            Rule::InFlight(most) => self.shares.concurrency(name, share_of(most, self.nodes())),
         }
     }
 
-    /// Sets the share of a limit that has changed, or of which there are other nodes now.
+    /// Sets the share of a limit, after a change of the limit or of the number of nodes.
     pub(crate) fn set(&self, limit: &RegisteredLimit) {
         match limit.rule {
             Rule::Rate(rate) => self.set_if_new(&limit.share, rate.share(self.nodes())),
             Rule::InFlight(most) => self
                 .shares
-                .set_concurrency(&limit.share, part(most, self.nodes())),
+                .set_concurrency(&limit.share, share_of(most, self.nodes())),
         }
     }
 
@@ -144,8 +148,8 @@ impl Fallback {
         }
     }
 
-    /// Decides here. `servers`: which one each ask is decided without; [`ONLY_SERVER`] where there
-    /// is none.
+    /// Decides a request here. `servers` has, for each ask, the number of the server that should
+    /// have decided; [`ONLY_SERVER`] where it has none.
     pub(crate) fn decide(
         &self,
         asks: &[Ask<'_>],
@@ -160,25 +164,25 @@ impl Fallback {
                 .map(|at| outages.of(server_of(at), now).since)
                 .collect()
         };
-        let chosen = |at: usize| match limits[at].as_deref() {
+        let failure_mode = |at: usize| match limits[at].as_deref() {
             Some(limit) if limit.form == MicrosLimit::Unlimited => OnFailure::Open,
             Some(limit) => limit.on_failure,
             None => OnFailure::Closed,
         };
-        let by = |choice: OnFailure| {
-            (0..asks.len()).any(|at| chosen(at) == choice && asks[at].mode != Mode::Shadow)
+        let any_with = |choice: OnFailure| {
+            (0..asks.len()).any(|at| failure_mode(at) == choice && asks[at].mode != Mode::Shadow)
         };
-        if by(OnFailure::Closed) {
-            return self.turned_away(asks, limits);
+        if any_with(OnFailure::Closed) {
+            return self.deny(asks, limits);
         }
-        // Those that this node counts; the others pass.
+        // Asks of limits with a local share. The others are allowed.
         let mut shared = Vec::with_capacity(asks.len());
         for ((ask, limit), since) in asks.iter().zip(limits).zip(&since) {
             if let Some(limit) = limit
                 .as_ref()
                 .filter(|limit| limit.on_failure == OnFailure::LocalShare)
             {
-                self.empty_as_of(*since, &limit.share, ask);
+                self.drain_share(*since, &limit.share, ask);
                 shared.push(Ask {
                     limit: &limit.share,
                     ..*ask
@@ -189,73 +193,79 @@ impl Fallback {
             let verdict = self
                 .shares
                 .decide_now(&shared, now)
-                .decided_by(Source::LocalShare);
-            self.remember(asks, limits, server_of, now, &verdict);
+                .with_source(Source::LocalShare);
+            self.record_spending(asks, limits, server_of, now, &verdict);
             return verdict;
         }
-        let mut own = self
+        let mut shared_verdict = self
             .shares
             .decide_now(&shared, now)
-            .decided_by(Source::LocalShare);
+            .with_source(Source::LocalShare);
         if shared.is_empty() {
-            own = own.decided_by(Source::Open);
+            shared_verdict = shared_verdict.with_source(Source::Open);
         }
-        self.remember(asks, limits, server_of, now, &own);
-        self.spread(asks, limits, own)
+        self.record_spending(asks, limits, server_of, now, &shared_verdict);
+        self.merge_open(asks, limits, shared_verdict)
     }
 
-    /// A verdict over all asks, of which those that are not shared pass.
-    fn spread(
+    /// A verdict over all asks, of which those without a local share are allowed.
+    fn merge_open(
         &self,
         asks: &[Ask<'_>],
         limits: &[Option<Arc<RegisteredLimit>>],
-        own: Verdict,
+        shared_verdict: Verdict,
     ) -> Verdict {
-        let mut verdict = Verdict::new(own.source());
-        let mut places = Vec::new();
+        let mut verdict = Verdict::new(shared_verdict.source());
+        let mut indices = Vec::new();
         for (at, (ask, limit)) in asks.iter().zip(limits).enumerate() {
             let shared = limit
                 .as_ref()
                 .is_some_and(|limit| limit.on_failure == OnFailure::LocalShare);
-            match own.statuses().nth(places.len()).filter(|_| shared) {
+            match shared_verdict
+                .results()
+                .nth(indices.len())
+                .filter(|_| shared)
+            {
                 Some(status) => {
                     verdict.push(*status);
-                    places.push(at);
+                    indices.push(at);
                 }
-                None => verdict.push(AskResult::new(passes(limit.as_deref()), ask.mode)),
+                None => verdict.push(AskResult::new(allowed(limit.as_deref()), ask.mode)),
             }
         }
-        verdict.hold(Box::new(LocalAsks { own, places }));
+        verdict.set_extension(Box::new(LocalAsks {
+            shared_verdict,
+            indices,
+        }));
         verdict
     }
 
-    fn turned_away(&self, asks: &[Ask<'_>], limits: &[Option<Arc<RegisteredLimit>>]) -> Verdict {
+    fn deny(&self, asks: &[Ask<'_>], limits: &[Option<Arc<RegisteredLimit>>]) -> Verdict {
         let mut verdict = Verdict::new(Source::Closed);
         for (ask, limit) in asks.iter().zip(limits) {
             let decision = match limit.as_deref() {
-                // A second is as good a guess as any: the store is tried again within one.
+                // A retry after one second: the store is probed again within a second.
                 Some(RegisteredLimit {
                     form,
                     on_failure: OnFailure::Closed,
                     ..
-                }) => closed(form),
-                limit => passes(limit),
+                }) => denied(form),
+                limit => allowed(limit),
             };
             verdict.push(AskResult::new(decision, ask.mode));
         }
         verdict
     }
 
-    /// A share starts with nothing in it. What was taken since is taken from nothing, so this may
-    /// be done again and again.
-    fn empty_as_of(&self, since: Timestamp, share: &LimitHandle, ask: &Ask<'_>) {
+    /// Empties a share as of `since`. Tokens taken later are not affected, so this may be repeated.
+    fn drain_share(&self, since: Timestamp, share: &LimitHandle, ask: &Ask<'_>) {
         let is_bucket = share
             .limit()
             .is_some_and(|limit| matches!(limit.in_micros(), MicrosLimit::Bucket { .. }));
         if !is_bucket {
             return;
         }
-        let look = Ask {
+        let peek = Ask {
             limit: share,
             mode: Mode::Peek,
             cost: 0,
@@ -263,23 +273,23 @@ impl Fallback {
             max_wait: None,
             ..*ask
         };
-        let seen = self.shares.decide_now(&[look], since);
-        let left = seen
-            .statuses()
+        let peeked = self.shares.decide_now(&[peek], since);
+        let left = peeked
+            .results()
             .next()
             .map_or(0, |status| status.decision().remaining());
         if left > 0 {
             let drained = Ask {
                 mode: Mode::Enforce,
                 cost: left,
-                ..look
+                ..peek
             };
             drop(self.shares.decide_now(&[drained], since));
         }
     }
 
-    /// Notes what the asks that this node counts have spent.
-    fn remember(
+    /// Records what the asks with a local share have spent.
+    fn record_spending(
         &self,
         asks: &[Ask<'_>],
         limits: &[Option<Arc<RegisteredLimit>>],
@@ -306,73 +316,82 @@ impl Fallback {
         }
     }
 
-    /// Corrects what was charged here.
+    /// Settles a verdict that was decided here.
     pub(crate) fn settle(&self, mut verdict: Verdict, actual: &[u64]) {
         let now = self.shares.clock().now();
         match verdict
-            .let_go()
-            .and_then(|held| held.downcast::<LocalAsks>().ok())
+            .take_extension()
+            .and_then(|charges| charges.downcast::<LocalAsks>().ok())
         {
-            Some(part) => {
-                let LocalAsks { own, places } = *part;
-                let actual: Vec<u64> = places
+            Some(local) => {
+                let LocalAsks {
+                    shared_verdict,
+                    indices,
+                } = *local;
+                let actual: Vec<u64> = indices
                     .iter()
-                    .map_while(|place| actual.get(*place))
+                    .map_while(|index| actual.get(*index))
                     .copied()
                     .collect();
-                self.shares.settle_now(own, &actual, now);
+                self.shares.settle_now(shared_verdict, &actual, now);
             }
             None => self.shares.settle_now(verdict, actual, now),
         }
     }
 
-    /// Takes apart what was charged here: the places of the asks that were, and a receipt of them.
+    /// Detaches a verdict that was decided here: the indices of the asks that this node counted,
+    /// and the receipt of them.
     pub(crate) fn detach(
         &self,
         mut verdict: Verdict,
         until: Timestamp,
     ) -> Result<(Vec<usize>, Vec<u8>), DetachError> {
         let now = self.shares.clock().now();
-        let (places, own) = match verdict
-            .let_go()
-            .and_then(|held| held.downcast::<LocalAsks>().ok())
+        let (indices, shared_verdict) = match verdict
+            .take_extension()
+            .and_then(|charges| charges.downcast::<LocalAsks>().ok())
         {
-            Some(part) => (part.places, part.own),
+            Some(local) => (local.indices, local.shared_verdict),
             None => {
-                let asks = verdict.statuses().len();
+                let asks = verdict.results().len();
                 ((0..asks).collect(), verdict)
             }
         };
-        Ok((places, self.shares.detach_now(own, until, now)?))
+        Ok((indices, self.shares.detach_now(shared_verdict, until, now)?))
     }
 
     pub(crate) fn settle_detached(
         &self,
-        places: &[usize],
+        indices: &[usize],
         receipt: &[u8],
         actual: &[u64],
     ) -> Result<(), SettleError> {
-        let actual: Vec<u64> = places
+        let actual: Vec<u64> = indices
             .iter()
-            .map_while(|place| actual.get(*place))
+            .map_while(|index| actual.get(*index))
             .copied()
             .collect();
         self.shares
             .settle_detached_now(receipt, &actual, self.shares.clock().now())
     }
 
-    /// The outage of a server is over: what each key has spent and not got back here.
-    pub(crate) fn over(&self, server: u64, limits: &[Arc<RegisteredLimit>]) -> Vec<LocalSpending> {
+    /// Ends the outage of a server. Returns what each key has spent, less what time has refilled
+    /// here.
+    pub(crate) fn end_outage(
+        &self,
+        server: u64,
+        limits: &[Arc<RegisteredLimit>],
+    ) -> Vec<LocalSpending> {
         let Some(Outage { spent, .. }) = self.lock().by_server.remove(&server) else {
             return Vec::new();
         };
         let now = self.shares.clock().now();
         let debit = |((number, key), tokens): ((u64, Box<[u8]>), u64)| {
             let limit = limits.get(number as usize)?;
-            let look = Ask::new(&limit.share, &*key).cost(0).mode(Mode::Peek);
-            let seen = self.shares.decide_now(&[look], now);
-            let decision = seen.statuses().next()?.decision();
-            // What time has given back here it would have given back there.
+            let peek = Ask::new(&limit.share, &*key).cost(0).mode(Mode::Peek);
+            let peeked = self.shares.decide_now(&[peek], now);
+            let decision = peeked.results().next()?.decision();
+            // What has been refilled here would have been refilled in Redis too.
             let missing = decision.capacity().saturating_sub(decision.remaining());
             let tokens = tokens.min(missing);
             (tokens > 0).then_some(LocalSpending {
@@ -389,14 +408,14 @@ impl Fallback {
     }
 }
 
-/// The verdict of those asks that this node counts, and which they are.
+/// The verdict of the asks that this node counted, and their indices.
 struct LocalAsks {
-    own: Verdict,
-    places: Vec<usize>,
+    shared_verdict: Verdict,
+    indices: Vec<usize>,
 }
 
 impl Outages {
-    /// That of a server, which begins now if it had none.
+    /// The outage of a server; it starts now if there is none.
     fn of(&mut self, server: u64, now: Timestamp) -> &mut Outage {
         self.by_server.entry(server).or_insert_with(|| Outage {
             since: now,
@@ -407,7 +426,8 @@ impl Outages {
 
 impl Outage {
     fn spend(&mut self, ask: &Ask<'_>) {
-        let (number, full) = (ask.limit.number(), self.spent.len() >= MOST_SPENDERS);
+        let number = ask.limit.number();
+        let full = self.spent.len() >= MAX_TRACKED_KEYS;
         if ask.cost == 0 || ask.limit.limit().is_none() {
             return;
         }
@@ -420,19 +440,19 @@ impl Outage {
     }
 }
 
-fn part(most: u64, nodes: u64) -> u64 {
+fn share_of(most: u64, nodes: u64) -> u64 {
     if most == 0 { 0 } else { (most / nodes).max(1) }
 }
 
-/// What is told by a limit that lets everyone in.
-fn passes(limit: Option<&RegisteredLimit>) -> ratekeeper::Decision {
+/// The decision of a limit that fails open.
+fn allowed(limit: Option<&RegisteredLimit>) -> ratekeeper::Decision {
     limit.map_or_else(MicrosLimit::no_capacity, |_| {
         MicrosLimit::Unlimited.bucket_decision(Outcome::Allowed, 0, 0)
     })
 }
 
-/// What is told by a limit that lets nobody in.
-fn closed(form: &MicrosLimit) -> ratekeeper::Decision {
+/// The decision of a limit that fails closed.
+fn denied(form: &MicrosLimit) -> ratekeeper::Decision {
     const LATER: u64 = 1_000_000;
     match *form {
         MicrosLimit::Bucket {

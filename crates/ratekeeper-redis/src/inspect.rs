@@ -1,39 +1,40 @@
-//! What servers say of themselves, for whoever looks for mistakes in how they are set up.
+//! Inspecting the servers: what they report about themselves, to find mistakes in their setup.
 
 use crate::address::{Address, Deployment, Dialer};
 use crate::builder::{ConnectError, RedisStoreBuilder};
 use crate::connection::Connection;
-use crate::reply::LIST;
+use crate::reply::MAX_LIST_REPLY;
 use crate::sentinel::Sentinels;
 use crate::store_error::StoreError;
 use redis::Value;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a server may take to be reached, and to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long connecting to a server may take, and each of its answers.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often the time is asked for: the answer that came quickest tells it best.
-const QUESTIONS: usize = 5;
+/// How often the server's clock is read; the quickest answer is the most exact.
+const CLOCK_SAMPLES: usize = 5;
 
-/// More primaries than that are not asked.
-const MOST_PRIMARIES: usize = 64;
+/// Primaries of a Cluster that are inspected.
+const MAX_PRIMARIES: usize = 64;
 
-/// What was found.
+/// The report of [`RedisStoreBuilder::inspect`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InspectionReport {
     /// The server, or each primary of a Cluster.
     pub servers: Vec<Inspection>,
-    /// How many of a Cluster's 16,384 slots are served; none if it is no Cluster.
+    /// How many of a Cluster's 16,384 slots are served; none for a single server.
     pub slots: Option<u64>,
 }
 
-/// What one server says of itself; none where it does not say it, or may not.
+/// What one server reports about itself; a field is none if the server does not report it, or the
+/// user may not read it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Which one of a Cluster.
+    /// The address of the server, in a Cluster.
     pub name: Option<String>,
     /// Its version, as `7.2.4`.
     pub version: Option<String>,
@@ -43,31 +44,32 @@ pub struct Inspection {
     pub max_memory: Option<u64>,
     /// Its `maxmemory-policy`.
     pub eviction: Option<String>,
-    /// Whether it writes each change to a file.
+    /// Whether it writes each change to the append-only file.
     pub append_only: Option<bool>,
-    /// How far its clock is ahead of ours, in seconds; it may be wrong by half of the round trip.
+    /// How far its clock is ahead of this machine's, in seconds; it may be off by half of the round
+    /// trip.
     pub ahead: Option<f64>,
-    /// The quickest of a few answers.
+    /// The shortest of a few round trips.
     pub round_trip: Option<Duration>,
 }
 
 impl RedisStoreBuilder {
-    /// Asks the servers about themselves. Nothing is written.
+    /// Asks the servers about themselves. Writes nothing.
     ///
     /// # Errors
     ///
-    /// If the url cannot be read, or none of the servers answers.
+    /// If the URL is invalid, or none of the servers answers.
     pub async fn inspect(&self) -> Result<InspectionReport, ConnectError> {
-        let (url, ca_file, auth) = self.place();
+        let (url, ca_file, auth) = self.endpoint_settings();
         match Deployment::of(url, ca_file)? {
-            Deployment::One(client) => one(client.connect(PATIENCE).await).await,
+            Deployment::One(client) => one(client.connect(INSPECT_TIMEOUT).await).await,
             Deployment::Sentinels {
                 sentinels,
                 master,
                 dial,
             } => {
                 let sentinels = Sentinels::new(&sentinels, master, dial, auth)?;
-                one(sentinels.connect(PATIENCE).await).await
+                one(sentinels.connect(INSPECT_TIMEOUT).await).await
             }
             Deployment::Cluster { seeds, dial } => {
                 cluster(&seeds, &dial).await.map_err(ConnectError::Unusable)
@@ -87,16 +89,16 @@ async fn one(connected: Result<Connection, StoreError>) -> Result<InspectionRepo
     })
 }
 
-/// The first seed that answers knows the others.
+/// Inspects a Cluster; the first seed that answers names the other nodes.
 async fn cluster(seeds: &[Address], dial: &Dialer) -> Result<InspectionReport, StoreError> {
-    let mut worst = StoreError::Unreachable("no seed answers".to_owned());
+    let mut last_error = StoreError::Unreachable("no seed answered".to_owned());
     for seed in seeds {
         match of_cluster(seed, dial).await {
             Ok(found) => return Ok(found),
-            Err(trouble) => worst = trouble,
+            Err(error) => last_error = error,
         }
     }
-    Err(worst)
+    Err(last_error)
 }
 
 async fn of_cluster(seed: &Address, dial: &Dialer) -> Result<InspectionReport, StoreError> {
@@ -104,7 +106,7 @@ async fn of_cluster(seed: &Address, dial: &Dialer) -> Result<InspectionReport, S
         let client = dial
             .endpoint(address)
             .map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        client.connect(PATIENCE).await
+        client.connect(INSPECT_TIMEOUT).await
     };
     let mut connection = connect(seed).await?;
     let mut slots = slots_of(&mut connection).await?;
@@ -113,10 +115,10 @@ async fn of_cluster(seed: &Address, dial: &Dialer) -> Result<InspectionReport, S
     for address in nodes
         .lines()
         .filter_map(|line| primary(line, seed))
-        .take(MOST_PRIMARIES)
+        .take(MAX_PRIMARIES)
     {
         let mut connection = connect(&address).await?;
-        // Each knows best what is its own.
+        // Each node knows best which slots are its own.
         slots = slots.min(slots_of(&mut connection).await?);
         servers.push(inspect(&mut connection, Some(address.to_string())).await?);
     }
@@ -126,25 +128,26 @@ async fn of_cluster(seed: &Address, dial: &Dialer) -> Result<InspectionReport, S
     })
 }
 
-/// How many slots are served, as one node sees it.
+/// How many slots are served, according to one node.
 async fn slots_of(connection: &mut Connection) -> Result<u64, StoreError> {
-    let said = text(connection, &["CLUSTER", "INFO"]).await?;
-    Ok(fields(&said)
+    let info = text(connection, &["CLUSTER", "INFO"]).await?;
+    Ok(fields(&info)
         .get("cluster_slots_ok")
         .and_then(|slots| slots.parse().ok())
         .unwrap_or(0))
 }
 
-/// A line of `CLUSTER NODES`: an id, `ip:port@bus,hostname`, flags; where a primary is that has
-/// slots.
+/// The address in a line of `CLUSTER NODES` (an id, `ip:port@bus,hostname`, flags …), if it is a
+/// primary that has slots.
 fn primary(line: &str, seed: &Address) -> Option<Address> {
     let mut words = line.split(' ').skip(1);
-    let (place, flags) = (words.next()?, words.next()?);
+    let address = words.next()?;
+    let flags = words.next()?;
     if !flags.split(',').any(|flag| flag == "master") || words.nth(5).is_none() {
         return None;
     }
-    let (host, port) = place.split(['@', ',']).next()?.rsplit_once(':')?;
-    // One that does not know its own address is where we found it.
+    let (host, port) = address.split(['@', ',']).next()?.rsplit_once(':')?;
+    // A node that does not know its own address is at the one we used.
     let host = if host.is_empty() { &seed.host } else { host };
     Some(Address {
         host: host.to_owned(),
@@ -156,25 +159,26 @@ async fn inspect(
     connection: &mut Connection,
     name: Option<String>,
 ) -> Result<Inspection, StoreError> {
-    // Who may not ask for this may still decide: what is not known is left out.
-    let said = text(connection, &["INFO"]).await.unwrap_or_default();
-    let said = fields(&said);
-    let of = |key: &str| said.get(key).map(|value| (*value).to_owned());
+    // A user without the right to run `INFO` may still decide: unknown fields are left out.
+    let info = text(connection, &["INFO"]).await.unwrap_or_default();
+    let info = fields(&info);
+    let of = |key: &str| info.get(key).map(|value| (*value).to_owned());
     let mut quickest: Option<(Duration, f64)> = None;
-    for _ in 0..QUESTIONS {
-        let (start, asked) = (Instant::now(), SystemTime::now());
+    for _ in 0..CLOCK_SAMPLES {
+        let start = Instant::now();
+        let sent_at = SystemTime::now();
         let (seconds, micros) = match time(connection).await {
             Err(StoreError::Refused { .. }) => break,
-            told => told?,
+            answer => answer?,
         };
-        let took = start.elapsed();
-        if quickest.is_none_or(|(before, _)| took < before) {
-            // It looked at its clock about half-way.
-            let ours = (asked + took / 2)
+        let round_trip = start.elapsed();
+        if quickest.is_none_or(|(before, _)| round_trip < before) {
+            // The server read its clock about half-way.
+            let ours = (sent_at + round_trip / 2)
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default();
             quickest = Some((
-                took,
+                round_trip,
                 seconds as f64 + micros as f64 / 1e6 - ours.as_secs_f64(),
             ));
         }
@@ -187,11 +191,11 @@ async fn inspect(
         eviction: of("maxmemory_policy"),
         append_only: of("aof_enabled").map(|enabled| enabled == "1"),
         ahead: quickest.map(|(_, ahead)| ahead),
-        round_trip: quickest.map(|(took, _)| took),
+        round_trip: quickest.map(|(round_trip, _)| round_trip),
     })
 }
 
-/// `key:value`, a line each.
+/// Lines of `key:value`.
 fn fields(text: &str) -> BTreeMap<&str, &str> {
     text.lines()
         .filter_map(|line| line.split_once(':'))
@@ -199,22 +203,22 @@ fn fields(text: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-async fn ask(connection: &mut Connection, words: &[&str]) -> Result<Value, StoreError> {
+async fn send(connection: &mut Connection, words: &[&str]) -> Result<Value, StoreError> {
     let mut command = redis::Cmd::new();
     words.iter().for_each(|word| {
         command.arg(*word);
     });
-    tokio::time::timeout(PATIENCE, connection.send(&command, LIST))
+    tokio::time::timeout(INSPECT_TIMEOUT, connection.send(&command, MAX_LIST_REPLY))
         .await
         .unwrap_or(Err(StoreError::TimedOut))
 }
 
 async fn text(connection: &mut Connection, words: &[&str]) -> Result<String, StoreError> {
-    let answer = ask(connection, words).await?;
+    let answer = send(connection, words).await?;
     redis::from_redis_value(answer).map_err(|error| StoreError::Protocol(error.to_string()))
 }
 
 async fn time(connection: &mut Connection) -> Result<(u64, u64), StoreError> {
-    let answer = ask(connection, &["TIME"]).await?;
+    let answer = send(connection, &["TIME"]).await?;
     redis::from_redis_value(answer).map_err(|error| StoreError::Protocol(error.to_string()))
 }

@@ -1,11 +1,12 @@
-//! The names of keys in Redis: the prefix, the limit, and a keyed hash of who it is about.
+//! Key names in Redis: the prefix, the limit, and a keyed hash of the caller's key.
 //!
-//! `ratekeeper:login:b:3q2-7wAAAAAAAAAAAAAAAA`. What a limit is called is there to be read; whose
-//! bucket it is cannot be read or guessed without the secret (P8).
+//! `ratekeeper:login:b:3q2-7wAAAAAAAAAAAAAAAA`. The name of the limit is readable; the caller's key
+//! cannot be read or guessed without the secret (P8).
 //!
-//! In a Cluster it is `ratekeeper:login:b:{Zm9v}3q2-7wAAAAAAAAAAAAAAAA`: what stands in braces says
-//! which slot it is in, and is a hash of the key alone, or of its tag, so that limits on the same
-//! key lie in one slot. It is short, which is enough to spread them and tells less.
+//! In a Cluster it is `ratekeeper:login:b:{Zm9v}3q2-7wAAAAAAAAAAAAAAAA`: the hash tag in braces
+//! decides the slot. It is a hash of the caller's key alone, or of a part of it, so that limits on
+//! the same key are in one slot. It is short: long enough to spread the keys, and it reveals
+//! little.
 
 use hmac::{Hmac, KeyInit, Mac};
 use ratekeeper::{limit::MicrosLimit, limit::WindowCounter, store::ShardPrefix};
@@ -13,7 +14,7 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use std::sync::Arc;
 
-/// What keys are hashed with. Never shown.
+/// The secret that keys are hashed with. It is never shown.
 #[derive(Clone)]
 pub(crate) struct Secret(Hmac<Sha256>);
 
@@ -25,7 +26,7 @@ impl Secret {
         }
     }
 
-    /// Another secret, for a purpose of its own. No name is made of such a length of a limit's.
+    /// Derives a secret for another purpose. No key name is made from a limit name of this length.
     pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
         let mut mac = self.0.clone();
         mac.update(&[0xff; 8]);
@@ -33,16 +34,16 @@ impl Secret {
         mac.finalize().into_bytes().into()
     }
 
-    /// The name of a limit's bucket for `key`.
-    pub(crate) fn name(&self, stem: &Stem, key: &[u8]) -> Arc<[u8]> {
+    /// The name of the bucket of `key` under a limit.
+    pub(crate) fn name(&self, key_prefix: &KeyPrefix, key: &[u8]) -> Arc<[u8]> {
         let mut mac = self.0.clone();
-        mac.update(&stem.limit);
+        mac.update(&key_prefix.limit);
         mac.update(key);
         let hash = mac.finalize().into_bytes();
         let mut name = [0_u8; 256];
-        let mut length = stem.text.len();
-        name[..length].copy_from_slice(&stem.text);
-        if let Some(tag) = &stem.tag {
+        let mut length = key_prefix.text.len();
+        name[..length].copy_from_slice(&key_prefix.text);
+        if let Some(tag) = &key_prefix.tag {
             let mut mac = self.0.clone();
             mac.update(tag.of(key));
             let hash = mac.finalize().into_bytes();
@@ -56,30 +57,33 @@ impl Secret {
     }
 }
 
-/// The secret that [`shared_secret`](crate::RedisStore::shared_secret) tells for a purpose where
-/// [`key_secret`](crate::RedisStoreBuilder::key_secret) is this one, for those who have no Redis.
+/// The secret that [`shared_secret`](crate::RedisStore::shared_secret) returns for a purpose if
+/// [`key_secret`](crate::RedisStoreBuilder::key_secret) is set to this one; for programs without
+/// Redis.
 pub fn derived_secret(key_secret: &str, purpose: &str) -> [u8; 32] {
     Secret::new(key_secret.as_bytes()).derived(purpose)
 }
 
-/// The part of a name that all keys of a limit share.
+/// The part of a key name that all keys of a limit share.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Stem {
+pub(crate) struct KeyPrefix {
     text: Box<[u8]>,
-    /// Which limit, for the hash: its length is in front, so that no limit and key are another's.
+    /// The limit's name for the hash, preceded by its length, so that no other limit and key hash
+    /// the same bytes.
     limit: Box<[u8]>,
-    /// Which limit and algorithm, in short: the same on every node.
+    /// A short hash of the limit's name and algorithm: the same on every node.
     pub(crate) id: u64,
-    /// In a Cluster: by what a key lies with others.
-    tag: Option<Tag>,
+    /// In a Cluster: what the hash tag of a key is made of.
+    tag: Option<SlotTag>,
 }
 
-/// Which part of a key says with what others it lies.
+/// The function that returns the part of a key that decides its Cluster slot; the whole key by
+/// default.
 #[derive(Clone, Default)]
-pub(crate) struct Tag(Option<ShardPrefix>);
+pub(crate) struct SlotTag(Option<ShardPrefix>);
 
-impl Tag {
-    pub(crate) fn by(tag: ShardPrefix) -> Self {
+impl SlotTag {
+    pub(crate) fn by_prefix(tag: ShardPrefix) -> Self {
         Self(Some(tag))
     }
 
@@ -89,8 +93,8 @@ impl Tag {
     }
 }
 
-impl PartialEq for Tag {
-    /// The same function; others may do the same, and are not known to.
+impl PartialEq for SlotTag {
+    /// The same function object. Two functions may do the same; they count as different.
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (None, None) => true,
@@ -100,9 +104,9 @@ impl PartialEq for Tag {
     }
 }
 
-impl Eq for Tag {}
+impl Eq for SlotTag {}
 
-impl fmt::Debug for Tag {
+impl fmt::Debug for SlotTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() {
             "a part of the key"
@@ -112,12 +116,12 @@ impl fmt::Debug for Tag {
     }
 }
 
-/// How much of a limit's name is shown; the hash knows all of it.
-const SHOWN: usize = 96;
+/// Characters shown of a limit's name. The hash covers all of it.
+const MAX_SHOWN_CHARS: usize = 96;
 
-impl Stem {
-    pub(crate) fn new(prefix: &str, name: &str, limit: &MicrosLimit, tag: Option<Tag>) -> Self {
-        // Whatever is not plain could be taken for another part, or for the tag of a slot.
+impl KeyPrefix {
+    pub(crate) fn new(prefix: &str, name: &str, limit: &MicrosLimit, tag: Option<SlotTag>) -> Self {
+        // Other characters could be mistaken for a separator, or for a hash tag.
         let plain = |c: char| {
             if c.is_ascii_alphanumeric() || "_-./=,".contains(c) {
                 c
@@ -125,11 +129,11 @@ impl Stem {
                 '_'
             }
         };
-        let shown: String = name.chars().take(SHOWN).map(plain).collect();
-        let text = format!("{prefix}:{shown}:{}:", letter(limit));
+        let shown: String = name.chars().take(MAX_SHOWN_CHARS).map(plain).collect();
+        let text = format!("{prefix}:{shown}:{}:", algorithm_letter(limit));
         let hash = Sha256::new()
             .chain_update(name)
-            .chain_update([letter(limit) as u8])
+            .chain_update([algorithm_letter(limit) as u8])
             .finalize();
         let id = hash
             .iter()
@@ -145,8 +149,8 @@ impl Stem {
     }
 }
 
-/// Algorithms keep different states, so each has keys of its own.
-fn letter(limit: &MicrosLimit) -> char {
+/// A letter for each algorithm, since each stores another state and so needs its own keys.
+fn algorithm_letter(limit: &MicrosLimit) -> char {
     match limit {
         MicrosLimit::Unlimited => 'u',
         MicrosLimit::Bucket {
@@ -167,7 +171,7 @@ fn letter(limit: &MicrosLimit) -> char {
     }
 }
 
-/// Base64 for names: 16 bytes are 22 letters.
+/// Base64 for names: 16 bytes become 22 letters.
 fn encode(bytes: &[u8], into: &mut [u8]) {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut letters = into.iter_mut();
@@ -192,12 +196,13 @@ mod tests {
     use ratekeeper::Limit;
 
     fn name(secret: &[u8], limit: &str, key: &[u8]) -> String {
-        let stem = Stem::new("ratekeeper", limit, &Limit::per_second(1).in_micros(), None);
-        String::from_utf8(Secret::new(secret).name(&stem, key).to_vec()).unwrap()
+        let key_prefix =
+            KeyPrefix::new("ratekeeper", limit, &Limit::per_second(1).in_micros(), None);
+        String::from_utf8(Secret::new(secret).name(&key_prefix, key).to_vec()).unwrap()
     }
 
     #[test]
-    fn a_name_tells_the_limit_and_not_the_key() {
+    fn a_name_shows_the_limit_and_not_the_key() {
         let ann = name(b"secret", "login", b"ann");
         assert!(
             ann.starts_with("ratekeeper:login:b:") && ann.len() == "ratekeeper:login:b:".len() + 22,
@@ -210,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_letters_divided_otherwise_are_other_keys() {
+    fn names_and_keys_of_the_same_letters_do_not_collide() {
         let hash = |limit, key| {
             name(b"secret", limit, key)
                 .rsplit(':')
@@ -219,7 +224,7 @@ mod tests {
                 .to_owned()
         };
         assert_ne!(hash("a", b"bc"), hash("ab", b"c"));
-        // Names that are shown alike are not alike.
+        // Limits whose names are shown alike have different keys.
         assert_ne!(name(b"secret", "a{b}", b""), name(b"secret", "a_b_", b""));
     }
 
@@ -229,37 +234,35 @@ mod tests {
     }
 
     #[test]
-    fn in_a_cluster_limits_on_the_same_key_or_tag_lie_together() {
+    fn in_a_cluster_limits_on_the_same_key_or_tag_share_a_slot() {
         let secret = Secret::new(b"secret");
-        let name = |limit: &str, tag: Tag, key: &[u8]| {
-            let stem = Stem::new(
+        let name = |limit: &str, tag: SlotTag, key: &[u8]| {
+            let key_prefix = KeyPrefix::new(
                 &"p".repeat(64),
                 limit,
                 &Limit::per_second(1).in_micros(),
                 Some(tag),
             );
-            secret.name(&stem, key)
+            secret.name(&key_prefix, key)
         };
         let slot = |name: &[u8]| crate::cluster::slot(name);
-        let (minute, day) = (
-            name("minute", Tag::default(), b"ann"),
-            name("day", Tag::default(), b"ann"),
-        );
+        let minute = name("minute", SlotTag::default(), b"ann");
+        let day = name("day", SlotTag::default(), b"ann");
         assert_ne!(minute, day);
         assert_eq!(slot(&minute), slot(&day));
         let others = (0..100_u8)
-            .filter(|key| slot(&name("day", Tag::default(), &[*key])) != slot(&day))
+            .filter(|key| slot(&name("day", SlotTag::default(), &[*key])) != slot(&day))
             .count();
         assert!(others > 90, "they are not spread: {others}");
-        let first = |length: usize| Tag::by(Arc::new(move |_| length));
+        let first = |length: usize| SlotTag::by_prefix(Arc::new(move |_| length));
         assert_eq!(
             slot(&name("day", first(3), b"ann:1")),
             slot(&name("hour", first(3), b"ann:2"))
         );
         assert_eq!(slot(&name("day", first(3), b"ann:1")), slot(&day));
-        // What is longer than the key is all of it.
+        // A length beyond the key means the whole key.
         assert_eq!(name("day", first(99), b"ann"), day);
         assert!(!String::from_utf8_lossy(&day).contains("ann"));
-        assert!(name(&"x".repeat(500), Tag::default(), b"ann").len() < 256);
+        assert!(name(&"x".repeat(500), SlotTag::default(), b"ann").len() < 256);
     }
 }

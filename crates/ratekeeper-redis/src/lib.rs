@@ -1,5 +1,5 @@
-//! The store that a fleet shares: ratekeeper's limits on Redis or Valkey, exactly, and never
-//! hanging.
+//! A [`Store`](ratekeeper::Store) on Redis or Valkey, for fleets of processes that share their
+//! limits exactly.
 //!
 //! ```no_run
 //! use ratekeeper::{Ask, Limit, Store};
@@ -15,20 +15,21 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Every process that does this with the same names holds the same limits: never too many are
-//! admitted, whoever asks.
+//! Every process that does this with the same names enforces the same limits: together they never
+//! allow more than one process would.
 //!
 //! # What it promises
 //!
-//! - One answer: Redis decides by the same integers as the memory store, inside one script, by its
-//!   own clock.
-//! - All or nothing: several limits are one round trip, and charged together or not at all.
-//! - It never hangs: a decision ends within its timeout (10 ms), by each limit's
-//!   [`OnFailure`](ratekeeper::store::OnFailure), and [`Verdict::source`](ratekeeper::Verdict::source)
-//!   says so. Redis need not be there at the start.
+//! - One answer: Redis decides with the same integers as the memory store, inside one script, by
+//!   its own clock.
+//! - All or nothing: several limits take one round trip, and are charged together or not at all.
+//! - It never hangs: a decision ends within its timeout (10 ms). After that each limit's
+//!   [`OnFailure`](ratekeeper::store::OnFailure) decides, and
+//!   [`Verdict::source`](ratekeeper::Verdict::source) says so. Redis need not be up when the
+//!   process starts.
 //! - Keys are hashed with a secret before they leave the process.
 //!
-//! What a failure can add, as formulas with numbers, is in `docs/distributed.md`.
+//! How much a failure can add to a limit, as formulas with numbers, is in `docs/distributed.md`.
 
 mod address;
 mod batched_connection;

@@ -1,54 +1,57 @@
-//! The limits of a store: what each is called, how it counts, and what becomes of it without the
-//! server.
+//! The limits of a store: the name, algorithm and failure mode of each.
 
-use crate::key::{Stem, Tag};
+use crate::key::{KeyPrefix, SlotTag};
 use crate::lease::eligibility;
 use crate::lease::table::LeasedLimit;
 use ratekeeper::{Limit, limit::MicrosLimit, store::LimitHandle, store::OnFailure};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// One limit as it is now.
+/// One limit in its current version.
 #[derive(Clone, Debug)]
 pub(crate) struct RegisteredLimit {
     pub(crate) rule: Rule,
     pub(crate) form: MicrosLimit,
-    pub(crate) stem: Stem,
+    pub(crate) key_prefix: KeyPrefix,
     pub(crate) on_failure: OnFailure,
-    /// Where this node counts its share of it.
+    /// This node's share of the limit, for outages.
     pub(crate) share: LimitHandle,
-    /// With what others its keys lie, in a Cluster.
-    pub(crate) tag: Option<Tag>,
-    /// How old what a node knows may be, if it may decide by leases.
+    /// In a Cluster: what the hash tag of its keys is made of.
+    pub(crate) tag: Option<SlotTag>,
+    /// How stale a node's view may be if it may decide by leases; none for exact decisions.
     pub(crate) staleness: Option<Duration>,
-    /// How it is leased, if it is.
+    /// How the limit is leased, if it is.
     pub(crate) lease: Option<Arc<LeasedLimit>>,
-    /// The longest it was ever leased for: that long a log counts longer.
-    leased_for: u64,
+    /// The longest TTL it was ever leased with, in microseconds: the window of a log is extended by
+    /// it.
+    longest_lease: u64,
     name: Box<str>,
 }
 
 impl RegisteredLimit {
-    /// Makes it what its rule, its name and its staleness say.
-    fn settle(&mut self, number: u64, prefix: &str) {
+    /// Updates what is derived from the rule, the name and the staleness.
+    fn refresh(&mut self, number: u64, prefix: &str) {
         let form = self.rule.form();
-        let manner = self
+        let settings = self
             .staleness
-            .and_then(|staleness| eligibility::manner(&form, staleness));
-        self.leased_for = self.leased_for.max(manner.map_or(0, |manner| manner.lives));
-        self.form = eligibility::stretched(form, self.leased_for);
-        self.stem = Stem::new(prefix, &self.name, &self.form, self.tag.clone());
-        let (form, stem) = (self.form, &self.stem);
-        let same = |known: &LeasedLimit, manner| {
-            known.form == form && known.manner == manner && known.stem == *stem
+            .and_then(|staleness| eligibility::lease_settings(&form, staleness));
+        self.longest_lease = self
+            .longest_lease
+            .max(settings.map_or(0, |settings| settings.ttl));
+        self.form = eligibility::extended_window(form, self.longest_lease);
+        self.key_prefix = KeyPrefix::new(prefix, &self.name, &self.form, self.tag.clone());
+        let form = self.form;
+        let key_prefix = &self.key_prefix;
+        let same = |known: &LeasedLimit, settings| {
+            known.form == form && known.settings == settings && known.key_prefix == *key_prefix
         };
-        self.lease = manner.map(|manner| match &self.lease {
-            Some(known) if same(known, manner) => Arc::clone(known),
+        self.lease = settings.map(|settings| match &self.lease {
+            Some(known) if same(known, settings) => Arc::clone(known),
             _ => Arc::new(LeasedLimit {
                 number,
                 form,
-                stem: stem.clone(),
-                manner,
+                key_prefix: key_prefix.clone(),
+                settings,
             }),
         });
     }
@@ -64,7 +67,7 @@ impl Rule {
     fn form(&self) -> MicrosLimit {
         match *self {
             Self::Rate(limit) => limit.in_micros(),
-            // More than a double counts are as good as any.
+            // A double counts exactly up to here, and no limit is reached beyond it.
             Self::InFlight(most) => MicrosLimit::InFlight {
                 most: most.min(1 << 52),
             },
@@ -72,7 +75,7 @@ impl Rule {
     }
 }
 
-/// All limits of a store, by their number.
+/// All limits of a store, by number.
 pub(crate) struct Limits {
     prefix: Box<str>,
     in_cluster: bool,
@@ -88,8 +91,8 @@ impl Limits {
         }
     }
 
-    /// The same with no limits in it.
-    pub(crate) fn none(&self) -> Self {
+    /// An empty copy, with the same prefix.
+    pub(crate) fn empty_copy(&self) -> Self {
         Self {
             prefix: self.prefix.clone(),
             in_cluster: self.in_cluster,
@@ -106,24 +109,23 @@ impl Limits {
         on_failure: OnFailure,
     ) {
         let form = rule.form();
-        let tag = self.in_cluster.then(Tag::default);
-        let stem = Stem::new(&self.prefix, name, &form, tag.clone());
-        let (staleness, lease, leased_for, name) = (None, None, 0, name.into());
+        let tag = self.in_cluster.then(SlotTag::default);
+        let key_prefix = KeyPrefix::new(&self.prefix, name, &form, tag.clone());
         let added = RegisteredLimit {
             rule,
             form,
-            stem,
+            key_prefix,
             on_failure,
             share,
             tag,
-            staleness,
-            lease,
-            leased_for,
-            name,
+            staleness: None,
+            lease: None,
+            longest_lease: 0,
+            name: name.into(),
         };
         let added = Arc::new(added);
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        // Numbers are given in order, but another thread may be here first with a later one.
+        // Numbers are given in order, but another thread may add a later one first.
         let at = number as usize;
         while all.len() <= at {
             all.push(Arc::clone(&added));
@@ -143,16 +145,16 @@ impl Limits {
             .cloned()
     }
 
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Whether the limit that every node knows as `id` is still this one.
-    pub(crate) fn hold(&self, id: u64, form: &MicrosLimit) -> bool {
+    /// Whether the limit with this id still has this form.
+    pub(crate) fn contains(&self, id: u64, form: &MicrosLimit) -> bool {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         all.iter()
-            .any(|limit| limit.stem.id == id && limit.form == *form)
+            .any(|limit| limit.key_prefix.id == id && limit.form == *form)
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<RegisteredLimit>> {
@@ -162,7 +164,7 @@ impl Limits {
             .clone()
     }
 
-    /// Changes a limit; whether what is held of it on lease is of no use any more.
+    /// Changes a limit. Returns whether its leases are of no use any more.
     pub(crate) fn change(
         &self,
         handle: &LimitHandle,
@@ -176,7 +178,7 @@ impl Limits {
         let mut name = changed.name.clone();
         change(&mut changed, &mut name);
         changed.name = name;
-        changed.settle(handle.number(), &self.prefix);
+        changed.refresh(handle.number(), &self.prefix);
         let is_other = match (&known.lease, &changed.lease) {
             (Some(before), Some(after)) => !Arc::ptr_eq(before, after),
             (before, _) => before.is_some(),

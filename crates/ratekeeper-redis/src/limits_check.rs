@@ -1,4 +1,4 @@
-//! Whether all nodes of one prefix have the same limits: each writes a digest of its own with its
+//! Compares the limits of all nodes of one prefix: each node sends a digest of its own with its
 //! heartbeat.
 
 use sha2::{Digest, Sha256};
@@ -6,15 +6,16 @@ use std::fmt::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Nodes of the same prefix that have other limits than this one.
+/// Nodes of the same prefix whose limits differ from this node's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitsMismatch {
-    /// How many there are.
+    /// How many such nodes there are.
     pub nodes: u64,
-    /// For how long there have been any.
+    /// How long there have been any.
     pub lasts: Duration,
-    /// Whether it lasts longer than a change of the configuration may take to reach all nodes.
+    /// Whether this has lasted longer than
+    /// [`rollout_grace`](crate::RedisStoreBuilder::rollout_grace), so that it was logged.
     pub is_reported: bool,
 }
 
@@ -27,7 +28,7 @@ impl fmt::Display for LimitsMismatch {
         };
         write!(
             f,
-            "{nodes} had other limits than this one for {} s, so together they may admit what the loosest allows; run the \
+            "{nodes} had other limits than this one for {} s, so together they may allow what the loosest limit allows; run the \
              same configuration on all nodes, or set another `prefix` where it is meant to differ",
             self.lasts.as_secs()
         )
@@ -38,18 +39,19 @@ impl fmt::Display for LimitsMismatch {
 pub(crate) struct LimitsCheck {
     /// How long a change of the configuration may take to reach all nodes.
     grace: Duration,
-    state: Mutex<State>,
+    state: Mutex<LimitsState>,
 }
 
 #[derive(Default)]
-struct State {
-    /// None until the limits are known: then nothing is compared.
+struct LimitsState {
+    /// None until the limits are declared; until then nothing is compared.
     digest: Option<String>,
     difference: Option<Difference>,
-    /// Whether a difference was logged, and not yet that it is over.
+    /// Whether a difference was logged, and not yet its end.
     is_logged: bool,
 }
 
+/// A difference between the limits of this node and of others.
 struct Difference {
     since: Instant,
     nodes: u64,
@@ -67,7 +69,7 @@ impl Difference {
     }
 }
 
-/// What is to be logged.
+/// What to log.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Report {
     Differ(LimitsMismatch),
@@ -87,19 +89,19 @@ impl LimitsCheck {
         let digest = digest(limits.into_iter().collect());
         let mut state = self.lock();
         if state.digest.as_ref() != Some(&digest) {
-            // A change of its own: the others have the same time again to follow.
+            // This node's limits have changed: the others get the grace period again to follow.
             state.digest = Some(digest);
             state.difference = None;
         }
     }
 
-    /// What goes with the heartbeat; empty while the limits are not known.
+    /// The digest to send with the heartbeat; empty while the limits are not known.
     pub(crate) fn digest(&self) -> String {
         self.lock().digest.clone().unwrap_or_default()
     }
 
-    /// A heartbeat that was sent with `digest` found so many nodes with another one.
-    pub(crate) fn seen(&self, digest: &str, nodes: u64, now: Instant) -> Option<Report> {
+    /// Records that a heartbeat sent with `digest` found `nodes` nodes with another one.
+    pub(crate) fn record(&self, digest: &str, nodes: u64, now: Instant) -> Option<Report> {
         let mut state = self.lock();
         if state.digest.as_deref() != Some(digest) {
             return None;
@@ -130,13 +132,13 @@ impl LimitsCheck {
             .map(|difference| difference.at(now))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LimitsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The same for the same limits, whatever their order. Two sets of limits in one fleet are few: 64
-/// bits tell them apart.
+/// A digest that does not depend on the order of the limits. A fleet has few different sets of
+/// limits, so 64 bits tell them apart.
 fn digest(mut limits: Vec<String>) -> String {
     limits.sort_unstable();
     let mut hash = Sha256::new();
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_limits_does_not_matter_and_their_borders_do() {
+    fn the_order_of_limits_does_not_matter() {
         assert_eq!(digest(limits(&["a", "b"])), digest(limits(&["b", "a"])));
         assert_ne!(digest(limits(&["a", "b"])), digest(limits(&["ab"])));
         assert_ne!(digest(limits(&["a"])), digest(limits(&[])));
@@ -173,31 +175,32 @@ mod tests {
 
     #[test]
     fn a_difference_is_reported_once_after_the_grace_and_again_after_a_change() {
-        let (check, begin) = (LimitsCheck::new(GRACE), Instant::now());
+        let check = LimitsCheck::new(GRACE);
+        let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert_eq!(
-            check.seen("", 1, at(0)),
+            check.record("", 1, at(0)),
             None,
             "limits that are not known are not compared"
         );
         assert_eq!(check.other_limits(at(0)), None);
         check.set_limits(limits(&["a"]));
         let own = check.digest();
-        // A rolling change: it is there, and nothing is said of it.
-        assert_eq!(check.seen(&own, 2, at(1)), None);
-        assert_eq!(check.seen(&own, 1, at(60)), None);
+        // A rolling change: the difference is in the status, and nothing is logged.
+        assert_eq!(check.record(&own, 2, at(1)), None);
+        assert_eq!(check.record(&own, 1, at(60)), None);
         let other = check.other_limits(at(60)).unwrap();
         assert_eq!(
             (other.nodes, other.lasts.as_secs(), other.is_reported),
             (1, 59, false)
         );
-        assert_eq!(check.seen(&own, 0, at(60)), None);
+        assert_eq!(check.record(&own, 0, at(60)), None);
         assert_eq!(check.other_limits(at(60)), None);
-        // One that stays.
-        assert_eq!(check.seen(&own, 1, at(100)), None);
+        // A difference that lasts.
+        assert_eq!(check.record(&own, 1, at(100)), None);
         let lasts = GRACE;
         assert_eq!(
-            check.seen(&own, 3, at(160)),
+            check.record(&own, 3, at(160)),
             Some(Report::Differ(LimitsMismatch {
                 nodes: 3,
                 lasts,
@@ -205,34 +208,37 @@ mod tests {
             }))
         );
         for second in 161..300 {
-            assert_eq!(check.seen(&own, 2, at(second)), None, "it is logged once");
+            assert_eq!(check.record(&own, 2, at(second)), None, "it is logged once");
         }
         assert!(check.other_limits(at(300)).unwrap().is_reported);
-        // The same limits again are no change; others are.
+        // Declaring the same limits again is not a change; declaring others is.
         check.set_limits(limits(&["a"]));
         assert!(check.other_limits(at(300)).unwrap().is_reported);
         check.set_limits(limits(&["b"]));
         assert_eq!(check.other_limits(at(300)), None);
         assert_eq!(
-            check.seen(&own, 1, at(301)),
+            check.record(&own, 1, at(301)),
             None,
             "an answer to what was sent before"
         );
         let own = check.digest();
-        assert_eq!(check.seen(&own, 1, at(301)), None);
+        assert_eq!(check.record(&own, 1, at(301)), None);
         assert!(matches!(
-            check.seen(&own, 1, at(361)),
+            check.record(&own, 1, at(361)),
             Some(Report::Differ(_))
         ));
-        assert_eq!(check.seen(&own, 0, at(362)), Some(Report::Agree));
-        assert_eq!(check.seen(&own, 0, at(363)), None);
-        // A change of its own that ends the difference says so.
-        assert_eq!(check.seen(&own, 1, at(364)), None);
+        assert_eq!(check.record(&own, 0, at(362)), Some(Report::Agree));
+        assert_eq!(check.record(&own, 0, at(363)), None);
+        // A change of this node's limits that ends the difference is logged.
+        assert_eq!(check.record(&own, 1, at(364)), None);
         assert!(matches!(
-            check.seen(&own, 1, at(424)),
+            check.record(&own, 1, at(424)),
             Some(Report::Differ(_))
         ));
         check.set_limits(limits(&["c"]));
-        assert_eq!(check.seen(&check.digest(), 0, at(425)), Some(Report::Agree));
+        assert_eq!(
+            check.record(&check.digest(), 0, at(425)),
+            Some(Report::Agree)
+        );
     }
 }

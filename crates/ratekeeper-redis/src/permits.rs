@@ -1,4 +1,5 @@
-//! Permits that verdicts of this node hold: renewed while they do, given up when they are dropped.
+//! Concurrency permits that verdicts of this node hold: renewed while they do, released when they
+//! are dropped.
 
 use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment};
@@ -7,32 +8,32 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Of one node.
+/// The permits of one node.
 pub(crate) struct Permits {
     node: u64,
     next: AtomicU64,
-    held: Mutex<HeldPermits>,
-    /// Given up while the server was in trouble, so to be given up once more.
-    again: Mutex<Vec<Amendment>>,
+    permits: Mutex<PermitsByKey>,
+    /// Releases to send again, because the server failed when they were sent.
+    pending_releases: Mutex<Vec<Amendment>>,
 }
 
-/// Of so many it is remembered; more end by themselves.
-const MOST_AGAIN: usize = 4_096;
+/// Releases that are remembered; permits beyond that expire.
+const MAX_PENDING_RELEASES: usize = 4_096;
 
-/// By the key they are of.
-type HeldPermits = HashMap<Arc<[u8]>, (MicrosLimit, Vec<PermitName>), foldhash::fast::RandomState>;
+/// The permits, by their key.
+type PermitsByKey = HashMap<Arc<[u8]>, (MicrosLimit, Vec<PermitName>), foldhash::fast::RandomState>;
 
 impl Permits {
     pub(crate) fn new(node: u64) -> Self {
         Self {
             node,
             next: AtomicU64::new(0),
-            held: Mutex::default(),
-            again: Mutex::default(),
+            permits: Mutex::default(),
+            pending_releases: Mutex::default(),
         }
     }
 
-    /// A name nobody else gives: the node's, and a number.
+    /// A unique permit name: the node's number and a counter.
     pub(crate) fn name(&self) -> PermitName {
         let mut name = [0; 16];
         name[..8].copy_from_slice(&self.node.to_be_bytes());
@@ -40,16 +41,17 @@ impl Permits {
         name
     }
 
-    pub(crate) fn hold(&self, key: &Arc<[u8]>, limit: MicrosLimit, names: &[PermitName]) {
-        let mut held = self.lock();
-        held.entry(Arc::clone(key))
+    pub(crate) fn insert(&self, key: &Arc<[u8]>, limit: MicrosLimit, names: &[PermitName]) {
+        let mut permits = self.lock();
+        permits
+            .entry(Arc::clone(key))
             .or_insert_with(|| (limit, Vec::new()))
             .1
             .extend_from_slice(names);
     }
 
-    /// Forgets them; what tells the server so.
-    pub(crate) fn give_up(
+    /// Forgets the permits and returns the amendment that releases them.
+    pub(crate) fn release(
         &self,
         key: &Arc<[u8]>,
         limit: MicrosLimit,
@@ -59,62 +61,70 @@ impl Permits {
         Amendment {
             key: Arc::clone(key),
             limit,
-            what: Amend::Permits { live: 0, names },
+            what: Amend::RenewPermits { ttl: 0, names },
         }
     }
 
-    /// Renews them no more; what tells the server how long they live all the same, in microseconds.
-    pub(crate) fn let_go(
+    /// Stops renewing the permits and returns the amendment that keeps them for `ttl` microseconds.
+    pub(crate) fn detach(
         &self,
         key: &Arc<[u8]>,
         limit: MicrosLimit,
         names: Vec<PermitName>,
-        live: u64,
+        ttl: u64,
     ) -> Amendment {
         self.forget(key, &names);
         Amendment {
             key: Arc::clone(key),
             limit,
-            what: Amend::LetGo { live, names },
+            what: Amend::DetachPermits { ttl, names },
         }
     }
 
     fn forget(&self, key: &Arc<[u8]>, names: &[PermitName]) {
-        let mut held = self.lock();
-        if let Some((_, known)) = held.get_mut(key) {
+        let mut permits = self.lock();
+        if let Some((_, known)) = permits.get_mut(key) {
             known.retain(|name| !names.contains(name));
             if known.is_empty() {
-                held.remove(key);
+                permits.remove(key);
             }
         }
     }
 
-    /// Says this once more when the server is well: it may have been told before it had given them,
-    /// by a connection that was faster, or not have been told.
-    pub(crate) fn give_up_again(&self, amendment: Amendment) {
-        let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);
-        if again.len() < MOST_AGAIN {
-            again.push(amendment);
+    /// Sends the release again when the server is healthy: the first may have been lost, or may
+    /// have arrived on a faster connection before the permits were given.
+    pub(crate) fn release_later(&self, amendment: Amendment) {
+        let mut pending_releases = self
+            .pending_releases
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if pending_releases.len() < MAX_PENDING_RELEASES {
+            pending_releases.push(amendment);
         }
     }
 
-    /// What renews all that are held, and gives up what is not.
-    pub(crate) fn renewals(&self, live: u64) -> Vec<Amendment> {
+    /// The amendments that renew all held permits, and those that release the pending ones.
+    pub(crate) fn renewals(&self, ttl: u64) -> Vec<Amendment> {
         let renewal =
             |(key, (limit, names)): (&Arc<[u8]>, &(MicrosLimit, Vec<PermitName>))| Amendment {
                 key: Arc::clone(key),
                 limit: *limit,
-                what: Amend::Permits {
-                    live,
+                what: Amend::RenewPermits {
+                    ttl,
                     names: names.clone(),
                 },
             };
         let mut all: Vec<Amendment> = self.lock().iter().map(renewal).collect();
-        all.append(&mut self.again.lock().unwrap_or_else(PoisonError::into_inner));
+        all.append(
+            &mut self
+                .pending_releases
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         all
     }
 
-    fn lock(&self) -> MutexGuard<'_, HeldPermits> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PermitsByKey> {
+        self.permits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
-//! Probes: decisions that nobody asked for, which tell whether Redis decides, and in time.
+//! Probes: decisions made by the store itself, to find out whether Redis decides in time.
 //!
-//! A heartbeat tells less: it has more time, is another script, and goes over a connection of its
-//! own. So a server that failed decisions is well again only when it has made some.
+//! A heartbeat tells less: it has more time, runs another script, and uses another connection. So a
+//! server that failed decisions is healthy again only when it has made some.
 
 use crate::batched_connection::BatchHandle;
 use crate::health::Health;
@@ -12,20 +12,20 @@ use ratekeeper::{Mode, limit::MicrosLimit};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the first of them may take: a connection may have to be made for it.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// So many in a row must be made in time where the server has failed.
-const IN_A_ROW: u32 = 3;
-/// Of so many.
-const TRIES: u32 = 6;
+/// How long the first probe may take: it may have to open a connection.
+const FIRST_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Consecutive probes that must be answered in time after a failure.
+const RECOVERY_SUCCESSES: u32 = 3;
+/// Probes made to reach that.
+const MAX_ATTEMPTS: u32 = 6;
 
-/// The key that is asked about: of its own, and gone within milliseconds.
+/// The key that is probed. It expires within milliseconds.
 pub(crate) fn key(prefix: &str, number: u32) -> String {
     format!("{prefix}:probe:b:{{{number}}}")
 }
 
-/// A question like that of any caller. It is charged, since a server that cannot write decides
-/// nothing.
+/// A question like that of a caller. It is charged, because a server that cannot write cannot
+/// decide.
 pub(crate) fn questions(key: &str) -> Questions {
     let limit = MicrosLimit::Bucket {
         per_micro: 1,
@@ -33,88 +33,96 @@ pub(crate) fn questions(key: &str) -> Questions {
         capacity: 1_000_000,
         refundable: false,
     };
-    let (key, mode) = (Arc::from(key.as_bytes()), Mode::Enforce);
     Arc::new([Question {
-        key,
+        key: Arc::from(key.as_bytes()),
         limit,
         cost: 1,
         reserve: 0,
-        mode,
+        mode: Mode::Enforce,
         wait: None,
         permits: Vec::new(),
         lease: None,
     }])
 }
 
-/// Looks whether decisions are made on each of these connections within the time that callers give
-/// them, and notes it.
+/// Probes each connection with the timeout of callers, and records the outcome.
 pub(crate) async fn run(
     health: &Health,
-    doors: impl Iterator<Item = &BatchHandle>,
+    handles: impl Iterator<Item = &BatchHandle>,
     questions: &Questions,
     slot: u16,
     timeout: Duration,
 ) -> Result<(), StoreError> {
-    let is_well = health.is_well_itself();
-    let in_a_row = if is_well { 1 } else { IN_A_ROW };
-    for door in doors {
-        if let Err(trouble) = ask(door, questions, slot, timeout.min(PATIENCE), in_a_row).await {
-            health.broke(&trouble);
-            return Err(trouble);
+    let is_healthy = health.is_own_state_healthy();
+    let in_a_row = if is_healthy { 1 } else { RECOVERY_SUCCESSES };
+    for handle in handles {
+        if let Err(error) = ask(
+            handle,
+            questions,
+            slot,
+            timeout.min(FIRST_PROBE_TIMEOUT),
+            in_a_row,
+        )
+        .await
+        {
+            health.open_breaker(&error);
+            return Err(error);
         }
     }
-    if !is_well {
-        health.well_again();
+    if !is_healthy {
+        health.record_recovery();
     }
     Ok(())
 }
 
-/// A busy machine may miss some of them.
+/// Probes one connection. Some probes may time out, as on a busy machine.
 async fn ask(
-    door: &BatchHandle,
+    handle: &BatchHandle,
     questions: &Questions,
     slot: u16,
     timeout: Duration,
     in_a_row: u32,
 ) -> Result<(), StoreError> {
-    once(door, questions, slot, PATIENCE).await?;
-    amend(door, &questions[0], slot).await?;
-    let mut made = 0;
-    for tried in 1..=TRIES {
-        match once(door, questions, slot, timeout).await {
-            Ok(()) => made += 1,
-            Err(StoreError::TimedOut) if tried + in_a_row <= TRIES => made = 0,
-            Err(trouble) => return Err(trouble),
+    once(handle, questions, slot, FIRST_PROBE_TIMEOUT).await?;
+    amend(handle, &questions[0], slot).await?;
+    let mut successes = 0;
+    for attempt in 1..=MAX_ATTEMPTS {
+        match once(handle, questions, slot, timeout).await {
+            Ok(()) => successes += 1,
+            Err(StoreError::TimedOut) if attempt + in_a_row <= MAX_ATTEMPTS => successes = 0,
+            Err(error) => return Err(error),
         }
-        if made == in_a_row {
+        if successes == in_a_row {
             break;
         }
     }
     Ok(())
 }
 
-/// An amendment that changes nothing. Without the right to run that script refunds are lost. And
-/// once the server knows it, a refund is never sent a second time, with its text, behind decisions
-/// that were queued after it.
-async fn amend(door: &BatchHandle, question: &Question, slot: u16) -> Result<(), StoreError> {
+/// Sends an amendment that changes nothing. A user without the right to run that script would lose
+/// refunds. And once the server has loaded the script, a refund never has to be sent again, with
+/// the script's text, behind decisions that were queued after it.
+async fn amend(handle: &BatchHandle, question: &Question, slot: u16) -> Result<(), StoreError> {
     let amendment = Amendment {
         key: Arc::clone(&question.key),
         limit: question.limit,
         what: Amend::ChargeMore(0),
     };
-    door.probe_amendment(amendment, slot, PATIENCE)?
+    handle
+        .probe_amendment(amendment, slot, FIRST_PROBE_TIMEOUT)?
         .await
         .unwrap_or(Err(StoreError::Broken))
         .map(drop)
 }
 
 async fn once(
-    door: &BatchHandle,
+    handle: &BatchHandle,
     questions: &Questions,
     slot: u16,
     timeout: Duration,
 ) -> Result<(), StoreError> {
-    door.probe(Arc::clone(questions), slot, timeout)?
+    handle
+        .probe(Arc::clone(questions), slot, timeout)?
         .await
         .unwrap_or(Err(StoreError::Broken))
         .map(drop)

@@ -1,8 +1,8 @@
-//! Random bytes for secrets, and for numbers that must be unique in a fleet.
+//! Random bytes, for secrets and for numbers that must be unique in a fleet.
 
-/// Bytes from the random source of the operating system. Not from `fastrand`, whose seed is 64 bits
-/// of a clock and a thread number, and not from std's `RandomState`, which promises no more than
-/// different hashes.
+/// Random bytes from the operating system. Not from `fastrand`, whose seed is 64 bits of a clock
+/// and a thread number, and not from std's `RandomState`, which promises no more than different
+/// hashes.
 ///
 /// # Panics
 /// If the operating system has no random source.

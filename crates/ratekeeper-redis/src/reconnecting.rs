@@ -1,4 +1,4 @@
-//! One connection to the server: made when it is needed, given up when it is of no use.
+//! A connection that is opened when it is needed and replaced when it fails.
 
 use crate::connection::{Connection, Endpoint, Reply};
 use crate::script::{Call, Script};
@@ -9,47 +9,49 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Where the server is, and how to get there.
+/// A server's location, and how to connect to it.
 pub(crate) struct Server {
-    pub(crate) at: At,
+    pub(crate) location: ServerLocation,
     pub(crate) connect_timeout: Duration,
-    /// Which of several it is, for whoever reads what is wrong with it.
+    /// The server's address, for error messages in a Cluster.
     pub(crate) name: Option<String>,
 }
 
-pub(crate) enum At {
-    One(Endpoint),
-    /// The one that they name when a connection is made.
-    Named(Sentinels),
+/// Where to connect to.
+pub(crate) enum ServerLocation {
+    Fixed(Endpoint),
+    /// The primary that these sentinels name when a connection is made.
+    Sentinels(Sentinels),
 }
 
 impl Server {
-    /// A new connection.
+    /// Opens a connection.
     async fn connect(&self) -> Result<Connection, StoreError> {
-        match &self.at {
-            At::One(endpoint) => endpoint
+        match &self.location {
+            ServerLocation::Fixed(endpoint) => endpoint
                 .connect(self.connect_timeout)
                 .await
-                .map_err(|trouble| match (trouble, &self.name) {
+                .map_err(|error| match (error, &self.name) {
                     (StoreError::Unreachable(why), Some(name)) => {
                         StoreError::Unreachable(format!("{name}: {why}"))
                     }
-                    (trouble, _) => trouble,
+                    (error, _) => error,
                 }),
-            At::Named(sentinels) => sentinels.connect(self.connect_timeout).await,
+            ServerLocation::Sentinels(sentinels) => sentinels.connect(self.connect_timeout).await,
         }
     }
 
-    /// Whether connections lead to who is no primary any more, though it may think that it is.
-    pub(crate) async fn is_another(&self) -> bool {
-        match &self.at {
-            At::One(_) => false,
-            At::Named(sentinels) => sentinels.name_another().await,
+    /// Whether connections lead to a server that is no longer the primary, though it may think so
+    /// itself.
+    pub(crate) async fn has_new_primary(&self) -> bool {
+        match &self.location {
+            ServerLocation::Fixed(_) => false,
+            ServerLocation::Sentinels(sentinels) => sentinels.name_new_primary().await,
         }
     }
 }
 
-/// A connection that is made again when it breaks.
+/// A connection that reconnects when it breaks.
 pub(crate) struct ReconnectingConnection {
     server: Arc<Server>,
     slot: Arc<ConnectionSlot>,
@@ -57,17 +59,17 @@ pub(crate) struct ReconnectingConnection {
 
 #[derive(Default)]
 struct ConnectionSlot {
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     changed: Notify,
 }
 
 #[derive(Default)]
-enum State {
+enum ConnectionState {
     #[default]
     None,
-    /// Somebody makes one, and goes on doing so if who asked first gives up.
+    /// A task is connecting. It goes on if the caller that started it gives up.
     Connecting,
-    /// Why there is none, for those who waited for it.
+    /// The last attempt failed; for callers that waited for it.
     Failed(StoreError),
     Connected(Connection),
 }
@@ -80,11 +82,11 @@ impl ReconnectingConnection {
         }
     }
 
-    /// Gives up the connection.
-    pub(crate) fn cut(&self) {
+    /// Closes the connection; the next command opens another.
+    pub(crate) fn disconnect(&self) {
         let mut state = self.slot.lock();
-        if matches!(*state, State::Connected(_)) {
-            *state = State::None;
+        if matches!(*state, ConnectionState::Connected(_)) {
+            *state = ConnectionState::None;
         }
     }
 
@@ -95,24 +97,25 @@ impl ReconnectingConnection {
             {
                 let mut state = self.slot.lock();
                 match std::mem::take(&mut *state) {
-                    State::Connected(connection) => {
-                        *state = State::Connected(connection.clone());
+                    ConnectionState::Connected(connection) => {
+                        *state = ConnectionState::Connected(connection.clone());
                         return Ok(connection);
                     }
-                    State::Failed(trouble) if has_waited => {
-                        *state = State::Failed(trouble.clone());
-                        return Err(trouble);
+                    ConnectionState::Failed(error) if has_waited => {
+                        *state = ConnectionState::Failed(error.clone());
+                        return Err(error);
                     }
-                    State::Connecting => *state = State::Connecting,
-                    // Who comes later tries again: what failed then may not fail now.
-                    State::None | State::Failed(_) => {
-                        *state = State::Connecting;
-                        let (server, slot) = (Arc::clone(&self.server), Arc::clone(&self.slot));
+                    ConnectionState::Connecting => *state = ConnectionState::Connecting,
+                    // A later caller tries again: what failed then may work now.
+                    ConnectionState::None | ConnectionState::Failed(_) => {
+                        *state = ConnectionState::Connecting;
+                        let server = Arc::clone(&self.server);
+                        let slot = Arc::clone(&self.slot);
                         tokio::spawn(async move {
                             let made = server.connect().await;
                             *slot.lock() = match made {
-                                Ok(connection) => State::Connected(connection),
-                                Err(trouble) => State::Failed(trouble),
+                                Ok(connection) => ConnectionState::Connected(connection),
+                                Err(error) => ConnectionState::Failed(error),
                             };
                             slot.changed.notify_waiters();
                         });
@@ -124,45 +127,46 @@ impl ReconnectingConnection {
         }
     }
 
-    /// Runs scripts, all in one piece; what came of each.
+    /// Runs scripts in one pipeline; the outcome of each.
     pub(crate) async fn run(&self, calls: &[ScriptRequest<'_>], time: Option<u64>) -> Vec<Reply> {
         let mut results: Vec<Reply> = calls.iter().map(|_| Err(StoreError::Broken)).collect();
-        let mut left: Vec<usize> = (0..calls.len()).collect();
+        let mut pending: Vec<usize> = (0..calls.len()).collect();
         for last in [false, true] {
             let mut connection = match self.connection().await {
                 Ok(connection) => connection,
-                Err(trouble) => {
-                    left.iter()
-                        .for_each(|at| results[*at] = Err(trouble.clone()));
+                Err(error) => {
+                    pending
+                        .iter()
+                        .for_each(|at| results[*at] = Err(error.clone()));
                     break;
                 }
             };
-            let Err(trouble) = run_on(&mut connection, calls, time, &mut left, &mut results).await
+            let Err(error) = run_on(&mut connection, calls, time, &mut pending, &mut results).await
             else {
                 break;
             };
-            for at in &left {
-                results[*at] = Err(trouble.clone());
+            for at in &pending {
+                results[*at] = Err(error.clone());
             }
-            if last || !matches!(trouble, StoreError::Unreachable(_)) {
+            if last || !matches!(error, StoreError::Unreachable(_)) {
                 break;
             }
-            self.cut();
-            left.retain(|at| calls[*at].again);
-            if left.is_empty() {
+            self.disconnect();
+            pending.retain(|at| calls[*at].may_resend);
+            if pending.is_empty() {
                 break;
             }
         }
         if results
             .iter()
-            .any(|result| result.as_ref().is_err_and(StoreError::ends_the_connection))
+            .any(|result| result.as_ref().is_err_and(StoreError::needs_new_connection))
         {
-            self.cut();
+            self.disconnect();
         }
         results
     }
 
-    /// Sends one command, whose reply is no longer than that.
+    /// Sends one command and returns its reply, which may have up to `max_reply` bytes.
     pub(crate) async fn send(
         &self,
         command: &redis::Cmd,
@@ -178,29 +182,29 @@ impl ReconnectingConnection {
         } else {
             connection.send(command, max_reply).await
         };
-        if sent.as_ref().is_err_and(StoreError::ends_the_connection) {
-            self.cut();
+        if sent.as_ref().is_err_and(StoreError::needs_new_connection) {
+            self.disconnect();
         }
         sent
     }
 }
 
-/// A script to be run.
+/// A call of a script.
 pub(crate) struct ScriptRequest<'a> {
     pub(crate) call: Call,
     pub(crate) script: &'a Script,
-    /// Whether it may be sent a second time where nobody knows whether the first arrived.
-    pub(crate) again: bool,
-    /// Whether the server is to answer for keys that it is only about to get.
+    /// Whether it may be sent again when it is not known whether the first arrived.
+    pub(crate) may_resend: bool,
+    /// Whether to send `ASKING` first: the server is still importing the slot of the keys.
     pub(crate) asking: bool,
 }
 
-/// Runs those that are `left`, which becomes those that were not answered.
+/// Runs the calls in `pending`, which then holds those that were not answered.
 async fn run_on(
     connection: &mut Connection,
     calls: &[ScriptRequest<'_>],
     time: Option<u64>,
-    left: &mut Vec<usize>,
+    pending: &mut Vec<usize>,
     results: &mut [Reply],
 ) -> Result<(), StoreError> {
     let max_reply = calls
@@ -208,19 +212,19 @@ async fn run_on(
         .map(|sent| sent.call.max_reply())
         .max()
         .unwrap_or(0);
-    // By their hashes; if the server does not know those, the first of each by its text, which is
-    // long; then all.
+    // First by hash. If the server does not know a script, send its long text once and the other
+    // calls of it by hash; then all by text.
     for attempt in 0..3 {
-        let by_text = |place: usize, at: usize| match attempt {
+        let by_text = |position: usize, at: usize| match attempt {
             0 => false,
-            1 => !left[..place]
+            1 => !pending[..position]
                 .iter()
                 .any(|earlier| std::ptr::eq(calls[*earlier].script, calls[at].script)),
             _ => true,
         };
-        let command = |(place, at): (usize, &usize)| {
+        let command = |(position, at): (usize, &usize)| {
             let ScriptRequest { call, script, .. } = &calls[*at];
-            if by_text(place, *at) {
+            if by_text(position, *at) {
                 call.by_text(script, time)
             } else {
                 call.by_hash(script, time)
@@ -233,21 +237,21 @@ async fn run_on(
             }
             results[at] = answer;
         };
-        match &left[..] {
+        match &pending[..] {
             [] => return Ok(()),
             [at] if !calls[*at].asking => {
-                note(*at, connection.ask(&command((0, at)), max_reply).await?)
+                note(*at, connection.ask(&command((0, at)), max_reply).await?);
             }
-            several => {
-                let mut pipeline = Pipeline::with_capacity(several.len());
-                for (place, at) in several.iter().enumerate() {
+            indices => {
+                let mut pipeline = Pipeline::with_capacity(indices.len());
+                for (position, at) in indices.iter().enumerate() {
                     if calls[*at].asking {
                         pipeline.cmd("ASKING");
                     }
-                    pipeline.add_command(command((place, at)));
+                    pipeline.add_command(command((position, at)));
                 }
                 let mut answers = connection.ask_all(&pipeline, max_reply).await?.into_iter();
-                for at in several {
+                for at in indices {
                     if calls[*at].asking {
                         answers.next();
                     }
@@ -255,19 +259,19 @@ async fn run_on(
                         *at,
                         answers
                             .next()
-                            .ok_or_else(|| StoreError::Protocol("too few answers".to_owned()))?,
+                            .ok_or_else(|| StoreError::Protocol("too few replies".to_owned()))?,
                     );
                 }
             }
         }
-        *left = unknown;
+        *pending = unknown;
     }
-    left.clear();
+    pending.clear();
     Ok(())
 }
 
 impl ConnectionSlot {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,9 +1,9 @@
-//! The size of replies: a stream that ends before it hands on a reply longer than what was asked
-//! can need.
+//! Limits on the size of replies: a stream that fails before it passes on a reply longer than the
+//! command can need.
 //!
-//! The parser of the client keeps whatever a server sends until a reply is complete. So its length
-//! is counted before that, by the same framing: a server gone wrong, or something that is not
-//! Redis, cannot make this process take memory.
+//! The client's parser buffers whatever a server sends until a reply is complete. So the length is
+//! counted before that, with the same framing: a faulty server, or something that is not Redis,
+//! cannot make this process allocate memory.
 
 use std::io;
 use std::pin::Pin;
@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A reply to what is not a script: a number, a short text or an error.
-pub(crate) const SHORT: usize = 64 * 1024;
-/// A reply that lists what there is: slots and nodes of a Cluster, the limits of another node.
-pub(crate) const LIST: usize = 4 * 1024 * 1024;
-/// A reply with all notices of the board.
-pub(crate) const BOARD: usize = 16 * 1024 * 1024;
+/// For commands that are not scripts: a number, a short text or an error.
+pub(crate) const MAX_SHORT_REPLY: usize = 64 * 1024;
+/// For lists: slots and nodes of a Cluster, the output of `INFO`.
+pub(crate) const MAX_LIST_REPLY: usize = 4 * 1024 * 1024;
+/// For all notices of the board.
+pub(crate) const MAX_BOARD_REPLY: usize = 16 * 1024 * 1024;
 
-/// A value takes so many bytes of a long reply on average, at least. In memory it takes more than
-/// on the wire.
+/// The least average size of a value in a long reply. A value takes more in memory than on the
+/// wire, so the number of values is limited too.
 const BYTES_PER_VALUE: usize = 8;
 
-/// The longest reply that a connection takes, and whether one was longer.
+/// The longest reply that a connection accepts, and whether one was longer.
 #[derive(Debug)]
 pub(crate) struct ReplyLimit {
     max_bytes: AtomicUsize,
@@ -33,22 +33,22 @@ pub(crate) struct ReplyLimit {
 impl Default for ReplyLimit {
     fn default() -> Self {
         Self {
-            max_bytes: AtomicUsize::new(SHORT),
+            max_bytes: AtomicUsize::new(MAX_SHORT_REPLY),
             is_exceeded: AtomicBool::new(false),
         }
     }
 }
 
 impl ReplyLimit {
-    /// Takes replies of so many bytes from now on. It never takes less again: what was asked before
-    /// may be answered yet.
+    /// Accepts replies of this many bytes from now on. The limit is never lowered: earlier commands
+    /// may not be answered yet.
     pub(crate) fn at_least(&self, bytes: usize) {
         if self.max_bytes.load(Relaxed) < bytes {
             self.max_bytes.fetch_max(bytes, Relaxed);
         }
     }
 
-    /// How many bytes were allowed, if a reply was longer.
+    /// The limit in bytes, if a reply exceeded it.
     pub(crate) fn exceeded(&self) -> Option<usize> {
         self.is_exceeded
             .load(Relaxed)
@@ -56,21 +56,21 @@ impl ReplyLimit {
     }
 }
 
-/// Where in a reply the next byte is.
+/// The parser's position in a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ParsePosition {
-    /// The first byte of a value, which says what it is.
+    /// At the first byte of a value, which gives its type.
     Kind,
-    /// A line with a number: how long a text is, or how many values follow.
+    /// In a line with a length: the bytes of a text, or the number of values that follow.
     Length {
         kind: Kind,
         number: usize,
         is_negative: bool,
-        ends: bool,
+        saw_cr: bool,
     },
-    /// A line. `ends`: its last byte so far begins the end of it.
-    Line { ends: bool },
-    /// Bytes that were announced, with the end of their line.
+    /// In a line. `saw_cr`: its last byte so far was a carriage return.
+    Line { saw_cr: bool },
+    /// In a text with this many bytes left, its line end included.
     Bytes(usize),
 }
 
@@ -78,25 +78,25 @@ enum ParsePosition {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Bytes { may_be_none: bool },
-    Values { each: usize, more: usize },
+    Values { each: usize, extra: usize },
 }
 
-/// The framing of replies (RESP 2 and 3), as far as it tells how long they are.
+/// The framing of replies (RESP 2 and 3), as far as their length depends on it.
 #[derive(Debug)]
-struct Frames {
+struct ReplyFraming {
     at: ParsePosition,
-    /// Bytes and values of the reply that is being read.
+    /// Bytes and values of the current reply.
     bytes: usize,
     values: usize,
-    /// Values that are missing until it is complete.
+    /// Values missing until the reply is complete.
     missing: usize,
 }
 
-/// A reply that is longer than allowed.
+/// The error of a reply that is longer than allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct ReplyTooLong;
 
-impl Default for Frames {
+impl Default for ReplyFraming {
     fn default() -> Self {
         Self {
             at: ParsePosition::Kind,
@@ -107,7 +107,7 @@ impl Default for Frames {
     }
 }
 
-impl Frames {
+impl ReplyFraming {
     fn read(&mut self, mut read: &[u8], max_bytes: usize) -> Result<(), ReplyTooLong> {
         while let Some(first) = read.first().copied() {
             let used = match self.at {
@@ -119,7 +119,7 @@ impl Frames {
                     kind,
                     number,
                     is_negative,
-                    ends,
+                    saw_cr,
                 } => {
                     let number = match first {
                         b'0'..=b'9' => number
@@ -128,8 +128,8 @@ impl Frames {
                         _ => number,
                     };
                     let is_negative = is_negative || first == b'-';
-                    if ends && first == b'\n' {
-                        self.announced(
+                    if saw_cr && first == b'\n' {
+                        self.start_body(
                             kind,
                             if is_negative { 0 } else { number },
                             is_negative,
@@ -140,19 +140,19 @@ impl Frames {
                             kind,
                             number,
                             is_negative,
-                            ends: first == b'\r',
+                            saw_cr: first == b'\r',
                         };
                     }
                     1
                 }
-                ParsePosition::Line { ends: true } if first == b'\n' => {
+                ParsePosition::Line { saw_cr: true } if first == b'\n' => {
                     self.complete();
                     1
                 }
                 ParsePosition::Line { .. } => {
                     let end = read.iter().position(|byte| *byte == b'\r');
                     self.at = ParsePosition::Line {
-                        ends: end.is_some(),
+                        saw_cr: end.is_some(),
                     };
                     end.map_or(read.len(), |end| end + 1)
                 }
@@ -178,8 +178,8 @@ impl Frames {
         Ok(())
     }
 
-    /// A length was read to its end.
-    fn announced(
+    /// The length of a text or list was read.
+    fn start_body(
         &mut self,
         kind: Kind,
         number: usize,
@@ -188,11 +188,11 @@ impl Frames {
     ) -> Result<(), ReplyTooLong> {
         match kind {
             Kind::Bytes { may_be_none: true } if is_none => self.complete(),
-            // What is less than nothing the client takes for more than there can be.
+            // The client reads a negative length as a huge one.
             Kind::Bytes { .. } if is_none || number > max_bytes => return Err(ReplyTooLong),
             Kind::Bytes { .. } => self.at = ParsePosition::Bytes(number + 2),
-            Kind::Values { each, more } => {
-                let values = number.saturating_mul(each).saturating_add(more);
+            Kind::Values { each, extra } => {
+                let values = number.saturating_mul(each).saturating_add(extra);
                 self.values = self.values.saturating_add(values);
                 if self.values > (max_bytes / BYTES_PER_VALUE).max(64) {
                     return Err(ReplyTooLong);
@@ -217,24 +217,24 @@ impl ParsePosition {
             kind,
             number: 0,
             is_negative: false,
-            ends: false,
+            saw_cr: false,
         };
         match kind {
             b'$' => length(Kind::Bytes { may_be_none: true }),
             b'!' | b'=' => length(Kind::Bytes { may_be_none: false }),
-            b'*' | b'~' | b'>' => length(Kind::Values { each: 1, more: 0 }),
-            b'%' => length(Kind::Values { each: 2, more: 0 }),
-            // Attributes stand in front of the value they are about.
-            b'|' => length(Kind::Values { each: 2, more: 1 }),
-            _ => Self::Line { ends: false },
+            b'*' | b'~' | b'>' => length(Kind::Values { each: 1, extra: 0 }),
+            b'%' => length(Kind::Values { each: 2, extra: 0 }),
+            // Attributes precede the value they belong to.
+            b'|' => length(Kind::Values { each: 2, extra: 1 }),
+            _ => Self::Line { saw_cr: false },
         }
     }
 }
 
-/// A connection whose replies are measured as they are read.
+/// A stream whose replies are measured as they are read.
 pub(crate) struct BoundedReplies<S> {
     stream: S,
-    frames: Frames,
+    framing: ReplyFraming,
     limit: Arc<ReplyLimit>,
 }
 
@@ -242,7 +242,7 @@ impl<S> BoundedReplies<S> {
     pub(crate) fn new(stream: S, limit: Arc<ReplyLimit>) -> Self {
         Self {
             stream,
-            frames: Frames::default(),
+            framing: ReplyFraming::default(),
             limit,
         }
     }
@@ -257,18 +257,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for BoundedReplies<S> {
         let before = buffer.filled().len();
         let Self {
             stream,
-            frames,
+            framing,
             limit,
         } = &mut *self;
         let read = Pin::new(stream).poll_read(cx, buffer);
         if matches!(read, Poll::Ready(Ok(())))
-            && frames
+            && framing
                 .read(&buffer.filled()[before..], limit.max_bytes.load(Relaxed))
                 .is_err()
         {
             limit.is_exceeded.store(true, Relaxed);
             buffer.set_filled(before);
-            // A kind of error by which the client gives the connection up.
+            // The client closes the connection on this kind of error.
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
         read
@@ -297,17 +297,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedReplies<S> {
 mod tests {
     use super::*;
 
-    /// Reads it in pieces of every size; whether all of it is allowed, and where the framing stands
-    /// then.
+    /// Reads the bytes in chunks of every size; the final position and bytes of the open reply, or
+    /// the error.
     fn read(bytes: &[u8], max_bytes: usize) -> Result<(ParsePosition, usize), ReplyTooLong> {
-        let in_pieces = |size: usize| {
-            let mut frames = Frames::default();
+        let in_chunks = |size: usize| {
+            let mut framing = ReplyFraming::default();
             bytes
                 .chunks(size)
-                .try_for_each(|piece| frames.read(piece, max_bytes))?;
-            Ok((frames.at, frames.bytes))
+                .try_for_each(|chunk| framing.read(chunk, max_bytes))?;
+            Ok((framing.at, framing.bytes))
         };
-        let results: Vec<_> = (1..=bytes.len()).map(in_pieces).collect();
+        let results: Vec<_> = (1..=bytes.len()).map(in_chunks).collect();
         assert!(
             results.windows(2).all(|two| two[0] == two[1]),
             "{results:?}"
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_reply_ends_where_it_does() {
+    fn the_end_of_every_kind_of_reply_is_found() {
         let replies: [&[u8]; 20] = [
             b"+OK\r\n",
             b"+a\nb\rc\r\r\n",
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_found_before_it_is_there() {
+    fn a_reply_that_is_too_long_is_found_early() {
         for reply in [
             &b"*100000\r\n"[..],
             b"*18446744073709551616\r\n",
@@ -372,7 +372,7 @@ mod tests {
                 String::from_utf8_lossy(reply)
             );
         }
-        // And what never ends, when it is that long.
+        // A reply that never ends is cut off at the limit.
         let line = [&b"-ERR "[..], &[b'x'; 996]].concat();
         assert_eq!(read(&line, 1_000), Err(ReplyTooLong));
         assert!(read(&line[..1_000], 1_000).is_ok());

@@ -1,10 +1,10 @@
-//! One request: its asks as questions to the script, and the figures that come back as a verdict.
+//! One request: converts its asks to questions for the script, and the results to a verdict.
 
 use crate::key::Secret;
 use crate::limits::RegisteredLimit;
 use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment, Refund};
-use crate::script::decide::{BucketInfo, ColdState, FEW, Question, Questions};
+use crate::script::decide::{FEW, Question, QuestionResult, Questions, RefundHistory};
 use ratekeeper::{
     Ask, Decision, Mode, Outcome, Verdict, limit::MicrosLimit, limit::WindowCounter,
     store::AskResult, store::Source,
@@ -12,30 +12,31 @@ use ratekeeper::{
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// As many permits as one ask may take.
-const MOST_PERMITS: u64 = 4_096;
+/// Permits that one ask may take.
+const MAX_PERMITS: u64 = 4_096;
 
-/// What becomes of one ask.
+/// How one ask is decided.
 #[derive(Clone, Copy)]
 enum AskPlan {
-    /// It is part of this question.
-    Asked(usize),
-    /// Nobody needs to be asked: it passes, or it never does.
+    /// By the result of this question.
+    Question(usize),
+    /// Without asking Redis: it is always allowed, or never.
     Known(Decision),
 }
 
-/// The asks of one request, ready to be sent.
+/// The asks of one request, as questions to Redis.
 pub(crate) struct Request {
     pub(crate) questions: Questions,
-    /// What the class of each question may not touch.
+    /// The reserve of each question: what its class may not use.
     reserves: SmallVec<[u64; FEW]>,
-    places: SmallVec<[AskPlan; FEW]>,
-    /// Whether it never passes, so that nothing is charged: the others only tell how they stand.
-    hopeless: bool,
+    plans: SmallVec<[AskPlan; FEW]>,
+    /// Whether the request can never be allowed, so that nothing is charged and the other limits
+    /// only report their state.
+    is_impossible: bool,
 }
 
 impl Request {
-    /// `limits` are those of the asks, in their order; none where a limit is not of this store.
+    /// `limits` are those of the asks, in order; none for a limit of another store.
     pub(crate) fn new(
         asks: &[Ask<'_>],
         limits: &[Option<Arc<RegisteredLimit>>],
@@ -43,28 +44,28 @@ impl Request {
         mut permit: impl FnMut() -> PermitName,
     ) -> Self {
         let mut questions: SmallVec<[Question; FEW]> = SmallVec::new();
-        let mut places = SmallVec::new();
-        let mut hopeless = false;
+        let mut plans = SmallVec::new();
+        let mut is_impossible = false;
         for (ask, limit) in asks.iter().zip(limits) {
-            let place = match limit {
+            let plan = match limit {
                 Some(limit) if limit.form == MicrosLimit::Unlimited => {
                     AskPlan::Known(MicrosLimit::Unlimited.bucket_decision(Outcome::Allowed, 0, 0))
                 }
-                Some(limit) => AskPlan::Asked(add(&mut questions, ask, limit, secret)),
+                Some(limit) => AskPlan::Question(add_question(&mut questions, ask, limit, secret)),
                 None => AskPlan::Known(MicrosLimit::no_capacity()),
             };
-            hopeless |= limit.is_none();
-            places.push(place);
+            is_impossible |= limit.is_none();
+            plans.push(plan);
         }
         let reserves = questions.iter().map(|question| question.reserve).collect();
-        hopeless |= questions
+        is_impossible |= questions
             .iter()
-            .any(|question| question.mode != Mode::Shadow && question.is_vain());
+            .any(|question| question.mode != Mode::Shadow && question.never_fits());
         for question in &mut questions {
-            if question.is_vain() {
+            if question.never_fits() {
                 (question.cost, question.reserve) = (0, 0);
             }
-            if hopeless {
+            if is_impossible {
                 question.mode = Mode::Peek;
             }
             if question.mode != Mode::Peek {
@@ -74,37 +75,38 @@ impl Request {
         Self {
             questions: questions.into_iter().collect(),
             reserves,
-            places,
-            hopeless,
+            plans,
+            is_impossible,
         }
     }
 
-    /// The verdict, and what it is settled by.
+    /// The verdict, and the receipts to settle it by.
     pub(crate) fn verdict(
         &self,
         asks: &[Ask<'_>],
-        figures: &[BucketInfo],
+        results: &[QuestionResult],
     ) -> (Verdict, SmallVec<[Option<Receipt>; FEW]>) {
         let decides = |question: &Question| question.mode != Mode::Shadow;
-        let charged = !self.hopeless
+        let charged = !self.is_impossible
             && self
                 .questions
                 .iter()
-                .zip(figures)
-                .all(|(asked, told)| told.fits || !decides(asked));
+                .zip(results)
+                .all(|(question, result)| result.fits || !decides(question));
         let mut verdict = Verdict::new(Source::Redis);
         let mut receipts = SmallVec::new();
-        // What the asks of each question so far have charged.
+        // What earlier asks of each question have charged.
         let mut earlier: SmallVec<[u64; FEW]> = self.questions.iter().map(|_| 0).collect();
-        for (ask, place) in asks.iter().zip(&self.places) {
-            let (decision, receipt) = match *place {
+        for (ask, plan) in asks.iter().zip(&self.plans) {
+            let (decision, receipt) = match *plan {
                 AskPlan::Known(decision) => (decision, None),
-                AskPlan::Asked(at) => {
-                    let (question, figures) = (&self.questions[at], &figures[at]);
-                    let takes = charged && figures.fits && question.mode != Mode::Peek;
-                    let decision = told(question, self.reserves[at], figures, takes);
+                AskPlan::Question(at) => {
+                    let question = &self.questions[at];
+                    let result = &results[at];
+                    let takes = charged && result.fits && question.mode != Mode::Peek;
+                    let decision = to_decision(question, self.reserves[at], result, takes);
                     let receipt = (takes && ask.cost > 0 && decision.is_allowed())
-                        .then(|| Receipt::new(question, ask, figures, earlier[at]))
+                        .then(|| Receipt::new(question, ask, result, earlier[at]))
                         .flatten();
                     earlier[at] = earlier[at].saturating_add(ask.cost);
                     (decision, receipt)
@@ -117,33 +119,33 @@ impl Request {
     }
 }
 
-/// The question that an ask is part of: one a key and mode, their costs add.
-fn add(
+/// Adds an ask to the question of its key and mode, or adds that question. Costs of one question
+/// add up.
+fn add_question(
     questions: &mut SmallVec<[Question; FEW]>,
     ask: &Ask<'_>,
     limit: &RegisteredLimit,
     secret: &Secret,
 ) -> usize {
-    let key = secret.name(&limit.stem, ask.key);
+    let key = secret.name(&limit.key_prefix, ask.key);
     let wait = ask
         .max_wait
         .map(|wait| u64::try_from(wait.as_micros()).unwrap_or(u64::MAX));
     let same = |known: &Question| known.key == key && known.mode == ask.mode;
     if let Some(at) = questions.iter().position(same) {
         let known = &mut questions[at];
-        // What cannot be counted never fits.
+        // A cost beyond `u64` never fits.
         known.cost = known.cost.saturating_add(ask.cost);
         known.reserve = known.reserve.max(ask.reserve);
         known.wait = known.wait.min(wait);
         return at;
     }
-    let (cost, reserve, mode) = (ask.cost, ask.reserve, ask.mode);
     questions.push(Question {
         key,
         limit: limit.form,
-        cost,
-        reserve,
-        mode,
+        cost: ask.cost,
+        reserve: ask.reserve,
+        mode: ask.mode,
         wait,
         permits: Vec::new(),
         lease: None,
@@ -152,10 +154,10 @@ fn add(
 }
 
 impl Question {
-    /// Whether it never passes, whatever the state: nothing is left for its class, or it is for too
-    /// many permits.
-    fn is_vain(&self) -> bool {
-        self.limit.with_reserve(self.reserve).is_none() || self.permits_wanted() > MOST_PERMITS
+    /// Whether the question can never be allowed: its class has no capacity left, or it asks for
+    /// too many permits.
+    fn never_fits(&self) -> bool {
+        self.limit.with_reserve(self.reserve).is_none() || self.permits_wanted() > MAX_PERMITS
     }
 
     fn permits_wanted(&self) -> u64 {
@@ -166,12 +168,18 @@ impl Question {
     }
 }
 
-/// What a caller is told. `takes`: it was charged, so that the figures are those of after it.
-fn told(question: &Question, reserve: u64, figures: &BucketInfo, takes: bool) -> Decision {
+/// The caller's decision. `takes`: the cost was charged, so that the result is the state after it.
+fn to_decision(
+    question: &Question,
+    reserve: u64,
+    result: &QuestionResult,
+    takes: bool,
+) -> Decision {
     let Some(limit) = question.limit.with_reserve(reserve) else {
         return MicrosLimit::no_capacity();
     };
-    let (cost, ahead) = (question.cost, figures.first);
+    let cost = question.cost;
+    let ahead = result.first;
     match limit {
         MicrosLimit::Unlimited => limit.bucket_decision(Outcome::Allowed, 0, 0),
         MicrosLimit::Bucket {
@@ -183,15 +191,15 @@ fn told(question: &Question, reserve: u64, figures: &BucketInfo, takes: bool) ->
             let need = cost.saturating_mul(token);
             let before = ahead.saturating_sub(if takes { need } else { 0 });
             let wait = before.saturating_add(need).saturating_sub(capacity);
-            if figures.fits {
+            if result.fits {
                 return limit.bucket_decision(Outcome::Allowed, ahead, wait);
             }
-            let patience = question
+            let max_wait = question
                 .wait
                 .filter(|_| reserve == 0 && !refundable)
                 .unwrap_or(0)
                 .saturating_mul(per_micro);
-            match wait.checked_sub(patience).filter(|wait| *wait > 0) {
+            match wait.checked_sub(max_wait).filter(|wait| *wait > 0) {
                 Some(wait) if need <= capacity && per_micro > 0 => {
                     limit.bucket_decision(Outcome::Denied, ahead, wait)
                 }
@@ -204,7 +212,7 @@ fn told(question: &Question, reserve: u64, figures: &BucketInfo, takes: bool) ->
             longest,
         } => {
             let before = ahead.saturating_sub(if takes { cost.saturating_mul(token) } else { 0 });
-            if figures.fits {
+            if result.fits {
                 return limit.bucket_decision(Outcome::Allowed, ahead, before);
             }
             let longest_wait = question
@@ -218,56 +226,63 @@ fn told(question: &Question, reserve: u64, figures: &BucketInfo, takes: bool) ->
             }
         }
         MicrosLimit::Window { most, .. } | MicrosLimit::InFlight { most } => {
-            let outcome = match figures.fits {
-                true => Outcome::Allowed,
-                false if cost > most => Outcome::Never,
-                false => Outcome::Denied,
+            let outcome = if result.fits {
+                Outcome::Allowed
+            } else if cost > most {
+                Outcome::Never
+            } else {
+                Outcome::Denied
             };
             limit.window_decision(
                 outcome,
-                figures.first,
-                figures.reset_after,
-                figures.retry_after,
+                result.first,
+                result.reset_after,
+                result.retry_after,
             )
         }
     }
 }
 
-/// What one ask charged, to be settled by.
+/// What one ask charged, to settle it by.
 #[derive(Clone, Debug)]
 pub(crate) struct Receipt {
     pub(crate) key: Arc<[u8]>,
     pub(crate) limit: MicrosLimit,
     pub(crate) cost: u64,
-    /// The number of the limit in its store.
+    /// The limit's number in its store.
     pub(crate) number: u64,
     pub(crate) time: u64,
     pub(crate) after: u64,
     pub(crate) before: u64,
-    pub(crate) cold: ColdState,
+    pub(crate) history: RefundHistory,
 }
 
 impl Receipt {
-    /// What an ask of a question charged, after `earlier` of the same: one after the other, so that
-    /// each gives back what is its own.
-    fn new(question: &Question, ask: &Ask<'_>, figures: &BucketInfo, earlier: u64) -> Option<Self> {
-        Self::of(question, figures, ask.cost, earlier, ask.limit.number())
+    /// The charge of one ask of a question, after `earlier` of the same question: as if charged one
+    /// after the other, so that each gives back its own charge.
+    fn new(
+        question: &Question,
+        ask: &Ask<'_>,
+        result: &QuestionResult,
+        earlier: u64,
+    ) -> Option<Self> {
+        Self::of(question, result, ask.cost, earlier, ask.limit.number())
     }
 
-    /// What a question charged, as a whole.
-    pub(crate) fn of_all(question: &Question, figures: &BucketInfo) -> Option<Self> {
-        Self::of(question, figures, question.cost, 0, 0)
+    /// The charge of a question as a whole.
+    pub(crate) fn of_all(question: &Question, result: &QuestionResult) -> Option<Self> {
+        Self::of(question, result, question.cost, 0, 0)
     }
 
     fn of(
         question: &Question,
-        figures: &BucketInfo,
+        result: &QuestionResult,
         cost: u64,
         earlier: u64,
         number: u64,
     ) -> Option<Self> {
-        let mut time = figures.at;
-        let fresh_at = time + figures.reset_after;
+        let mut time = result.at;
+        let fresh_at = time + result.reset_after;
         let (after, before) = match question.limit {
             MicrosLimit::Unlimited | MicrosLimit::InFlight { .. } => return None,
             MicrosLimit::Bucket {
@@ -275,14 +290,14 @@ impl Receipt {
                 refundable: true,
                 ..
             } => {
-                time = figures.cold.refunded;
+                time = result.history.refunded;
                 (cost.saturating_mul(token), 0)
             }
             MicrosLimit::Bucket { token, .. } | MicrosLimit::Pacing { token, .. } => {
-                // What was out on lease is not ahead: it is charged when it ends.
-                let all = figures
+                // Tokens out on lease are not ahead: they are charged when the lease ends.
+                let all = result
                     .first
-                    .saturating_sub(figures.cold.out.saturating_mul(token));
+                    .saturating_sub(result.history.out.saturating_mul(token));
                 let before =
                     all.saturating_sub(question.cost.saturating_sub(earlier).saturating_mul(token));
                 (
@@ -311,11 +326,11 @@ impl Receipt {
             time,
             after,
             before,
-            cold: figures.cold,
+            history: result.history,
         })
     }
 
-    /// What corrects it to what it really cost; none if that is what was charged.
+    /// The amendment from the charge to the actual cost; none if they are equal.
     pub(crate) fn corrected(self, actual: u64) -> Option<Amendment> {
         let Self {
             key,
@@ -324,7 +339,7 @@ impl Receipt {
             time,
             after,
             before,
-            cold,
+            history,
             ..
         } = self;
         let units = |tokens: u64| match limit {
@@ -338,14 +353,14 @@ impl Receipt {
         } = limit
         {
             let unused = units(cost.saturating_sub(actual));
-            // What it cost beyond the charge is charged in the same step.
+            // Cost beyond the charge is charged in the same step.
             let before = actual.saturating_sub(cost);
-            let what = Amend::GiveBack(Refund {
+            let what = Amend::Refund(Refund {
                 unused,
                 charged_at: time,
                 after,
                 before,
-                cold,
+                history,
             });
             return Some(Amendment { key, limit, what });
         }
@@ -354,12 +369,12 @@ impl Receipt {
             std::cmp::Ordering::Greater => Amend::ChargeMore(actual - cost),
             std::cmp::Ordering::Less => {
                 let unused = units(cost - actual);
-                Amend::GiveBack(Refund {
+                Amend::Refund(Refund {
                     unused,
                     charged_at: time,
                     after,
                     before,
-                    cold,
+                    history,
                 })
             }
         };

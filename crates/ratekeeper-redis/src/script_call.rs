@@ -1,4 +1,4 @@
-//! A batch in calls: what goes together, and who is told what of the answer.
+//! Grouping a batch of jobs into script calls, and sending each job its part of the reply.
 
 use crate::batched_connection::{Job, ReplySender, Work};
 use crate::reconnecting::ScriptRequest;
@@ -8,7 +8,7 @@ use crate::script::{InvalidReplyError, Scripts};
 use crate::store_error::StoreError;
 use redis::Value;
 
-/// What goes in one call: jobs of a batch.
+/// The jobs of a batch that go to Redis in one script call.
 pub(crate) struct ScriptCall {
     pub(crate) decides: bool,
     slot: u16,
@@ -17,9 +17,10 @@ pub(crate) struct ScriptCall {
     pub(crate) jobs: Vec<usize>,
 }
 
-/// A batch in as few calls as can be. What goes back goes first, so that it can be taken.
-pub(crate) fn pieces(batch: &[Job]) -> Vec<ScriptCall> {
-    let mut pieces: Vec<ScriptCall> = Vec::new();
+/// Groups a batch into as few script calls as possible. Amendments go before decisions, so that
+/// what they give back can be taken by the decisions.
+pub(crate) fn script_calls(batch: &[Job]) -> Vec<ScriptCall> {
+    let mut calls: Vec<ScriptCall> = Vec::new();
     for decides in [false, true] {
         for (at, job) in batch
             .iter()
@@ -32,14 +33,14 @@ pub(crate) fn pieces(batch: &[Job]) -> Vec<ScriptCall> {
                 alone,
                 ..
             } = *job;
-            let same = |piece: &&mut ScriptCall| {
-                (piece.decides, piece.slot, piece.asking) == (decides, slot, asking)
-                    && !piece.alone
+            let same = |call: &&mut ScriptCall| {
+                (call.decides, call.slot, call.asking) == (decides, slot, asking)
+                    && !call.alone
                     && !alone
             };
-            match pieces.iter_mut().find(same) {
-                Some(piece) => piece.jobs.push(at),
-                None => pieces.push(ScriptCall {
+            match calls.iter_mut().find(same) {
+                Some(call) => call.jobs.push(at),
+                None => calls.push(ScriptCall {
                     decides,
                     slot,
                     asking,
@@ -49,13 +50,13 @@ pub(crate) fn pieces(batch: &[Job]) -> Vec<ScriptCall> {
             }
         }
     }
-    pieces
+    calls
 }
 
 impl ScriptCall {
-    /// Its jobs, where they are.
+    /// The jobs of this call, from the batch.
     pub(crate) fn jobs_of<'j>(&self, batch: &'j mut [Job]) -> impl Iterator<Item = &'j mut Job> {
-        // They are in the order of the batch.
+        // `self.jobs` is in the order of the batch.
         let mut own = self.jobs.iter().copied().peekable();
         batch
             .iter_mut()
@@ -63,7 +64,7 @@ impl ScriptCall {
             .filter_map(move |(at, job)| own.next_if_eq(&at).map(|_| job))
     }
 
-    pub(crate) fn call<'s>(&self, batch: &[Job], scripts: &'s Scripts) -> ScriptRequest<'s> {
+    pub(crate) fn request<'s>(&self, batch: &[Job], scripts: &'s Scripts) -> ScriptRequest<'s> {
         let jobs = || self.jobs.iter().map(|at| &batch[*at].work);
         let asking = self.asking;
         if self.decides {
@@ -71,10 +72,11 @@ impl ScriptCall {
                 Work::Decide(questions, _) => Some(questions),
                 Work::Amend(..) => None,
             });
+            // A decision that is charged twice only makes the limit stricter.
             return ScriptRequest {
                 call: decide::encode(questions),
                 script: &scripts.decide,
-                again: true,
+                may_resend: true,
                 asking,
             };
         }
@@ -85,72 +87,73 @@ impl ScriptCall {
             });
             all.flatten()
         };
-        // A refund that arrives twice gives too much.
-        let again = amendments().all(Amendment::may_arrive_twice);
+        // A refund that is executed twice gives back too much.
+        let may_resend = amendments().all(Amendment::is_idempotent);
         ScriptRequest {
             call: amend::encode(amendments()),
             script: &scripts.amend,
-            again,
+            may_resend,
             asking,
         }
     }
 }
 
-/// Tells everyone in a piece what it came to; an error if it came to none.
-pub(crate) fn tell_decided<'j>(
+/// Sends each job of a decision call its answer. Returns the error if the call failed.
+pub(crate) fn send_decisions<'j>(
     answer: Result<Value, StoreError>,
     jobs: impl Iterator<Item = &'j mut Job>,
 ) -> Result<(), StoreError> {
-    let mut asked: Vec<_> = jobs
+    let mut decisions: Vec<_> = jobs
         .filter_map(|job| match &mut job.work {
-            Work::Decide(questions, told) => Some((&*questions, told)),
+            Work::Decide(questions, sender) => Some((&*questions, sender)),
             Work::Amend(..) => None,
         })
         .collect();
-    let questions = asked.iter().map(|(questions, _)| *questions);
-    match answer.and_then(|reply| decide::decode(questions, reply).map_err(unreadable)) {
+    let questions = decisions.iter().map(|(questions, _)| *questions);
+    match answer.and_then(|reply| decide::decode(questions, reply).map_err(invalid_reply)) {
         Ok(answers) => {
-            for ((_, told), answer) in asked.iter_mut().zip(answers) {
-                tell(told, Ok(answer));
+            for ((_, sender), answer) in decisions.iter_mut().zip(answers) {
+                send_reply(sender, Ok(answer));
             }
             Ok(())
         }
-        Err(trouble) => {
-            for (_, told) in asked {
-                tell(told, Err(trouble.clone()));
+        Err(error) => {
+            for (_, sender) in decisions {
+                send_reply(sender, Err(error.clone()));
             }
-            Err(trouble)
+            Err(error)
         }
     }
 }
 
-/// The same of corrections.
-pub(crate) fn tell_amended<'j>(
+/// Sends each job of an amendment call its outcomes. Returns the error if the call failed.
+pub(crate) fn send_amendment_outcomes<'j>(
     answer: Result<Value, StoreError>,
     jobs: impl Iterator<Item = &'j mut Job>,
 ) -> Result<(), StoreError> {
-    let came = answer.and_then(|reply| amend::decode(reply).map_err(unreadable));
+    let outcomes = answer.and_then(|reply| amend::decode(reply).map_err(invalid_reply));
     let mut at = 0;
     for job in jobs {
-        if let Work::Amend(amendments, told) = &mut job.work {
+        if let Work::Amend(amendments, sender) = &mut job.work {
             let from = at;
             at += amendments.len();
-            let own = came
+            let own = outcomes
                 .as_ref()
-                .map(|came| came.get(from..at).unwrap_or_default().to_vec());
-            tell(told, own.map_err(StoreError::clone));
+                .map(|outcomes| outcomes.get(from..at).unwrap_or_default().to_vec());
+            send_reply(sender, own.map_err(StoreError::clone));
         }
     }
-    came.map(drop)
+    outcomes.map(drop)
 }
 
-/// Tells it, if that has not happened. Who does not listen any more has gone elsewhere.
-pub(crate) fn tell<T>(to: &mut ReplySender<T>, what: Result<T, StoreError>) {
-    if let Some(to) = to.take() {
-        drop(to.send(what));
+/// Sends the reply unless one was sent already. The receiver may be gone: its caller timed out and
+/// fell back.
+pub(crate) fn send_reply<T>(sender: &mut ReplySender<T>, reply: Result<T, StoreError>) {
+    if let Some(sender) = sender.take() {
+        drop(sender.send(reply));
     }
 }
 
-fn unreadable(_: InvalidReplyError) -> StoreError {
-    StoreError::Protocol("its answer to our script is not ours".to_owned())
+fn invalid_reply(_: InvalidReplyError) -> StoreError {
+    StoreError::Protocol("unexpected reply to a script".to_owned())
 }

@@ -1,7 +1,8 @@
-//! The secret that keys are named by: the operator's, or one that the nodes agree on through Redis.
+//! The secret that keys are hashed with: the operator's, or one that the nodes agree on through
+//! Redis.
 //!
-//! Whoever comes first leaves its own; the others take that. Where the operator chose one, only its
-//! hash is left, so that a node with another is noticed.
+//! The first node stores its own secret and the others adopt it. If the operator chose one, only
+//! its hash is stored, so that a node with another one is noticed.
 
 use crate::key::Secret;
 use crate::random::random_bytes;
@@ -9,35 +10,38 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::sync::{PoisonError, RwLock};
 
+/// The secret that the nodes of a fleet share.
 pub(crate) struct FleetSecret {
-    /// What this node would have it be, as it is left in Redis.
+    /// What this node offers to store in Redis.
     offer: String,
     chosen: bool,
-    inner: RwLock<State>,
+    state: RwLock<SecretState>,
 }
 
-struct State {
+/// What is known of the secret.
+struct SecretState {
     secret: Option<Secret>,
-    /// What it was made of, if it was agreed on.
+    /// The stored text of the secret that the nodes agreed on.
     agreed: Option<String>,
-    /// What was seen in Redis last.
-    seen: Vec<u8>,
+    /// What Redis had at the last check.
+    last_stored: Vec<u8>,
 }
 
-/// What the fleet's secret is to this node.
-pub(crate) enum SecretKnowledge {
+/// How the stored secret compares with this node's.
+pub(crate) enum SecretCheck {
     Same,
-    /// It is another, and there is nothing this node can do about it; what to do.
+    /// It differs, and the operator has to act; what to do.
     Differs(&'static str),
-    /// What is there is nobody's secret.
-    Spoilt,
+    /// The stored value is not a secret.
+    Invalid,
 }
 
+/// The stored value is the secret itself, or with `HASH` the hash of the operator's.
 const PLAIN: &str = "plain:";
 const HASH: &str = "hash:";
 
 impl FleetSecret {
-    /// The operator's own, or one to agree on.
+    /// With the operator's secret, or with a random one to agree on.
     pub(crate) fn new(chosen: Option<&str>) -> Self {
         let (offer, secret) = match chosen {
             Some(chosen) => (
@@ -49,59 +53,60 @@ impl FleetSecret {
         Self {
             offer,
             chosen: chosen.is_some(),
-            inner: RwLock::new(State {
+            state: RwLock::new(SecretState {
                 secret,
                 agreed: None,
-                seen: Vec::new(),
+                last_stored: Vec::new(),
             }),
         }
     }
 
     pub(crate) fn offer(&self) -> String {
-        // What was agreed on once is offered again, should Redis have lost it.
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        inner.agreed.as_ref().unwrap_or(&self.offer).clone()
+        // The agreed secret is offered again, in case Redis has lost it.
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.agreed.as_ref().unwrap_or(&self.offer).clone()
     }
 
     pub(crate) fn get(&self) -> Option<Secret> {
-        self.inner
+        self.state
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .secret
             .clone()
     }
 
-    /// What Redis says it is.
-    pub(crate) fn seen(&self, stored: &[u8]) -> SecretKnowledge {
-        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+    /// Compares the secret stored in Redis with this node's, and adopts it if this node has none of
+    /// the operator's.
+    pub(crate) fn check(&self, stored: &[u8]) -> SecretCheck {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if ![PLAIN, HASH]
             .iter()
             .any(|kind| stored.starts_with(kind.as_bytes()))
         {
-            return SecretKnowledge::Spoilt;
+            return SecretCheck::Invalid;
         }
-        if inner.seen == stored {
-            return SecretKnowledge::Same;
+        if state.last_stored == stored {
+            return SecretCheck::Same;
         }
-        inner.seen = stored.to_vec();
+        state.last_stored = stored.to_vec();
         match (self.chosen, stored.starts_with(PLAIN.as_bytes())) {
-            (true, _) if stored == self.offer.as_bytes() => SecretKnowledge::Same,
-            (true, _) => SecretKnowledge::Differs(
-                "another node of this prefix goes by another key_secret, so their buckets are not shared; give all nodes \
+            (true, _) if stored == self.offer.as_bytes() => SecretCheck::Same,
+            (true, _) => SecretCheck::Differs(
+                "another node of this prefix uses another key_secret, so their buckets are not shared; give all nodes \
                  the same one, or another prefix, and DEL the key that ends in :secret",
             ),
             (false, true) => {
-                inner.secret = Some(Secret::new(stored));
-                inner.agreed = Some(String::from_utf8_lossy(stored).into_owned());
-                SecretKnowledge::Same
+                state.secret = Some(Secret::new(stored));
+                state.agreed = Some(String::from_utf8_lossy(stored).into_owned());
+                SecretCheck::Same
             }
             (false, false) => {
-                // Those who have agreed on one stay together.
-                inner
+                // Nodes that have agreed on a secret keep it.
+                state
                     .secret
                     .get_or_insert_with(|| Secret::new(self.offer.as_bytes()));
-                SecretKnowledge::Differs(
-                    "other nodes of this prefix go by a key_secret and this one has none, so their buckets are not shared; \
+                SecretCheck::Differs(
+                    "other nodes of this prefix use a key_secret and this one has none, so their buckets are not shared; \
                      set [store] key_secret here too",
                 )
             }

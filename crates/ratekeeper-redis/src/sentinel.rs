@@ -1,35 +1,38 @@
-//! The primary that sentinels name.
+//! Connections to the primary that sentinels name.
 
 use crate::address::{Address, Dialer};
 use crate::builder::ConnectError;
 use crate::connection::{Connection, Endpoint};
-use crate::reply::SHORT;
+use crate::reply::MAX_SHORT_REPLY;
 use crate::store_error::StoreError;
 use redis::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a sentinel may take. All are asked at once, so that one that is gone holds nobody up.
-/// Less than a beat may take, so that it is told what is wrong.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// How long a sentinel may take. All are asked at once, so that one that is down does not delay the
+/// others. Shorter than the timeout of a heartbeat, so that the heartbeat reports what is wrong
+/// with the sentinels.
+const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
 
+/// The sentinels of a primary.
 pub(crate) struct Sentinels {
     sentinels: Vec<Arc<Sentinel>>,
     master: String,
     dial: Dialer,
-    /// Whom they named last.
-    named: Mutex<Option<Address>>,
+    /// The primary of the last connection.
+    last_primary: Mutex<Option<Address>>,
 }
 
+/// One sentinel.
 struct Sentinel {
     address: Address,
     endpoint: Endpoint,
     /// A connection that is kept for the next question.
-    kept: Mutex<Option<Connection>>,
+    idle_connection: Mutex<Option<Connection>>,
 }
 
 impl Sentinels {
-    /// `auth`: user and password of the sentinels, who have their own.
+    /// `auth`: user and password of the sentinels, which have their own.
     pub(crate) fn new(
         addresses: &[Address],
         master: String,
@@ -42,7 +45,7 @@ impl Sentinels {
             Ok(Arc::new(Sentinel {
                 address: address.clone(),
                 endpoint,
-                kept: Mutex::default(),
+                idle_connection: Mutex::default(),
             }))
         };
         let sentinels = addresses.iter().map(sentinel).collect::<Result<_, _>>()?;
@@ -50,15 +53,15 @@ impl Sentinels {
             sentinels,
             master,
             dial,
-            named: Mutex::default(),
+            last_primary: Mutex::default(),
         })
     }
 
-    /// A connection to the primary: the first one named that says that it is one.
+    /// Connects to the primary: the first server named by a sentinel whose role is primary.
     pub(crate) async fn connect(&self, timeout: Duration) -> Result<Connection, StoreError> {
         let mut answers = self.ask();
         let mut tried: Vec<Address> = Vec::new();
-        let mut worst = None;
+        let mut last_error = None;
         while let Some(answer) = answers.join_next().await {
             let connected = match answer {
                 Ok(Ok(address)) if tried.contains(&address) => continue,
@@ -66,21 +69,21 @@ impl Sentinels {
                     tried.push(address.clone());
                     self.primary(address, timeout).await
                 }
-                Ok(Err(trouble)) => Err(trouble),
+                Ok(Err(error)) => Err(error),
                 Err(_) => Err(StoreError::TimedOut),
             };
             match connected {
                 Ok(connection) => return Ok(connection),
-                // What a server says is worth more than that a sentinel is not there.
-                Err(trouble)
-                    if worst.is_none() || matches!(trouble, StoreError::Refused { .. }) =>
+                // An answer of a server tells more than that a sentinel is down.
+                Err(error)
+                    if last_error.is_none() || matches!(error, StoreError::Refused { .. }) =>
                 {
-                    worst = Some(trouble)
+                    last_error = Some(error);
                 }
                 Err(_) => {}
             }
         }
-        Err(worst.unwrap_or(StoreError::TimedOut))
+        Err(last_error.unwrap_or(StoreError::TimedOut))
     }
 
     async fn primary(&self, address: Address, timeout: Duration) -> Result<Connection, StoreError> {
@@ -89,36 +92,43 @@ impl Sentinels {
         let endpoint = self.dial.endpoint(&address).map_err(unreachable)?;
         let mut connection = endpoint.connect(timeout).await?;
         let role = redis::cmd("ROLE");
-        let role = match tokio::time::timeout(timeout, connection.send(&role, SHORT)).await {
-            Ok(Ok(Value::Array(role))) => role,
-            // Who may not ask may still write, or is told that this is a replica.
-            Ok(Err(StoreError::Refused { code, .. })) if code == "NOPERM" => Vec::new(),
-            Ok(Err(trouble)) => return Err(trouble),
-            Ok(_) => return Err(StoreError::Protocol("no role".to_owned())),
-            Err(_) => return Err(StoreError::TimedOut),
-        };
+        let role =
+            match tokio::time::timeout(timeout, connection.send(&role, MAX_SHORT_REPLY)).await {
+                Ok(Ok(Value::Array(role))) => role,
+                // A user without the right to ask for the role may still write, or is told that this is
+                // a replica.
+                Ok(Err(StoreError::Refused { code, .. })) if code == "NOPERM" => Vec::new(),
+                Ok(Err(error)) => return Err(error),
+                Ok(_) => {
+                    return Err(StoreError::Protocol(
+                        "ROLE did not return a list".to_owned(),
+                    ));
+                }
+                Err(_) => return Err(StoreError::TimedOut),
+            };
         match role.first() {
             Some(Value::BulkString(role)) if role != b"master" => {
-                let message = format!("the sentinels name {address}, which is no primary yet");
+                let message = format!("the sentinels name {address}, which is not a primary yet");
                 Err(StoreError::Refused {
                     code: "READONLY".to_owned(),
                     message,
                 })
             }
             _ => {
-                *self.named() = Some(address);
+                *self.last_primary() = Some(address);
                 Ok(connection)
             }
         }
     }
 
-    /// Whether they name another primary than the one that connections go to.
-    pub(crate) async fn name_another(&self) -> bool {
-        let Some(known) = self.named().clone() else {
+    /// Whether the sentinels name another primary than the one that connections lead to.
+    pub(crate) async fn name_new_primary(&self) -> bool {
+        let Some(known) = self.last_primary().clone() else {
             return false;
         };
         let mut answers = self.ask();
-        let (mut same, mut other) = (0, 0);
+        let mut same = 0;
+        let mut other = 0;
         while let Some(answer) = answers.join_next().await {
             match answer {
                 Ok(Ok(address)) if address == known => same += 1,
@@ -126,19 +136,20 @@ impl Sentinels {
                 _ => {}
             }
         }
-        // One that was cut off from the rest does not know.
+        // A sentinel that is cut off from the others may not know of a failover.
         other > same
     }
 
     fn ask(&self) -> tokio::task::JoinSet<Result<Address, StoreError>> {
         let ask = |sentinel: &Arc<Sentinel>| {
-            let (sentinel, master) = (Arc::clone(sentinel), self.master.clone());
+            let sentinel = Arc::clone(sentinel);
+            let master = self.master.clone();
             async move {
-                tokio::time::timeout(PATIENCE, sentinel.ask(&master))
+                tokio::time::timeout(SENTINEL_TIMEOUT, sentinel.ask(&master))
                     .await
                     .unwrap_or_else(|_| {
                         let why = format!(
-                            "the sentinel {} does not answer within {PATIENCE:?}",
+                            "the sentinel {} did not answer within {SENTINEL_TIMEOUT:?}",
                             sentinel.address
                         );
                         Err(StoreError::Unreachable(why))
@@ -148,38 +159,44 @@ impl Sentinels {
         self.sentinels.iter().map(ask).collect()
     }
 
-    fn named(&self) -> std::sync::MutexGuard<'_, Option<Address>> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_primary(&self) -> std::sync::MutexGuard<'_, Option<Address>> {
+        self.last_primary
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Sentinel {
     async fn ask(&self, master: &str) -> Result<Address, StoreError> {
-        let kept = self.kept().take();
-        let was_kept = kept.is_some();
-        match self.ask_on(kept, master).await {
-            // It may have been closed since.
-            Err(StoreError::Unreachable(_)) if was_kept => self.ask_on(None, master).await,
+        let idle_connection = self.idle_connection().take();
+        let was_idle = idle_connection.is_some();
+        match self.ask_on(idle_connection, master).await {
+            // The idle connection may have been closed since.
+            Err(StoreError::Unreachable(_)) if was_idle => self.ask_on(None, master).await,
             answer => answer,
         }
     }
 
-    async fn ask_on(&self, kept: Option<Connection>, master: &str) -> Result<Address, StoreError> {
-        let mut connection = match kept {
+    async fn ask_on(
+        &self,
+        idle_connection: Option<Connection>,
+        master: &str,
+    ) -> Result<Address, StoreError> {
+        let mut connection = match idle_connection {
             Some(connection) => connection,
             None => self
                 .endpoint
-                .connect(PATIENCE)
+                .connect(SENTINEL_TIMEOUT)
                 .await
-                .map_err(|trouble| self.says(trouble))?,
+                .map_err(|error| self.sentinel_error(error))?,
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(master);
         let answer = connection
-            .send(&command, SHORT)
+            .send(&command, MAX_SHORT_REPLY)
             .await
-            .map_err(|trouble| self.says(trouble))?;
-        *self.kept() = Some(connection);
+            .map_err(|error| self.sentinel_error(error))?;
+        *self.idle_connection() = Some(connection);
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
             Value::SimpleString(text) => Some(text.clone()),
@@ -187,7 +204,7 @@ impl Sentinel {
         };
         let Value::Array(answer) = answer else {
             let message = format!(
-                "the sentinel {} knows no primary called {master}; check the name behind the hosts in the url",
+                "the sentinel {} knows no primary named {master}; check the name after the hosts in the url",
                 self.address
             );
             return Err(StoreError::Refused {
@@ -202,33 +219,33 @@ impl Sentinel {
         address
             .map(|(host, port)| Address { host, port })
             .ok_or_else(|| {
-                StoreError::Protocol(format!("the sentinel {} names no address", self.address))
+                StoreError::Protocol(format!("the sentinel {} returned no address", self.address))
             })
     }
 
-    /// What is wrong with a sentinel is not wrong with the server.
-    fn says(&self, trouble: StoreError) -> StoreError {
+    /// Marks an error as the sentinel's, so that it is not taken for one of the server.
+    fn sentinel_error(&self, error: StoreError) -> StoreError {
         let at = &self.address;
-        match trouble {
+        match error {
             StoreError::Unreachable(why) => {
                 StoreError::Unreachable(format!("the sentinel {at}: {why}"))
             }
             StoreError::Refused { code, message } => {
                 let message = match code.as_str() {
                     "NOAUTH" => {
-                        format!("the sentinel {at} wants a password; set sentinel_password")
+                        format!("the sentinel {at} requires a password; set sentinel_password")
                     }
                     "WRONGPASS" => {
                         format!(
-                            "the sentinel {at} does not take its user and password; check sentinel_user and sentinel_password"
+                            "the sentinel {at} rejected the user and password; check sentinel_user and sentinel_password"
                         )
                     }
                     "ERR" if message.contains("unknown command") => {
                         format!(
-                            "what answers at {at} is no sentinel; name the sentinels in the url, or write redis://{at}"
+                            "the server at {at} is not a sentinel; put the sentinels into the url, or write redis://{at}"
                         )
                     }
-                    _ => format!("the sentinel {at} refuses: {code} {message}"),
+                    _ => format!("the sentinel {at} returned an error: {code} {message}"),
                 };
                 StoreError::Refused {
                     code: "SENTINEL".to_owned(),
@@ -239,7 +256,9 @@ impl Sentinel {
         }
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Option<Connection>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle_connection(&self) -> std::sync::MutexGuard<'_, Option<Connection>> {
+        self.idle_connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

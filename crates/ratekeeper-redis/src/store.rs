@@ -1,19 +1,19 @@
-//! The store itself.
+//! [`RedisStore`], its status and its statistics.
 
 use crate::board;
 use crate::cluster::Servers;
 use crate::connection_handle::ConnectionHandle;
 use crate::detached::{self, ReceiptCharges, RedisCharge};
 use crate::fallback::Fallback;
-use crate::health::{Health, TROUBLES};
-use crate::key::{Secret, Tag};
+use crate::health::{ERROR_NAMES, Health};
+use crate::key::{Secret, SlotTag};
 use crate::lease::table::{LeaseStats, LeaseTable, LocalAnswer};
 use crate::limits::{Limits, RegisteredLimit, Rule};
 use crate::limits_check::{LimitsCheck, LimitsMismatch};
 use crate::permits::Permits;
 use crate::request::{Receipt, Request};
 use crate::script::PermitName;
-use crate::script::amend::{Amend, Amendment, BEFORE};
+use crate::script::amend::{ALREADY_DONE, Amend, Amendment};
 use crate::script::decide::{Answer, FEW, Question};
 use crate::secret::FleetSecret;
 use crate::store_error::StoreError;
@@ -29,89 +29,94 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// Limits that several processes hold together, on Redis or Valkey.
+/// Limits that several processes share on Redis or Valkey.
 ///
-/// Every decision is one round trip, whatever the number of limits; what is asked at the same time
-/// shares it. See the [crate] for an example. A handle: clones share it. It runs a thread of its
-/// own, so that any executor will do, and none that is busy holds it up.
+/// Every decision is one round trip, whatever the number of limits; concurrent decisions share
+/// round trips. See the [crate] for an example. A `RedisStore` is a handle: clones share the store.
+/// Its I/O runs on a thread of its own, so it works with any executor, and a busy executor does not
+/// delay it.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// The shared state of a store.
 pub(crate) struct Inner {
-    /// Where limits are registered; it counts nothing.
-    pub(crate) names: MemoryStore,
+    /// Registers limits and gives them their numbers; it counts nothing.
+    pub(crate) registry: MemoryStore,
     pub(crate) limits: Limits,
     pub(crate) fallback: Fallback,
     pub(crate) health: Arc<Health>,
-    pub(crate) lanes: Vec<ConnectionHandle>,
+    pub(crate) connections: Vec<ConnectionHandle>,
     pub(crate) secret: Arc<FleetSecret>,
     pub(crate) permits: Arc<Permits>,
     pub(crate) leases: LeaseTable,
-    /// Why the last heartbeat of this node failed, if it did.
+    /// The error of this node's last heartbeat, if it failed.
     pub(crate) heartbeat: Arc<Mutex<Option<StoreError>>>,
     pub(crate) limits_check: Arc<LimitsCheck>,
-    pub(crate) board: Arc<board::Door>,
+    pub(crate) board: Arc<board::BoardHandle>,
     pub(crate) timeout: Duration,
     pub(crate) on_failure: OnFailure,
-    pub(crate) gone: Arc<tokio::sync::Notify>,
+    pub(crate) closed: Arc<tokio::sync::Notify>,
     /// Stores with limits of their own on these connections.
     pub(crate) children: Mutex<Vec<Weak<Inner>>>,
-    /// The store whose connections these are, if they are another's; it is kept running.
+    /// The store that owns the connections, if this one is a child; holding it keeps its thread
+    /// running.
     pub(crate) parent: Option<RedisStore>,
 }
 
-/// How the store is.
+/// The state of a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RedisStatus {
-    /// What is wrong and for how long; none if nothing is.
-    pub trouble: Option<(Duration, StoreError)>,
-    /// Why the last heartbeat of this node failed, if it did. Other nodes do not count it then, and
-    /// where decisions are made all the same nothing else is wrong.
+    /// The current error and how long decisions have been failing; none if they work.
+    pub error: Option<(Duration, StoreError)>,
+    /// The error of this node's last heartbeat, if it failed. Other nodes then do not count this
+    /// one; if decisions still work, nothing else is wrong.
     pub heartbeat: Option<StoreError>,
-    /// Nodes of the same prefix that have other limits than this one, if there are any.
+    /// Nodes of the same prefix whose limits differ from this node's, if there are any.
     pub other_limits: Option<LimitsMismatch>,
-    /// How many nodes share it, this one included, as far as is known.
+    /// How many nodes share the limits, this one included, as far as is known.
     pub nodes: u64,
-    /// What happened since the start.
+    /// Statistics since the start.
     pub counts: RedisStats,
 }
 
-/// What happened since the start.
+/// Statistics of a store since its start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RedisStats {
     /// Requests that Redis decided.
     pub decisions: u64,
-    /// Calls of Redis that answered, for decisions and corrections.
+    /// Calls that Redis answered, for decisions and amendments.
     pub round_trips: u64,
-    /// Requests that were decided without it.
+    /// Requests that were decided without Redis.
     pub fallbacks: u64,
-    /// What went wrong, by [`Trouble::name`].
-    pub troubles: [(&'static str, u64); 8],
+    /// Errors, by [`StoreError::name`].
+    pub errors: [(&'static str, u64); 8],
     /// Units that a settle could not give back, because the limit had changed.
     pub not_returned: u64,
-    /// Units that were spent without Redis and that it has charged when it came back.
+    /// Units that were spent while Redis was down and charged there when it came back.
     pub debited: u64,
-    /// What became of leases.
+    /// Statistics of leases.
     pub leases: LeaseStats,
 }
 
+/// The registered limit of each ask; none for a limit of another store.
 type RegisteredLimits = SmallVec<[Option<Arc<RegisteredLimit>>; FEW]>;
 
 impl RedisStore {
-    /// How it is.
+    /// The current status and statistics.
     pub fn status(&self) -> RedisStatus {
         let Inner {
             health, fallback, ..
         } = &*self.inner;
-        let (counts, leases) = (&health.counts, self.inner.leases.counts());
+        let counts = &health.counts;
+        let leases = self.inner.leases.stats();
         RedisStatus {
-            trouble: health
-                .trouble()
-                .map(|(since, trouble)| (since.elapsed(), trouble)),
+            error: health
+                .error()
+                .map(|(since, error)| (since.elapsed(), error)),
             heartbeat: self.inner.heartbeat().clone(),
             other_limits: self
                 .inner
@@ -122,8 +127,8 @@ impl RedisStore {
                 decisions: counts.decisions.load(Relaxed),
                 round_trips: counts.round_trips.load(Relaxed),
                 fallbacks: counts.fallbacks.load(Relaxed),
-                troubles: std::array::from_fn(|at| {
-                    (TROUBLES[at], counts.troubles[at].load(Relaxed))
+                errors: std::array::from_fn(|at| {
+                    (ERROR_NAMES[at], counts.errors[at].load(Relaxed))
                 }),
                 not_returned: counts.not_returned.load(Relaxed),
                 debited: counts.debited.load(Relaxed),
@@ -132,19 +137,19 @@ impl RedisStore {
         }
     }
 
-    /// Tells the other nodes of this prefix which limits are in force here: each by its name and
-    /// its numbers, in any order.
+    /// Declares the limits of this node, each with its name and numbers, in any order, so that
+    /// other nodes of the prefix can compare them with theirs.
     ///
-    /// Nodes whose limits differ share buckets all the same, and together admit what the loosest
-    /// allows. What is said here goes with the next heartbeat, as a digest;
-    /// [`status`](Self::status) tells how many nodes have said something else, and the log does so
-    /// once, after [`rollout_grace`](crate::RedisStoreBuilder::rollout_grace). Nodes that say
+    /// Nodes whose limits differ share buckets all the same, and together allow what the loosest of
+    /// them allows. The next heartbeat sends a digest of the limits declared here;
+    /// [`status`](Self::status) has how many nodes have declared others, and the log reports it
+    /// once, after [`rollout_grace`](crate::RedisStoreBuilder::rollout_grace). Nodes that declare
     /// nothing are not compared.
     pub fn declare_limits(&self, limits: impl IntoIterator<Item = String>) {
         self.inner.limits_check.set_limits(limits);
     }
 
-    /// A secret that all nodes share, for a purpose of your own; none while the nodes have not
+    /// A secret that all nodes share, derived for a purpose of your own; none until the nodes have
     /// agreed on one.
     pub fn shared_secret(&self, purpose: &str) -> Option<[u8; 32]> {
         Some(self.inner.secret.get()?.derived(purpose))
@@ -152,16 +157,16 @@ impl RedisStore {
 
     /// A store on the same connections, with limits of its own.
     ///
-    /// A store keeps what it knows of a limit for as long as it lives. Limits that come and go are
-    /// registered with such a store, and forgotten by dropping it. The counts are in Redis: limits
-    /// of one name and one algorithm are the same limit in both stores. Its limits are decided
-    /// exactly: [`lease`](Store::lease) has no effect.
+    /// A store keeps its limits for as long as it lives. Register limits that come and go with such
+    /// a child store, and drop it to remove them. The counts are in Redis: limits of the same name
+    /// and algorithm are the same limit in both stores. The limits of a child are decided exactly:
+    /// [`lease`](Store::lease) has no effect.
     pub fn with_own_limits(&self) -> Result<Self, TooManyKeysError> {
         let Inner {
             limits,
             fallback,
             health,
-            lanes,
+            connections,
             secret,
             permits,
             heartbeat,
@@ -172,11 +177,11 @@ impl RedisStore {
         } = &*self.inner;
         let parent = parent.as_ref().unwrap_or(self);
         let inner = Arc::new(Inner {
-            names: MemoryStore::builder().max_keys(1).build(),
-            limits: limits.none(),
-            fallback: fallback.unused()?,
+            registry: MemoryStore::builder().max_keys(1).build(),
+            limits: limits.empty_copy(),
+            fallback: fallback.empty_copy()?,
             health: Arc::clone(health),
-            lanes: lanes.clone(),
+            connections: connections.clone(),
             secret: Arc::clone(secret),
             permits: Arc::clone(permits),
             leases: LeaseTable::new(0, self.inner.timeout).0,
@@ -185,7 +190,7 @@ impl RedisStore {
             board: Arc::clone(board),
             timeout: self.inner.timeout,
             on_failure: self.inner.on_failure,
-            gone: Arc::default(),
+            closed: Arc::default(),
             children: Mutex::default(),
             parent: Some(parent.clone()),
         });
@@ -201,92 +206,103 @@ impl RedisStore {
 
     /// Whether Redis answers.
     pub fn is_healthy(&self) -> bool {
-        self.inner.health.is_well()
+        self.inner.health.is_healthy()
     }
 
     fn limits_of(&self, asks: &[Ask<'_>]) -> RegisteredLimits {
-        let of = |ask: &Ask<'_>| match self.inner.names.knows(ask.limit) {
-            true => self.inner.limits.get(ask.limit),
-            false => None,
+        let registered = |ask: &Ask<'_>| {
+            if self.inner.registry.knows(ask.limit) {
+                self.inner.limits.get(ask.limit)
+            } else {
+                None
+            }
         };
-        asks.iter().map(of).collect()
+        asks.iter().map(registered).collect()
     }
 
-    /// What can be said without asking Redis, by what is held on lease.
+    /// Decides from this node's leases, without asking Redis, where possible.
     #[inline]
-    fn here(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Option<Verdict>) -> LocalAnswer {
+    fn decide_leased(
+        &self,
+        asks: &[Ask<'_>],
+        now: Timestamp,
+        verdict: &mut Option<Verdict>,
+    ) -> LocalAnswer {
         let Inner {
             leases,
             limits,
             health,
-            names,
+            registry,
             ..
         } = &*self.inner;
-        match asks.iter().all(|ask| names.knows(ask.limit)) {
-            true => leases.decide(asks, limits, now, !health.is_open(), verdict),
-            false => LocalAnswer::Unknown,
+        if asks.iter().all(|ask| registry.knows(ask.limit)) {
+            leases.decide(asks, limits, now, !health.is_open(), verdict)
+        } else {
+            LocalAnswer::Unknown
         }
     }
 
-    async fn decide_in(
+    async fn decide_with_timeout(
         &self,
         asks: &[Ask<'_>],
         now: Option<Timestamp>,
         timeout: Duration,
     ) -> Verdict {
-        if !self.inner.leases.are_any() {
-            return self.decide_there(asks, timeout, None).await;
+        if !self.inner.leases.is_enabled() {
+            return self.decide_in_redis(asks, timeout, None).await;
         }
         let inner = &self.inner;
         let now = now.unwrap_or_else(|| self.now());
-        let (began, mut left, mut failed) = (now, timeout, None);
+        let began = now;
+        let mut remaining_time = timeout;
+        let mut failed = None;
         let mut known = None;
-        match self.here(asks, now, &mut known) {
-            // Who has less time than the flight may take asks by itself.
-            LocalAnswer::Wait(flight) if timeout >= inner.timeout => {
-                failed = flight.ended().await.err();
+        match self.decide_leased(asks, now, &mut known) {
+            // A caller with less time than the lease request may take asks Redis itself.
+            LocalAnswer::Wait(request) if timeout >= inner.timeout => {
+                failed = request.ended().await.err();
                 let now = self.now();
-                self.here(asks, now, &mut known);
-                left = timeout.saturating_sub(now.saturating_since(began));
+                self.decide_leased(asks, now, &mut known);
+                remaining_time = timeout.saturating_sub(now.saturating_since(began));
             }
             LocalAnswer::Decided | LocalAnswer::Wait(_) | LocalAnswer::Unknown => {}
         }
         match known {
             Some(verdict) => verdict,
-            None => self.decide_there(asks, left, failed).await,
+            None => self.decide_in_redis(asks, remaining_time, failed).await,
         }
     }
 
-    /// Asks Redis, unless that has `failed`.
-    async fn decide_there(
+    /// Asks Redis, unless a lease request just `failed`; falls back on errors.
+    async fn decide_in_redis(
         &self,
         asks: &[Ask<'_>],
-        left: Duration,
+        remaining_time: Duration,
         failed: Option<StoreError>,
     ) -> Verdict {
         let inner = &self.inner;
         let limits = self.limits_of(asks);
-        let trouble = match inner.secret.get() {
+        let error = match inner.secret.get() {
             _ if failed.is_some() => failed.unwrap_or(StoreError::Broken),
             _ if inner.health.is_open() => StoreError::Broken,
-            _ if left.is_zero() => StoreError::TimedOut,
+            _ if remaining_time.is_zero() => StoreError::TimedOut,
             None => StoreError::NoSecret,
-            Some(secret) => match self.ask(asks, &limits, &secret, left).await {
+            Some(secret) => match self.ask_redis(asks, &limits, &secret, remaining_time).await {
                 Ok(verdict) => return verdict,
-                Err(trouble) => trouble,
+                Err(error) => error,
             },
         };
-        inner.health.count(&trouble);
-        if let StoreError::BadKey(_) = trouble {
-            tracing::warn!(target: "ratekeeper::redis", "{trouble}");
+        inner.health.count_error(&error);
+        if let StoreError::BadKey(_) = error {
+            tracing::warn!(target: "ratekeeper::redis", "{error}");
         }
         inner.health.counts.fallbacks.fetch_add(1, Relaxed);
         inner
             .fallback
-            .decide(asks, &limits, &inner.missing(asks, &limits))
+            .decide(asks, &limits, &inner.failing_servers(asks, &limits))
     }
 
-    async fn ask(
+    async fn ask_redis(
         &self,
         asks: &[Ask<'_>],
         limits: &RegisteredLimits,
@@ -298,47 +314,51 @@ impl RedisStore {
         let Some(first) = request.questions.first() else {
             return Ok(request.verdict(asks, &[]).0);
         };
-        // Where its permits go back, if it is about any: what was given back before can be taken.
+        // A request with permits goes where its permits are released, so that permits released
+        // before it can be taken.
         let permits = request
             .questions
             .iter()
             .find(|question| matches!(question.limit, MicrosLimit::InFlight { .. }));
-        let lane = &inner.lanes[inner.lane_of(&permits.unwrap_or(first).key)];
-        let figures = match lane.decide(Arc::clone(&request.questions), timeout).await {
-            Ok(Answer::ReplyReceiver { figures }) => figures,
+        let connection = &inner.connections[inner.connection_index(&permits.unwrap_or(first).key)];
+        let results = match connection
+            .decide(Arc::clone(&request.questions), timeout)
+            .await
+        {
+            Ok(Answer::Decided { results }) => results,
             Ok(Answer::BadKey(at)) => {
                 return Err(StoreError::BadKey(
                     String::from_utf8_lossy(&request.questions[at].key).into_owned(),
                 ));
             }
-            Err(trouble) => {
-                // They may have been taken all the same.
+            Err(error) => {
+                // The permits may have been taken even so.
                 for question in request
                     .questions
                     .iter()
                     .filter(|question| !question.permits.is_empty())
                 {
-                    inner.give_up(
+                    inner.release_permits(
                         &question.key,
                         question.limit,
                         question.permits.clone(),
                         false,
                     );
                 }
-                return Err(trouble);
+                return Err(error);
             }
         };
         inner.health.counts.decisions.fetch_add(1, Relaxed);
-        let (mut verdict, receipts) = request.verdict(asks, &figures);
+        let (mut verdict, receipts) = request.verdict(asks, &results);
         let taken =
             |(question, _): &(&Question, _)| verdict.is_allowed() && !question.permits.is_empty();
         let taken = request
             .questions
             .iter()
-            .zip(&figures)
-            .filter(|(_, told)| told.fits)
+            .zip(&results)
+            .filter(|(_, result)| result.fits)
             .filter(taken);
-        let mut held = VerdictCharges {
+        let mut charges = VerdictCharges {
             inner: Arc::clone(inner),
             receipts,
             permits: Vec::new(),
@@ -353,21 +373,22 @@ impl RedisStore {
             _,
         ) in taken
         {
-            inner.permits.hold(key, *limit, permits);
-            held.permits
+            inner.permits.insert(key, *limit, permits);
+            charges
+                .permits
                 .push((Arc::clone(key), *limit, permits.clone()));
         }
-        if !held.permits.is_empty() || held.receipts.iter().any(Option::is_some) {
-            verdict.hold(Box::new(held));
+        if !charges.permits.is_empty() || charges.receipts.iter().any(Option::is_some) {
+            verdict.set_extension(Box::new(charges));
         }
         Ok(verdict)
     }
 
-    /// Corrects one key now.
+    /// Amends one key now.
     async fn amend_key(&self, handle: &LimitHandle, key: &[u8], what: Amend) {
         let inner = &self.inner;
         let limit = inner
-            .names
+            .registry
             .knows(handle)
             .then(|| inner.limits.get(handle))
             .flatten();
@@ -380,19 +401,19 @@ impl RedisStore {
         let (Some(limit), Some(secret)) = (limit.filter(counts), inner.secret.get()) else {
             return;
         };
-        let key = secret.name(&limit.stem, key);
-        let lane = &inner.lanes[inner.lane_of(&key)];
+        let key = secret.name(&limit.key_prefix, key);
+        let connection = &inner.connections[inner.connection_index(&key)];
         let amendment = Amendment {
             key,
             limit: limit.form,
             what,
         };
-        inner.report(lane.amend(vec![amendment], OPERATOR_WAITS).await);
+        inner.report(connection.amend(vec![amendment], OPERATOR_TIMEOUT).await);
     }
 }
 
-/// An operator waits longer than a caller.
-const OPERATOR_WAITS: Duration = Duration::from_secs(1);
+/// How long an operator's change of a key may take; callers wait less.
+const OPERATOR_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// The stores on these connections that have limits of their own.
@@ -405,29 +426,38 @@ impl Inner {
             .collect()
     }
 
-    /// Which server each ask is decided without.
-    fn missing(&self, asks: &[Ask<'_>], limits: &RegisteredLimits) -> Servers {
+    /// For each ask, the number of the server whose failure made the request fall back.
+    fn failing_servers(&self, asks: &[Ask<'_>], limits: &RegisteredLimits) -> Servers {
         let secret = self.secret.get();
         let name = |(ask, limit): (&Ask<'_>, &Option<Arc<RegisteredLimit>>)| {
-            Some(secret.as_ref()?.name(&limit.as_ref()?.stem, ask.key))
+            Some(secret.as_ref()?.name(&limit.as_ref()?.key_prefix, ask.key))
         };
-        self.lanes[0].missing(asks.iter().zip(limits).map(name))
+        self.connections[0].failing_servers(asks.iter().zip(limits).map(name))
     }
 
-    /// Where a key is asked about.
-    pub(crate) fn lane_of(&self, key: &[u8]) -> usize {
+    /// The index of the connection that handles a key.
+    pub(crate) fn connection_index(&self, key: &[u8]) -> usize {
         let letters = key.iter().rev().skip(1).take(4);
-        letters.fold(0, |sum, letter| sum * 31 + usize::from(*letter)) % self.lanes.len()
+        letters.fold(0, |sum, letter| sum * 31 + usize::from(*letter)) % self.connections.len()
     }
 
-    /// `held`: the server has answered that it gave them.
-    fn give_up(&self, key: &Arc<[u8]>, limit: MicrosLimit, names: Vec<PermitName>, held: bool) {
-        let amendment = self.permits.give_up(key, limit, names);
-        if !held || !self.health.is_well() {
-            self.permits.give_up_again(amendment.clone());
+    /// `charges`: whether the server has confirmed that it gave the permits.
+    fn release_permits(
+        &self,
+        key: &Arc<[u8]>,
+        limit: MicrosLimit,
+        names: Vec<PermitName>,
+        charges: bool,
+    ) {
+        let amendment = self.permits.release(key, limit, names);
+        if !charges || !self.health.is_healthy() {
+            self.permits.release_later(amendment.clone());
         }
-        // If it is lost they end by themselves.
-        drop(self.lanes[self.lane_of(key)].amend_later(vec![amendment], OPERATOR_WAITS));
+        // If the release is lost, the permits expire.
+        drop(
+            self.connections[self.connection_index(key)]
+                .amend_later(vec![amendment], OPERATOR_TIMEOUT),
+        );
     }
 
     pub(crate) fn heartbeat(&self) -> MutexGuard<'_, Option<StoreError>> {
@@ -437,23 +467,23 @@ impl Inner {
     }
 
     fn report<T>(&self, result: Result<T, StoreError>) {
-        if let Err(trouble) = result {
-            self.health.count(&trouble);
-            tracing::warn!(target: "ratekeeper::redis", "a correction of what was charged is lost: {trouble}");
+        if let Err(error) = result {
+            self.health.count_error(&error);
+            tracing::warn!(target: "ratekeeper::redis", "a refund or correction could not be sent to Redis and was dropped: {error}");
         }
     }
 }
 
 impl Drop for RedisStore {
     fn drop(&mut self) {
-        // The thread holds none.
+        // The I/O thread holds no handle.
         if Arc::strong_count(&self.inner) == 1 {
-            self.inner.gone.notify_one();
+            self.inner.closed.notify_one();
         }
     }
 }
 
-/// What a verdict of this store is settled by. Dropped, it gives its permits up.
+/// What a verdict of this store has charged, to settle it by. Dropping it releases the permits.
 struct VerdictCharges {
     inner: Arc<Inner>,
     receipts: SmallVec<[Option<Receipt>; FEW]>,
@@ -463,7 +493,7 @@ struct VerdictCharges {
 impl Drop for VerdictCharges {
     fn drop(&mut self) {
         for (key, limit, names) in self.permits.drain(..) {
-            self.inner.give_up(&key, limit, names, true);
+            self.inner.release_permits(&key, limit, names, true);
         }
     }
 }
@@ -473,7 +503,7 @@ impl Store for RedisStore {
         self.register(
             name,
             Rule::Rate(limit),
-            self.inner.names.limit(name, limit)?,
+            self.inner.registry.limit(name, limit)?,
         )
     }
 
@@ -481,20 +511,20 @@ impl Store for RedisStore {
         self.register(
             name,
             Rule::InFlight(limit),
-            self.inner.names.concurrency(name, limit)?,
+            self.inner.registry.concurrency(name, limit)?,
         )
     }
 
     fn set_limit(&self, handle: &LimitHandle, limit: Limit) {
-        if self.inner.names.knows(handle) && handle.limit().is_some() {
-            self.inner.names.set_limit(handle, limit);
+        if self.inner.registry.knows(handle) && handle.limit().is_some() {
+            self.inner.registry.set_limit(handle, limit);
             self.set_rule(handle, Rule::Rate(limit));
         }
     }
 
     fn set_concurrency(&self, handle: &LimitHandle, limit: u64) {
-        if self.inner.names.knows(handle) && handle.in_flight().is_some() {
-            self.inner.names.set_concurrency(handle, limit);
+        if self.inner.registry.knows(handle) && handle.in_flight().is_some() {
+            self.inner.registry.set_concurrency(handle, limit);
             self.set_rule(handle, Rule::InFlight(limit));
         }
     }
@@ -504,28 +534,30 @@ impl Store for RedisStore {
     }
 
     async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
-        self.decide_in(asks, None, self.inner.timeout).await
+        self.decide_with_timeout(asks, None, self.inner.timeout)
+            .await
     }
 
     async fn decide_at(&self, asks: &[Ask<'_>], now: Timestamp) -> Verdict {
-        self.decide_in(asks, Some(now), self.inner.timeout).await
+        self.decide_with_timeout(asks, Some(now), self.inner.timeout)
+            .await
     }
 
     async fn decide_within(&self, asks: &[Ask<'_>], now: Timestamp, within: Duration) -> Verdict {
         // Falling back takes a moment too.
         let timeout = self.inner.timeout.min(within * 9 / 10);
-        self.decide_in(asks, Some(now), timeout).await
+        self.decide_with_timeout(asks, Some(now), timeout).await
     }
 
     #[inline]
     fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
         let mut verdict = None;
-        self.here(asks, now, &mut verdict);
+        self.decide_leased(asks, now, &mut verdict);
         verdict
     }
 
     fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
-        if self.inner.names.knows(handle) {
+        if self.inner.registry.knows(handle) {
             self.inner
                 .limits
                 .change(handle, |limit, _| limit.on_failure = then);
@@ -533,24 +565,24 @@ impl Store for RedisStore {
     }
 
     fn lease(&self, handle: &LimitHandle, staleness: Option<Duration>) {
-        if self.inner.parent.is_none() && self.inner.names.knows(handle) {
+        if self.inner.parent.is_none() && self.inner.registry.knows(handle) {
             if staleness.is_some() {
-                self.inner.leases.begin();
+                self.inner.leases.enable();
             }
             self.change(handle, |limit, _| limit.staleness = staleness);
         }
     }
 
     fn set_shared_name(&self, handle: &LimitHandle, name: &str) {
-        if self.inner.names.knows(handle) {
+        if self.inner.registry.knows(handle) {
             self.change(handle, |_, known| *known = name.into());
         }
     }
 
     fn set_shard_prefix(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
-        if self.inner.names.knows(handle) {
-            // Where all keys are in one place they lie together anyway.
-            let tag = tag.map_or_else(Tag::default, Tag::by);
+        if self.inner.registry.knows(handle) {
+            // Only Cluster keys have a slot tag.
+            let tag = tag.map_or_else(SlotTag::default, SlotTag::by_prefix);
             self.change(handle, |limit, _| limit.tag = limit.tag.take().map(|_| tag));
         }
     }
@@ -561,21 +593,21 @@ impl Store for RedisStore {
             Source::Lease => return self.settle_lease(verdict, actual).await,
             _ => return self.inner.fallback.settle(verdict, actual),
         }
-        let Some(mut held) = verdict
-            .let_go()
-            .and_then(|held| held.downcast::<VerdictCharges>().ok())
+        let Some(mut charges) = verdict
+            .take_extension()
+            .and_then(|charges| charges.downcast::<VerdictCharges>().ok())
         else {
             return;
         };
         let VerdictCharges {
             receipts, permits, ..
-        } = &mut *held;
+        } = &mut *charges;
         let mut amendments: Vec<Amendment> = Vec::new();
         for (receipt, actual) in receipts.drain(..).zip(actual) {
             let Some(receipt) = receipt else { continue };
             let now = self.inner.limits.numbered(receipt.number);
             if *actual < receipt.cost && now.is_none_or(|now| now.form != receipt.limit) {
-                // What was charged before a change is not of what is counted now.
+                // Units charged before a change of the limit are not counted in the limit of now.
                 self.inner
                     .health
                     .counts
@@ -586,9 +618,9 @@ impl Store for RedisStore {
             amendments.extend(receipt.corrected(*actual));
         }
         for (key, limit, names) in permits.drain(..) {
-            let amendment = self.inner.permits.give_up(&key, limit, names);
-            if !self.inner.health.is_well() {
-                self.inner.permits.give_up_again(amendment.clone());
+            let amendment = self.inner.permits.release(&key, limit, names);
+            if !self.inner.health.is_healthy() {
+                self.inner.permits.release_later(amendment.clone());
             }
             amendments.push(amendment);
         }
@@ -598,8 +630,8 @@ impl Store for RedisStore {
     async fn detach(&self, mut verdict: Verdict, until: Timestamp) -> Result<Vec<u8>, DetachError> {
         let inner = &self.inner;
         if verdict.source() == Source::LocalShare {
-            let (places, receipt) = inner.fallback.detach(verdict, until)?;
-            return Ok(ReceiptCharges::Local { places, receipt }.pack());
+            let (indices, receipt) = inner.fallback.detach(verdict, until)?;
+            return Ok(ReceiptCharges::Local { indices, receipt }.pack());
         }
         let mut shared = RedisCharge {
             number: detached::receipt_number(),
@@ -607,32 +639,35 @@ impl Store for RedisStore {
             charges: Vec::new(),
             permits: Vec::new(),
         };
-        if let Some(mut held) = verdict
-            .let_go()
-            .and_then(|held| held.downcast::<VerdictCharges>().ok())
+        if let Some(mut charges) = verdict
+            .take_extension()
+            .and_then(|charges| charges.downcast::<VerdictCharges>().ok())
         {
-            let named =
-                |receipt: Receipt| Some((inner.limits.numbered(receipt.number)?.stem.id, receipt));
-            shared.charges = held
+            let named = |receipt: Receipt| {
+                Some((
+                    inner.limits.numbered(receipt.number)?.key_prefix.id,
+                    receipt,
+                ))
+            };
+            shared.charges = charges
                 .receipts
                 .drain(..)
                 .map(|receipt| receipt.and_then(named))
                 .collect();
-            shared.permits = std::mem::take(&mut held.permits);
+            shared.permits = std::mem::take(&mut charges.permits);
         }
-        let live =
-            u64::try_from(until.saturating_since(self.now()).as_micros()).unwrap_or(u64::MAX);
+        let ttl = u64::try_from(until.saturating_since(self.now()).as_micros()).unwrap_or(u64::MAX);
         for (key, limit, names) in &shared.permits {
-            // If it is not told, or nobody waits for that, they end by themselves before their
-            // time.
-            let amendment = inner.permits.let_go(key, *limit, names.clone(), live);
-            let told = inner.lanes[inner.lane_of(key)]
+            // If Redis does not learn of it, or the caller stops waiting, the permits expire before
+            // their time.
+            let amendment = inner.permits.detach(key, *limit, names.clone(), ttl);
+            let result = inner.connections[inner.connection_index(key)]
                 .amend(vec![amendment.clone()], inner.timeout)
                 .await;
-            if told.is_err() {
-                inner.permits.give_up_again(amendment);
+            if result.is_err() {
+                inner.permits.release_later(amendment);
             }
-            inner.report(told);
+            inner.report(result);
         }
         Ok(ReceiptCharges::Shared(shared).pack())
     }
@@ -640,8 +675,8 @@ impl Store for RedisStore {
     async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), SettleError> {
         let inner = &self.inner;
         let shared = match ReceiptCharges::unpack(receipt)? {
-            ReceiptCharges::Local { places, receipt } => {
-                return inner.fallback.settle_detached(&places, &receipt, actual);
+            ReceiptCharges::Local { indices, receipt } => {
+                return inner.fallback.settle_detached(&indices, &receipt, actual);
             }
             ReceiptCharges::Shared(shared) => shared,
         };
@@ -650,12 +685,18 @@ impl Store for RedisStore {
             return Err(SettleError::Expired);
         }
         let (amendments, not_returned) = shared.settled(actual, &inner.limits, now);
-        // All in one piece, so that it is done or was done before.
-        let lane = amendments
+        // All amendments go in one call, so that either all of them are executed or all were
+        // executed before.
+        let connection = amendments
             .first()
-            .map_or(0, |first| inner.lane_of(&first.key));
-        match inner.lanes[lane].amend(amendments, OPERATOR_WAITS).await {
-            Ok(came) if came.contains(&Some(BEFORE)) => Err(SettleError::AlreadySettled),
+            .map_or(0, |first| inner.connection_index(&first.key));
+        match inner.connections[connection]
+            .amend(amendments, OPERATOR_TIMEOUT)
+            .await
+        {
+            Ok(outcomes) if outcomes.contains(&Some(ALREADY_DONE)) => {
+                Err(SettleError::AlreadySettled)
+            }
             Ok(_) => {
                 inner
                     .health
@@ -664,8 +705,8 @@ impl Store for RedisStore {
                     .fetch_add(not_returned, Relaxed);
                 Ok(())
             }
-            Err(trouble) => {
-                inner.health.count(&trouble);
+            Err(error) => {
+                inner.health.count_error(&error);
                 Err(SettleError::Unreachable)
             }
         }
@@ -673,12 +714,12 @@ impl Store for RedisStore {
 
     async fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
         self.amend_key(handle, key, Amend::Grant(tokens)).await;
-        self.inner.leases.forgive(&Ask::new(handle, key));
+        self.inner.leases.clear_denial(&Ask::new(handle, key));
     }
 
     async fn reset(&self, handle: &LimitHandle, key: &[u8]) {
-        self.amend_key(handle, key, Amend::MakeFresh).await;
-        self.inner.leases.forgive(&Ask::new(handle, key));
+        self.amend_key(handle, key, Amend::Reset).await;
+        self.inner.leases.clear_denial(&Ask::new(handle, key));
     }
 
     fn key_stats(&self, _limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
@@ -709,28 +750,28 @@ impl RedisStore {
         Ok(handle)
     }
 
-    /// Changes a limit. What is held of it on lease is dropped: it was of what the limit was
-    /// before.
+    /// Changes a limit. Its leases are dropped, because they were granted under the limit before
+    /// the change.
     fn change(
         &self,
         handle: &LimitHandle,
         change: impl FnOnce(&mut RegisteredLimit, &mut Box<str>),
     ) {
         if self.inner.limits.change(handle, change) {
-            self.inner.leases.forget(handle.number());
+            self.inner.leases.remove_limit(handle.number());
         }
     }
 
-    /// Each where its key is asked about, so that what is said of it later comes later.
-    /// All of them are queued before any is awaited.
+    /// Sends each amendment on the connection of its key, so that it comes after what was sent
+    /// about the key before. All of them are queued before any is awaited.
     async fn amend_all(&self, mut amendments: Vec<Amendment>) {
         let mut outcomes = SmallVec::<[_; 2]>::new();
-        for (at, lane) in self.inner.lanes.iter().enumerate() {
+        for (at, connection) in self.inner.connections.iter().enumerate() {
             let own: Vec<Amendment> = amendments
-                .extract_if(.., |one| self.inner.lane_of(&one.key) == at)
+                .extract_if(.., |one| self.inner.connection_index(&one.key) == at)
                 .collect();
             if !own.is_empty() {
-                outcomes.push(lane.amend(own, self.inner.timeout));
+                outcomes.push(connection.amend(own, self.inner.timeout));
             }
         }
         for outcome in outcomes {
@@ -738,13 +779,14 @@ impl RedisStore {
         }
     }
 
-    /// What was paid for by a lease and not used goes back to that lease, if it still lives; what
-    /// it cost more is charged in Redis.
+    /// Settles a verdict that leases paid for: unused tokens go back to their lease, if it still
+    /// lives; additional cost is charged in Redis.
     async fn settle_lease(&self, verdict: Verdict, actual: &[u64]) {
-        let (inner, now) = (&self.inner, self.now());
+        let inner = &self.inner;
+        let now = self.now();
         let mut amendments = Vec::new();
-        for (status, actual) in verdict.statuses().zip(actual) {
-            let Some((mark, cost)) = status.settles_by() else {
+        for (status, actual) in verdict.results().zip(actual) {
+            let Some((mark, cost)) = status.external_charge() else {
                 continue;
             };
             if *actual < cost && !inner.leases.give_back(mark, cost - actual, now) {
@@ -755,10 +797,10 @@ impl RedisStore {
                     .fetch_add(cost - actual, Relaxed);
             }
             if *actual > cost
-                && let Some((limit, key)) = inner.leases.whose(mark)
+                && let Some((limit, key)) = inner.leases.limit_and_key(mark)
                 && let Some(secret) = inner.secret.get()
             {
-                let key = secret.name(&limit.stem, &key);
+                let key = secret.name(&limit.key_prefix, &key);
                 amendments.push(Amendment {
                     key,
                     limit: limit.form,

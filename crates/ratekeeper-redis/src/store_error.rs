@@ -1,37 +1,37 @@
-//! What can go wrong with a store that is elsewhere, in words for whoever has to mend it.
+//! [`StoreError`]: why Redis did not decide, with what to do about it.
 
 use std::fmt;
 
-/// Why the store did not answer, or not with a decision.
+/// Why Redis did not decide.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It did not answer in time.
+    /// Redis did not answer in time.
     TimedOut,
-    /// More callers wait for it than may.
+    /// More callers wait for Redis than [`max_waiting`](crate::RedisStoreBuilder::max_waiting)
+    /// allows.
     QueueFull,
-    /// It cannot be reached; why.
+    /// Redis cannot be reached; the reason.
     Unreachable(String),
-    /// It answers that it cannot: the code of its error, and the error.
+    /// Redis answered with an error.
     Refused {
-        /// `READONLY`, `OOM` and the like.
+        /// The error code, such as `READONLY` or `OOM`.
         code: String,
-        /// As the server put it.
+        /// The server's message.
         message: String,
     },
-    /// What it answers makes no sense.
+    /// The reply is invalid; the reason.
     Protocol(String),
-    /// A key of ours holds what is not ours.
+    /// A key of this store holds data of another kind; the key.
     BadKey(String),
-    /// It was in trouble a moment ago, and is tried again soon.
+    /// Redis has failed repeatedly, so decisions do not ask it until a probe succeeds.
     Broken,
-    /// It was not seen yet, so the secret that keys are named by is not known.
+    /// Redis has not been reached yet, so the secret that keys are hashed with is not known.
     NoSecret,
 }
 
-/// Errors of the server that are about the server, not about a call: the connection is not to be
-/// kept.
-const ABOUT_THE_SERVER: [&str; 7] = [
+/// Error codes that concern the server as a whole and not one call: the connection is closed.
+const SERVER_ERROR_CODES: [&str; 7] = [
     "READONLY",
     "LOADING",
     "MASTERDOWN",
@@ -40,35 +40,37 @@ const ABOUT_THE_SERVER: [&str; 7] = [
     "NOREPLICAS",
     "CLUSTERDOWN",
 ];
-/// The others that are known, to be found in the text of a script's error. The `maxmemory-policy`
-/// to set where Redis has a `maxmemory`. Keys expire when they are fresh, so the one with the
-/// shortest time to live is the one that loses least. Of the others, `noeviction` makes every node
-/// decide alone while memory is full, and all of the rest forget limits that are used up.
+/// The `maxmemory-policy` to set where Redis has a `maxmemory`. Keys expire when their limit is
+/// full again, so evicting the key with the shortest time to live loses least. Of the other
+/// policies, `noeviction` makes every node decide alone while memory is full, and the rest forget
+/// limits that are used up.
 pub const MAXMEMORY_POLICY: &str = "volatile-ttl";
 
-/// What to do about a full Redis, or one that would do the wrong thing when it is full.
+/// What to do about a Redis that is full, or whose `maxmemory-policy` is wrong.
 pub const MAXMEMORY_ADVICE: &str = "set maxmemory-policy to volatile-ttl, and maxmemory to more than its keys take (docs/distributed.md, When Redis is full)";
 
-const KNOWN: [&str; 6] = ["OOM", "BUSY", "NOPERM", "WRONGTYPE", "MISCONF", "NOSCRIPT"];
+/// Other known error codes, to be found in the text of a script's error.
+const CALL_ERROR_CODES: [&str; 6] = ["OOM", "BUSY", "NOPERM", "WRONGTYPE", "MISCONF", "NOSCRIPT"];
 
-/// What a node of a Cluster says of keys that are not, or not all, its own; it has done nothing.
+/// A redirection by a Cluster node that does not have a slot, or not all of its keys. It has
+/// executed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Redirect<'a> {
-    /// Another node has them. `asking`: it does not say so itself yet.
+    /// Another node has the slot (`MOVED`), or is importing it (`ASK`, `asking`).
     To {
         host: &'a str,
         port: u16,
         asking: bool,
     },
-    /// They are on the way.
-    Later,
+    /// The keys are migrating (`TRYAGAIN`).
+    TryAgain,
 }
 
-/// So many characters are shown of what a server says.
+/// Characters shown of a server's message, and of its error code.
 const MAX_TEXT: usize = 200;
 const MAX_CODE: usize = 40;
 
-/// The beginning of a text that a server sent, in one line without control characters.
+/// The beginning of a server's text, on one line and without control characters.
 fn shown(text: &str, max: usize) -> String {
     let mut shown = String::with_capacity(text.len().min(max));
     for (count, letter) in text.chars().enumerate() {
@@ -76,9 +78,10 @@ fn shown(text: &str, max: usize) -> String {
             shown.push('…');
             break;
         }
-        match letter.is_control() {
-            true => shown.extend(letter.escape_default()),
-            false => shown.push(letter),
+        if letter.is_control() {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
         }
     }
     shown
@@ -110,10 +113,11 @@ impl StoreError {
             }
             _ => {
                 let message = text();
-                // Before Redis 7 the error of a command within a script is inside the script's own.
-                let known = ABOUT_THE_SERVER
+                // Before Redis 7 the error of a command inside a script is part of the script's
+                // error message.
+                let known = SERVER_ERROR_CODES
                     .iter()
-                    .chain(&KNOWN)
+                    .chain(&CALL_ERROR_CODES)
                     .find(|code| message.contains(**code));
                 let code = match error.code() {
                     Some(code) if code != "ERR" => code,
@@ -127,17 +131,17 @@ impl StoreError {
         }
     }
 
-    /// Whether a script is not known to the server, which then did nothing.
+    /// Whether the server does not know a script. It has executed nothing then.
     pub(crate) fn is_no_script(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == "NOSCRIPT")
     }
 
-    /// Whether it is about the sentinels, not about the server.
-    pub(crate) fn is_of_sentinels(&self) -> bool {
+    /// Whether a sentinel sent the error and not the server.
+    pub(crate) fn is_from_sentinels(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == "SENTINEL")
     }
 
-    /// Where else a node of a Cluster says that it is to be asked.
+    /// The redirection, if a Cluster node answered with one.
     pub(crate) fn redirect(&self) -> Option<Redirect<'_>> {
         let Self::Refused { code, message } = self else {
             return None;
@@ -145,10 +149,10 @@ impl StoreError {
         let asking = match code.as_str() {
             "MOVED" => false,
             "ASK" => true,
-            "TRYAGAIN" => return Some(Redirect::Later),
+            "TRYAGAIN" => return Some(Redirect::TryAgain),
             _ => return None,
         };
-        // `3999 127.0.0.1:6381`; where it has the address of who says so, the host may be left out.
+        // `3999 127.0.0.1:6381`; the host may be missing where it is that of the node itself.
         let (_, address) = message.trim().rsplit_once(' ')?;
         let (host, port) = address.rsplit_once(':')?;
         Some(Redirect::To {
@@ -158,16 +162,17 @@ impl StoreError {
         })
     }
 
-    /// Whether another connection may find another server, or a better one.
-    pub(crate) fn ends_the_connection(&self) -> bool {
+    /// Whether the connection should be replaced: a new one may reach another server, or a working
+    /// one.
+    pub(crate) fn needs_new_connection(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Protocol(_) => true,
-            Self::Refused { code, .. } => ABOUT_THE_SERVER.contains(&code.as_str()),
+            Self::Refused { code, .. } => SERVER_ERROR_CODES.contains(&code.as_str()),
             _ => false,
         }
     }
 
-    /// A word for it, to count it by.
+    /// A short name of the error, for metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Self::TimedOut => "timeout",
@@ -186,21 +191,21 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimedOut => f.write_str(
-                "Redis did not answer in time; see whether it is overloaded or far away",
+                "Redis did not answer in time; check whether it is overloaded or far away",
             ),
             Self::QueueFull => {
-                f.write_str("more decisions wait for Redis than may; it is too slow for the load")
+                f.write_str("too many decisions wait for Redis; use a faster server, or leases for the busiest limits")
             }
             Self::Unreachable(why) if why.contains("certificate") => {
                 write!(
                     f,
-                    "the certificate of Redis is not trusted ({why}); name a PEM file of whoever signed it as ca_file"
+                    "the certificate of Redis is not trusted ({why}); set ca_file to a PEM file of the CA that signed it"
                 )
             }
             Self::Unreachable(why) => {
                 write!(
                     f,
-                    "Redis cannot be reached ({why}); see that it runs and that the url is right"
+                    "Redis cannot be reached ({why}); check that it runs and that the url is right"
                 )
             }
             Self::Refused { code, message } => match code.as_str() {
@@ -208,10 +213,10 @@ impl fmt::Display for StoreError {
                     "this Redis is a replica and takes no writes; point the url at the primary",
                 ),
                 "LOADING" => {
-                    f.write_str("Redis is loading its data and will answer when it is done")
+                    f.write_str("Redis is loading its data; it will answer when that is done")
                 }
                 "MASTERDOWN" => {
-                    f.write_str("this Redis has lost its primary; point the url at one that is up")
+                    f.write_str("this Redis has lost its primary; point the url at a server that is up")
                 }
                 "CROSSSLOT" | "MOVED" => f.write_str(
                     "this Redis is part of a Cluster; write the url as redis+cluster://host:port",
@@ -222,39 +227,37 @@ impl fmt::Display for StoreError {
                 "CLUSTERDOWN" => {
                     write!(
                         f,
-                        "the Cluster does not serve all its keys ({message}); see that a primary of each is up"
+                        "the Cluster does not serve all its slots ({message}); check that each has a primary that is up"
                     )
                 }
-                "SENTINEL" => f.write_str(message),
+                "SENTINEL" | "VERSION" | "FULL" => f.write_str(message),
                 "OOM" => write!(f, "Redis is out of memory; {MAXMEMORY_ADVICE}"),
-                "BUSY" => f.write_str("Redis is busy with somebody's script; SCRIPT KILL ends it"),
+                "BUSY" => f.write_str("Redis is busy with another script; end it with SCRIPT KILL"),
                 "NOAUTH" => f.write_str(
-                    "Redis wants a password; put it into the url: redis://:password@host",
+                    "Redis requires a password; put it into the url: redis://:password@host",
                 ),
                 "WRONGPASS" => f.write_str(
-                    "Redis does not take this user and password; check those in the url",
+                    "Redis rejected the user and password; check those in the url",
                 ),
                 "NOPERM" => write!(
                     f,
-                    "the Redis user may not do what is needed ({message}); docs/distributed.md has the ACL rule that is enough"
+                    "the Redis user lacks a permission ({message}); docs/distributed.md has the ACL rule it needs"
                 ),
-                _ => write!(f, "Redis refuses: {code} {message}"),
+                _ => write!(f, "Redis returned an error: {code} {message}"),
             },
             Self::Protocol(what) => write!(
                 f,
-                "what answers is not a Redis that understands us ({what})"
+                "the server is not a compatible Redis ({what}); check the url"
             ),
             Self::BadKey(key) => {
                 write!(
                     f,
-                    "the key {key} in Redis holds something else; DEL it, or choose another prefix"
+                    "the key {key} in Redis holds data of another kind; DEL it, or choose another prefix"
                 )
             }
-            Self::Broken => {
-                f.write_str("Redis was in trouble a moment ago and is tried again soon")
-            }
+            Self::Broken => f.write_str("Redis failed a moment ago and will be tried again soon"),
             Self::NoSecret => {
-                f.write_str("Redis was not seen yet, so the secret of its keys is not known")
+                f.write_str("Redis has not been reached yet, so the secret that keys are hashed with is not known")
             }
         }
     }
@@ -267,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_says_is_shown_in_one_short_line() {
+    fn server_messages_are_shown_on_one_short_line() {
         assert_eq!(shown("all of it", 9), "all of it");
         assert_eq!(shown("all of it", 8), "all of i…");
         assert_eq!(

@@ -1,5 +1,5 @@
-//! What is asked at the same time goes together, and nobody is held up or let down by whoever they
-//! go with.
+//! Batching: concurrent requests share calls, and no caller is delayed or failed by the others in
+//! its batch.
 
 mod common;
 
@@ -21,19 +21,19 @@ fn calls(server: &RedisServer, command: &str) -> u64 {
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
-fn count(store: &RedisStore, trouble: &str) -> u64 {
+fn count(store: &RedisStore, error: &str) -> u64 {
     store
         .status()
         .counts
-        .troubles
+        .errors
         .iter()
-        .find(|(name, _)| *name == trouble)
+        .find(|(name, _)| *name == error)
         .unwrap()
         .1
 }
 
 #[test]
-fn many_at_once_share_calls() {
+fn concurrent_requests_share_calls() {
     const CALLERS: u64 = 100;
     const EACH: u64 = 20;
     run(async {
@@ -41,10 +41,12 @@ fn many_at_once_share_calls() {
         let store = connect(server.url()).await;
         let handle = store.limit("x", limit("1000000/s")).unwrap();
         until_redis(&store, &handle).await;
-        let (before, status) = (calls(&server, "evalsha"), store.status());
+        let before = calls(&server, "evalsha");
+        let status = store.status();
         let callers: Vec<_> = (0..CALLERS)
             .map(|caller| {
-                let (store, handle) = (store.clone(), handle.clone());
+                let store = store.clone();
+                let handle = handle.clone();
                 tokio::spawn(async move {
                     for _ in 0..EACH {
                         let verdict = store
@@ -58,11 +60,10 @@ fn many_at_once_share_calls() {
         for caller in callers {
             caller.await.unwrap();
         }
-        let (called, counts) = (calls(&server, "evalsha") - before, store.status().counts);
-        let (decisions, trips) = (
-            counts.decisions - status.counts.decisions,
-            counts.round_trips - status.counts.round_trips,
-        );
+        let called = calls(&server, "evalsha") - before;
+        let counts = store.status().counts;
+        let decisions = counts.decisions - status.counts.decisions;
+        let trips = counts.round_trips - status.counts.round_trips;
         println!("{decisions} decisions, {trips} round trips, {called} calls");
         assert_eq!(decisions, CALLERS * EACH);
         assert_eq!(trips, called);
@@ -101,7 +102,7 @@ fn one_request_with_many_limits_is_one_call() {
 }
 
 #[test]
-fn a_caller_that_goes_away_takes_nobody_along() {
+fn a_dropped_caller_does_not_affect_others() {
     run(async {
         let server = RedisServer::start();
         let store = RedisStore::builder(server.url())
@@ -113,18 +114,19 @@ fn a_caller_that_goes_away_takes_nobody_along() {
         let handle = store.limit("x", limit("1000000/s")).unwrap();
         until_redis(&store, &handle).await;
         for round in 0..200 {
-            // Some begin and go; some stay.
+            // Some callers start and are dropped; others stay.
             let mut going = Vec::new();
             for number in 0..8 {
-                let (store, handle) = (store.clone(), handle.clone());
+                let store = store.clone();
+                let handle = handle.clone();
                 let mut asking = Box::pin(async move {
                     drop(
                         store
                             .decide(&[Ask::new(&handle, &format!("{number}"))])
                             .await,
-                    )
+                    );
                 });
-                // Polled once, so that it is handed in.
+                // Polled once, so that it is queued.
                 let polled = std::future::poll_fn(|context| {
                     std::task::Poll::Ready(asking.as_mut().poll(context).is_ready())
                 });
@@ -145,9 +147,10 @@ fn a_caller_that_goes_away_takes_nobody_along() {
                 assert_eq!(staying.await.source(), Source::Redis);
             }
         }
-        // Only those that go, and nobody who stays.
+        // Only dropped callers, and none that stays.
         for _ in 0..200 {
-            let (store, handle) = (store.clone(), handle.clone());
+            let store = store.clone();
+            let handle = handle.clone();
             let mut asking =
                 Box::pin(async move { drop(store.decide(&[Ask::new(&handle, "goes")]).await) });
             std::future::poll_fn(|context| {
@@ -165,14 +168,14 @@ fn a_caller_that_goes_away_takes_nobody_along() {
         );
         let status = store.status();
         assert!(
-            status.trouble.is_none() && status.counts.fallbacks == 0,
+            status.error.is_none() && status.counts.fallbacks == 0,
             "{status:?}"
         );
     });
 }
 
 #[test]
-fn who_has_less_time_is_told_earlier_and_costs_the_others_nothing() {
+fn a_short_deadline_ends_early_and_does_not_affect_others() {
     run(async {
         let server = RedisServer::start();
         let store = RedisStore::builder(server.url())
@@ -182,9 +185,10 @@ fn who_has_less_time_is_told_earlier_and_costs_the_others_nothing() {
         let handle = store.limit("x", limit("1000000/s")).unwrap();
         until_redis(&store, &handle).await;
         server.stop_signal();
-        // The first goes alone and has all the time; the others are told before it.
+        // The first call carries one caller with the full timeout; the others time out before it.
         let patient = {
-            let (store, handle) = (store.clone(), handle.clone());
+            let store = store.clone();
+            let handle = handle.clone();
             tokio::spawn(async move { common::source(&store, &handle, "patient").await })
         };
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -202,7 +206,7 @@ fn who_has_less_time_is_told_earlier_and_costs_the_others_nothing() {
         server.cont();
         assert_eq!(patient.await.unwrap(), Source::Redis);
         assert!(count(&store, "timeout") >= 5);
-        // Somebody's hurry is no trouble with the server.
+        // A short deadline is not a failure of the server.
         for _ in 0..50 {
             let asks = [Ask::new(&handle, "hasty")];
             drop(
@@ -221,37 +225,36 @@ fn who_has_less_time_is_told_earlier_and_costs_the_others_nothing() {
 }
 
 #[test]
-fn a_correction_under_way_holds_nobody_up() {
+fn an_amendment_in_flight_does_not_delay_decisions() {
     run(async {
         let server = RedisServer::start();
         let store = RedisStore::builder(server.url())
             .timeout(Duration::from_millis(20))
             .connections(1);
         let store = store.on_failure(OnFailure::Closed).connect().await.unwrap();
-        let (handle, few) = (
-            store.limit("x", limit("1000000/s")).unwrap(),
-            store.concurrency("few", 3).unwrap(),
-        );
+        let handle = store.limit("x", limit("1000000/s")).unwrap();
+        let few = store.concurrency("few", 3).unwrap();
         until_redis(&store, &handle).await;
         let mut held = store.decide(&[Ask::new(&few, "key")]).await;
         while held.source() != Source::Redis {
             held = store.decide(&[Ask::new(&few, "key")]).await;
         }
         server.stop_signal();
-        // Its permit goes back, for which there is a whole second.
+        // Releasing its permit may take a whole second.
         let begin = std::time::Instant::now();
         drop(held);
         tokio::time::sleep(Duration::from_millis(5)).await;
         let giving_back = {
-            let (store, handle) = (store.clone(), handle.clone());
+            let store = store.clone();
+            let handle = handle.clone();
             tokio::spawn(async move { store.reset(&handle, b"key").await })
         };
         let verdict = store.decide(&[Ask::new(&handle, "key")]).await;
         assert_eq!(verdict.source(), Source::Closed);
-        // By who was told first, not by how long it took: the correction has a second, the decision
-        // 20 ms.
+        // Compares which ended first, not how long each took: the amendment has a second, the
+        // decision 20 ms.
         let first = !giving_back.is_finished();
-        println!("told after {:.1?}", begin.elapsed());
+        println!("answered after {:.1?}", begin.elapsed());
         server.cont();
         giving_back.await.unwrap();
         assert!(first, "the decision waited for the correction");
@@ -260,7 +263,7 @@ fn a_correction_under_way_holds_nobody_up() {
 }
 
 #[test]
-fn when_too_many_wait_the_others_are_told_at_once() {
+fn beyond_max_waiting_requests_fall_back_at_once() {
     const CALLERS: usize = 200;
     run(async {
         let server = RedisServer::start();
@@ -288,7 +291,7 @@ fn when_too_many_wait_the_others_are_told_at_once() {
                 })
             })
             .collect();
-        until("some are told", || count(&store, "queue_full") > 0).await;
+        until("some callers fell back", || count(&store, "queue_full") > 0).await;
         server.cont();
         let mut open = 0;
         for caller in callers {
@@ -302,7 +305,7 @@ fn when_too_many_wait_the_others_are_told_at_once() {
 }
 
 #[test]
-fn a_store_that_is_dropped_lets_go() {
+fn a_dropped_store_releases_its_permits() {
     run(async {
         let server = RedisServer::start();
         let store = connect(server.url()).await;
@@ -322,14 +325,14 @@ fn a_store_that_is_dropped_lets_go() {
                 .sum::<i64>()
         };
         assert_eq!(permits(), 1);
-        // First the permit, then, at once, the store: it goes back all the same, and not only when
-        // it ends by itself.
+        // First the permit is dropped, then, at once, the store: the permit is released all the
+        // same, and does not just expire.
         drop(held);
         drop(store);
         let after = until("the permit is given back", || permits() == 0).await;
         assert!(
             after < Duration::from_secs(5),
-            "it was given back after {after:?}"
+            "it was released after {after:?}"
         );
         let clients = || {
             server

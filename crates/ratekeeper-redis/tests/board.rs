@@ -1,4 +1,4 @@
-//! The board: what one node leaves is read by all, whatever becomes of Redis.
+//! The notice board: a notice of one node is read by all, through every failure of Redis.
 
 mod common;
 
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 const HOUR: Duration = Duration::from_secs(3_600);
 const BOARD: &str = "ratekeeper:board";
 
-/// The names and texts that a node goes by.
-fn seen(store: &RedisStore) -> Vec<(String, String)> {
+/// The names and texts of the notices that a node has read.
+fn notices_of(store: &RedisStore) -> Vec<(String, String)> {
     store
         .notices()
         .iter()
@@ -29,17 +29,17 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[track_caller]
 fn sees(store: &RedisStore, expected: &[(&str, &str)]) {
-    assert_eq!(seen(store), pairs(expected));
+    assert_eq!(notices_of(store), pairs(expected));
 }
 
-/// Waits until a node goes by that.
-async fn hears(store: &RedisStore, expected: &[(&str, &str)]) {
+/// Waits until a node has read exactly these notices.
+async fn until_notices(store: &RedisStore, expected: &[(&str, &str)]) {
     let begin = Instant::now();
-    while seen(store) != pairs(expected) {
+    while notices_of(store) != pairs(expected) {
         assert!(
-            begin.elapsed() < 3 * common::PATIENCE,
-            "it goes by {:?}, not by {expected:?}",
-            seen(store)
+            begin.elapsed() < 3 * common::MAX_WAIT,
+            "its notices are {:?}, not {expected:?}",
+            notices_of(store)
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -47,24 +47,25 @@ async fn hears(store: &RedisStore, expected: &[(&str, &str)]) {
 
 async fn put(store: &RedisStore, name: &str, text: &str) {
     let begin = Instant::now();
-    while let Err(trouble) = store.put_notice(name, text, HOUR).await {
-        assert!(begin.elapsed() < 3 * common::PATIENCE, "{trouble}");
+    while let Err(error) = store.put_notice(name, text, HOUR).await {
+        assert!(begin.elapsed() < 3 * common::MAX_WAIT, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 #[test]
-fn a_notice_is_read_by_all_until_it_is_taken_down() {
+fn all_nodes_read_a_notice_until_it_is_removed() {
     run(async {
         let redis = RedisServer::start();
-        let (one, other) = (connect(redis.url()).await, connect(redis.url()).await);
+        let one = connect(redis.url()).await;
+        let other = connect(redis.url()).await;
         sees(&other, &[]);
         put(&one, "a", "first").await;
         sees(&one, &[("a", "first")]);
-        hears(&other, &[("a", "first")]).await;
+        until_notices(&other, &[("a", "first")]).await;
         put(&other, "a", "second").await;
         put(&other, "b", "with spaces\nand \"lines\" – and more").await;
-        hears(
+        until_notices(
             &one,
             &[
                 ("a", "second"),
@@ -72,19 +73,19 @@ fn a_notice_is_read_by_all_until_it_is_taken_down() {
             ],
         )
         .await;
-        // Who comes later reads it at once.
+        // A node that starts later reads it at once.
         let late = connect(redis.url()).await;
         assert_eq!(late.read_notices().await.unwrap().len(), 2);
         assert_eq!(one.remove_notice("a").await, Ok(true));
         assert_eq!(one.remove_notice("a").await, Ok(false));
         assert_eq!(one.remove_notice("b").await, Ok(true));
-        hears(&other, &[]).await;
-        hears(&late, &[]).await;
+        until_notices(&other, &[]).await;
+        until_notices(&late, &[]).await;
     });
 }
 
 #[test]
-fn a_notice_ends_by_itself_by_how_long_it_lasts() {
+fn a_notice_ends_after_its_duration() {
     run(async {
         let redis = RedisServer::start();
         let store = connect(redis.url()).await;
@@ -103,11 +104,11 @@ fn a_notice_ends_by_itself_by_how_long_it_lasts() {
             left("long")
                 .is_some_and(|left| left > HOUR / 2 && left <= HOUR + Duration::from_millis(1))
         );
-        // It is swept from Redis when something else changes, and all of it ends with the last of
-        // them.
+        // It is deleted from Redis when something else changes, and the whole board expires with
+        // its last notice.
         let begin = Instant::now();
         while redis.command(&["HLEN", BOARD]).int() != Some(2) {
-            assert!(begin.elapsed() < common::PATIENCE);
+            assert!(begin.elapsed() < common::MAX_WAIT);
             store.put_notice("long", "y", HOUR).await.unwrap();
         }
         let ends = redis.command(&["PTTL", BOARD]).int().unwrap();
@@ -116,27 +117,28 @@ fn a_notice_ends_by_itself_by_how_long_it_lasts() {
 }
 
 #[test]
-fn a_board_that_redis_lost_is_put_back() {
+fn a_board_that_redis_lost_is_restored() {
     run(async {
         let redis = RedisServer::start();
-        let (one, other) = (connect(redis.url()).await, connect(redis.url()).await);
+        let one = connect(redis.url()).await;
+        let other = connect(redis.url()).await;
         put(&one, "a", "x").await;
         put(&one, "gone", "y").await;
-        hears(&other, &[("a", "x"), ("gone", "y")]).await;
+        until_notices(&other, &[("a", "x"), ("gone", "y")]).await;
         assert_eq!(one.remove_notice("gone").await, Ok(true));
-        hears(&other, &[("a", "x")]).await;
+        until_notices(&other, &[("a", "x")]).await;
         let lost = |how: &dyn Fn()| {
             how();
             let begin = Instant::now();
-            // A notice, the mark that another was taken down, and the version.
+            // A notice, the mark of a removed one, and the version.
             while redis.command(&["HLEN", BOARD]).int() != Some(3) {
-                assert!(begin.elapsed() < 3 * common::PATIENCE);
+                assert!(begin.elapsed() < 3 * common::MAX_WAIT);
                 std::thread::sleep(Duration::from_millis(5));
             }
         };
         tokio::task::block_in_place(|| lost(&|| drop(redis.command(&["FLUSHALL"]))));
-        hears(&one, &[("a", "x")]).await;
-        hears(&other, &[("a", "x")]).await;
+        until_notices(&one, &[("a", "x")]).await;
+        until_notices(&other, &[("a", "x")]).await;
         tokio::task::block_in_place(|| {
             lost(&|| {
                 redis.kill();
@@ -145,22 +147,23 @@ fn a_board_that_redis_lost_is_put_back() {
         });
         let late = connect(redis.url()).await;
         assert_eq!(late.read_notices().await.unwrap().len(), 1);
-        hears(&one, &[("a", "x")]).await;
+        until_notices(&one, &[("a", "x")]).await;
         put(&other, "b", "z").await;
-        hears(&one, &[("a", "x"), ("b", "z")]).await;
-        hears(&late, &[("a", "x"), ("b", "z")]).await;
+        until_notices(&one, &[("a", "x"), ("b", "z")]).await;
+        until_notices(&late, &[("a", "x"), ("b", "z")]).await;
     });
 }
 
-/// A replica that takes over may not have heard the last of it.
+/// A replica that becomes the primary may have missed the last changes.
 #[test]
-fn what_was_lost_with_a_primary_is_put_back() {
+fn notices_lost_in_a_failover_are_restored() {
     run(async {
         let redis = RedisServer::start();
-        let (one, other) = (connect(redis.url()).await, connect(redis.url()).await);
+        let one = connect(redis.url()).await;
+        let other = connect(redis.url()).await;
         put(&one, "a", "x").await;
         put(&one, "b", "y").await;
-        hears(&other, &[("a", "x"), ("b", "y")]).await;
+        until_notices(&other, &[("a", "x"), ("b", "y")]).await;
         redis.command(&[
             "EVAL",
             "redis.call('HDEL', KEYS[1], 'b') redis.call('HSET', KEYS[1], '#version', '1')",
@@ -169,33 +172,34 @@ fn what_was_lost_with_a_primary_is_put_back() {
         ]);
         let begin = Instant::now();
         while redis.command(&["HGET", BOARD, "b"]).text().is_none() {
-            assert!(begin.elapsed() < 3 * common::PATIENCE);
+            assert!(begin.elapsed() < 3 * common::MAX_WAIT);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        hears(&one, &[("a", "x"), ("b", "y")]).await;
-        hears(&other, &[("a", "x"), ("b", "y")]).await;
+        until_notices(&one, &[("a", "x"), ("b", "y")]).await;
+        until_notices(&other, &[("a", "x"), ("b", "y")]).await;
     });
 }
 
 #[test]
-fn the_primary_that_sentinels_name_has_it() {
+fn the_board_works_with_sentinels() {
     run(async {
         let all = RedisSentinels::start();
-        let (one, other) = (connect(&all.url()).await, connect(&all.url()).await);
+        let one = connect(&all.url()).await;
+        let other = connect(&all.url()).await;
         put(&one, "a", "x").await;
-        hears(&other, &[("a", "x")]).await;
+        until_notices(&other, &[("a", "x")]).await;
         let victim = &all.servers()[0];
         victim.kill();
         sees(&one, &[("a", "x")]);
         tokio::task::block_in_place(|| all.await_other_primary(victim.port()));
         put(&one, "b", "y").await;
-        hears(&one, &[("a", "x"), ("b", "y")]).await;
-        hears(&other, &[("a", "x"), ("b", "y")]).await;
+        until_notices(&one, &[("a", "x"), ("b", "y")]).await;
+        until_notices(&other, &[("a", "x"), ("b", "y")]).await;
     });
 }
 
 #[test]
-fn without_redis_who_puts_something_is_told_and_what_was_read_stays() {
+fn without_redis_puts_fail_and_read_notices_stay() {
     run(async {
         let redis = RedisServer::start();
         let store = connect(redis.url()).await;
@@ -209,8 +213,8 @@ fn without_redis_who_puts_something_is_told_and_what_was_read_stays() {
         sees(&store, &[("a", "x")]);
         redis.restart();
         put(&store, "b", "y").await;
-        hears(&store, &[("a", "x"), ("b", "y")]).await;
-        // One that hangs is waited for, but not for ever.
+        until_notices(&store, &[("a", "x"), ("b", "y")]).await;
+        // A server that hangs is waited for, but not forever.
         redis.stop_signal();
         assert_eq!(
             store.put_notice("c", "z", HOUR).await,
@@ -222,23 +226,23 @@ fn without_redis_who_puts_something_is_told_and_what_was_read_stays() {
 }
 
 #[test]
-fn a_board_that_is_none_and_one_that_is_full_are_told() {
+fn a_board_of_another_type_or_full_is_an_error() {
     run(async {
         let redis = RedisServer::start();
         let store = connect(redis.url()).await;
         redis.command(&["SET", BOARD, "something else"]);
-        let trouble = store.put_notice("a", "x", HOUR).await.unwrap_err();
-        assert!(trouble.to_string().contains("WRONGTYPE"), "{trouble}");
+        let error = store.put_notice("a", "x", HOUR).await.unwrap_err();
+        assert!(error.to_string().contains("WRONGTYPE"), "{error}");
         redis.command(&["DEL", BOARD]);
         let fill =
             "for at = 1, 20000 do redis.call('HSET', KEYS[1], 'n' .. at, '99999999999999 x') end";
         redis.command(&["EVAL", fill, "1", BOARD]);
-        let trouble = store.put_notice("a", "x", HOUR).await.unwrap_err();
+        let error = store.put_notice("a", "x", HOUR).await.unwrap_err();
         assert!(
-            trouble.to_string().contains("the board of notices is full"),
-            "{trouble}"
+            error.to_string().contains("the notice board is full"),
+            "{error}"
         );
-        // One that is there can still be changed, and what is not ours makes nobody stumble.
+        // An existing notice can still be changed, and foreign fields do no harm.
         put(&store, "n1", "y").await;
         redis.command(&[
             "HSET",
@@ -252,6 +256,6 @@ fn a_board_that_is_none_and_one_that_is_full_are_told() {
         ]);
         redis.command(&["HSET", BOARD, "#version", "x"]);
         put(&store, "n1", "z").await;
-        assert!(seen(&store).contains(&("n1".to_owned(), "z".to_owned())));
+        assert!(notices_of(&store).contains(&("n1".to_owned(), "z".to_owned())));
     });
 }

@@ -1,4 +1,4 @@
-//! A live change of a limit, and what was charged before it.
+//! Live changes of a limit, and charges made before them.
 
 mod common;
 
@@ -9,7 +9,7 @@ use ratekeeper_testkit::RedisServer;
 use std::time::Duration;
 
 #[test]
-fn a_charge_of_before_a_change_gives_nothing_back_and_is_counted() {
+fn a_charge_before_a_change_is_not_refunded_and_is_counted() {
     run(async {
         let server = RedisServer::start();
         let store = RedisStore::builder(server.url())
@@ -23,14 +23,14 @@ fn a_charge_of_before_a_change_gives_nothing_back_and_is_counted() {
                 .decide(&[Ask::new(&handle, "ann").cost(0).mode(Mode::Peek)])
                 .await;
             assert_eq!(seen.source(), Source::Redis);
-            seen.statuses().next().unwrap().decision().remaining()
+            seen.results().next().unwrap().decision().remaining()
         };
         let [before, same] = [store.decide(&[Ask::new(&handle, "ann").cost(4)]).await, {
             store.decide(&[Ask::new(&handle, "ann").cost(3)]).await
         }];
         store.settle(same, &[1]).await;
         assert_eq!(remaining().await, 5, "what was not used comes back");
-        // The same rate and another burst: the units are the same.
+        // The same rate and another burst: the units stay the same.
         store.set_limit(&handle, limit("10/d burst 8"));
         assert_eq!(remaining().await, 5, "the tokens stay");
         store.settle(before, &[0]).await;

@@ -1,5 +1,5 @@
-//! The clock of the server is set back or forward, on a time that the test brings: nobody is locked
-//! out for as long as the step, and nothing is minted beyond what a step forward gives.
+//! The server's clock is set back or forward, using a time that the test brings: nobody is denied
+//! for as long as the step, and no more is allowed than a step forward gives.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_700_000_000 * SECOND + 123_456;
 
-/// Each admits five at once, and all of it again after a minute or two.
+/// Each allows five at once, and all of it again after a minute or two.
 const LIMITS: [&str; 7] = [
     "5/min",
     "5/min wait 48s",
@@ -24,12 +24,12 @@ const LIMITS: [&str; 7] = [
     "5/min sliding_log",
 ];
 
-async fn passed(store: &RedisStore, handle: &LimitHandle) -> u64 {
-    let mut passed = 0;
+async fn allowed(store: &RedisStore, handle: &LimitHandle) -> u64 {
+    let mut allowed = 0;
     for _ in 0..7 {
-        passed += u64::from(store.decide(&[Ask::new(handle, "key")]).await.is_allowed());
+        allowed += u64::from(store.decide(&[Ask::new(handle, "key")]).await.is_allowed());
     }
-    passed
+    allowed
 }
 
 fn step(back: bool, by: u64) {
@@ -43,19 +43,19 @@ fn step(back: bool, by: u64) {
         for text in LIMITS {
             time.store(START, Relaxed);
             let handle = store.limit(text, limit(text)).unwrap();
-            assert_eq!(passed(&store, &handle).await, 5, "{text}");
+            assert_eq!(allowed(&store, &handle).await, 5, "{text}");
             let stepped = if back { START - by } else { START + by };
             time.store(stepped, Relaxed);
-            let at_once = passed(&store, &handle).await;
+            let at_once = allowed(&store, &handle).await;
             assert!(
                 at_once <= if back { 0 } else { 5 },
                 "{text}: {at_once} after the step"
             );
-            // As long as it may be told to wait, and the minute or two that it takes by itself.
+            // As long as a caller may be told to wait, and the minute or two of the limit itself.
             let waited = if back && by <= 60 * SECOND { by } else { 0 };
             time.store(stepped + waited + 121 * SECOND, Relaxed);
             assert_eq!(
-                passed(&store, &handle).await,
+                allowed(&store, &handle).await,
                 5,
                 "{text}: {by} µs, back {back}"
             );
@@ -79,7 +79,7 @@ fn forward_by_an_hour() {
 }
 
 #[test]
-fn permits_of_before_the_clock_was_set_back_end() {
+fn permits_from_before_the_clock_was_set_back_expire() {
     run(async {
         let server = RedisServer::start();
         let time = Arc::new(AtomicU64::new(START));
@@ -88,7 +88,7 @@ fn permits_of_before_the_clock_was_set_back_end() {
             .given_time(Arc::clone(&time));
         let store = store.connect().await.unwrap();
         let few = store.concurrency("few", 2).unwrap();
-        // So that there is a key, whose permits a node held that is no more.
+        // Creates a key whose permits belong to a node that is gone.
         let held = store.decide(&[Ask::new(&few, "key").cost(2)]).await;
         assert!(held.is_allowed());
         let keys = server.command(&["KEYS", "ratekeeper:few:*"]);

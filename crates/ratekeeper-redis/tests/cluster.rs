@@ -1,11 +1,11 @@
-//! On a Redis Cluster of three primaries: limits hold over all nodes, limits in one slot are all or
-//! nothing, those in several are never over-admitted and what a denied request was charged comes
-//! back; while slots move and primaries die.
+//! Redis Cluster with three primaries: limits hold over all nodes; limits in one slot are charged
+//! all or nothing; those in several slots are never exceeded, and charges of denied requests are
+//! refunded; also while slots move and primaries fail.
 
 mod common;
 mod failover;
 
-use common::{ALGORITHMS, Load, Pace, connect, judge, limit, load_time, run, until};
+use common::{ALGORITHMS, Load, Pace, check_bound_by_key, connect, limit, load_time, run, until};
 use failover::{BUCKET, Fleet, LOG};
 use ratekeeper::{
     Ask, Mode, Store, store::LimitHandle, store::SettleError, store::ShardPrefix, store::Source,
@@ -16,16 +16,16 @@ use ratekeeper_testkit::{RedisCluster, RedisServer};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is left of a limit, as Redis says.
+/// What is left of a limit, according to Redis.
 async fn left(store: &RedisStore, limit: &LimitHandle, key: &str) -> u64 {
     let verdict = store
         .decide(&[Ask::new(limit, key).cost(0).mode(Mode::Peek)])
         .await;
     assert_eq!(verdict.source(), Source::Redis, "{:?}", store.status());
-    verdict.statuses().next().unwrap().decision().remaining()
+    verdict.results().next().unwrap().decision().remaining()
 }
 
-/// Waits until so much is left.
+/// Waits until this much is left.
 async fn until_left(store: &RedisStore, limit: &LimitHandle, key: &str, expected: u64) {
     let begin = std::time::Instant::now();
     loop {
@@ -34,7 +34,7 @@ async fn until_left(store: &RedisStore, limit: &LimitHandle, key: &str, expected
             return;
         }
         assert!(
-            begin.elapsed() < common::PATIENCE,
+            begin.elapsed() < common::MAX_WAIT,
             "{left} are left of {key}, not {expected}"
         );
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -60,26 +60,26 @@ fn all_algorithms_hold_from_three_nodes() {
         let events = load.finish().await;
         assert!(
             events.iter().all(|event| event.source == Source::Redis),
-            "somebody else decided"
+            "Redis did not decide"
         );
         for (at, (text, bound)) in ALGORITHMS.into_iter().enumerate() {
             let of_limit = events.iter().filter(|event| event.limit == at);
-            let report =
-                judge(bound, of_limit, 0).unwrap_or_else(|broken| panic!("{text}: {broken}"));
+            let report = check_bound_by_key(bound, of_limit, 0)
+                .unwrap_or_else(|broken| panic!("{text}: {broken}"));
             println!("{text}: {report:?}");
             assert!(
                 report.admitted > 20,
-                "{text}: hardly anything was admitted: {report:?}"
+                "{text}: hardly anything was allowed: {report:?}"
             );
         }
-        // Enough keys that some are on each primary, whatever the secret that they are hashed with.
+        // Enough keys that each primary has some, whatever the secret that they are hashed with.
         let (store, limits) = &nodes[0];
         for key in 0..40 {
             let key = format!("spread {key}");
             let verdict = store.decide(&[Ask::new(&limits[0], &key)]).await;
             assert_eq!(verdict.source(), Source::Redis);
         }
-        // Names are spread over the primaries, and callers cannot be read from them.
+        // Names are spread over the primaries and do not reveal the callers.
         let mut having: Vec<u16> = Vec::new();
         for (node, key) in cluster.keys("ratekeeper:*") {
             assert!(
@@ -102,7 +102,7 @@ fn all_algorithms_hold_from_three_nodes() {
 #[test]
 fn permits_settle_grant_and_reset() {
     run(async {
-        // The user of the guide, who may do no more than is needed.
+        // The documented user, who has exactly the needed permissions.
         let guide = include_str!("../../../docs/distributed.md");
         let rules: Vec<&str> = guide
             .lines()
@@ -120,10 +120,13 @@ fn permits_settle_grant_and_reset() {
             .arg("masterauth", "pass");
         let cluster = RedisCluster::of(&builder.arg("user", &format!("ratekeeper {rule}")));
         let url = cluster.url().replace(":pass@", "ratekeeper:change-me@");
-        let (store, other) = (connect(&url).await, connect(&url).await);
+        let store = connect(&url).await;
+        let other = connect(&url).await;
         let few = |store: &RedisStore| store.concurrency("few", 3).unwrap();
         let slow = |store: &RedisStore| store.limit("slow", limit("100/w")).unwrap();
-        let (few_here, few_there, slow_here) = (few(&store), few(&other), slow(&store));
+        let few_here = few(&store);
+        let few_there = few(&other);
+        let slow_here = slow(&store);
         for key in ["a", "b", "c", "d", "e", "f"] {
             let held = store.decide(&[Ask::new(&few_here, key).cost(3)]).await;
             assert!(
@@ -146,8 +149,9 @@ fn permits_settle_grant_and_reset() {
             Store::reset(&store, &slow_here, key.as_bytes()).await;
             assert_eq!(left(&store, &slow_here, key).await, 100);
         }
-        // Apart from this process, over several slots, by another node, once.
-        let (few_of, keys) = (store.concurrency("some", 2).unwrap(), ["a", "b", "c", "d"]);
+        // Detached, over several slots, and settled by another node, once.
+        let few_of = store.concurrency("some", 2).unwrap();
+        let keys = ["a", "b", "c", "d"];
         let mut asks: Vec<Ask<'_>> = keys
             .iter()
             .map(|key| Ask::new(&slow_here, key).cost(8))
@@ -174,10 +178,10 @@ fn permits_settle_grant_and_reset() {
     });
 }
 
-/// A limit a user and one for all lie in different slots: together they never admit more than
-/// either, and whoever is denied by one gets back what the other charged.
+/// A limit for each user and one for all are in different slots: together they never allow more
+/// than either, and a request denied by one is refunded what the other charged.
 #[test]
-fn what_a_denied_request_charged_elsewhere_comes_back() {
+fn charges_of_a_denied_request_in_other_slots_are_refunded() {
     const USERS: [&str; 8] = ["ann", "bob", "eve", "joe", "kim", "lea", "max", "zoe"];
     run(async {
         let cluster = RedisCluster::start();
@@ -192,7 +196,9 @@ fn what_a_denied_request_charged_elsewhere_comes_back() {
         for store in &stores {
             let (user, all) = limits(store);
             for caller in 0..4 {
-                let (store, user, all) = (store.clone(), user.clone(), all.clone());
+                let store = store.clone();
+                let user = user.clone();
+                let all = all.clone();
                 tasks.push(tokio::spawn(async move {
                     let mut admitted = [0_u64; 8];
                     for turn in 0..80 {
@@ -226,7 +232,7 @@ fn what_a_denied_request_charged_elsewhere_comes_back() {
         for (name, admitted) in USERS.iter().zip(admitted) {
             until_left(&stores[0], &user, name, 30 - admitted).await;
         }
-        // Nobody asks any more, so one who takes what is left gets all of it.
+        // Nobody else asks any more, so taking what is left gets all of it.
         let mut more = 0;
         for _ in 0..150 - total {
             let who = USERS[(more as usize) % 8];
@@ -238,7 +244,7 @@ fn what_a_denied_request_charged_elsewhere_comes_back() {
         }
         assert_eq!(more, 150 - total);
         assert_eq!(left(&stores[0], &all, "").await, 0);
-        // Whoever is denied is told how it stands without the charge that goes back.
+        // A denied caller is told the state without the charge that is refunded.
         let denied = stores[0]
             .decide(&[Ask::new(&user, "new"), Ask::new(&all, "")])
             .await;
@@ -246,21 +252,19 @@ fn what_a_denied_request_charged_elsewhere_comes_back() {
             !denied.is_allowed() && denied.binding() == Some(1),
             "{denied:?}"
         );
-        assert_eq!(denied.statuses().next().unwrap().decision().remaining(), 30);
+        assert_eq!(denied.results().next().unwrap().decision().remaining(), 30);
         until_left(&stores[0], &user, "new", 30).await;
     });
 }
 
 #[test]
-fn a_tag_keeps_limits_in_one_slot_and_exact() {
+fn a_shard_prefix_keeps_limits_in_one_slot_and_exact() {
     run(async {
         let cluster = RedisCluster::start();
         let store = connect(&cluster.url()).await;
-        let (user, tenant) = (
-            store.limit("user", limit("5/w")).unwrap(),
-            store.limit("tenant", limit("8/w")).unwrap(),
-        );
-        // What comes before the slash.
+        let user = store.limit("user", limit("5/w")).unwrap();
+        let tenant = store.limit("tenant", limit("8/w")).unwrap();
+        // The part before the slash.
         let tag: ShardPrefix = Arc::new(|key| {
             key.iter()
                 .position(|byte| *byte == b'/')
@@ -269,14 +273,15 @@ fn a_tag_keeps_limits_in_one_slot_and_exact() {
         store.set_shard_prefix(&user, Some(Arc::clone(&tag)));
         store.set_shard_prefix(&tenant, Some(tag));
         for number in 0..6 {
-            let (whose, who) = (format!("tenant{number}"), format!("tenant{number}/user"));
+            let whose = format!("tenant{number}");
+            let who = format!("tenant{number}/user");
             let asks = [Ask::new(&user, &who), Ask::new(&tenant, &whose)];
             for turn in 0..7 {
                 let before = store.status().counts.round_trips;
                 let verdict = store.decide(&asks).await;
                 assert_eq!(verdict.is_allowed(), turn < 5, "{verdict:?}");
                 assert_eq!(store.status().counts.round_trips - before, 1, "one call");
-                // Nothing is ever charged to be given back.
+                // Nothing is charged that would have to be refunded.
                 assert_eq!(left(&store, &tenant, &whose).await, 8 - (turn + 1).min(5));
             }
         }
@@ -291,11 +296,9 @@ fn a_tag_keeps_limits_in_one_slot_and_exact() {
             keys.iter().all(|(_, key)| !key.contains("tenant0")),
             "{keys:?}"
         );
-        // Without a tag, limits on the same key lie together.
-        let (minute, week) = (
-            store.limit("minute", limit("9/min")).unwrap(),
-            store.limit("week", limit("9/w")).unwrap(),
-        );
+        // Without a shard prefix, limits on the same key share a slot.
+        let minute = store.limit("minute", limit("9/min")).unwrap();
+        let week = store.limit("week", limit("9/w")).unwrap();
         let before = store.status().counts.round_trips;
         assert!(
             store
@@ -307,10 +310,10 @@ fn a_tag_keeps_limits_in_one_slot_and_exact() {
     });
 }
 
-/// The guide's two policies of a tenant: what the tag of one and the key of the other begin with is
-/// the same.
+/// The two policies of a tenant in the documentation: the shard prefix of one is the key of the
+/// other.
 #[test]
-fn the_tag_of_a_policy_does_that() {
+fn the_shard_prefix_of_a_policy_keeps_its_limits_in_one_slot() {
     run(async {
         let cluster = RedisCluster::start();
         let store = connect(&cluster.url()).await;
@@ -374,9 +377,9 @@ fn slots_move_under_load() {
                     .filter(|node| node.port() != from)
                     .collect();
                 let to = others[(usize::from(slot) + round) % 2];
-                // Some are asked about while their keys are in either place.
+                // Some are asked about while their keys are on either node.
                 cluster.begin_move(slot, to);
-                load.until_all_go_on(2).await;
+                load.until_all_answered(2).await;
                 cluster.end_move(slot, to);
             }
             load.until_redis_answers_all().await;
@@ -385,29 +388,27 @@ fn slots_move_under_load() {
         let events = load.finish().await;
         assert!(
             events.iter().all(|event| event.source == Source::Redis),
-            "somebody else decided: {statuses:?}"
+            "Redis did not decide: {statuses:?}"
         );
         for (at, (text, bound)) in [BUCKET, LOG].into_iter().enumerate() {
             let of_limit = events.iter().filter(|event| event.limit == at);
-            let report =
-                judge(bound, of_limit, 0).unwrap_or_else(|broken| panic!("{text}: {broken}"));
+            let report = check_bound_by_key(bound, of_limit, 0)
+                .unwrap_or_else(|broken| panic!("{text}: {broken}"));
             println!("{text}: {report:?}");
         }
     });
 }
 
-/// Limits that a tag keeps together cannot be asked about in one call while half of their keys are
-/// elsewhere: they wait, or fall back in time, and are right again after it.
+/// Limits that share a slot cannot be asked about in one call while half of their keys have moved:
+/// requests wait, or fall back in time, and are exact again afterwards.
 #[test]
 fn a_tagged_slot_moves() {
     run(async {
         let cluster = RedisCluster::start();
         let builder = RedisStore::builder(cluster.url()).timeout(Duration::from_millis(200));
         let store = builder.connect().await.unwrap();
-        let (minute, week) = (
-            store.limit("minute", limit("600/h")).unwrap(),
-            store.limit("week", limit("500/w")).unwrap(),
-        );
+        let minute = store.limit("minute", limit("600/h")).unwrap();
+        let week = store.limit("week", limit("500/w")).unwrap();
         let asks = [Ask::new(&minute, "ann"), Ask::new(&week, "ann")];
         let allowed = store.decide(&asks).await;
         assert!(allowed.is_allowed() && allowed.source() == Source::Redis);
@@ -418,9 +419,9 @@ fn a_tagged_slot_moves() {
             .find(|node| node.port() != from)
             .unwrap();
         cluster.begin_move(slot, to);
-        // Both are there still.
+        // Both keys are still there.
         assert_eq!(store.decide(&asks).await.source(), Source::Redis);
-        // One has gone, the other not yet.
+        // One key has moved, the other not yet.
         let node = cluster.primary(slot);
         let key = cluster.keys("ratekeeper:minute:*")[0].1.clone();
         let port = to.port().to_string();
@@ -432,7 +433,8 @@ fn a_tagged_slot_moves() {
         let between = store.decide(&asks).await;
         assert_eq!(between.source(), Source::LocalShare, "{:?}", store.status());
         let moving = store.clone();
-        let (m, w) = (minute.clone(), week.clone());
+        let m = minute.clone();
+        let w = week.clone();
         let waits = tokio::spawn(async move {
             moving
                 .decide(&[Ask::new(&m, "ann"), Ask::new(&w, "ann")])
@@ -440,7 +442,7 @@ fn a_tagged_slot_moves() {
                 .source()
         });
         cluster.end_move(slot, to);
-        // It waited for the keys, or was late.
+        // The request waited for the keys, or timed out.
         println!("while they moved: {}", waits.await.unwrap());
         let after = store.decide(&asks).await;
         assert_eq!(after.source(), Source::Redis, "{:?}", store.status());
@@ -456,18 +458,19 @@ fn a_primary_dies_and_its_replica_takes_over() {
         let slot = cluster.slot(&cluster.keys("ratekeeper:150*")[0].1);
         let victim = cluster.primary(slot);
         let after = fleet
-            .suffers(
+            .run_fault(
                 || victim.kill(),
                 || cluster.await_other_primary(slot, victim.port()).port(),
             )
             .await;
-        after.keeps(1);
+        after.check_bound(1);
         assert!(
-            after.statuses.iter().all(|status| status.trouble.is_none()),
+            after.statuses.iter().all(|status| status.error.is_none()),
             "{:?}",
             after.statuses
         );
-        // Those on other primaries are decided by Redis again as soon as these answer for theirs.
+        // Keys on other primaries are decided by Redis again as soon as these answer for their
+        // slots.
         victim.restart();
         cluster.await_whole();
     });
@@ -484,7 +487,7 @@ fn a_primary_dies_whose_replica_is_behind() {
         replica.stop_signal();
         tokio::time::sleep(Duration::from_millis(500)).await;
         let after = fleet
-            .suffers(
+            .run_fault(
                 || {
                     victim.kill();
                     replica.cont();
@@ -492,13 +495,13 @@ fn a_primary_dies_whose_replica_is_behind() {
                 || cluster.await_other_primary(slot, victim.port()).port(),
             )
             .await;
-        after.keeps(1);
+        after.check_bound(1);
     });
 }
 
-/// Where Redis answers for the keys that it has, one primary that is gone takes nobody else along.
+/// Where Redis serves the slots that it has, a primary that is down does not affect the others.
 #[test]
-fn the_others_go_on_without_one() {
+fn other_primaries_decide_while_one_is_down() {
     run(async {
         let cluster =
             RedisCluster::of(&RedisServer::builder().arg("cluster-require-full-coverage", "no"));
@@ -517,7 +520,7 @@ fn the_others_go_on_without_one() {
             let (node, name) = new.unwrap();
             places.push((key, node, cluster.slot(&name)));
         }
-        // Not the one that says who is alive, which would do as well.
+        // Not the primary with the heartbeats, though that would do as well.
         let fleet = cluster
             .primary(cluster.slot("ratekeeper:{fleet}:nodes"))
             .port();
@@ -532,11 +535,11 @@ fn the_others_go_on_without_one() {
             .0;
         cluster.replica_of(victim).kill();
         victim.kill();
-        until("it is told", || store.status().trouble.is_some()).await;
-        let told = store.status().trouble.unwrap().1.to_string();
+        until("the error is reported", || store.status().error.is_some()).await;
+        let message = store.status().error.unwrap().1.to_string();
         assert!(
-            told.contains(&victim.port().to_string()),
-            "which one: {told}"
+            message.contains(&victim.port().to_string()),
+            "which one: {message}"
         );
         let before = left(&store, &slow, there).await;
         for _ in 0..5 {
@@ -547,16 +550,16 @@ fn the_others_go_on_without_one() {
             assert_eq!(common::source(&store, &slow, there).await, Source::Redis);
         }
         assert_eq!(left(&store, &slow, there).await, before - 5);
-        // A request that needs both falls back as a whole, and nothing stays charged.
+        // A request that needs both falls back as a whole, and no charge stays.
         let both = [Ask::new(&slow, gone), Ask::new(&slow, there)];
         assert_eq!(store.decide(&both).await.source(), Source::LocalShare);
         until_left(&store, &slow, there, before - 5).await;
         victim.restart();
-        // It takes no writes for two seconds, in case another was made the primary.
+        // It takes no writes for two seconds, in case a replica was promoted.
         tokio::task::block_in_place(|| cluster.await_other_primary(slot, 0).port());
         let begin = std::time::Instant::now();
         while common::source(&store, &slow, gone).await != Source::Redis {
-            assert!(begin.elapsed() < common::PATIENCE, "{:?}", store.status());
+            assert!(begin.elapsed() < common::MAX_WAIT, "{:?}", store.status());
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         println!("asked again {:.1?} after it is back", begin.elapsed());
@@ -564,19 +567,20 @@ fn the_others_go_on_without_one() {
     });
 }
 
-/// The share of a key is empty when its own primary is lost, however long another one was away
+/// The share of a key starts empty when its own primary is lost, however long another one was down
 /// before.
 #[test]
-fn each_primary_has_an_outage_of_its_own() {
+fn each_primary_has_its_own_outage() {
     run(async {
         let cluster =
             RedisCluster::of(&RedisServer::builder().arg("cluster-require-full-coverage", "no"));
         let builder = RedisStore::builder(cluster.url()).timeout(Duration::from_millis(500));
         let store = builder.connect().await.unwrap();
-        let (rate, burst) = (100, 100);
+        let rate = 100;
+        let burst = 100;
         let handle = store.limit("api", limit("100/s burst 100")).unwrap();
-        // A key on each of two primaries, but not of the one that knows who is alive. Limits on the
-        // same key lie together.
+        // A key on each of two primaries, but not on the one with the heartbeats. Limits on the
+        // same key share a slot.
         let fleet = cluster
             .primary(cluster.slot("ratekeeper:{fleet}:nodes"))
             .port();
@@ -601,15 +605,14 @@ fn each_primary_has_an_outage_of_its_own() {
             cluster.replica_of(node).kill();
         }
         let admitted = async |key: &str| store.decide(&[Ask::new(&handle, key)]).await.is_allowed();
-        let (first, second) = (&places[0], &places[1]);
+        let first = &places[0];
+        let second = &places[1];
         first.1.kill();
-        until("it is told", || store.status().trouble.is_some()).await;
+        until("the error is reported", || store.status().error.is_some()).await;
         while common::source(&store, &handle, &first.0).await == Source::Redis {}
-        // So long that a share which began to fill then is full.
-        let (begin, full_in) = (
-            std::time::Instant::now(),
-            Duration::from_millis(1_000 * burst / rate + 200),
-        );
+        // Long enough that a share which began to fill then is full.
+        let begin = std::time::Instant::now();
+        let full_in = Duration::from_millis(1_000 * burst / rate + 200);
         while begin.elapsed() < full_in {
             admitted(&first.0).await;
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -617,7 +620,8 @@ fn each_primary_has_an_outage_of_its_own() {
         second.1.kill();
         let began = std::time::Instant::now();
         while common::source(&store, &handle, &second.0).await == Source::Redis {}
-        let (mut passed, asked) = (0, Duration::from_millis(500));
+        let mut passed = 0;
+        let asked = Duration::from_millis(500);
         while began.elapsed() < asked {
             passed += u64::from(admitted(&second.0).await);
         }
@@ -668,40 +672,40 @@ fn over_tls() {
         );
         assert_eq!(left(&store, &slow, "ann").await, 99);
         let untrusted = RedisStore::builder(&url).connect().await.unwrap();
-        let told = || {
+        let message = || {
             untrusted
                 .status()
-                .trouble
-                .map(|(_, trouble)| trouble.to_string())
+                .error
+                .map(|(_, error)| error.to_string())
                 .unwrap_or_default()
         };
-        until("it is told", || {
-            told().contains("certificate of Redis is not trusted")
+        until("the error is reported", || {
+            message().contains("certificate of Redis is not trusted")
         })
         .await;
     });
 }
 
 #[test]
-fn what_is_not_a_cluster_is_told() {
+fn a_server_that_is_not_a_cluster_is_an_error() {
     run(async {
         let error = async |url: &str| match RedisStore::builder(url).connect().await {
             Ok(_) => panic!("{url} is taken"),
             Err(error) => error.to_string(),
         };
         let server = RedisServer::start();
-        let told = error(&format!("redis+cluster://127.0.0.1:{}", server.port())).await;
+        let message = error(&format!("redis+cluster://127.0.0.1:{}", server.port())).await;
         assert!(
-            told.contains("is not part of a Cluster; write the url as redis://"),
-            "{told}"
+            message.contains("is not part of a Cluster; write the url as redis://"),
+            "{message}"
         );
         let cluster = RedisCluster::start();
-        let told = error(cluster.nodes()[0].url()).await;
+        let message = error(cluster.nodes()[0].url()).await;
         assert!(
-            told.contains("part of a Cluster; write the url as redis+cluster://"),
-            "{told}"
+            message.contains("part of a Cluster; write the url as redis+cluster://"),
+            "{message}"
         );
-        // Some of its nodes are enough, though one of them is not there, and replicas will do.
+        // Some of its nodes are enough as seeds, even if one of them is down, and replicas will do.
         let gone = ratekeeper_testkit::free_port();
         let seeds = format!(
             "redis+cluster://127.0.0.1:{gone},127.0.0.1:{}",
@@ -709,7 +713,7 @@ fn what_is_not_a_cluster_is_told() {
         );
         let store = connect(&seeds).await;
         assert!(store.is_healthy(), "{:?}", store.status());
-        // Nobody there is not an error: it falls back, and says why.
+        // A Cluster that is down is not an error: the store falls back and says why.
         let store = RedisStore::builder(format!("redis+cluster://127.0.0.1:{gone}"))
             .connect()
             .await
@@ -720,10 +724,7 @@ fn what_is_not_a_cluster_is_told() {
             Source::LocalShare
         );
         assert!(
-            matches!(
-                store.status().trouble,
-                Some((_, StoreError::Unreachable(_)))
-            ),
+            matches!(store.status().error, Some((_, StoreError::Unreachable(_)))),
             "{:?}",
             store.status()
         );

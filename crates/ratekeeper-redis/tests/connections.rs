@@ -1,4 +1,4 @@
-//! Connections that end or fall silent between two decisions, while Redis is well.
+//! Connections that are closed or fall silent between two decisions, while Redis is healthy.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Closes all connections of clients but the one that says so.
+/// Closes all client connections except the one that sends this.
 fn close_all(server: &RedisServer) {
     assert!(
         !server
@@ -22,7 +22,7 @@ fn close_all(server: &RedisServer) {
 }
 
 #[test]
-fn closed_while_nobody_asked() {
+fn closed_while_idle() {
     run(async {
         let server = RedisServer::start();
         let store = RedisStore::builder(server.url())
@@ -30,10 +30,8 @@ fn closed_while_nobody_asked() {
             .connect()
             .await
             .unwrap();
-        let (handle, few) = (
-            store.limit("x", limit("100000/h")).unwrap(),
-            store.concurrency("few", 3).unwrap(),
-        );
+        let handle = store.limit("x", limit("100000/h")).unwrap();
+        let few = store.concurrency("few", 3).unwrap();
         let permits = || {
             let keys = server.command(&["KEYS", "ratekeeper:few:*"]);
             keys.items()
@@ -66,8 +64,9 @@ fn closed_while_nobody_asked() {
     });
 }
 
-/// A way to Redis on which connections can fall silent, as those do that a firewall has forgotten.
-/// Of the connections made before `silent` all but the first are; those made later pass.
+/// A proxy to Redis whose connections can fall silent, like those that a firewall has forgotten. Of
+/// the connections made before `silent`, all but the first are dropped silently; those made later
+/// work.
 struct Firewall {
     port: u16,
     made: Arc<AtomicUsize>,
@@ -78,16 +77,15 @@ impl Firewall {
     fn before(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (made, silent) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let made = Arc::new(AtomicUsize::new(0));
+        let silent = Arc::new(AtomicUsize::new(0));
         let shared = (Arc::clone(&made), Arc::clone(&silent));
         // Its threads end with the connections, or with the process.
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 let number = shared.0.fetch_add(1, Relaxed);
-                let (client, server) = (
-                    client.unwrap(),
-                    TcpStream::connect(("127.0.0.1", server)).unwrap(),
-                );
+                let client = client.unwrap();
+                let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
                 for (mut from, mut to) in [
                     (client.try_clone().unwrap(), server.try_clone().unwrap()),
                     (server, client),
@@ -126,16 +124,15 @@ fn forgotten_by_a_firewall() {
             .unwrap();
         let handle = store.limit("x", limit("100000/h")).unwrap();
         until_redis(&store, &handle).await;
-        // The first connection is the one that says that this node is alive, which keeps it from
-        // being forgotten.
+        // The first connection carries the heartbeats, whose traffic keeps it alive.
         firewall.silent.store(firewall.made.load(Relaxed), Relaxed);
         let begin = Instant::now();
         let mut asked = 0;
-        // Seldom, so that the node finds Redis well in between.
+        // Rarely, so that the node finds Redis healthy in between.
         while common::source(&store, &handle, "key").await != Source::Redis {
             asked += 1;
             assert!(
-                begin.elapsed() < common::PATIENCE,
+                begin.elapsed() < common::MAX_WAIT,
                 "{asked} were asked by a connection that is dead"
             );
             tokio::time::sleep(Duration::from_millis(1_300)).await;

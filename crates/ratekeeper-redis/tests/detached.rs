@@ -1,4 +1,4 @@
-//! Verdicts that are taken apart and settled by any node, once.
+//! Verdicts that are detached and settled once, by any node.
 
 mod common;
 
@@ -22,11 +22,11 @@ async fn remaining(store: &RedisStore, limit: &LimitHandle) -> u64 {
         .decide(&[Ask::new(limit, "ann").cost(0).mode(Mode::Peek)])
         .await;
     assert_eq!(seen.source(), Source::Redis);
-    seen.statuses().next().unwrap().decision().remaining()
+    seen.results().next().unwrap().decision().remaining()
 }
 
 #[test]
-fn any_node_settles_and_only_once() {
+fn any_node_settles_a_receipt_once() {
     run(async {
         let server = RedisServer::start();
         let [first, second] = [connect(server.url()).await, connect(server.url()).await];
@@ -43,17 +43,15 @@ fn any_node_settles_and_only_once() {
         let verdict = first.decide(&asks).await;
         let receipt = first.detach(verdict, first.now() + MINUTE).await.unwrap();
         assert_eq!(remaining(&second, &there.0).await, 6);
-        // Many at once, on both nodes: one of them does it.
+        // Many concurrent settles on both nodes: exactly one of them succeeds.
         let settling: Vec<_> = (0..16)
             .map(|at| {
-                let (store, receipt) = (
-                    if at % 2 == 0 {
-                        first.clone()
-                    } else {
-                        second.clone()
-                    },
-                    receipt.clone(),
-                );
+                let store = if at % 2 == 0 {
+                    first.clone()
+                } else {
+                    second.clone()
+                };
+                let receipt = receipt.clone();
                 tokio::spawn(async move { store.settle_detached(&receipt, &[1, 2]).await })
             })
             .collect();
@@ -85,7 +83,7 @@ fn any_node_settles_and_only_once() {
 }
 
 #[test]
-fn what_was_charged_as_it_should_be_is_settled_too() {
+fn a_charge_equal_to_the_cost_is_settled_too() {
     run(async {
         let server = RedisServer::start();
         let store = connect(server.url()).await;
@@ -98,7 +96,7 @@ fn what_was_charged_as_it_should_be_is_settled_too() {
             Err(SettleError::AlreadySettled)
         );
         assert_eq!(remaining(&store, &tokens).await, 6);
-        // Of nothing, too.
+        // Also an empty verdict.
         let nothing = store.decide(&[]).await;
         let receipt = store.detach(nothing, store.now() + MINUTE).await.unwrap();
         assert_eq!(store.settle_detached(&receipt, &[]).await, Ok(()));
@@ -110,7 +108,7 @@ fn what_was_charged_as_it_should_be_is_settled_too() {
 }
 
 #[test]
-fn a_limit_that_is_another_on_the_node_that_settles_gets_nothing_back() {
+fn a_limit_that_differs_on_the_settling_node_is_not_refunded() {
     run(async {
         let server = RedisServer::start();
         let [first, second] = [connect(server.url()).await, connect(server.url()).await];
@@ -130,7 +128,7 @@ fn a_limit_that_is_another_on_the_node_that_settles_gets_nothing_back() {
 }
 
 #[test]
-fn permits_are_out_until_settled_though_their_node_is_gone() {
+fn detached_permits_are_held_until_settled_without_their_node() {
     run(async {
         let server = RedisServer::start();
         let second = connect(server.url()).await;
@@ -160,9 +158,9 @@ fn permits_are_out_until_settled_though_their_node_is_gone() {
         let lives_so = lives();
         assert!(
             lives_so > 3_000_000,
-            "{lives_so} ms: they are renewed by nobody and stay out for an hour"
+            "{lives_so} ms: they are not renewed and are held for an hour"
         );
-        // Another that comes and goes, and one that is turned away, leave them as they are.
+        // A request that takes and releases a permit, and one that is denied, do not affect them.
         second.set_concurrency(&there, 3);
         drop(second.decide(&[Ask::new(&there, "ann")]).await);
         assert!(
@@ -184,7 +182,7 @@ fn permits_are_out_until_settled_though_their_node_is_gone() {
 }
 
 #[test]
-fn its_time_is_over_by_the_clock_of_who_settles() {
+fn a_receipt_expires_by_the_clock_of_the_settling_node() {
     run(async {
         let server = RedisServer::start();
         let store = connect(server.url()).await;
@@ -199,12 +197,16 @@ fn its_time_is_over_by_the_clock_of_who_settles() {
             store.settle_detached(b"", &[]).await,
             Err(SettleError::InvalidReceipt)
         );
-        assert_eq!(remaining(&store, &slots).await, 1, "it came back by itself");
+        assert_eq!(
+            remaining(&store, &slots).await,
+            1,
+            "it was given back by itself"
+        );
     });
 }
 
 #[test]
-fn without_redis_the_node_that_decided_settles_alone() {
+fn without_redis_only_the_deciding_node_settles() {
     run(async {
         let server = RedisServer::start();
         let [first, second] = [connect(server.url()).await, connect(server.url()).await];
@@ -236,22 +238,23 @@ fn without_redis_the_node_that_decided_settles_alone() {
     });
 }
 
-/// The connection breaks after Redis has settled it and before it has said so: what is sent again
-/// is found done.
+/// The connection breaks after Redis has settled and before it has answered: the repeated call
+/// finds it done.
 #[test]
-fn what_is_sent_twice_is_settled_once() {
+fn a_settle_sent_twice_is_executed_once() {
     run(async {
         let server = RedisServer::start();
         let proxy = FaultProxy::to(server.port());
         let store = connect(&proxy.url()).await;
         let tokens = store.limit("tokens", limit("10/d")).unwrap();
-        // Redis knows the script from before.
+        // Redis has loaded the script.
         store.grant(&tokens, b"ann", 0).await;
         let verdict = store.decide(&[Ask::new(&tokens, "ann").cost(4)]).await;
         let receipt = store.detach(verdict, store.now() + MINUTE).await.unwrap();
         proxy.set(Fault::DropReplies);
         let settling = {
-            let (store, receipt) = (store.clone(), receipt.clone());
+            let store = store.clone();
+            let receipt = receipt.clone();
             tokio::spawn(async move { store.settle_detached(&receipt, &[1]).await })
         };
         until("Redis has settled it", || {
@@ -262,7 +265,7 @@ fn what_is_sent_twice_is_settled_once() {
         })
         .await;
         proxy.set(Fault::None);
-        // On a machine that takes a second for this it has given up.
+        // On a machine that takes a second for this, the settle times out.
         let settled = settling.await.unwrap();
         assert!(
             matches!(settled, Ok(()) | Err(SettleError::Unreachable)),
@@ -277,7 +280,7 @@ fn what_is_sent_twice_is_settled_once() {
     });
 }
 
-/// Limits of every algorithm. A dash: how many are in flight.
+/// Limits of every algorithm. A dash marks a concurrency limit.
 const LIMITS: [&str; 9] = [
     "10/s burst 5",
     "1/min burst 3",
@@ -306,12 +309,12 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => prop::collection::vec((0..3_usize, 0..2_u8, 0..4_u64, mode), 1..4).prop_map(Step::Decide),
         4 => (0..8_usize, prop::collection::vec(0..6_u64, 0..4)).prop_map(|(which, actual)| Step::Settle(which, actual)),
-        // Permits of a node that does not renew them end, and time that is made up renews none.
+        // Permits that their node does not renew expire, and the given time renews none.
         4 => (0..150_000_u64).prop_map(Step::Advance),
     ]
 }
 
-fn told(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration)> {
+fn answer_of(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration)> {
     let one = |status: &ratekeeper::store::AskResult| {
         let decision = status.decision();
         (
@@ -321,13 +324,13 @@ fn told(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration)>
             decision.reset_after(),
         )
     };
-    verdict.statuses().map(one).collect()
+    verdict.results().map(one).collect()
 }
 
-/// The same trace twice on the same servers: settled in place, and taken apart and settled by
-/// another node.
+/// The same trace twice on the same servers: settled in place, and detached and settled by another
+/// node.
 #[test]
-fn later_and_elsewhere_is_as_good_as_now_and_here() {
+fn settling_later_on_another_node_equals_settling_at_once() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -344,7 +347,8 @@ fn later_and_elsewhere_is_as_good_as_now_and_here() {
     let trace = |limits: [usize; 3], steps: Vec<Step>| {
         let case = cases.fetch_add(1, Ordering::Relaxed);
         let register = |store: &RedisStore, world: &str, at: usize| {
-            let (name, limit) = (format!("{case}-{world}-{at}"), LIMITS[limits[at]]);
+            let name = format!("{case}-{world}-{at}");
+            let limit = LIMITS[limits[at]];
             match limit.strip_prefix("- ") {
                 Some(most) => store.concurrency(&name, most.parse().unwrap()).unwrap(),
                 None => store.limit(&name, limit.parse().unwrap()).unwrap(),
@@ -352,7 +356,7 @@ fn later_and_elsewhere_is_as_good_as_now_and_here() {
         };
         let here = [0, 1, 2].map(|at| register(&first, "here", at));
         let there = [0, 1, 2].map(|at| register(&first, "there", at));
-        // The other node knows them by their names.
+        // The other node knows the limits by their names.
         drop([0, 1, 2].map(|at| register(&second, "there", at)));
         let mut now = 1_700_000_000_000_000_u64;
         let mut kept: Vec<(Verdict, Vec<u8>)> = Vec::new();
@@ -370,11 +374,9 @@ fn later_and_elsewhere_is_as_good_as_now_and_here() {
                             };
                             asked.iter().zip(&keys).map(ask).collect::<Vec<_>>()
                         };
-                        let (mine, theirs) = (
-                            first.decide(&asks(&here)).await,
-                            first.decide(&asks(&there)).await,
-                        );
-                        prop_assert_eq!(told(&mine), told(&theirs));
+                        let mine = first.decide(&asks(&here)).await;
+                        let theirs = first.decide(&asks(&there)).await;
+                        prop_assert_eq!(answer_of(&mine), answer_of(&theirs));
                         let receipt = first
                             .detach(theirs, first.now() + 60 * MINUTE)
                             .await

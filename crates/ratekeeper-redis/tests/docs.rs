@@ -1,5 +1,5 @@
-//! What docs/distributed.md says and can be tried: its configuration, its Redis user, the names,
-//! ages and weights of keys.
+//! What docs/distributed.md states and a test can check: its configurations, its Redis user, and
+//! the names, lifetimes and sizes of keys.
 
 use ratekeeper::{Ask, Limit, Store, store::LimitHandle, store::OnFailure, store::Source};
 use ratekeeper_policy::config::Config;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const GUIDE: &str = include_str!("../../../docs/distributed.md");
 
-/// The blocks of the guide that begin with this fence.
+/// The blocks of the page that begin with this fence.
 fn blocks(fence: &str) -> impl Iterator<Item = &'static str> {
     GUIDE
         .split(fence)
@@ -17,7 +17,7 @@ fn blocks(fence: &str) -> impl Iterator<Item = &'static str> {
         .filter_map(|rest| rest.split("\n```").next())
 }
 
-/// The cells of each line of the table that follows `heading`, without its head.
+/// The cells of each row of the table after `heading`, without its header.
 fn table(heading: &str) -> Vec<Vec<&'static str>> {
     let (_, rest) = GUIDE
         .split_once(heading)
@@ -39,7 +39,7 @@ async fn connect(url: &str) -> Option<RedisStore> {
     store.connect().await.ok()
 }
 
-/// A limit of every algorithm, by the letter that is in its keys.
+/// A limit of every algorithm, by the letter in its keys.
 const LIMITS: [(char, &str); 8] = [
     ('b', "10/min burst 5"),
     ('r', "10/min burst 5 refundable"),
@@ -66,7 +66,7 @@ fn key_of(redis: &RedisServer, letter: char) -> String {
         Reply::Bulk(key) => String::from_utf8(key.clone()).unwrap(),
         other => panic!("{other:?}"),
     };
-    // The store's own decisions on its probe key come and go.
+    // The store's own probe keys come and go.
     let keys: Vec<String> = keys
         .items()
         .iter()
@@ -79,9 +79,10 @@ fn key_of(redis: &RedisServer, letter: char) -> String {
     key.clone()
 }
 
-/// Every verb of the board, one that is over swept from it among them.
-async fn board_is_well(redis: &RedisServer, store: &RedisStore) -> bool {
-    let (short, long) = (Duration::from_millis(1), Duration::from_secs(60));
+/// Every verb of the board, including the deletion of a notice that has ended.
+async fn board_works(redis: &RedisServer, store: &RedisStore) -> bool {
+    let short = Duration::from_millis(1);
+    let long = Duration::from_secs(60);
     let well = store.put_notice("short", "x", short).await.is_ok()
         && store.put_notice("a", "x", long).await.is_ok();
     let give_up = Instant::now() + Duration::from_secs(10);
@@ -99,8 +100,8 @@ async fn board_is_well(redis: &RedisServer, store: &RedisStore) -> bool {
     well && store.remove_notice("a").await == Ok(true)
 }
 
-/// Every verb on every algorithm; whether all of it was done by Redis.
-async fn everything(redis: &RedisServer, url: &str) -> bool {
+/// Every verb on every algorithm. Returns whether Redis executed all of it.
+async fn all_verbs(redis: &RedisServer, url: &str) -> bool {
     redis.command(&["FLUSHALL"]);
     let Some(store) = connect(url).await else {
         return false;
@@ -115,7 +116,7 @@ async fn everything(redis: &RedisServer, url: &str) -> bool {
         store.grant(limit, b"ann", 1).await;
     }
     if well {
-        // A log whose server was set back by two minutes.
+        // A log from before the server was set back by two minutes.
         let key = key_of(redis, 'l');
         let newest = redis.command(&["LINDEX", &key, "-1"]).int().unwrap();
         redis.command(&["RPUSH", &key, &(newest + 120_000_000).to_string()]);
@@ -137,25 +138,25 @@ async fn everything(redis: &RedisServer, url: &str) -> bool {
         .command(&["KEYS", "ratekeeper:c:c:*"])
         .items()
         .is_empty();
-    // A permit of before the server was set back by two minutes.
+    // A permit from before the server was set back by two minutes.
     let held = store.decide(&[Ask::new(&slots, "ann")]).await;
     if held.source() == Source::Redis {
         let key = key_of(redis, 'c');
         redis.command(&["ZADD", &key, "9000000000000000", "late"]);
         well &= store.decide(&[Ask::new(&slots, "ann")]).await.source() == Source::Redis;
     }
-    well &= board_is_well(redis, &store).await;
+    well &= board_works(redis, &store).await;
     well && store.is_healthy()
         && store
             .status()
             .counts
-            .troubles
+            .errors
             .iter()
             .all(|(_, times)| *times == 0)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_user_of_the_guide_may_do_what_is_needed_and_nothing_else() {
+async fn the_documented_user_has_exactly_the_needed_permissions() {
     let rule = blocks("```redis\n")
         .find(|block| block.starts_with("ACL SETUSER"))
         .expect("the guide has a user");
@@ -167,7 +168,7 @@ async fn the_user_of_the_guide_may_do_what_is_needed_and_nothing_else() {
     may(&rule);
     let url = format!("redis://{}:{password}@127.0.0.1:{}", rule[2], redis.port());
     assert!(
-        everything(&redis, &url).await,
+        all_verbs(&redis, &url).await,
         "{:?}",
         redis.command(&["ACL", "LOG"])
     );
@@ -180,12 +181,12 @@ async fn the_user_of_the_guide_may_do_what_is_needed_and_nothing_else() {
         let mut less = rule.clone();
         less.remove(at);
         may(&less);
-        assert!(!everything(&redis, &url).await, "{word} is not needed");
+        assert!(!all_verbs(&redis, &url).await, "{word} is not needed");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_configurations_of_the_guide_are_read_and_the_first_one_works() {
+async fn the_documented_configurations_are_valid_and_the_first_works() {
     let texts: Vec<&str> = blocks("```toml\n").collect();
     assert!(!texts.is_empty());
     for text in &texts {
@@ -220,7 +221,7 @@ async fn the_configurations_of_the_guide_are_read_and_the_first_one_works() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_tell_the_limit_and_every_key_but_the_secret_ends() {
+async fn key_names_show_the_limit_and_all_keys_but_the_secret_expire() {
     let redis = RedisServer::start();
     let store = connect(redis.url()).await.unwrap();
     let limit = store
@@ -254,7 +255,7 @@ async fn names_tell_the_limit_and_every_key_but_the_secret_ends() {
         let left = redis.command(&["PTTL", key]).int().unwrap();
         assert!(ends_in.contains(&left), "{key}: {left}");
     }
-    // Should Redis lose the secret, it is put back as it was.
+    // If Redis loses the secret, it is restored as it was.
     let secret = redis.command(&["GET", "ratekeeper:secret"]);
     redis.command(&["DEL", "ratekeeper:secret"]);
     let give_up = Instant::now() + Duration::from_secs(10);
@@ -286,10 +287,10 @@ async fn a_lost_key_adds_a_burst_and_a_closed_connection_nothing() {
     }
 }
 
-/// Of a bucket it begins empty, of a window fresh.
+/// The share of a bucket starts empty, that of a window full.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_share_is_what_the_guide_says() {
-    // Nobody listens there.
+async fn a_local_share_is_as_documented() {
+    // Nothing listens there.
     let store = RedisStore::builder("redis://127.0.0.1:1")
         .nodes(4)
         .connect()
@@ -302,19 +303,19 @@ async fn a_share_is_what_the_guide_says() {
         ("3/h fixed_window", 1),
     ] {
         let handle = store.limit(limit, limit.parse().unwrap()).unwrap();
-        let mut passed = 0;
+        let mut allowed = 0;
         for _ in 0..10 {
             let verdict = store.decide(&[Ask::new(&handle, "ann")]).await;
             assert_eq!(verdict.source(), Source::LocalShare);
-            passed += u64::from(verdict.is_allowed());
+            allowed += u64::from(verdict.is_allowed());
         }
-        assert_eq!(passed, admitted, "{limit}");
+        assert_eq!(allowed, admitted, "{limit}");
     }
 }
 
 /// Within a fifth: versions and allocators differ.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_weighs_what_the_guide_says() {
+async fn the_memory_of_a_key_is_as_documented() {
     let redis = RedisServer::start();
     let store = connect(redis.url()).await.unwrap();
     let said = table("<!-- measured: bytes a key -->");
@@ -324,17 +325,15 @@ async fn a_key_weighs_what_the_guide_says() {
             panic!("{line:?}")
         };
         let number = |text: &str| text.replace(',', "").parse::<u64>().unwrap();
-        let (letter, calls, bytes) = (
-            letter.trim_matches('`').parse::<char>().unwrap(),
-            number(calls),
-            number(bytes),
-        );
+        let letter = letter.trim_matches('`').parse::<char>().unwrap();
+        let calls = number(calls);
+        let bytes = number(bytes);
         redis.command(&["FLUSHALL"]);
         // With a name as long as those of policies are.
         let limit = match LIMITS.iter().find(|(known, _)| *known == letter) {
             Some((_, limit)) => {
-                // What refills at 10,000 a minute is full, and its key gone, before a busy machine
-                // has looked at it.
+                // A bucket that refills at 10,000 a minute is full, and its key gone, before a busy
+                // machine has looked at it.
                 let many = if matches!(letter, 'b' | 'p') {
                     "10/"
                 } else {
@@ -371,9 +370,9 @@ async fn a_key_weighs_what_the_guide_says() {
     }
 }
 
-/// One answer to a full Redis, also where it says why it refuses.
+/// The documentation, the advice and the error agree.
 #[test]
-fn the_guide_says_what_the_errors_say_about_a_full_redis() {
+fn the_documentation_matches_the_error_of_a_full_redis() {
     let (advice, _) = MAXMEMORY_ADVICE.split_once(" (").unwrap();
     let (_, section) = GUIDE.split_once("### When Redis is full").unwrap();
     let section = section

@@ -1,10 +1,10 @@
-//! P7 and the price of a failure: under load from three nodes, each thing that can go wrong with
-//! Redis or the way to it. Every decision ends while the fault lasts, what is admitted keeps the
-//! bound with what docs/spec/stores.md adds for the fault, and Redis decides again when it can.
+//! P7 and the cost of failures: under load from three nodes, each failure of Redis or of the
+//! network to it. Every decision ends while the fault lasts; what is allowed keeps the bound plus
+//! what docs/spec/stores.md adds for the fault; and Redis decides again when it can.
 
 mod common;
 
-use common::{Event, LONG, Load, Pace, judge, limit, load_time, now, run, until};
+use common::{Event, LONG, Load, Pace, check_bound_by_key, limit, load_time, now, run, until};
 use ratekeeper::{Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::auditor::Bound;
@@ -30,22 +30,22 @@ const LOG: (&str, Bound) = (
     },
 );
 const NODES: usize = 3;
-/// A busy machine answers within this, and a caller who waits as long is still told in time.
+/// A busy machine answers within this, and a caller who waits as long still gets an answer in time.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Three nodes, under load.
+/// Three nodes under load.
 struct Fleet {
     nodes: Vec<(RedisStore, Vec<LimitHandle>)>,
     load: Load,
 }
 
 impl Fleet {
-    /// Each node at a url of its own, or all at the same.
+    /// Each node at a URL of its own, or all at the same.
     async fn start(urls: [&str; NODES]) -> Self {
-        Self::patient(urls, TIMEOUT).await
+        Self::with_timeout(urls, TIMEOUT).await
     }
 
-    async fn patient(urls: [&str; NODES], timeout: Duration) -> Self {
+    async fn with_timeout(urls: [&str; NODES], timeout: Duration) -> Self {
         let mut nodes: Vec<(RedisStore, Vec<LimitHandle>)> = Vec::new();
         for url in urls {
             let store = RedisStore::builder(url)
@@ -69,8 +69,8 @@ impl Fleet {
     }
 
     /// One fault, from beginning to end: nobody waits until it is over, and Redis is asked again
-    /// soon after.
-    async fn suffers(self, begin: impl AsyncFnOnce(), end: impl AsyncFnOnce()) -> Aftermath {
+    /// soon afterwards.
+    async fn run_fault(self, begin: impl AsyncFnOnce(), end: impl AsyncFnOnce()) -> Aftermath {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let fallbacks =
             |(store, _): &(RedisStore, Vec<LimitHandle>)| store.status().counts.fallbacks > 0;
@@ -78,8 +78,9 @@ impl Fleet {
         let from = now();
         begin().await;
         tokio::time::sleep(load_time(Duration::from_millis(400))).await;
-        // Whoever was waiting when it began, and whoever has come since, is told before it ends.
-        self.load.until_all_go_on(3).await;
+        // Callers that waited when it began, and those that came since, are answered before it
+        // ends.
+        self.load.until_all_answered(3).await;
         let until_ = now();
         end().await;
         let recovered = self.load.until_redis_answers_all().await;
@@ -101,14 +102,14 @@ impl Fleet {
     }
 }
 
-/// What is left to judge.
+/// What happened, to be checked.
 struct Aftermath {
-    /// When it began, when it ended, and when all nodes knew.
+    /// When the fault began, when it ended, and when Redis had answered every caller again.
     from: u64,
     until: u64,
     back: u64,
     events: Vec<Event>,
-    /// Which nodes had fallen back before it, as one does on a slow machine: their shares had
+    /// Which nodes had fallen back before the fault, as happens on a slow machine: their shares had
     /// begun.
     began_before: Vec<bool>,
     statuses: Vec<ratekeeper_redis::RedisStatus>,
@@ -119,33 +120,32 @@ impl Aftermath {
         self.events.iter().filter(move |event| event.limit == limit)
     }
 
-    /// What Redis has admitted keeps the bound by itself. `lost`: how often it may have forgotten a
-    /// key.
-    fn redis_keeps(&self, lost: u64) -> &Self {
+    /// What Redis has allowed keeps the bound by itself. `lost`: how often it may have lost a key.
+    fn check_redis_bound(&self, lost: u64) -> &Self {
         for (at, (text, bound)) in [BUCKET, LOG].into_iter().enumerate() {
             let by_redis = self.of(at).filter(|event| event.source == Source::Redis);
-            let report = judge(bound, by_redis, lost * BURST)
+            let report = check_bound_by_key(bound, by_redis, lost * BURST)
                 .unwrap_or_else(|broken| panic!("{text}: {broken}"));
-            assert!(report.admitted > 0, "{text}: Redis admitted nothing");
+            assert!(report.admitted > 0, "{text}: Redis allowed nothing");
         }
         self
     }
 
-    /// The longest time around the fault in which Redis admitted nothing. (Without memory it may
-    /// admit now and then.)
-    fn dark(&self) -> (u64, u64) {
+    /// The longest time around the fault in which Redis allowed nothing. (Without memory it may
+    /// allow some requests now and then.)
+    fn longest_gap(&self) -> (u64, u64) {
         let mut by_redis: Vec<&Event> = self
             .events
             .iter()
             .filter(|event| event.source == Source::Redis)
             .collect();
         by_redis.sort_unstable_by_key(|event| event.sent);
-        let mut dark = (0, 0);
+        let mut longest_gap = (0, 0);
         let mut last = u64::MAX;
         for event in by_redis {
             let around = last < self.back && event.sent > self.from;
-            if around && event.sent.saturating_sub(last) > dark.1 - dark.0 {
-                dark = (last, event.sent);
+            if around && event.sent.saturating_sub(last) > longest_gap.1 - longest_gap.0 {
+                longest_gap = (last, event.sent);
             }
             last = if last == u64::MAX {
                 event.answered
@@ -153,30 +153,31 @@ impl Aftermath {
                 last.max(event.answered)
             };
         }
-        dark
+        longest_gap
     }
 
-    /// What all have admitted keeps the bound, with a burst for the return and what nodes admitted
-    /// by themselves while Redis served others.
-    fn all_keep(&self, lost: u64) -> &Self {
+    /// What all have allowed keeps the bound, plus a burst for the return and what nodes allowed by
+    /// themselves while Redis served others.
+    fn check_total_bound(&self, lost: u64) -> &Self {
         let (text, bound) = BUCKET;
-        let (from, until) = self.dark();
+        let (from, until) = self.longest_gap();
         let beside = |event: &&Event| {
             event.source != Source::Redis && (event.sent < from || event.answered > until)
         };
-        // A share that had begun before the fault has something in it when Redis is gone.
+        // A share that had begun before the fault is not empty when Redis goes down.
         let begun =
             self.began_before.iter().filter(|begun| **begun).count() as u64 * BURST / NODES as u64;
         for key in 0..2 {
             let of_key = || self.of(0).filter(|event| event.key == key);
             let allowance = BURST + begun + lost * BURST + of_key().filter(beside).count() as u64;
-            judge(bound, of_key(), allowance).unwrap_or_else(|broken| panic!("{text}: {broken}"));
+            check_bound_by_key(bound, of_key(), allowance)
+                .unwrap_or_else(|broken| panic!("{text}: {broken}"));
         }
         self
     }
 
-    /// During the fault every node went by its own share: r/m, started empty.
-    fn shares_keep(&self) -> &Self {
+    /// During the fault every node used its own share: r/m, starting empty.
+    fn check_share_bound(&self) -> &Self {
         let m = NODES as u64;
         let share = Bound::TokenBucket {
             count: RATE,
@@ -188,7 +189,7 @@ impl Aftermath {
             let own = self
                 .of(0)
                 .filter(|event| event.source == Source::LocalShare && event.node == node);
-            judge(share, own, 0)
+            check_bound_by_key(share, own, 0)
                 .unwrap_or_else(|broken| panic!("the share of node {node}: {broken}"));
             for key in 0..2 {
                 let own = || {
@@ -212,16 +213,13 @@ impl Aftermath {
                 shared += count;
             }
         }
-        assert!(shared > 0, "nobody admitted anything during the fault");
+        assert!(shared > 0, "nothing was allowed during the fault");
         self
     }
 
-    /// Which troubles were counted, on whichever node.
-    fn troubles(&self) -> Vec<&'static str> {
-        let counts = self
-            .statuses
-            .iter()
-            .flat_map(|status| status.counts.troubles);
+    /// Which errors were counted, on any node.
+    fn errors(&self) -> Vec<&'static str> {
+        let counts = self.statuses.iter().flat_map(|status| status.counts.errors);
         counts
             .filter(|(_, count)| *count > 0)
             .map(|(name, _)| name)
@@ -232,43 +230,48 @@ impl Aftermath {
 async fn nothing() {}
 
 #[test]
-fn killed_and_empty_when_it_is_back() {
+fn killed_and_restarted_empty() {
     run(async {
         let server = RedisServer::start();
         let fleet = Fleet::start([server.url(); NODES]).await;
         let after = fleet
-            .suffers(async || server.kill(), async || server.restart())
+            .run_fault(async || server.kill(), async || server.restart())
             .await;
-        after.redis_keeps(1).all_keep(1).shares_keep();
+        after
+            .check_redis_bound(1)
+            .check_total_bound(1)
+            .check_share_bound();
     });
 }
 
 #[test]
-fn killed_and_as_it_was_when_it_is_back() {
+fn killed_and_restarted_with_its_data() {
     run(async {
         let server = RedisServer::builder().aof(true).start();
         let fleet = Fleet::start([server.url(); NODES]).await;
         let after = fleet
-            .suffers(async || server.kill(), async || server.restart())
+            .run_fault(async || server.kill(), async || server.restart())
             .await;
-        after.redis_keeps(0).all_keep(0).shares_keep();
+        after
+            .check_redis_bound(0)
+            .check_total_bound(0)
+            .check_share_bound();
     });
 }
 
 #[test]
-fn stopped_and_let_go_on() {
+fn stopped_and_continued() {
     run(async {
         let server = RedisServer::start();
         let fleet = Fleet::start([server.url(); NODES]).await;
         let after = fleet
-            .suffers(async || server.stop_signal(), async || server.cont())
+            .run_fault(async || server.stop_signal(), async || server.cont())
             .await;
-        after.redis_keeps(0).all_keep(0).shares_keep();
-        assert!(
-            after.troubles().contains(&"timeout"),
-            "{:?}",
-            after.troubles()
-        );
+        after
+            .check_redis_bound(0)
+            .check_total_bound(0)
+            .check_share_bound();
+        assert!(after.errors().contains(&"timeout"), "{:?}", after.errors());
     });
 }
 
@@ -278,7 +281,7 @@ async fn network(fault: Fault) -> Aftermath {
     let proxy = FaultProxy::to(server.port());
     let fleet = Fleet::start([&proxy.url(); NODES]).await;
     fleet
-        .suffers(async || proxy.set(fault), async || proxy.set(Fault::None))
+        .run_fault(async || proxy.set(fault), async || proxy.set(Fault::None))
         .await
 }
 
@@ -287,9 +290,9 @@ fn replies_are_lost() {
     run(async {
         network(Fault::DropReplies)
             .await
-            .redis_keeps(0)
-            .all_keep(0)
-            .shares_keep();
+            .check_redis_bound(0)
+            .check_total_bound(0)
+            .check_share_bound();
     });
 }
 
@@ -298,9 +301,9 @@ fn requests_are_lost() {
     run(async {
         network(Fault::DropRequests)
             .await
-            .redis_keeps(0)
-            .all_keep(0)
-            .shares_keep();
+            .check_redis_bound(0)
+            .check_total_bound(0)
+            .check_share_bound();
     });
 }
 
@@ -308,28 +311,31 @@ fn requests_are_lost() {
 fn replies_are_garbage() {
     run(async {
         let after = network(Fault::Garble).await;
-        after.redis_keeps(0).all_keep(0).shares_keep();
+        after
+            .check_redis_bound(0)
+            .check_total_bound(0)
+            .check_share_bound();
     });
 }
 
 #[test]
-fn replies_end_in_the_middle() {
+fn replies_are_truncated() {
     run(async {
         network(Fault::HalfReply)
             .await
-            .redis_keeps(0)
-            .all_keep(0)
-            .shares_keep();
+            .check_redis_bound(0)
+            .check_total_bound(0)
+            .check_share_bound();
     });
 }
 
 #[test]
-fn replies_take_longer_than_anybody_waits() {
+fn replies_take_longer_than_the_timeout() {
     run(async {
         network(Fault::Delay(Duration::from_millis(700)))
             .await
-            .redis_keeps(0)
-            .all_keep(0);
+            .check_redis_bound(0)
+            .check_total_bound(0);
     });
 }
 
@@ -338,9 +344,9 @@ fn the_network_is_cut() {
     run(async {
         network(Fault::Cut)
             .await
-            .redis_keeps(0)
-            .all_keep(0)
-            .shares_keep();
+            .check_redis_bound(0)
+            .check_total_bound(0)
+            .check_share_bound();
     });
 }
 
@@ -351,12 +357,12 @@ fn one_of_three_is_cut_off() {
         let proxy = FaultProxy::to(server.port());
         let fleet = Fleet::start([server.url(), server.url(), &proxy.url()]).await;
         let after = fleet
-            .suffers(
+            .run_fault(
                 async || proxy.set(Fault::Cut),
                 async || proxy.set(Fault::None),
             )
             .await;
-        after.redis_keeps(0).shares_keep();
+        after.check_redis_bound(0).check_share_bound();
         // The others were served as if nothing had happened.
         let others = |event: &&Event| {
             event.node < 2 && event.sent > after.from && event.answered < after.until
@@ -368,15 +374,16 @@ fn one_of_three_is_cut_off() {
                 .filter(others)
                 .any(|event| event.source == Source::Redis)
         );
-        // At most r·D·k/m more, over the time it was cut off, and what it finds when it is back.
+        // At most r·D·k/m more over the time it was cut off, plus what it finds when it is back.
         let cut_off = after.back - after.from;
         let more = RATE * cut_off / 1_000_000 / NODES as u64 + 1;
-        judge(BUCKET.1, after.of(0), BURST + more).unwrap_or_else(|broken| panic!("{broken}"));
+        check_bound_by_key(BUCKET.1, after.of(0), BURST + more)
+            .unwrap_or_else(|broken| panic!("{broken}"));
     });
 }
 
 #[test]
-fn scripts_are_flushed_all_the_time() {
+fn scripts_are_flushed_repeatedly() {
     run(async {
         let server = RedisServer::start();
         let fleet = Fleet::start([server.url(); NODES]).await;
@@ -394,10 +401,10 @@ fn scripts_are_flushed_all_the_time() {
             });
             let end = async || stop.store(true, Relaxed);
             let after = tokio::task::block_in_place(|| {
-                tokio::runtime::Handle::current().block_on(fleet.suffers(nothing, end))
+                tokio::runtime::Handle::current().block_on(fleet.run_fault(nothing, end))
             });
             let times: u64 = flushing.join().unwrap();
-            after.redis_keeps(0).all_keep(0);
+            after.check_redis_bound(0).check_total_bound(0);
             let during = after
                 .events
                 .iter()
@@ -411,7 +418,7 @@ fn scripts_are_flushed_all_the_time() {
 }
 
 #[test]
-fn there_is_no_memory_left() {
+fn out_of_memory() {
     run(async {
         let server = RedisServer::start();
         let fleet = Fleet::start([server.url(); NODES]).await;
@@ -422,13 +429,12 @@ fn there_is_no_memory_left() {
         let room = async || {
             server.command(&["CONFIG", "SET", "maxmemory", "0"]);
         };
-        let after = fleet.suffers(full, room).await;
-        after.redis_keeps(0).all_keep(0).shares_keep();
-        assert!(
-            after.troubles().contains(&"refused"),
-            "{:?}",
-            after.troubles()
-        );
+        let after = fleet.run_fault(full, room).await;
+        after
+            .check_redis_bound(0)
+            .check_total_bound(0)
+            .check_share_bound();
+        assert!(after.errors().contains(&"refused"), "{:?}", after.errors());
     });
 }
 
@@ -438,7 +444,7 @@ fn keys_are_evicted_at_random() {
 }
 
 #[test]
-fn keys_are_evicted_that_were_used_longest_ago() {
+fn the_least_recently_used_keys_are_evicted() {
     keys_are_evicted("allkeys-lru");
 }
 
@@ -455,7 +461,7 @@ fn keys_are_evicted(policy: &str) {
                 .find_map(|line| line.strip_prefix(name).map(str::to_owned));
             line.unwrap().trim().parse::<u64>().unwrap()
         };
-        // Others fill the memory: what is used least goes, ours among it.
+        // Foreign keys fill the memory: the least used keys are evicted, ours among them.
         let full = async || {
             let used = server.command(&["INFO", "memory"]);
             let line = used
@@ -477,10 +483,10 @@ fn keys_are_evicted(policy: &str) {
         let room = async || {
             server.command(&["CONFIG", "SET", "maxmemory", "0"]);
         };
-        let after = fleet.suffers(full, room).await;
+        let after = fleet.run_fault(full, room).await;
         let evicted = stat("evicted_keys:");
         assert!(evicted > 0);
-        after.redis_keeps(evicted).all_keep(evicted);
+        after.check_redis_bound(evicted).check_total_bound(evicted);
         let during = |event: &&Event| event.sent > after.from && event.answered < after.until;
         assert!(
             after
@@ -488,7 +494,7 @@ fn keys_are_evicted(policy: &str) {
                 .iter()
                 .filter(during)
                 .any(|event| event.source == Source::Redis),
-            "it is not asked any more"
+            "Redis is not asked any more"
         );
     });
 }
@@ -496,7 +502,8 @@ fn keys_are_evicted(policy: &str) {
 #[test]
 fn it_becomes_a_replica() {
     run(async {
-        let (server, primary) = (RedisServer::start(), RedisServer::start());
+        let server = RedisServer::start();
+        let primary = RedisServer::start();
         let fleet = Fleet::start([server.url(); NODES]).await;
         let port = primary.port().to_string();
         let demote = async || {
@@ -505,22 +512,21 @@ fn it_becomes_a_replica() {
         let promote = async || {
             server.command(&["REPLICAOF", "NO", "ONE"]);
         };
-        let after = fleet.suffers(demote, promote).await;
-        // It has taken over the data of its primary, which is none.
-        after.redis_keeps(1).all_keep(1).shares_keep();
-        assert!(
-            after.troubles().contains(&"refused"),
-            "{:?}",
-            after.troubles()
-        );
+        let after = fleet.run_fault(demote, promote).await;
+        // It has copied the data of its primary, which is empty.
+        after
+            .check_redis_bound(1)
+            .check_total_bound(1)
+            .check_share_bound();
+        assert!(after.errors().contains(&"refused"), "{:?}", after.errors());
     });
 }
 
 #[test]
-fn the_user_may_not_any_more() {
+fn the_user_loses_its_permissions() {
     run(async {
         let server = RedisServer::start();
-        // The test itself is somebody else, or it could not undo it.
+        // The test uses another user, or it could not undo it.
         server.command(&[
             "ACL", "SETUSER", "operator", "on", ">pass", "~*", "&*", "+@all",
         ]);
@@ -536,19 +542,18 @@ fn the_user_may_not_any_more() {
             );
         };
         let after = fleet
-            .suffers(async || as_operator("-@all"), async || as_operator("+@all"))
+            .run_fault(async || as_operator("-@all"), async || as_operator("+@all"))
             .await;
-        after.redis_keeps(0).all_keep(0).shares_keep();
-        assert!(
-            after.troubles().contains(&"refused"),
-            "{:?}",
-            after.troubles()
-        );
+        after
+            .check_redis_bound(0)
+            .check_total_bound(0)
+            .check_share_bound();
+        assert!(after.errors().contains(&"refused"), "{:?}", after.errors());
     });
 }
 
 #[test]
-fn it_is_busy_with_a_script_of_somebody_else() {
+fn it_is_busy_with_another_script() {
     run(async {
         let server = RedisServer::builder()
             .arg("busy-reply-threshold", "20")
@@ -556,11 +561,11 @@ fn it_is_busy_with_a_script_of_somebody_else() {
         let fleet = Fleet::start([server.url(); NODES]).await;
         let mut connection = server.connect().unwrap();
         let after = fleet
-            .suffers(
+            .run_fault(
                 async || {
                     connection
                         .send(&["EVAL", "while true do end", "0"])
-                        .unwrap()
+                        .unwrap();
                 },
                 async || {
                     until("the script is ended", || {
@@ -570,28 +575,28 @@ fn it_is_busy_with_a_script_of_somebody_else() {
                 },
             )
             .await;
-        after.redis_keeps(0).all_keep(0);
+        after.check_redis_bound(0).check_total_bound(0);
     });
 }
 
 #[test]
 fn it_loads_its_data() {
     run(async {
-        // A moment per key, so that there is a time in which it loads, and so short a one that it
-        // says so within the timeout.
+        // A delay for each key, so that loading takes a while, and so short that it answers LOADING
+        // within the timeout.
         let slow = RedisServer::builder().aof(true).arg("key-load-delay", "50");
         let server = slow
             .arg("loading-process-events-interval-bytes", "1024")
             .start();
-        // Before anybody asks: it takes as long as a decision may.
+        // Before any request: this takes as long as a decision may.
         let fill = "for i = 1, 20000 do redis.call('SET', 'other:' .. i, i) end";
         assert!(!server.command(&["EVAL", fill, "0"]).is_error());
         let fleet = Fleet::start([server.url(); NODES]).await;
         let store = fleet.nodes[0].0.clone();
-        let loading = || matches!(store.status().trouble, Some((_, StoreError::Refused { code, .. })) if code == "LOADING");
+        let loading = || matches!(store.status().error, Some((_, StoreError::Refused { code, .. })) if code == "LOADING");
         let mut seen = false;
         let after = fleet
-            .suffers(
+            .run_fault(
                 async || server.kill(),
                 async || {
                     std::thread::scope(|threads| {
@@ -604,16 +609,16 @@ fn it_loads_its_data() {
                 },
             )
             .await;
-        after.redis_keeps(0).all_keep(0);
+        after.check_redis_bound(0).check_total_bound(0);
         assert!(seen, "it was never seen loading");
     });
 }
 
 #[test]
-fn limits_change_while_they_are_asked_about() {
+fn limits_change_under_load() {
     run(async {
         let server = RedisServer::start();
-        let fleet = Fleet::patient([server.url(); NODES], LONG).await;
+        let fleet = Fleet::with_timeout([server.url(); NODES], LONG).await;
         let set = |times: u64| {
             for (store, limits) in &fleet.nodes {
                 store.set_limit(
@@ -642,14 +647,14 @@ fn limits_change_while_they_are_asked_about() {
             period_us: 1_000_000,
             burst: 10 * BURST,
         };
-        // Before and after by the small one, all of it by the large one; growing gives nothing
+        // Before and after by the small limit, throughout by the large one; growing gives nothing
         // away.
-        judge(BUCKET.1, of(0).filter(|event| event.answered < up), 0).unwrap();
-        judge(BUCKET.1, of(0).filter(|event| event.sent > down), 0).unwrap();
-        judge(ten, of(0), 0).unwrap();
-        judge(LOG.1, of(1).filter(|event| event.answered < up), 0).unwrap();
-        judge(LOG.1, of(1).filter(|event| event.sent > down), 0).unwrap();
-        judge(
+        check_bound_by_key(BUCKET.1, of(0).filter(|event| event.answered < up), 0).unwrap();
+        check_bound_by_key(BUCKET.1, of(0).filter(|event| event.sent > down), 0).unwrap();
+        check_bound_by_key(ten, of(0), 0).unwrap();
+        check_bound_by_key(LOG.1, of(1).filter(|event| event.answered < up), 0).unwrap();
+        check_bound_by_key(LOG.1, of(1).filter(|event| event.sent > down), 0).unwrap();
+        check_bound_by_key(
             Bound::SlidingLog {
                 limit: 300,
                 window_us: 200_000,
@@ -669,11 +674,10 @@ fn limits_change_while_they_are_asked_about() {
     });
 }
 
-/// The clock of Redis is stepped twice under load; what was admitted of the bucket, and how long it
-/// took.
+/// The clock of Redis is stepped twice under load. Returns what was allowed of the bucket.
 async fn stepped(by: Duration, first: bool) -> Vec<Event> {
     let server = RedisServer::builder().clock_file(true).start();
-    let fleet = Fleet::patient([server.url(); NODES], LONG).await;
+    let fleet = Fleet::with_timeout([server.url(); NODES], LONG).await;
     for forward in [first, !first] {
         tokio::time::sleep(load_time(Duration::from_millis(300))).await;
         server.step_clock(by, forward);
@@ -681,7 +685,7 @@ async fn stepped(by: Duration, first: bool) -> Vec<Event> {
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     let last = now();
-    // It still refills: in a time that is not longer than before.
+    // It still refills, and takes no longer than before.
     fleet.load.until_redis_answers_all().await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let events = fleet.load.finish().await;
@@ -696,7 +700,7 @@ async fn stepped(by: Duration, first: bool) -> Vec<Event> {
             events
                 .iter()
                 .any(|event| event.limit == 0 && event.sent > last),
-            "nothing passes any more"
+            "nothing is allowed any more"
         );
     }
     events
@@ -704,8 +708,9 @@ async fn stepped(by: Duration, first: bool) -> Vec<Event> {
 
 #[test]
 fn its_clock_is_stepped() {
-    // Forward by x adds min(B, r·x), which for a log is what it has forgotten. Back adds nothing,
-    // except that far back the gap is forgiven: the time that was gained before is not paid for.
+    // A step forward by x adds min(B, r·x), which for a log is what it has forgotten. A step back
+    // adds nothing, except that far back the gap is forgiven: the time that was gained before is
+    // not paid for.
     for (by, first) in [
         (Duration::from_secs(5), true),
         (Duration::from_secs(5), false),
@@ -715,7 +720,7 @@ fn its_clock_is_stepped() {
         let events = run(stepped(by, first));
         for (at, (text, bound)) in [BUCKET, LOG].into_iter().enumerate() {
             let of = events.iter().filter(|event| event.limit == at);
-            let report = judge(bound, of, BURST)
+            let report = check_bound_by_key(bound, of, BURST)
                 .unwrap_or_else(|broken| panic!("{text}, {by:?}, {first}: {broken}"));
             assert!(report.admitted >= BURST, "{text}: {report:?}");
         }

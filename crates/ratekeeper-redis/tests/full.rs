@@ -1,4 +1,4 @@
-//! What is lost when the memory of Redis is full, by its `maxmemory-policy`.
+//! What is lost when Redis runs out of memory, for each `maxmemory-policy`.
 
 mod common;
 
@@ -7,27 +7,27 @@ use ratekeeper::{Ask, Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::{MAXMEMORY_ADVICE, MAXMEMORY_POLICY, RedisStore};
 use ratekeeper_testkit::RedisServer;
 
-/// Keys that have used up a day, and wait.
-const USED_UP: usize = 50;
+/// Keys that have used up their daily limit and wait.
+const USED_UP_KEYS: usize = 50;
 
-/// Keys that somebody makes up, one request each: more than there is memory for.
+/// Keys that an attacker makes up, one request each: more than there is memory for.
 const FLOOD: usize = 5_000;
 
 struct Full {
     server: RedisServer,
     store: RedisStore,
     daily: LimitHandle,
-    /// What was decided in the flood, by whom.
+    /// Requests of the flood that Redis decided.
     by_redis: usize,
     by_share: usize,
 }
 
 impl Full {
-    async fn by(policy: &str) -> Self {
+    async fn start(policy: &str) -> Self {
         let server = RedisServer::start();
         let store = connect(server.url()).await;
         let daily = store.limit("daily", limit("5/d")).unwrap();
-        for key in 0..USED_UP {
+        for key in 0..USED_UP_KEYS {
             let key = format!("used up {key}");
             let ask = Ask {
                 cost: 5,
@@ -49,10 +49,10 @@ impl Full {
         info(&self.server, "stats", "evicted_keys:")
     }
 
-    /// How many of those that have used up a day are admitted again.
-    async fn fresh_again(&self) -> usize {
+    /// How many of the keys that have used up their day are allowed again.
+    async fn allowed_again(&self) -> usize {
         let mut fresh = 0;
-        for key in 0..USED_UP {
+        for key in 0..USED_UP_KEYS {
             fresh += usize::from(
                 self.store
                     .decide(&[Ask::new(&self.daily, &format!("used up {key}"))])
@@ -64,14 +64,15 @@ impl Full {
     }
 }
 
-/// Leaves little memory, and makes up keys: how many requests Redis decided, and how many the node
-/// alone.
+/// Leaves little memory and floods it with keys. Counts the requests that Redis decided and those
+/// that the node decided alone.
 async fn flood(server: &RedisServer, store: &RedisStore, policy: &str) -> (usize, usize) {
     let hourly = store.limit("hourly", limit("10/h")).unwrap();
     let most = info(server, "memory", "used_memory:") + 300_000;
     server.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
     server.command(&["CONFIG", "SET", "maxmemory", &most.to_string()]);
-    let (mut by_redis, mut by_share) = (0, 0);
+    let mut by_redis = 0;
+    let mut by_share = 0;
     for key in 0..FLOOD {
         match store
             .decide(&[Ask::new(&hourly, &format!("made up {key}"))])
@@ -96,52 +97,55 @@ fn info(server: &RedisServer, section: &str, name: &str) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// A flood costs itself: its keys are nearest to fresh, so they go first, and Redis decides all the
-/// time.
+/// A flood only costs itself: its keys expire soonest, so they are evicted first, and Redis decides
+/// all the time.
 #[test]
-fn by_volatile_ttl_nothing_that_matters_is_lost() {
+fn volatile_ttl_keeps_used_up_limits() {
     run(async {
-        let full = Full::by(MAXMEMORY_POLICY).await;
+        let full = Full::start(MAXMEMORY_POLICY).await;
         assert!(full.evicted() > 0);
         assert_eq!(
-            (full.by_redis, full.by_share, full.fresh_again().await),
+            (full.by_redis, full.by_share, full.allowed_again().await),
             (FLOOD, 0, 0)
         );
-        assert!(full.store.status().trouble.is_none());
+        assert!(full.store.status().error.is_none());
     });
 }
 
-/// Whoever has used up a limit and waits is used less than what is made up: it is forgotten, and
-/// admitted again.
+/// A waiting key that has used up its limit is used less often than those of the flood: it is
+/// evicted, and allowed again.
 #[test]
-fn by_lru_used_up_limits_are_fresh_again() {
+fn lru_forgets_used_up_limits() {
     for policy in ["allkeys-lru", "volatile-lru"] {
         run(async {
-            let full = Full::by(policy).await;
+            let full = Full::start(policy).await;
             assert!(full.evicted() > 0 && full.by_share == 0, "{policy}");
-            let fresh = full.fresh_again().await;
-            assert!(fresh > USED_UP / 2, "{policy}: {fresh} of {USED_UP}");
+            let fresh = full.allowed_again().await;
+            assert!(
+                fresh > USED_UP_KEYS / 2,
+                "{policy}: {fresh} of {USED_UP_KEYS}"
+            );
         });
     }
 }
 
 #[test]
-fn by_noeviction_nothing_is_lost_and_nodes_decide_alone() {
+fn noeviction_loses_nothing_but_nodes_decide_alone() {
     run(async {
-        let full = Full::by("noeviction").await;
-        assert_eq!((full.evicted(), full.fresh_again().await), (0, 0));
+        let full = Full::start("noeviction").await;
+        assert_eq!((full.evicted(), full.allowed_again().await), (0, 0));
         assert!(full.by_share > 0, "{} by Redis", full.by_redis);
-        let (_, trouble) = full.store.status().trouble.expect("it is full");
-        assert!(trouble.to_string().ends_with(MAXMEMORY_ADVICE), "{trouble}");
+        let (_, error) = full.store.status().error.expect("it is full");
+        assert!(error.to_string().ends_with(MAXMEMORY_ADVICE), "{error}");
         full.server.command(&["CONFIG", "SET", "maxmemory", "0"]);
         until_redis(&full.store, &full.daily).await;
     });
 }
 
-/// The price of it: what lives shortest goes first, and permits live for seconds after their last
-/// renewal.
+/// The cost of it: keys with the shortest TTL are evicted first, and permits live for seconds after
+/// their last renewal.
 #[test]
-fn by_volatile_ttl_permits_go_first() {
+fn volatile_ttl_evicts_permits_first() {
     run(async {
         let server = RedisServer::start();
         let store = connect(server.url()).await;

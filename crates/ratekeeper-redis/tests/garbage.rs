@@ -1,5 +1,5 @@
-//! What is not ours in our keys: whoever asks about such a key is told by the policy of its limit,
-//! everybody else by Redis as before, and nothing ends, hangs or is admitted too often.
+//! Foreign data in our keys: requests on such a key are decided by the failure mode of its limit,
+//! all others by Redis as before, and nothing crashes, hangs or is allowed too often.
 
 mod common;
 
@@ -32,8 +32,8 @@ fn register(store: &RedisStore, prefix: &str) -> Vec<LimitHandle> {
     LIMITS.iter().map(one).collect()
 }
 
-/// Puts something else into a key; what it was, for whoever has to understand a failure.
-fn spoil(connection: &mut Connection, key: &[u8], random: &mut fastrand::Rng) -> String {
+/// Puts foreign data into a key. Returns what it was, for failure messages.
+fn corrupt(connection: &mut Connection, key: &[u8], random: &mut fastrand::Rng) -> String {
     connection.command(&[b"DEL", key]).unwrap();
     let now = common::now() as f64;
     let odd = [
@@ -70,7 +70,7 @@ fn spoil(connection: &mut Connection, key: &[u8], random: &mut fastrand::Rng) ->
                     .collect(),
             ],
         ),
-        // As long as ours, and doubles as ours are.
+        // As long as ours, and of doubles like ours.
         2..=4 => {
             let count = [3, 3, 4, 5, 7, 13, 14][random.usize(..7)];
             let mut values = vec![if random.bool() {
@@ -126,14 +126,15 @@ fn other_keys_are_decided_as_before() {
     let mut random = fastrand::Rng::with_seed(seed);
     run(async move {
         let server = RedisServer::start();
-        // One connection, so that all that is asked at once goes together.
+        // One connection, so that concurrent requests share calls.
         let builder = RedisStore::builder(server.url())
             .timeout(LONG)
             .connections(1)
             .on_failure(OnFailure::Closed);
         let store = builder.connect().await.unwrap();
         let mut connection = server.connect().unwrap();
-        let (bad, good) = (register(&store, "bad "), register(&store, "good "));
+        let bad = register(&store, "bad ");
+        let good = register(&store, "good ");
         let mut refused = 0;
         for round in 0..300 {
             for handle in &bad {
@@ -143,7 +144,7 @@ fn other_keys_are_decided_as_before() {
             for key in keys(&mut connection) {
                 let name = String::from_utf8_lossy(&key).into_owned();
                 if name.contains("bad_") {
-                    what.push((name, spoil(&mut connection, &key, &mut random)));
+                    what.push((name, corrupt(&mut connection, &key, &mut random)));
                 }
             }
             let key = format!("{round}");
@@ -151,30 +152,28 @@ fn other_keys_are_decided_as_before() {
                 let (store, bad, good, key) =
                     (store.clone(), bad.clone(), good.clone(), key.clone());
                 tokio::spawn(async move {
-                    let (asks, both) = (
-                        [Ask::new(&bad, "key")],
-                        [Ask::new(&good, &key), Ask::new(&bad, "key")],
-                    );
+                    let asks = [Ask::new(&bad, "key")];
+                    let both = [Ask::new(&good, &key), Ask::new(&bad, "key")];
                     let other = [Ask::new(&good, &key)];
                     let (one, with_good, good) = tokio::join!(
                         store.decide(&asks),
                         store.decide(&both),
                         store.decide(&other)
                     );
-                    let told = (good.source(), good.is_allowed());
-                    // And what corrects them.
+                    let result = (good.source(), good.is_allowed());
+                    // And amendments of them.
                     store.settle(one, &[0]).await;
                     store.settle(with_good, &[3, 3]).await;
                     store.grant(&bad, b"key", 1).await;
                     store.reset(&bad, b"key").await;
-                    (at, told)
+                    (at, result)
                 })
             });
             let asks: Vec<_> = asks.collect();
             for ask in asks {
-                let (at, told) = ask.await.unwrap();
+                let (at, result) = ask.await.unwrap();
                 assert_eq!(
-                    told,
+                    result,
                     (Source::Redis, true),
                     "{}: {:?}\n{what:#?}",
                     LIMITS[at],
@@ -182,14 +181,14 @@ fn other_keys_are_decided_as_before() {
                 );
             }
             let status = store.status();
-            assert!(status.trouble.is_none(), "{status:?}\n{what:#?}");
-            for (name, count) in status.counts.troubles {
+            assert!(status.error.is_none(), "{status:?}\n{what:#?}");
+            for (name, count) in status.counts.errors {
                 assert!(count == 0 || name == "bad_key", "{status:?}\n{what:#?}");
                 refused += count;
             }
         }
         assert!(refused > 0);
-        // What is removed is as good as new.
+        // A deleted key is as good as new.
         for key in keys(&mut connection) {
             if String::from_utf8_lossy(&key).contains("bad_") {
                 connection.command(&[b"DEL", &key[..]]).unwrap();
@@ -207,8 +206,8 @@ fn other_keys_are_decided_as_before() {
     });
 }
 
-/// How many scripts were sent by their text, which is what a node says with that it is alive.
-fn beats(server: &RedisServer) -> u64 {
+/// How many scripts were sent by their text, as heartbeats are.
+fn heartbeats(server: &RedisServer) -> u64 {
     let stats = server.command(&["INFO", "commandstats"]);
     let line = stats
         .text()
@@ -218,8 +217,9 @@ fn beats(server: &RedisServer) -> u64 {
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
-/// Two nodes of which one key of the fleet itself is spoilt for several beats: they go on together.
-async fn fleet_goes_on(spoilt: &'static [&'static str]) {
+/// Two nodes, with one key of the fleet itself spoilt for several heartbeats: they continue
+/// together.
+async fn fleet_continues(spoilt: &'static [&'static str]) {
     let server = RedisServer::start();
     let connect = || RedisStore::builder(server.url()).timeout(LONG).connect();
     let stores = [connect().await.unwrap(), connect().await.unwrap()];
@@ -230,10 +230,10 @@ async fn fleet_goes_on(spoilt: &'static [&'static str]) {
         if turn == 1 {
             server.command(&["DEL", spoilt[1]]);
             assert!(!server.command(spoilt).is_error());
-            let before = beats(&server);
-            // Three in a row that fail would be taken for a server that does not answer.
-            common::until("both said four times that they are alive", || {
-                beats(&server) >= before + 9
+            let before = heartbeats(&server);
+            // Three failures in a row would be taken for a server that does not answer.
+            common::until("both sent four heartbeats", || {
+                heartbeats(&server) >= before + 9
             })
             .await;
         }
@@ -246,18 +246,18 @@ async fn fleet_goes_on(spoilt: &'static [&'static str]) {
         }
     }
     assert_eq!(admitted, 30, "it is not one bucket any more");
-    let told = stores.iter().map(|store| {
+    let result = stores.iter().map(|store| {
         store
             .status()
             .counts
-            .troubles
+            .errors
             .iter()
             .find(|(name, _)| *name == "bad_key")
             .unwrap()
             .1
     });
-    assert!(told.sum::<u64>() > 0, "nobody was told");
-    // It is mended by removing it.
+    assert!(result.sum::<u64>() > 0, "no store counted a bad key");
+    // Deleting the key repairs it.
     server.command(&["DEL", spoilt[1]]);
     common::until("both know of each other", || {
         stores.iter().all(|store| store.status().nodes == 2)
@@ -268,16 +268,16 @@ async fn fleet_goes_on(spoilt: &'static [&'static str]) {
 }
 
 #[test]
-fn the_secret_is_text_of_somebody_else() {
-    run(fleet_goes_on(&["SET", "ratekeeper:secret", "nobody's"]));
+fn the_secret_is_foreign_text() {
+    run(fleet_continues(&["SET", "ratekeeper:secret", "nobody's"]));
 }
 
 #[test]
 fn the_secret_is_a_list() {
-    run(fleet_goes_on(&["RPUSH", "ratekeeper:secret", "nobody's"]));
+    run(fleet_continues(&["RPUSH", "ratekeeper:secret", "nobody's"]));
 }
 
 #[test]
 fn the_nodes_are_text() {
-    run(fleet_goes_on(&["SET", "ratekeeper:nodes", "nobody's"]));
+    run(fleet_continues(&["SET", "ratekeeper:nodes", "nobody's"]));
 }

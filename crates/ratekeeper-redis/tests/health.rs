@@ -1,5 +1,5 @@
-//! Health follows decisions: while Redis decides nothing, or not in time, a store says so without a
-//! break and its callers do not wait for it, whatever heartbeats come to.
+//! Health follows decisions: while Redis decides nothing, or not in time, a store reports it
+//! without interruption and its callers do not wait, whatever the heartbeats' outcome.
 
 mod common;
 
@@ -9,15 +9,15 @@ use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::{Fault, FaultProxy, RedisServer};
 use std::time::{Duration, Instant};
 
-/// Long enough for a busy machine, and less than the delay of what is too far away.
+/// Long enough for a busy machine, and less than the delay of a server that is too far away.
 const TIMEOUT: Duration = Duration::from_millis(100);
-/// Some heartbeats.
+/// Several heartbeats.
 const WATCHED: Duration = Duration::from_millis(3_500);
 
 /// Asks until Redis is known not to decide, and then for a while: nobody waits, and it is never
-/// said to be well.
+/// reported as healthy.
 async fn stays_degraded(store: &RedisStore, handle: &LimitHandle) {
-    until("it is found out", || !store.is_healthy()).await;
+    until("the failure is noticed", || !store.is_healthy()).await;
     let mut fast = 0;
     while fast < 20 {
         let begin = Instant::now();
@@ -30,9 +30,11 @@ async fn stays_degraded(store: &RedisStore, handle: &LimitHandle) {
         } else {
             0
         };
-        assert!(store.status().trouble.is_some());
+        assert!(store.status().error.is_some());
     }
-    let (begin, mut slow, mut asked) = (Instant::now(), 0, 0);
+    let begin = Instant::now();
+    let mut slow = 0;
+    let mut asked = 0;
     while begin.elapsed() < WATCHED {
         let sent = Instant::now();
         assert_eq!(
@@ -43,8 +45,8 @@ async fn stays_degraded(store: &RedisStore, handle: &LimitHandle) {
         asked += 1;
         let status = store.status();
         assert!(
-            status.trouble.is_some(),
-            "it is said to be well after {:?}: {status:?}",
+            status.error.is_some(),
+            "it is reported as healthy after {:?}: {status:?}",
             begin.elapsed()
         );
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -65,21 +67,21 @@ fn a_redis_that_is_too_far_away() {
         let handle = store.limit("x", limit("100/s")).unwrap();
         until_redis(&store, &handle).await;
         proxy.set(Fault::Delay(TIMEOUT + TIMEOUT / 2));
-        // Heartbeats have more time than decisions, and go on.
+        // Heartbeats have more time than decisions, and succeed.
         stays_degraded(&store, &handle).await;
         assert_eq!(
             server.command(&["ZCARD", "ratekeeper:nodes"]).int(),
             Some(1)
         );
-        assert_eq!(store.status().trouble.unwrap().1, StoreError::TimedOut);
+        assert_eq!(store.status().error.unwrap().1, StoreError::TimedOut);
         proxy.set(Fault::None);
         println!("found after {:.1?}", until_redis(&store, &handle).await);
-        until("it is said", || store.is_healthy()).await;
+        until("it is reported as healthy", || store.is_healthy()).await;
     });
 }
 
 #[test]
-fn one_that_is_too_far_away_from_the_start() {
+fn a_redis_that_is_too_far_away_from_the_start() {
     run(async {
         let server = RedisServer::start();
         let proxy = FaultProxy::to(server.port());
@@ -95,7 +97,7 @@ fn one_that_is_too_far_away_from_the_start() {
     });
 }
 
-/// Changes what the user of the store may do.
+/// Changes the permissions of the store's user.
 fn set_user(server: &RedisServer, rule: &str) {
     assert!(!server.command(&["ACL", "SETUSER", "app", rule]).is_error());
 }
@@ -125,47 +127,56 @@ fn a_user_that_may_send_heartbeats_but_not_decide() {
         set_user(&server, "-evalsha");
         while common::source(&store, &handle, "ann").await == Source::Redis {}
         stays_degraded(&store, &handle).await;
-        let told = store.status().trouble.unwrap().1.to_string();
-        assert!(told.contains("may not do what is needed"), "{told}");
+        let message = store.status().error.unwrap().1.to_string();
+        assert!(
+            message.contains("the Redis user lacks a permission"),
+            "{message}"
+        );
         // What was spent meanwhile was not charged, and is not counted as if it was.
         assert_eq!(store.status().counts.debited, 0);
         set_user(&server, "+evalsha");
         until_redis(&store, &handle).await;
-        until("it is said", || store.is_healthy()).await;
+        until("it is reported as healthy", || store.is_healthy()).await;
         until("it is charged", || store.status().counts.debited > 0).await;
     });
 }
 
-/// The other way round: other nodes do not see it any more, and it decides as before.
+/// The other way round: other nodes no longer see it, and it decides as before.
 #[test]
 fn a_user_that_may_decide_but_not_send_heartbeats() {
     run(async {
         let server = RedisServer::start();
         let (store, handle) = with_user(&server).await;
         set_user(&server, "-eval");
-        until("it is told", || store.status().heartbeat.is_some()).await;
+        until("the failed heartbeat is reported", || {
+            store.status().heartbeat.is_some()
+        })
+        .await;
         let begin = Instant::now();
         while begin.elapsed() < WATCHED {
             assert_eq!(common::source(&store, &handle, "ann").await, Source::Redis);
             assert!(store.is_healthy(), "{:?}", store.status());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let told = store.status().heartbeat.unwrap().to_string();
-        assert!(told.contains("may not do what is needed"), "{told}");
+        let message = store.status().heartbeat.unwrap().to_string();
+        assert!(
+            message.contains("the Redis user lacks a permission"),
+            "{message}"
+        );
         set_user(&server, "+eval");
-        until("it is over", || store.status().heartbeat.is_none()).await;
+        until("it has recovered", || store.status().heartbeat.is_none()).await;
     });
 }
 
-/// What is idle is looked at too.
+/// An idle node is probed too.
 #[test]
-fn a_node_that_nobody_asks() {
+fn an_idle_node() {
     run(async {
         let server = RedisServer::start();
         let (store, _) = with_user(&server).await;
         set_user(&server, "-evalsha");
-        until("it is told", || store.status().trouble.is_some()).await;
+        until("the error is reported", || store.status().error.is_some()).await;
         set_user(&server, "+evalsha");
-        until("it is over", || store.is_healthy()).await;
+        until("it has recovered", || store.is_healthy()).await;
     });
 }

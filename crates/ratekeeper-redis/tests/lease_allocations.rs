@@ -1,15 +1,15 @@
-//! What is held on lease is decided without memory of its own.
+//! Decisions from leases allocate no memory.
 
 mod common;
 
-use common::{PATIENCE, connect, limit, run};
+use common::{MAX_WAIT, connect, limit, run};
 use ratekeeper::{Ask, Store, store::LimitHandle};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Many tokens that live for long.
+/// Many tokens with a long TTL.
 async fn node(url: &str) -> (RedisStore, [LimitHandle; 2]) {
     let store = connect(url).await;
     let limits = ["wide", "narrow"].map(|name| {
@@ -29,7 +29,7 @@ fn a_decision_on_leases_allocates_nothing() {
         for asks in [&asks[..1], &asks[..]] {
             let begin = Instant::now();
             loop {
-                // Until so much is held that nothing is fetched meanwhile.
+                // Until it has so many tokens that none are requested meanwhile.
                 for _ in 0..1_000 {
                     let _ = store.decide(asks).await;
                 }
@@ -45,7 +45,7 @@ fn a_decision_on_leases_allocates_nothing() {
                 }
                 let fetched = store.status().counts.leases.calls - calls;
                 assert!(
-                    begin.elapsed() < PATIENCE,
+                    begin.elapsed() < MAX_WAIT,
                     "{here} of 100 here, {fetched} fetched, {allocated:?}"
                 );
             }

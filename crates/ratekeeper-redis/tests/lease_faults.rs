@@ -1,10 +1,9 @@
-//! Leased mode when Redis fails: what is held is spent and no more, nobody hangs, and it goes on
-//! when Redis is back. What a fault can add is what it can add in exact mode: a burst for each key
-//! that Redis forgot.
+//! Leased mode when Redis fails: leases are spent and no more, nobody hangs, and it continues when
+//! Redis is back. A fault can add as much as in exact mode: a burst for each key that Redis lost.
 
 mod common;
 
-use common::{PATIENCE, limit, load_time, now, run, until};
+use common::{MAX_WAIT, limit, load_time, now, run, until};
 use ratekeeper::{Ask, Store, store::LimitHandle, store::OnFailure, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::auditor::{Admission, Bound};
@@ -38,14 +37,14 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 #[derive(Default)]
 struct Caller {
     ended: AtomicU64,
-    /// When it was last admitted by Redis or on a lease.
+    /// When Redis or a lease last allowed a request.
     admitted: AtomicU64,
     longest: AtomicU64,
 }
 
-/// Three nodes at these urls under load, through a fault. `lost`: how often Redis may have
-/// forgotten its keys.
-async fn suffer(
+/// Three nodes at these URLs under load, through a fault. `lost`: how often Redis may have lost its
+/// keys.
+async fn run_fault(
     urls: [&str; NODES],
     begin: impl AsyncFnOnce(),
     end: impl AsyncFnOnce(),
@@ -74,7 +73,8 @@ async fn suffer(
         .enumerate()
         .map(|(number, caller)| {
             let (store, limits) = nodes[number % NODES].clone();
-            let (caller, stop) = (Arc::clone(caller), Arc::clone(&stop));
+            let caller = Arc::clone(caller);
+            let stop = Arc::clone(&stop);
             tokio::spawn(call(store, limits, caller, stop))
         })
         .collect();
@@ -135,7 +135,7 @@ async fn suffer(
             .all(|leases| leases.spent <= leases.granted && leases.spent > 0),
         "{leases:?}"
     );
-    assert!(longest < PATIENCE.as_micros() as u64);
+    assert!(longest < MAX_WAIT.as_micros() as u64);
 }
 
 async fn call(
@@ -171,10 +171,10 @@ async fn call(
 }
 
 #[test]
-fn killed_and_empty_when_it_is_back() {
+fn killed_and_restarted_empty() {
     run(async {
         let server = RedisServer::start();
-        suffer(
+        run_fault(
             [server.url(); NODES],
             async || server.kill(),
             async || server.restart(),
@@ -185,10 +185,10 @@ fn killed_and_empty_when_it_is_back() {
 }
 
 #[test]
-fn killed_and_as_it_was_when_it_is_back() {
+fn killed_and_restarted_with_its_data() {
     run(async {
         let server = RedisServer::builder().aof(true).start();
-        suffer(
+        run_fault(
             [server.url(); NODES],
             async || server.kill(),
             async || server.restart(),
@@ -199,10 +199,10 @@ fn killed_and_as_it_was_when_it_is_back() {
 }
 
 #[test]
-fn stopped_and_let_go_on() {
+fn stopped_and_continued() {
     run(async {
         let server = RedisServer::start();
-        suffer(
+        run_fault(
             [server.url(); NODES],
             async || server.stop_signal(),
             async || server.cont(),
@@ -217,7 +217,7 @@ fn all_keys_are_flushed() {
     run(async {
         let server = RedisServer::start();
         let flush = async || drop(server.command(&["FLUSHALL"]));
-        suffer([server.url(); NODES], flush, async || {}, 1).await;
+        run_fault([server.url(); NODES], flush, async || {}, 1).await;
     });
 }
 
@@ -225,13 +225,14 @@ fn all_keys_are_flushed() {
 async fn network(fault: Fault, one: bool) {
     let server = RedisServer::start();
     let proxy = FaultProxy::to(server.port());
-    let (direct, through) = (server.url(), proxy.url());
+    let direct = server.url();
+    let through = proxy.url();
     let urls = if one {
         [direct, direct, &through]
     } else {
         [&*through; NODES]
     };
-    suffer(
+    run_fault(
         urls,
         async || proxy.set(fault),
         async || proxy.set(Fault::None),
@@ -271,7 +272,7 @@ fn replies_are_late() {
 }
 
 #[test]
-fn replies_take_longer_than_anybody_waits() {
+fn replies_take_longer_than_the_timeout() {
     run(network(Fault::Delay(Duration::from_millis(700)), false));
 }
 
@@ -280,7 +281,7 @@ fn stepped(by: u64, forward: bool, lost: u64) {
     run(async {
         let server = RedisServer::builder().clock_file(true).start();
         let step = async || server.step_clock(Duration::from_secs(by), forward);
-        suffer([server.url(); NODES], step, async || {}, lost).await;
+        run_fault([server.url(); NODES], step, async || {}, lost).await;
     });
 }
 
@@ -299,15 +300,16 @@ fn its_clock_is_stepped_back_by_an_hour() {
     stepped(3_600, false, 0);
 }
 
-/// Where the bucket lies in a Cluster.
+/// The slot of the bucket in a Cluster.
 fn slot(cluster: &RedisCluster) -> u16 {
     cluster.slot(&cluster.keys("ratekeeper:2000*")[0].1)
 }
 
-/// `behind`: whether its replica has missed what happened last.
+/// `behind`: whether its replica has missed the last changes.
 async fn a_primary_dies(behind: bool) {
     let cluster = RedisCluster::start();
-    let (url, fate) = (cluster.url(), std::cell::OnceCell::new());
+    let url = cluster.url();
+    let fate = std::cell::OnceCell::new();
     let begin = async || {
         let slot = slot(&cluster);
         let victim = cluster.primary(slot);
@@ -324,7 +326,7 @@ async fn a_primary_dies(behind: bool) {
         let (slot, port) = fate.get().unwrap();
         tokio::task::block_in_place(|| cluster.await_other_primary(*slot, *port));
     };
-    suffer([&url; NODES], begin, end, 1).await;
+    run_fault([&url; NODES], begin, end, 1).await;
 }
 
 #[test]
@@ -341,7 +343,8 @@ fn a_primary_of_a_cluster_dies_whose_replica_is_behind() {
 fn the_slots_of_a_cluster_move() {
     run(async {
         let cluster = RedisCluster::start();
-        let (url, moves) = (cluster.url(), std::cell::OnceCell::new());
+        let url = cluster.url();
+        let moves = std::cell::OnceCell::new();
         let begin = async || {
             let slot = slot(&cluster);
             let from = cluster.primary(slot).port();
@@ -356,7 +359,7 @@ fn the_slots_of_a_cluster_move() {
             let (slot, to) = moves.get().unwrap();
             cluster.end_move(*slot, to);
         };
-        suffer([&url; NODES], begin, end, 0).await;
+        run_fault([&url; NODES], begin, end, 0).await;
     });
 }
 
@@ -364,18 +367,19 @@ fn the_slots_of_a_cluster_move() {
 fn the_sentinels_name_another_primary() {
     run(async {
         let all = RedisSentinels::start();
-        let (url, victim) = (all.url(), &all.servers()[0]);
+        let url = all.url();
+        let victim = &all.servers()[0];
         let end = async || {
             tokio::task::block_in_place(|| all.await_other_primary(victim.port()));
         };
-        suffer([&url; NODES], async || victim.kill(), end, 1).await;
+        run_fault([&url; NODES], async || victim.kill(), end, 1).await;
     });
 }
 
-/// Redis reads what was sent while it was stopped when it goes on, and nobody waits for that any
-/// more. Leases for it would be spent by nobody, and the rate be missed by as much.
+/// When a stopped Redis continues, it reads the requests sent meanwhile, which have timed out.
+/// Leases for them would not be spent, and that much of the rate would be lost.
 #[test]
-fn a_redis_that_hangs_again_and_again_leases_nothing_to_those_who_gave_up() {
+fn a_redis_that_hangs_repeatedly_grants_no_leases_to_expired_requests() {
     const TEXT: &str = "1000/s burst 200";
     const RATE: f64 = 1_000.0;
     const FULL: u64 = 200;
@@ -414,7 +418,8 @@ fn a_redis_that_hangs_again_and_again_leases_nothing_to_those_who_gave_up() {
                     admitted
                 })
             });
-        let (callers, began) = (callers.collect::<Vec<_>>(), now());
+        let callers = callers.collect::<Vec<_>>();
+        let began = now();
         let lasts = load_time(Duration::from_secs(4));
         while now() - began < lasts.as_micros() as u64 {
             tokio::time::sleep(HALF).await;

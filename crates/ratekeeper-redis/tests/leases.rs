@@ -1,5 +1,5 @@
-//! Leased mode on a real Redis: decided here, in the bound of one bucket, whoever asks and whatever
-//! fails.
+//! Leased mode on a real Redis: decided by the node, within the bound of one bucket, for every load
+//! and through every failure.
 
 mod common;
 
@@ -25,12 +25,12 @@ async fn node(url: &str, text: &str) -> (RedisStore, LimitHandle) {
     (store, handle)
 }
 
-/// Asks until it is decided here.
+/// Asks until it is decided by a lease.
 async fn until_leased(store: &RedisStore, handle: &LimitHandle, key: &str) {
     let begin = Instant::now();
     while store.decide(&[Ask::new(handle, key)]).await.source() != Source::Lease {
         assert!(
-            begin.elapsed() < common::PATIENCE,
+            begin.elapsed() < common::MAX_WAIT,
             "nothing is leased: {:?}",
             store.status()
         );
@@ -38,7 +38,7 @@ async fn until_leased(store: &RedisStore, handle: &LimitHandle, key: &str) {
 }
 
 #[test]
-fn a_hot_key_is_decided_here_and_a_cold_one_by_redis() {
+fn a_hot_key_is_decided_by_leases_and_a_cold_one_by_redis() {
     run(async {
         let server = RedisServer::start();
         let (store, handle) = node(server.url(), "100000/s burst 200000").await;
@@ -58,7 +58,7 @@ fn a_hot_key_is_decided_here_and_a_cold_one_by_redis() {
         assert!(counts.leases.calls < 500, "{counts:?}");
         assert!(counts.leases.spent <= counts.leases.granted, "{counts:?}");
         assert_eq!(counts.leases.spent, here);
-        // Redis knows of all that was taken, or may still be.
+        // Redis knows of everything that was taken or may still be.
         let peek = store
             .decide(&[Ask::new(&handle, "hot").mode(Mode::Peek)])
             .await;
@@ -66,7 +66,7 @@ fn a_hot_key_is_decided_here_and_a_cold_one_by_redis() {
     });
 }
 
-/// What several nodes admit of one key while they are all asked as fast as they answer, or in
+/// What several nodes allow of one key while they are all asked as fast as they answer, or in
 /// bursts.
 async fn admitted(
     url: &str,
@@ -83,7 +83,9 @@ async fn admitted(
     let mut tasks = Vec::new();
     for (store, handle) in &fleet {
         for _ in 0..2 {
-            let (store, handle, stop) = (store.clone(), handle.clone(), Arc::clone(&stop));
+            let store = store.clone();
+            let handle = handle.clone();
+            let stop = Arc::clone(&stop);
             tasks.push(tokio::spawn(async move {
                 let mut log = Vec::new();
                 let mut turn = 0_u32;
@@ -121,7 +123,7 @@ async fn admitted(
     (all, fleet.into_iter().map(|(store, _)| store).collect())
 }
 
-/// Every algorithm that is leased, at a rate that the callers outrun.
+/// Every algorithm that can be leased, at a rate that the callers exceed.
 const ALGORITHMS: [(&str, Bound); 6] = [
     (
         "2000/s burst 500",
@@ -169,14 +171,14 @@ const ALGORITHMS: [(&str, Bound); 6] = [
     ),
 ];
 
-/// Nothing on top.
+/// Checks the bound, with no allowance.
 fn audit(text: &str, bound: Bound, all: &[Admission]) -> Report {
     bound
         .check(all, 0)
         .unwrap_or_else(|broken| panic!("{text}: {broken}"))
 }
 
-fn keeps_its_bound(nodes: usize, bursts: bool) {
+fn check_bound(nodes: usize, bursts: bool) {
     for (text, bound) in ALGORITHMS {
         run(async move {
             let server = RedisServer::start();
@@ -196,30 +198,31 @@ fn keeps_its_bound(nodes: usize, bursts: bool) {
 
 #[test]
 fn one_node_keeps_the_bound() {
-    keeps_its_bound(1, false);
+    check_bound(1, false);
 }
 
 #[test]
 fn two_nodes_in_bursts_keep_the_bound() {
-    keeps_its_bound(2, true);
+    check_bound(2, true);
 }
 
 #[test]
 fn four_saturated_nodes_keep_the_bound() {
-    keeps_its_bound(4, false);
+    check_bound(4, false);
 }
 
 #[test]
 fn eight_nodes_keep_the_bound() {
-    keeps_its_bound(8, false);
+    check_bound(8, false);
 }
 
-/// What tells a process of this test what to be: where Redis is, and the limit.
+/// The environment variable that makes a process of this test a node: where Redis is, and the
+/// limit.
 const PROCESS: &str = "RATEKEEPER_TEST_NODE";
 
-/// Not a test unless it is told to be a node: then it says what it admitted.
+/// Does nothing unless the variable makes it a node: then it prints what it allowed.
 #[test]
-fn a_node_of_its_own() {
+fn a_node_process() {
     let Ok(told) = std::env::var(PROCESS) else {
         return;
     };
@@ -242,7 +245,7 @@ fn eight_processes_keep_the_bound() {
         let nodes: Vec<_> = (0..8)
             .map(|_| {
                 let mut node = std::process::Command::new(&own);
-                node.args(["--exact", "a_node_of_its_own", "--nocapture"])
+                node.args(["--exact", "a_node_process", "--nocapture"])
                     .env(PROCESS, format!("{} {text}", server.url()));
                 node.stdout(std::process::Stdio::piped()).spawn().unwrap()
             })
@@ -288,7 +291,7 @@ fn several_leased_limits_are_charged_together_or_not_at_all() {
             let verdict = store
                 .decide(&[Ask::new(&wide, "x"), Ask::new(&narrow, "x")])
                 .await;
-            assert_eq!(verdict.statuses().len(), 2);
+            assert_eq!(verdict.results().len(), 2);
             allowed += u64::from(verdict.is_allowed());
             here += u64::from(verdict.source() == Source::Lease);
             if verdict.is_denied() {
@@ -298,14 +301,14 @@ fn several_leased_limits_are_charged_together_or_not_at_all() {
         println!("{allowed} allowed, {here} here");
         assert!(allowed <= 800 && allowed > 400, "{allowed}");
         assert!(here > 1_000, "{here}");
-        // Of both as much was taken: what was spent here of each is the same.
+        // As much was taken of both: as much was spent here of each.
         let spent = store.status().counts.leases.spent;
         assert_eq!(spent % 2, 0, "{spent}");
     });
 }
 
 #[test]
-fn a_request_that_is_partly_leased_is_decided_by_redis_and_respects_what_is_out() {
+fn a_partly_leased_request_is_decided_by_redis_and_respects_outstanding_leases() {
     run(async {
         let server = RedisServer::start();
         let (store, leased) = node(server.url(), "16/d burst 1600").await;
@@ -329,9 +332,9 @@ fn a_request_that_is_partly_leased_is_decided_by_redis_and_respects_what_is_out(
         }
         let counts = store.status().counts.leases;
         let by_redis = 100 - counts.spent;
-        // What is out on lease and what Redis gave is all there is.
+        // Outstanding leases and what Redis allowed are all there is.
         assert_eq!(together + counts.granted + by_redis, 1_600, "{counts:?}");
-        // And what is held is spent, though Redis has nothing left.
+        // Leases are spent even though Redis has nothing left.
         let verdict = store.decide(&[Ask::new(&leased, "x")]).await;
         assert!(
             verdict.is_allowed() && verdict.source() == Source::Lease,
@@ -341,7 +344,7 @@ fn a_request_that_is_partly_leased_is_decided_by_redis_and_respects_what_is_out(
 }
 
 #[test]
-fn what_cannot_be_leased_asks_redis() {
+fn requests_that_cannot_be_leased_ask_redis() {
     run(async {
         let server = RedisServer::start();
         let (store, handle) = node(server.url(), "1000/s burst 2000").await;
@@ -407,17 +410,18 @@ fn a_settle_gives_back_to_the_lease_and_charges_more_in_redis() {
             let peek = store
                 .decide(&[Ask::new(&handle, "x").mode(Mode::Peek)])
                 .await;
-            peek.statuses().next().unwrap().decision().remaining()
+            peek.results().next().unwrap().decision().remaining()
         };
         until_leased(&store, &handle, "x").await;
-        let (granted, there) = (store.status().counts.leases.granted, left().await);
+        let granted = store.status().counts.leases.granted;
+        let there = left().await;
         let verdict = store.decide(&[Ask::new(&handle, "x").cost(1)]).await;
         assert_eq!(verdict.source(), Source::Lease);
         store.settle(verdict, &[11]).await;
         if store.status().counts.leases.granted == granted {
             assert_eq!(left().await, there - 10);
         }
-        // What was charged before a change does not come back.
+        // A charge from before a change is not given back.
         let verdict = store.decide(&[Ask::new(&handle, "x").cost(1)]).await;
         assert_eq!(verdict.source(), Source::Lease);
         store.set_limit(&handle, limit("16/d burst 800"));
@@ -427,7 +431,7 @@ fn a_settle_gives_back_to_the_lease_and_charges_more_in_redis() {
 }
 
 #[test]
-fn a_change_of_the_limit_or_back_to_exact_drops_what_is_held() {
+fn a_change_of_the_limit_or_back_to_exact_drops_leases() {
     run(async {
         let server = RedisServer::start();
         let (store, handle) = node(server.url(), "1000/s burst 2000").await;
@@ -446,7 +450,7 @@ fn a_change_of_the_limit_or_back_to_exact_drops_what_is_held() {
                 .is_none()
         );
         until_leased(&store, &handle, "x").await;
-        // The same again is no change.
+        // Setting the same again is not a change.
         store.lease(&handle, Some(Duration::from_millis(200)));
         store.on_failure(&handle, OnFailure::Open);
         until_leased(&store, &handle, "x").await;
@@ -461,7 +465,7 @@ fn a_change_of_the_limit_or_back_to_exact_drops_what_is_held() {
 }
 
 #[test]
-fn what_is_held_is_spent_first_when_redis_is_gone() {
+fn leases_are_spent_first_when_redis_is_down() {
     run(async {
         for (then, source) in [
             (OnFailure::Closed, Source::Closed),
@@ -491,7 +495,7 @@ fn what_is_held_is_spent_first_when_redis_is_gone() {
                 }
                 assert_eq!(verdict.source(), Source::Lease);
                 held += u64::from(verdict.is_allowed());
-                assert!(begin.elapsed() < common::PATIENCE, "{:?}", store.status());
+                assert!(begin.elapsed() < common::MAX_WAIT, "{:?}", store.status());
             }
             println!("{then}: {held} spent without Redis");
             assert!(held > 0);
@@ -502,7 +506,7 @@ fn what_is_held_is_spent_first_when_redis_is_gone() {
 }
 
 #[test]
-fn an_engine_decides_without_a_future_what_is_held_and_by_redis_what_is_not() {
+fn an_engine_decides_leased_keys_without_a_future() {
     run(async {
         let server = RedisServer::start();
         let config = format!(
@@ -515,29 +519,27 @@ fn an_engine_decides_without_a_future_what_is_held_and_by_redis_what_is_not() {
             .config
             .unwrap();
         let engine = Engine::new(connect(server.url()).await, config.policies.clone()).unwrap();
-        let (read, login) = (
-            Subject::new().user("ann"),
-            Subject::new().user("ann").path("/login"),
-        );
+        let read = Subject::new().user("ann");
+        let login = Subject::new().user("ann").path("/login");
         let begin = Instant::now();
         while engine.try_decide(&read, 1).is_pending() {
-            // Whoever waits is answered, and a lease is fetched.
+            // Waiting callers are answered, and a lease is requested.
             assert!(engine.decide(&read).await.is_allowed());
             assert!(
-                begin.elapsed() < common::PATIENCE,
+                begin.elapsed() < common::MAX_WAIT,
                 "{:?}",
                 engine.store().status()
             );
         }
         let MaybeReady::Ready(verdict) = engine.try_decide(&read, 1) else {
-            panic!("it is held")
+            panic!("it is leased")
         };
         assert_eq!(
             (verdict.is_allowed(), verdict.source()),
             (true, Source::Lease)
         );
         assert_eq!(engine.decide(&read).await.source(), Source::Lease);
-        // One of its limits is exact: so is all of it. And to peek is to ask.
+        // One of its limits is exact, so all of it is. And a peek asks Redis.
         assert!(engine.try_decide(&login, 1).is_pending());
         assert_eq!(engine.decide(&login).await.source(), Source::Redis);
         assert_eq!(engine.peek(&read, 1).await.source(), Source::Redis);

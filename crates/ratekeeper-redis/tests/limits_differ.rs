@@ -1,5 +1,5 @@
-//! Nodes of one prefix with different limits notice it; those that say nothing, or have another
-//! prefix, do not count.
+//! Nodes of one prefix notice different limits; nodes that declare none, or have another prefix, do
+//! not count.
 
 mod common;
 
@@ -35,10 +35,8 @@ fn others(store: &RedisStore) -> Option<(u64, bool)> {
 }
 
 async fn compare(url: &str) {
-    let (one, two) = (
-        node(url, &["a = 1/s", "b = 2/s"]).await,
-        node(url, &["b = 2/s", "a = 1/s"]).await,
-    );
+    let one = node(url, &["a = 1/s", "b = 2/s"]).await;
+    let two = node(url, &["b = 2/s", "a = 1/s"]).await;
     let silent = node(url, &[]).await;
     let undeclared = builder(url).connect().await.unwrap();
     let other = builder(url).prefix("other").connect().await.unwrap();
@@ -67,7 +65,7 @@ async fn compare(url: &str) {
     })
     .await;
     assert_eq!((others(&undeclared), others(&other)), (None, None));
-    // A node whose limits changed is one node.
+    // A node whose limits changed is still one node.
     assert_eq!(one.status().nodes, 5);
     declare(&two, &["a = 1/s"]);
     until("one differs", || {

@@ -1,13 +1,13 @@
-//! P1 over a fleet: whatever 1, 3 or 8 nodes admit together keeps the bound of each algorithm, with
-//! nothing on top; and they admit what they may.
+//! P1 over a fleet: what 1, 3 or 8 nodes allow together keeps the bound of each algorithm, with no
+//! allowance; and they allow what they may.
 
 mod common;
 
-use common::{ALGORITHMS, Event, Load, Pace, connect, judge, limit, load_time, run};
+use common::{ALGORITHMS, Event, Load, Pace, check_bound_by_key, connect, limit, load_time, run};
 use ratekeeper::{Ask, Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
-use ratekeeper_testkit::auditor::{Bound, Hold, check_holds};
+use ratekeeper_testkit::auditor::{Bound, PermitInterval, check_permits};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -16,7 +16,7 @@ const KEYS: usize = 2;
 /// The callers of all nodes together.
 const CALLERS: usize = 24;
 
-/// What all nodes have admitted of that limit under that load, and for how long.
+/// What all nodes have allowed of a limit under a load, and for how long.
 async fn admitted(text: &str, nodes: usize, pace: Pace) -> (Vec<Event>, Duration) {
     let server = RedisServer::start();
     let mut fleet: Vec<(RedisStore, Vec<LimitHandle>)> = Vec::new();
@@ -33,7 +33,7 @@ async fn admitted(text: &str, nodes: usize, pace: Pace) -> (Vec<Event>, Duration
     (events, lasted)
 }
 
-/// The least that a load which never lets go gets of one key: half of what it may.
+/// The least that a saturating load gets of one key: half of what is allowed.
 fn fair_share(bound: Bound, lasted: Duration) -> u64 {
     let micros = lasted.as_micros() as u64;
     match bound {
@@ -43,7 +43,7 @@ fn fair_share(bound: Bound, lasted: Duration) -> u64 {
             burst,
         } => (burst + count * micros / period_us) / 2,
         Bound::Pacing { count, period_us } => count * micros / period_us / 2,
-        // A strict window is up to a tenth longer, and one that slides knows what came before.
+        // A strict window is up to a tenth longer, and a sliding one counts what came before.
         Bound::SlidingLog { limit, window_us }
         | Bound::FixedWindow { limit, window_us }
         | Bound::FirstHitWindow { limit, window_us }
@@ -57,9 +57,9 @@ fn check(nodes: usize) {
             let (events, lasted) = run(admitted(text, nodes, pace));
             assert!(
                 events.iter().all(|event| event.source == Source::Redis),
-                "{text}: somebody else decided"
+                "{text}: Redis did not decide"
             );
-            let report = judge(bound, &events, 0)
+            let report = check_bound_by_key(bound, &events, 0)
                 .unwrap_or_else(|violation| panic!("{text}, {nodes} nodes: {violation}"));
             println!("{text}, {nodes} nodes, {pace:?}: {report:?} in {lasted:.1?}");
             if pace == Pace::Saturated {
@@ -85,17 +85,17 @@ fn one_node_keeps_the_bound() {
 }
 
 #[test]
-fn three_nodes_together_keep_it() {
+fn three_nodes_together_keep_the_bound() {
     check(3);
 }
 
 #[test]
-fn eight_nodes_together_keep_it() {
+fn eight_nodes_together_keep_the_bound() {
     check(8);
 }
 
-/// What was certainly held, by callers that take a permit, do something and give it back.
-async fn held(nodes: usize, most: u64) -> Vec<Hold> {
+/// Permits that were certainly held, by callers that take one, do something and give it back.
+async fn held(nodes: usize, most: u64) -> Vec<PermitInterval> {
     let server = RedisServer::start();
     let stop = Arc::new(AtomicBool::new(false));
     let mut callers = Vec::new();
@@ -103,7 +103,9 @@ async fn held(nodes: usize, most: u64) -> Vec<Hold> {
         let store = connect(server.url()).await;
         let handle = store.concurrency("few", most).unwrap();
         for number in 0..CALLERS / nodes {
-            let (store, handle, stop) = (store.clone(), handle.clone(), Arc::clone(&stop));
+            let store = store.clone();
+            let handle = handle.clone();
+            let stop = Arc::clone(&stop);
             callers.push(tokio::spawn(async move {
                 let mut holds = Vec::new();
                 let cost = 1 + number as u64 % 2;
@@ -113,7 +115,7 @@ async fn held(nodes: usize, most: u64) -> Vec<Hold> {
                     assert_eq!(verdict.source(), Source::Redis);
                     if verdict.is_allowed() {
                         tokio::time::sleep(Duration::from_millis(3)).await;
-                        holds.push(Hold {
+                        holds.push(PermitInterval {
                             from,
                             until: common::now(),
                             cost,
@@ -134,10 +136,10 @@ async fn held(nodes: usize, most: u64) -> Vec<Hold> {
 }
 
 #[test]
-fn permits_are_never_more_than_there_are() {
+fn permits_never_exceed_the_limit() {
     for nodes in [1, 3, 8] {
         let holds = run(held(nodes, 5));
-        let report = check_holds(5, &holds, 0)
+        let report = check_permits(5, &holds, 0)
             .unwrap_or_else(|violation| panic!("{nodes} nodes: {violation}"));
         println!("{nodes} nodes: {report:?}");
         assert!(report.admitted > 20, "hardly anything was held: {report:?}");

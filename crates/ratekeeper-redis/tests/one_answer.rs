@@ -1,5 +1,5 @@
-//! P6, one answer: the same trace through the memory store and through Redis, by one connection and
-//! by several, tells the same.
+//! P6, one answer: the memory store and Redis decide the same trace alike, on one connection and on
+//! several.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -69,8 +69,8 @@ struct Asked {
     max_wait: Option<u64>,
 }
 
-/// Limits of every algorithm, small enough that traces meet all their edges. A dash: how many are
-/// in flight.
+/// Limits of every algorithm, small enough that traces reach all their edges. A dash marks a
+/// concurrency limit.
 const LIMITS: [&str; 19] = [
     "10/s burst 5 refundable",
     "3/s burst 4 refundable",
@@ -96,7 +96,7 @@ const LIMITS: [&str; 19] = [
 /// How many of them, from the first, are refundable.
 const REFUNDABLE: usize = 3;
 
-/// Which of them counts permits.
+/// The one that counts permits.
 const IN_FLIGHT: usize = LIMITS.len() - 1;
 
 fn asked() -> impl Strategy<Value = Asked> {
@@ -117,7 +117,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     )
 }
 
-/// With `settles` as the weight of settling, where deciding has 8.
+/// `settles` is the weight of settling, where deciding has 8.
 fn step(settles: u32) -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => prop::collection::vec(asked(), 1..4).prop_map(Step::Decide),
@@ -137,7 +137,7 @@ fn micros(time: Duration) -> u128 {
 }
 
 /// What a caller is told.
-fn told(verdict: &Verdict) -> impl PartialEq + std::fmt::Debug + use<> {
+fn answer_of(verdict: &Verdict) -> impl PartialEq + std::fmt::Debug + use<> {
     let one = |status: &ratekeeper::store::AskResult| {
         let decision = status.decision();
         (
@@ -152,7 +152,7 @@ fn told(verdict: &Verdict) -> impl PartialEq + std::fmt::Debug + use<> {
     (
         verdict.is_allowed(),
         verdict.binding(),
-        verdict.statuses().map(one).collect::<Vec<_>>(),
+        verdict.results().map(one).collect::<Vec<_>>(),
     )
 }
 
@@ -182,7 +182,7 @@ fn run(
             LIMITS[limit],
         )
     });
-    // Somewhere in a year that windows do not begin with.
+    // A time in a year at which no window begins.
     let mut now = 1_700_000_000_000_000 + start;
     let mut verdicts: Vec<(Verdict, Verdict)> = Vec::new();
     fleet.runtime.block_on(async {
@@ -190,8 +190,7 @@ fn run(
             clock.set(ratekeeper::Timestamp::from_unix(Duration::from_micros(now)));
             fleet.time.store(now, Ordering::Relaxed);
             match step {
-                // Permits of a node that does not renew them end, and time that is made up renews
-                // none.
+                // Permits that their node does not renew expire, and the given time renews none.
                 Step::Advance(by) => {
                     now += if limits.contains(&IN_FLIGHT) {
                         by / 16
@@ -204,7 +203,13 @@ fn run(
                     let mine = memory.decide_now(&build(&ours, &asked, &keys), clock.now());
                     let fleets = redis.decide(&build(&theirs, &asked, &keys)).await;
                     prop_assert_eq!(fleets.source(), Source::Redis);
-                    prop_assert_eq!(told(&mine), told(&fleets), "at {} µs: {:?}", now, asked);
+                    prop_assert_eq!(
+                        answer_of(&mine),
+                        answer_of(&fleets),
+                        "at {} µs: {:?}",
+                        now,
+                        asked
+                    );
                     verdicts.push((mine, fleets));
                 }
                 Step::Settle { which, actual } if which < verdicts.len() => {
@@ -247,7 +252,7 @@ fn build<'a>(handles: &'a [LimitHandle; 3], asked: &[Asked], keys: &'a [[u8; 1]]
 }
 
 #[test]
-fn redis_tells_what_memory_tells() {
+fn redis_decides_as_memory_decides() {
     let fleet = Fleet::start(2);
     let limits = [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()];
     let traces = (
@@ -266,8 +271,7 @@ fn redis_tells_what_memory_tells() {
         .unwrap();
 }
 
-/// Refundable buckets differ from each other by what is settled when, so these traces settle most
-/// charges.
+/// Refundable buckets depend on the order of settles, so these traces settle most charges.
 #[test]
 fn redis_settles_as_memory_settles() {
     let fleet = Fleet::start(1);
@@ -290,7 +294,7 @@ fn redis_settles_as_memory_settles() {
 
 /// The braces put everything in one slot, where a Cluster is as exact as one server.
 #[test]
-fn a_cluster_tells_what_memory_tells_of_one_slot() {
+fn a_cluster_decides_as_memory_decides_in_one_slot() {
     let cluster = RedisCluster::start();
     let url = cluster.url();
     let fleet = Fleet::on(&url, "{one}", 2, Box::new(cluster));
@@ -312,7 +316,7 @@ fn a_cluster_tells_what_memory_tells_of_one_slot() {
         .unwrap();
 }
 
-/// Room for all keys, so little that they stand close together.
+/// A table for all keys, so small that they are dense in it.
 fn memory(clock: &ManualClock) -> MemoryStore<ManualClock> {
     MemoryStore::builder()
         .max_keys(10)
@@ -320,8 +324,7 @@ fn memory(clock: &ManualClock) -> MemoryStore<ManualClock> {
         .build()
 }
 
-/// Requests that come at once share calls, and are decided in their order, each as if it had come
-/// alone.
+/// Concurrent requests share calls, and are decided in order, each as if it had come alone.
 fn run_batches(
     fleet: &Fleet,
     limits: [usize; 3],
@@ -349,21 +352,21 @@ fn run_batches(
         };
         clock.set(ratekeeper::Timestamp::from_unix(Duration::from_micros(now)));
         fleet.time.store(now, Ordering::Relaxed);
-        // What a verdict holds it holds until all are told.
+        // Charges are held until all decisions were made.
         let mut held = Vec::new();
         let expected: Vec<_> = requests
             .iter()
             .map(|asked| {
                 let keys: Vec<[u8; 1]> = asked.iter().map(|ask| key(ask.key)).collect();
                 let verdict = memory.decide_now(&build(&ours, asked, &keys), clock.now());
-                let told = told(&verdict);
+                let told = answer_of(&verdict);
                 held.push(verdict);
                 told
             })
             .collect();
         let answers = fleet.runtime.block_on(async {
-            // This runtime polls tasks in the order they were spawned in, and one lane takes them
-            // in that order.
+            // This runtime polls tasks in the order they were spawned, and the connection takes
+            // them in that order.
             let tasks: Vec<_> = requests
                 .iter()
                 .map(|asked| {
@@ -385,14 +388,14 @@ fn run_batches(
             prop_assert_eq!(verdict.source(), Source::Redis);
             prop_assert_eq!(
                 expected,
-                &told(verdict),
+                &answer_of(verdict),
                 "at {} µs: {:?} among {:?}",
                 now,
                 asked,
                 &requests
             );
         }
-        // Both give back what was held, and Redis has heard of it before the next are asked.
+        // Both release what was held, and Redis has executed it before the next requests.
         fleet.runtime.block_on(async {
             for verdict in answers {
                 fleet.store.settle(verdict, &[]).await;
@@ -403,7 +406,7 @@ fn run_batches(
 }
 
 #[test]
-fn a_batch_tells_what_one_by_one_tells() {
+fn a_batch_decides_as_single_requests_do() {
     let fleet = Fleet::start(1);
     let limits = [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()];
     let requests = prop::collection::vec(prop::collection::vec(asked(), 1..4), 1..40);
@@ -420,6 +423,6 @@ fn a_batch_tells_what_one_by_one_tells() {
     let counts = fleet.store.status().counts;
     assert!(
         counts.round_trips < counts.decisions,
-        "{counts:?}: nobody shared a call"
+        "{counts:?}: no calls were shared"
     );
 }

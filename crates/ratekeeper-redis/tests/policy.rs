@@ -1,4 +1,4 @@
-//! What becomes of each limit while Redis does not answer, and of what was spent and held
+//! How each limit decides while Redis does not answer, and what becomes of what was spent and held
 //! meanwhile.
 
 mod common;
@@ -19,11 +19,11 @@ async fn connect(server: &RedisServer) -> RedisStore {
         .unwrap()
 }
 
-/// Asks until somebody else than Redis decides.
-async fn until_gone(store: &RedisStore, handle: &LimitHandle) {
+/// Asks until Redis no longer decides.
+async fn until_fallback(store: &RedisStore, handle: &LimitHandle) {
     let begin = Instant::now();
     while common::source(store, handle, "whether it is gone").await == Source::Redis {
-        assert!(begin.elapsed() < common::PATIENCE, "it is still asked");
+        assert!(begin.elapsed() < common::MAX_WAIT, "it is still asked");
     }
 }
 
@@ -32,7 +32,7 @@ async fn decide(store: &RedisStore, handle: &LimitHandle, key: &str) -> Verdict 
 }
 
 #[test]
-fn each_limit_by_its_own_choice() {
+fn each_limit_falls_back_by_its_own_on_failure() {
     run(async {
         let server = RedisServer::start();
         let store = RedisStore::builder(server.url())
@@ -49,7 +49,7 @@ fn each_limit_by_its_own_choice() {
         store.on_failure(&share, OnFailure::LocalShare);
         let unlimited = store.limit("unlimited", limit("unlimited")).unwrap();
         server.kill();
-        until_gone(&store, &closed).await;
+        until_fallback(&store, &closed).await;
         let verdict = decide(&store, &closed, "key").await;
         assert_eq!(
             (verdict.source(), verdict.is_allowed()),
@@ -67,7 +67,7 @@ fn each_limit_by_its_own_choice() {
                 (Source::Open, true)
             );
         }
-        // It begins with nothing, and admits something after a while.
+        // It starts empty, and allows some after a while.
         let begin = Instant::now();
         loop {
             let verdict = decide(&store, &share, "key").await;
@@ -76,12 +76,12 @@ fn each_limit_by_its_own_choice() {
                 break;
             }
             assert!(
-                begin.elapsed() < common::PATIENCE,
+                begin.elapsed() < common::MAX_WAIT,
                 "the share admits nothing"
             );
         }
-        // Together: one that is closed closes all, and charges nothing; those that are open add
-        // nothing.
+        // Together: a limit that fails closed denies all, and charges nothing; those that fail open
+        // add nothing.
         let both = store
             .decide(&[
                 Ask::new(&open, "key"),
@@ -94,7 +94,7 @@ fn each_limit_by_its_own_choice() {
             (Source::Closed, false, Some(1))
         );
         let outcomes: Vec<_> = both
-            .statuses()
+            .results()
             .map(ratekeeper::store::AskResult::outcome)
             .collect();
         assert_eq!(outcomes[0], AskOutcome::Allowed);
@@ -116,7 +116,7 @@ fn each_limit_by_its_own_choice() {
                 ])
                 .await;
             assert_eq!(
-                (mixed.source(), mixed.statuses().len()),
+                (mixed.source(), mixed.results().len()),
                 (Source::LocalShare, 3)
             );
             if mixed.is_allowed() {
@@ -124,13 +124,13 @@ fn each_limit_by_its_own_choice() {
             }
             assert_eq!(mixed.binding(), Some(1));
             assert!(
-                begin.elapsed() < common::PATIENCE,
+                begin.elapsed() < common::MAX_WAIT,
                 "the share admits nothing"
             );
         }
         let status = store.status();
         assert!(
-            status.counts.fallbacks > 100 && status.trouble.is_some(),
+            status.counts.fallbacks > 100 && status.error.is_some(),
             "{status:?}"
         );
         server.restart();
@@ -138,7 +138,7 @@ fn each_limit_by_its_own_choice() {
     });
 }
 
-/// How many a share admits at once when it is full, which it is after a while.
+/// How many a share allows at once when it is full, which it is after a while.
 async fn full_share(store: &RedisStore, handle: &LimitHandle) -> u64 {
     let begin = Instant::now();
     loop {
@@ -146,11 +146,11 @@ async fn full_share(store: &RedisStore, handle: &LimitHandle) -> u64 {
             .decide(&[Ask::new(handle, "key").cost(0).mode(ratekeeper::Mode::Peek)])
             .await;
         assert_eq!(verdict.source(), Source::LocalShare);
-        let decision = verdict.statuses().next().unwrap().decision();
+        let decision = verdict.results().next().unwrap().decision();
         if decision.remaining() == decision.capacity() {
             return decision.capacity();
         }
-        assert!(begin.elapsed() < common::PATIENCE, "it is never full");
+        assert!(begin.elapsed() < common::MAX_WAIT, "it is never full");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -158,7 +158,7 @@ async fn full_share(store: &RedisStore, handle: &LimitHandle) -> u64 {
 #[test]
 fn a_share_is_the_limit_divided_by_the_nodes() {
     run(async {
-        // By what the operator says, before Redis was seen.
+        // By the configured number of nodes, before Redis was reached.
         let server = RedisServer::start();
         server.kill();
         let store = RedisStore::builder(server.url())
@@ -166,20 +166,18 @@ fn a_share_is_the_limit_divided_by_the_nodes() {
             .connect()
             .await
             .unwrap();
-        let (bucket, window) = (
-            store.limit("b", limit("1000/s burst 80")).unwrap(),
-            store.limit("w", limit("80/h fixed_window")).unwrap(),
-        );
+        let bucket = store.limit("b", limit("1000/s burst 80")).unwrap();
+        let window = store.limit("w", limit("80/h fixed_window")).unwrap();
         assert_eq!(store.status().nodes, 4);
-        // The first ask begins it, empty.
+        // The first ask starts it, empty.
         assert!(decide(&store, &bucket, "key").await.is_denied());
         assert_eq!(full_share(&store, &bucket).await, 20);
-        let mut passed = 0;
+        let mut allowed = 0;
         for _ in 0..80 {
-            passed += u64::from(decide(&store, &window, "key").await.is_allowed());
+            allowed += u64::from(decide(&store, &window, "key").await.is_allowed());
         }
-        assert_eq!(passed, 20);
-        // By who is alive, since.
+        assert_eq!(allowed, 20);
+        // By the number of live nodes, since.
         server.restart();
         until_redis(&store, &bucket).await;
         let others = [
@@ -190,31 +188,30 @@ fn a_share_is_the_limit_divided_by_the_nodes() {
         ];
         until("it knows of five", || store.status().nodes == 5).await;
         server.kill();
-        until_gone(&store, &bucket).await;
+        until_fallback(&store, &bucket).await;
         assert_eq!(full_share(&store, &bucket).await, 16);
         drop(others);
     });
 }
 
 #[test]
-fn what_was_spent_without_redis_is_charged_when_it_is_back() {
+fn spending_during_an_outage_is_charged_afterwards() {
     run(async {
-        // It keeps what it had, which is nothing of this key.
+        // It restarts with its data, which has nothing of this key.
         let server = RedisServer::builder().aof(true).start();
         let store = connect(&server).await;
-        // It fills in a tenth of a second and is then spent: what time gives back afterwards is
-        // little.
+        // It fills in a tenth of a second and is then spent: what is refilled afterwards is little.
         let handle = store.limit("x", limit("100/s burst 10")).unwrap();
         let slow = store.limit("slow", limit("40/h fixed_window")).unwrap();
         until_redis(&store, &handle).await;
         server.kill();
-        until_gone(&store, &handle).await;
+        until_fallback(&store, &handle).await;
         // A window has its share at once.
-        let mut passed = 0;
+        let mut allowed = 0;
         for _ in 0..25 {
-            passed += u64::from(decide(&store, &slow, "key").await.is_allowed());
+            allowed += u64::from(decide(&store, &slow, "key").await.is_allowed());
         }
-        assert_eq!(passed, 25);
+        assert_eq!(allowed, 25);
         server.restart();
         until_redis(&store, &handle).await;
         until("it is charged", || store.status().counts.debited >= 25).await;
@@ -222,12 +219,12 @@ fn what_was_spent_without_redis_is_charged_when_it_is_back() {
             let verdict = store
                 .decide(&[Ask::new(&slow, "key").cost(0).mode(ratekeeper::Mode::Peek)])
                 .await;
-            verdict.statuses().next().unwrap().decision().remaining()
+            verdict.results().next().unwrap().decision().remaining()
         };
         let begin = Instant::now();
         while look().await != 15 {
             assert!(
-                begin.elapsed() < common::PATIENCE,
+                begin.elapsed() < common::MAX_WAIT,
                 "{} remain, where 25 of 40 were spent",
                 look().await
             );
@@ -236,7 +233,7 @@ fn what_was_spent_without_redis_is_charged_when_it_is_back() {
 }
 
 #[test]
-fn verdicts_of_the_outage_are_settled() {
+fn verdicts_of_an_outage_are_settled() {
     run(async {
         let server = RedisServer::start();
         let store = connect(&server).await;
@@ -246,11 +243,11 @@ fn verdicts_of_the_outage_are_settled() {
         let before = store.decide(&[Ask::new(&slow, "key").cost(10)]).await;
         assert!(before.source() == Source::Redis && before.is_allowed());
         server.kill();
-        until_gone(&store, &slow).await;
-        // Those of before cannot be settled now, and nobody waits for it.
+        until_fallback(&store, &slow).await;
+        // Verdicts from before the outage cannot be settled now, and nobody waits for it.
         store.settle(before, &[0]).await;
         let remaining = |verdict: &Verdict, at: usize| {
-            verdict.statuses().nth(at).unwrap().decision().remaining()
+            verdict.results().nth(at).unwrap().decision().remaining()
         };
         let during = store
             .decide(&[Ask::new(&open, "key"), Ask::new(&slow, "key").cost(30)])
@@ -273,7 +270,7 @@ fn verdicts_of_the_outage_are_settled() {
     });
 }
 
-/// When the permits of the only key end, by Redis.
+/// When the permits of the only key expire, according to Redis.
 fn ends(server: &RedisServer) -> Vec<(Vec<u8>, i64)> {
     let keys = server.command(&["KEYS", "ratekeeper:few:*"]);
     let Some(key) = keys.items().first().and_then(Reply::text) else {
@@ -297,7 +294,7 @@ fn ends(server: &RedisServer) -> Vec<(Vec<u8>, i64)> {
 }
 
 #[test]
-fn permits_are_renewed_while_they_are_held_and_given_back_when_not() {
+fn permits_are_renewed_while_held_and_released_when_dropped() {
     run(async {
         let server = RedisServer::start();
         let store = connect(&server).await;
@@ -322,24 +319,22 @@ fn permits_are_renewed_while_they_are_held_and_given_back_when_not() {
         };
         until("they are renewed", all_later).await;
         drop(held);
-        until("they are given back", || ends(&server).is_empty()).await;
+        until("they are released", || ends(&server).is_empty()).await;
         assert!(decide(&store, &few, "key").await.is_allowed());
     });
 }
 
 #[test]
-fn what_was_given_back_can_be_taken_at_once() {
+fn released_permits_can_be_taken_at_once() {
     run(async {
         let server = RedisServer::start();
         let store = connect(&server).await;
-        let (few, rate) = (
-            store.concurrency("few", 1).unwrap(),
-            store.limit("x", limit("100000/h")).unwrap(),
-        );
-        // So that the server knows the script: the first time it is sent twice, and somebody may
-        // come in between.
+        let few = store.concurrency("few", 1).unwrap();
+        let rate = store.limit("x", limit("100000/h")).unwrap();
+        // So that the server has loaded the script: the first time it is sent twice, and another
+        // call may come in between.
         store.reset(&rate, b"key").await;
-        // By whichever connection the other limit would go, and with whatever else is asked.
+        // Whichever connection the other limit would use, and whatever else is asked.
         for turn in 0..200 {
             let key = turn.to_string();
             let held = store
@@ -348,7 +343,8 @@ fn what_was_given_back_can_be_taken_at_once() {
             assert!(held.is_allowed(), "{turn}: {held:?}");
         }
         let noise = {
-            let (store, rate) = (store.clone(), rate.clone());
+            let store = store.clone();
+            let rate = rate.clone();
             tokio::spawn(async move {
                 for turn in 0_u32.. {
                     drop(store.decide(&[Ask::new(&rate, &turn.to_string())]).await);
@@ -363,7 +359,7 @@ fn what_was_given_back_can_be_taken_at_once() {
 }
 
 #[test]
-fn permits_of_a_node_that_is_no_more_end() {
+fn permits_of_a_dead_node_expire() {
     run(async {
         let server = RedisServer::start();
         let store = connect(&server).await;
@@ -372,7 +368,7 @@ fn permits_of_a_node_that_is_no_more_end() {
         assert!(held.is_allowed());
         let permit = ends(&server).remove(0);
         assert!(decide(&store, &few, "key").await.is_denied());
-        // It is no longer renewed: as if ten seconds had passed, it ends now.
+        // It is no longer renewed: expire it now, as if ten seconds had passed.
         let keys = server.command(&["KEYS", "ratekeeper:few:*"]);
         let key = keys.items()[0].text().unwrap().to_owned();
         let mut connection = server.connect().unwrap();
@@ -385,10 +381,10 @@ fn permits_of_a_node_that_is_no_more_end() {
             .unwrap();
         let next = decide(&store, &few, "key").await;
         assert!(next.is_allowed(), "a permit that has ended counts");
-        // And it is not left behind.
+        // And it is deleted.
         assert!(!ends(&server).iter().any(|(name, _)| name == b"of nobody"));
         drop((held, next));
-        // Should nobody ever ask again, the key itself is gone soon after.
+        // If nobody asks again, the key itself expires soon afterwards.
         let third = decide(&store, &few, "other").await;
         assert!(third.is_allowed());
         let keys = server.command(&["KEYS", "ratekeeper:few:*"]);
@@ -403,7 +399,7 @@ fn permits_of_a_node_that_is_no_more_end() {
 }
 
 #[test]
-fn permits_during_an_outage_are_of_this_node() {
+fn permits_during_an_outage_are_local() {
     run(async {
         let server = RedisServer::start();
         let store = RedisStore::builder(server.url())
@@ -418,7 +414,7 @@ fn permits_during_an_outage_are_of_this_node() {
             before = store.decide(&[Ask::new(&few, "key").cost(3)]).await;
         }
         server.stop_signal();
-        until_gone(&store, &rate).await;
+        until_fallback(&store, &rate).await;
         let mut held = Vec::new();
         for _ in 0..6 {
             let verdict = decide(&store, &few, "key").await;
@@ -428,17 +424,17 @@ fn permits_during_an_outage_are_of_this_node() {
         assert_eq!(held.len(), 4);
         drop(held.pop());
         assert!(decide(&store, &few, "key").await.is_allowed());
-        // Those of before go back when it is there again, although it was not when they were
-        // dropped.
+        // Permits from before the outage are released when Redis is back, although it was down when
+        // they were dropped.
         drop(before);
         server.cont();
         until_redis(&store, &rate).await;
-        let after = until("they are given back", || ends(&server).is_empty()).await;
-        // Also those that Redis was asked for and gave when nobody waited any more. By itself a
-        // permit ends after ten.
+        let after = until("they are released", || ends(&server).is_empty()).await;
+        // Also those that Redis gave after the caller had timed out. A permit that nobody releases
+        // expires after ten seconds.
         assert!(
             after < Duration::from_secs(8),
-            "they were given back after {after:?}"
+            "they were released after {after:?}"
         );
         drop(held);
     });

@@ -1,5 +1,4 @@
-//! What a server sends is bounded: by a reply that never ends, or an error as long as a book,
-//! nobody loses memory, time or log.
+//! Replies are bounded: an endless reply, or a very long error, costs no memory, time or log space.
 
 mod common;
 
@@ -12,28 +11,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// More than the buffers of a socket on both sides.
+/// More than the socket buffers on both sides.
 const BUFFERS: u64 = 32 * 1024 * 1024;
 
-/// Says what a Redis says, and from some time on something else to decisions.
+/// A server that answers like Redis, and after a while sends something else to decisions.
 struct Hostile {
     url: String,
-    /// Whether it does by now.
+    /// Whether it has begun to.
     began: Arc<AtomicBool>,
     /// The most bytes that a connection took.
     taken: Arc<AtomicU64>,
 }
 
 impl Hostile {
-    /// `begin`, and then `more` as long as somebody takes it.
+    /// `begin`, and then `more` for as long as the client reads.
     fn start(begin: Vec<u8>, more: &'static [u8]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
-        let (began, taken) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
-        let (is_hostile, most) = (Arc::clone(&began), Arc::clone(&taken));
+        let began = Arc::new(AtomicBool::new(false));
+        let taken = Arc::new(AtomicU64::new(0));
+        let is_hostile = Arc::clone(&began);
+        let most = Arc::clone(&taken);
         // It ends with the process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -85,8 +83,8 @@ fn serve(
     }
 }
 
-/// What it is told that a store on such a server has, which decided at once by itself.
-fn trouble(hostile: &Hostile) -> StoreError {
+/// The error in the status of a store on such a server, which fell back at once.
+fn error_of(hostile: &Hostile) -> StoreError {
     run(async {
         let store = RedisStore::builder(&hostile.url)
             .timeout(LONG)
@@ -102,16 +100,16 @@ fn trouble(hostile: &Hostile) -> StoreError {
         );
         assert!(
             begin.elapsed() < LONG,
-            "it was waited for: {:?}",
+            "the call waited: {:?}",
             store.status()
         );
-        until("it is told", || store.status().trouble.is_some()).await;
-        store.status().trouble.unwrap().1
+        until("the error is reported", || store.status().error.is_some()).await;
+        store.status().error.unwrap().1
     })
 }
 
 #[test]
-fn a_reply_without_end_ends_the_connection() {
+fn an_endless_reply_closes_the_connection() {
     let begins: [(&[u8], &'static [u8]); 5] = [
         (b"*2147483647\r\n", b":1\r\n"),
         (b"*5000\r\n", b"$20\r\n01234567890123456789\r\n"),
@@ -121,10 +119,10 @@ fn a_reply_without_end_ends_the_connection() {
     ];
     for (begin, more) in begins {
         let hostile = Hostile::start(begin.to_vec(), more);
-        let trouble = trouble(&hostile);
+        let error = error_of(&hostile);
         assert!(
-            matches!(&trouble, StoreError::Protocol(why) if why.contains("longer than")),
-            "{trouble:?}"
+            matches!(&error, StoreError::Protocol(why) if why.contains("longer than")),
+            "{error:?}"
         );
         let taken = hostile.taken.load(Relaxed);
         assert!(
@@ -135,14 +133,14 @@ fn a_reply_without_end_ends_the_connection() {
     }
 }
 
-/// Nor is an error shown as it was sent: the rest would be in the log of every node.
+/// Errors are not shown as they were sent: they would be in the log of every node.
 #[test]
 fn a_long_error_is_cut_and_its_control_characters_are_escaped() {
     let error = format!("-ODD a\x1b[31m{}\r\n", "red".repeat(10_000));
-    let trouble = trouble(&Hostile::start(error.into_bytes(), b"")).to_string();
+    let error = error_of(&Hostile::start(error.into_bytes(), b"")).to_string();
     assert!(
-        trouble.starts_with("Redis refuses: ODD a\\u{1b}[31mredred"),
-        "{trouble}"
+        error.starts_with("Redis returned an error: ODD a\\u{1b}[31mredred"),
+        "{error}"
     );
-    assert!(trouble.len() < 300 && trouble.ends_with('…'), "{trouble}");
+    assert!(error.len() < 300 && error.ends_with('…'), "{error}");
 }

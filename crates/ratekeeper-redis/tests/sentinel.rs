@@ -19,39 +19,39 @@ fn a_primary_dies_and_the_sentinels_name_another() {
             Fleet::made_by(|| RedisStore::builder(&url).sentinel_auth("", "of-sentinels")).await;
         let victim = &all.servers()[0];
         let after = fleet
-            .suffers(
+            .run_fault(
                 || victim.kill(),
                 || all.await_other_primary(victim.port()).port(),
             )
             .await;
-        after.keeps(1);
-        let troubles: Vec<_> = after
+        after.check_bound(1);
+        let errors: Vec<_> = after
             .statuses
             .iter()
-            .flat_map(|status| status.counts.troubles)
+            .flat_map(|status| status.counts.errors)
             .collect();
-        println!("{troubles:?}");
+        println!("{errors:?}");
     });
 }
 
 #[test]
-fn a_primary_that_hangs_is_left() {
+fn a_primary_that_hangs_is_replaced() {
     run(async {
         let all = RedisSentinels::start();
         let fleet = Fleet::start(&all.url()).await;
         let victim = &all.servers()[0];
         let after = fleet
-            .suffers(
+            .run_fault(
                 || victim.stop_signal(),
                 || all.await_other_primary(victim.port()).port(),
             )
             .await;
-        after.keeps(1);
+        after.check_bound(1);
         let store = connect(&all.url()).await;
         let handle = store.limit("x", limit("100000/h")).unwrap();
         assert_eq!(source(&store, &handle, "ann").await, Source::Redis);
-        // It thinks that it is the primary until a sentinel tells it otherwise, after some seconds;
-        // nobody goes there.
+        // It takes itself for the primary until a sentinel demotes it, after some seconds; no
+        // request goes there.
         victim.cont();
         let late = connect(&all.url()).await;
         let slow = late.limit("slow", limit("1000/w")).unwrap();
@@ -69,7 +69,7 @@ fn a_primary_that_hangs_is_left() {
     });
 }
 
-/// An operator makes another server the primary while the old one goes on answering as a replica.
+/// An operator promotes another server while the old one keeps answering as a replica.
 #[test]
 fn a_planned_failover() {
     run(async {
@@ -85,7 +85,7 @@ fn a_planned_failover() {
         );
         let other = tokio::task::block_in_place(|| all.await_other_primary(first));
         let begin = std::time::Instant::now();
-        // What was asked before is there already.
+        // Earlier requests have loaded the scripts.
         let handle = store.limit("after", limit("1000/w")).unwrap();
         while other
             .command(&["KEYS", "ratekeeper:after:*"])
@@ -93,7 +93,7 @@ fn a_planned_failover() {
             .is_empty()
         {
             assert!(
-                begin.elapsed() < common::PATIENCE,
+                begin.elapsed() < common::MAX_WAIT,
                 "it is not asked: {:?}",
                 store.status()
             );
@@ -106,7 +106,7 @@ fn a_planned_failover() {
 }
 
 #[test]
-fn one_sentinel_is_enough_and_none_is_told() {
+fn one_sentinel_is_enough_and_none_is_an_error() {
     run(async {
         let all = RedisSentinels::start();
         all.sentinels()[0].kill();
@@ -116,7 +116,7 @@ fn one_sentinel_is_enough_and_none_is_told() {
         let handle = store.limit("x", limit("10/h")).unwrap();
         assert_eq!(source(&store, &handle, "ann").await, Source::Redis);
         all.sentinels()[2].kill();
-        // Who is connected goes on.
+        // Existing connections keep working.
         assert_eq!(source(&store, &handle, "ann").await, Source::Redis);
         let store = RedisStore::builder(all.url())
             .timeout(Duration::from_millis(50))
@@ -125,16 +125,16 @@ fn one_sentinel_is_enough_and_none_is_told() {
             .unwrap();
         let handle = store.limit("x", limit("10/h")).unwrap();
         assert_eq!(source(&store, &handle, "ann").await, Source::LocalShare);
-        let told = store.status().trouble.map(|(_, trouble)| trouble);
+        let message = store.status().error.map(|(_, error)| error);
         assert!(
-            matches!(&told, Some(StoreError::Unreachable(why)) if why.contains("the sentinel")),
-            "{told:?}"
+            matches!(&message, Some(StoreError::Unreachable(why)) if why.contains("the sentinel")),
+            "{message:?}"
         );
     });
 }
 
 #[test]
-fn what_the_sentinels_refuse_is_told() {
+fn errors_of_the_sentinels_are_reported() {
     run(async {
         let all = RedisSentinels::with_passwords("of-servers", "of-sentinels");
         let error =
@@ -142,28 +142,31 @@ fn what_the_sentinels_refuse_is_told() {
                 Ok(store) => panic!("it is taken: {:?}", store.status()),
                 Err(error) => error.to_string(),
             };
-        let told = error(RedisStore::builder(all.url())).await;
+        let message = error(RedisStore::builder(all.url())).await;
         assert!(
-            told.contains("wants a password; set sentinel_password"),
-            "{told}"
+            message.contains("requires a password; set sentinel_password"),
+            "{message}"
         );
-        let told = error(RedisStore::builder(all.url()).sentinel_auth("", "wrong")).await;
+        let message = error(RedisStore::builder(all.url()).sentinel_auth("", "wrong")).await;
         assert!(
-            told.contains("check sentinel_user and sentinel_password"),
-            "{told}"
+            message.contains("check sentinel_user and sentinel_password"),
+            "{message}"
         );
         let nameless = all.url().replace("mymaster", "nobody");
-        let told = error(RedisStore::builder(nameless).sentinel_auth("", "of-sentinels")).await;
-        assert!(told.contains("knows no primary called nobody"), "{told}");
+        let message = error(RedisStore::builder(nameless).sentinel_auth("", "of-sentinels")).await;
+        assert!(
+            message.contains("knows no primary named nobody"),
+            "{message}"
+        );
         let wrong = all.url().replace(":of-servers@", "");
-        let told = error(RedisStore::builder(wrong).sentinel_auth("", "of-sentinels")).await;
-        assert!(told.contains("Redis wants a password"), "{told}");
+        let message = error(RedisStore::builder(wrong).sentinel_auth("", "of-sentinels")).await;
+        assert!(message.contains("Redis requires a password"), "{message}");
         let server = RedisServer::start();
-        let told = error(RedisStore::builder(format!(
+        let message = error(RedisStore::builder(format!(
             "redis+sentinel://127.0.0.1:{}/mymaster",
             server.port()
         )))
         .await;
-        assert!(told.contains("is no sentinel"), "{told}");
+        assert!(message.contains("is not a sentinel"), "{message}");
     });
 }

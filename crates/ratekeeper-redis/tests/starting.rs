@@ -1,4 +1,5 @@
-//! Starting: with Redis, without it, with one that will never do; and who shares buckets with whom.
+//! Starting: with Redis, without it, and with a server that cannot be used; and which nodes share
+//! buckets.
 
 mod common;
 
@@ -14,13 +15,13 @@ async fn connect(url: &str) -> Result<RedisStore, ConnectError> {
     RedisStore::builder(url).timeout(LONG).connect().await
 }
 
-/// Why there is no store on that url.
-fn why_not(url: &str) -> ConnectError {
+/// The error of connecting to that URL.
+fn connect_error(url: &str) -> ConnectError {
     run(connect(url)).expect_err("there is a store")
 }
 
-/// That Redis decides for a store on that url.
-fn decides(url: &str) {
+/// Checks that Redis decides for a store on that URL.
+fn assert_decides(url: &str) {
     run(async {
         let store = connect(url).await.unwrap();
         let handle = store.limit("x", limit("3/h")).unwrap();
@@ -32,7 +33,7 @@ fn decides(url: &str) {
                 "{url}"
             );
         }
-        assert!(store.status().trouble.is_none());
+        assert!(store.status().error.is_none());
     });
 }
 
@@ -53,12 +54,12 @@ fn redis_comes_later() {
         let verdict = store.decide(&[Ask::new(&handle, "key")]).await;
         assert_eq!(verdict.source(), Source::LocalShare);
         let status = store.status();
-        let (_, trouble) = status.trouble.expect("it is in trouble");
-        assert!(matches!(trouble, StoreError::Unreachable(_)), "{trouble:?}");
+        let (_, error) = status.error.expect("Redis is unreachable");
+        assert!(matches!(error, StoreError::Unreachable(_)), "{error:?}");
         assert!(!store.is_healthy());
         server.restart();
         println!("found after {:.1?}", until_redis(&store, &handle).await);
-        assert!(store.status().trouble.is_none() && store.is_healthy());
+        assert!(store.status().error.is_none() && store.is_healthy());
         for allowed in [true, true, true, false] {
             let verdict = store.decide(&[Ask::new(&handle, "other")]).await;
             assert_eq!(
@@ -70,7 +71,7 @@ fn redis_comes_later() {
 }
 
 #[test]
-fn redis_is_there_and_silent() {
+fn redis_accepts_and_does_not_answer() {
     run(async {
         let server = RedisServer::start();
         server.stop_signal();
@@ -80,14 +81,14 @@ fn redis_is_there_and_silent() {
             common::source(&store, &handle, "key").await,
             Source::LocalShare
         );
-        assert!(store.status().trouble.is_some());
+        assert!(store.status().error.is_some());
         server.cont();
         println!("found after {:.1?}", until_redis(&store, &handle).await);
     });
 }
 
 #[test]
-fn a_secret_that_is_known_needs_no_redis_to_begin_with() {
+fn a_configured_secret_needs_no_redis_at_the_start() {
     run(async {
         let server = RedisServer::start();
         server.kill();
@@ -107,7 +108,7 @@ fn a_secret_that_is_known_needs_no_redis_to_begin_with() {
 }
 
 #[test]
-fn urls_that_cannot_be_read() {
+fn invalid_urls() {
     for url in [
         "",
         "redis",
@@ -115,7 +116,7 @@ fn urls_that_cannot_be_read() {
         "redis://127.0.0.1:port",
         "redis://127.0.0.1:6379/first",
     ] {
-        let error = why_not(url);
+        let error = connect_error(url);
         assert!(matches!(error, ConnectError::Url(_)), "{url}: {error:?}");
         assert!(
             error.to_string().contains("redis://127.0.0.1:6379"),
@@ -125,9 +126,9 @@ fn urls_that_cannot_be_read() {
 }
 
 #[test]
-fn a_password_that_is_wrong_or_missing() {
+fn a_wrong_or_missing_password() {
     let server = RedisServer::builder().password("right").start();
-    decides(server.url());
+    assert_decides(server.url());
     let port = server.port();
     for (url, expected, hint) in [
         (
@@ -143,10 +144,10 @@ fn a_password_that_is_wrong_or_missing() {
         (
             format!("redis://127.0.0.1:{port}"),
             "NOAUTH",
-            "wants a password",
+            "requires a password",
         ),
     ] {
-        let error = why_not(&url);
+        let error = connect_error(&url);
         assert_eq!(code(&error), expected, "{url}");
         assert!(error.to_string().contains(hint), "{error}");
         assert!(
@@ -157,7 +158,7 @@ fn a_password_that_is_wrong_or_missing() {
 }
 
 #[test]
-fn users_by_what_they_may() {
+fn users_with_different_permissions() {
     let server = RedisServer::start();
     let user = |name: &str, rules: &[&str]| {
         let mut command = vec!["ACL", "SETUSER", name, "on", ">secret"];
@@ -165,25 +166,27 @@ fn users_by_what_they_may() {
         assert!(!server.command(&command).is_error());
         format!("redis://{name}:secret@127.0.0.1:{}", server.port())
     };
-    decides(&user("all", &["~*", "+@all"]));
+    assert_decides(&user("all", &["~*", "+@all"]));
     server.command(&["FLUSHALL"]);
-    // What the documentation asks for, and no more.
-    decides(&user("few", &["~ratekeeper:*", "+@all", "-@dangerous"]));
-    let without = why_not(&user(
+    // The documented permissions, and no more.
+    assert_decides(&user("few", &["~ratekeeper:*", "+@all", "-@dangerous"]));
+    let without = connect_error(&user(
         "unscripted",
         &["~ratekeeper:*", "+@all", "-@scripting"],
     ));
     assert_eq!(code(&without), "NOPERM");
     assert!(
-        without.to_string().contains("may not do what is needed"),
+        without
+            .to_string()
+            .contains("the Redis user lacks a permission"),
         "{without}"
     );
-    let elsewhere = why_not(&user("elsewhere", &["~other:*", "+@all"]));
+    let elsewhere = connect_error(&user("elsewhere", &["~other:*", "+@all"]));
     assert_eq!(code(&elsewhere), "NOPERM");
 }
 
-/// Answers everybody with that, however often they ask.
-fn says(words: &'static [u8]) -> String {
+/// A server that sends these bytes to every client, again and again.
+fn server_sending(words: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     // It ends with the process.
@@ -204,21 +207,24 @@ fn says(words: &'static [u8]) -> String {
 }
 
 #[test]
-fn something_that_is_not_redis() {
+fn a_server_that_is_not_redis() {
     for words in [
         &b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"[..],
         b"\xff\xfe\xfd\r\n",
         b"220 mail.example ESMTP\r\n",
     ] {
-        let error = why_not(&says(words));
+        let error = connect_error(&server_sending(words));
         assert!(
             matches!(error, ConnectError::Unusable(StoreError::Protocol(_))),
             "{error:?}"
         );
-        assert!(error.to_string().contains("not a Redis"), "{error}");
+        assert!(
+            error.to_string().contains("not a compatible Redis"),
+            "{error}"
+        );
     }
-    // It speaks like one, and knows nothing.
-    let error = why_not(&says(
+    // It speaks the protocol, and knows no commands.
+    let error = connect_error(&server_sending(
         b"-ERR unknown command\r\n-ERR unknown command\r\n-ERR unknown command\r\n",
     ));
     assert!(matches!(error, ConnectError::Unusable(_)), "{error:?}");
@@ -233,10 +239,10 @@ fn by_socket_and_database() {
         format!("redis+unix://{path}"),
         format!("redis+unix://{path}?db=2"),
     ] {
-        decides(&url);
+        assert_decides(&url);
         assert!(!server.command(&["FLUSHALL"]).is_error());
     }
-    decides(&format!("redis://127.0.0.1:{}/3", server.port()));
+    assert_decides(&format!("redis://127.0.0.1:{}/3", server.port()));
     let info = server.command(&["INFO", "keyspace"]);
     let info = info.text().unwrap();
     assert!(info.contains("db3:") && !info.contains("db0:"), "{info}");
@@ -255,15 +261,15 @@ fn over_tls() {
         let handle = store.limit("x", limit("3/h")).unwrap();
         assert_eq!(common::source(&store, &handle, "key").await, Source::Redis);
     });
-    // Whom nobody vouches for.
+    // A certificate that no trusted CA has signed.
     let error = run(RedisStore::builder(server.url()).timeout(LONG).connect());
     match error {
         Err(error) => println!("{error}"),
         Ok(store) => {
-            let (_, trouble) = store.status().trouble.expect("it cannot be trusted");
+            let (_, error) = store.status().error.expect("it cannot be trusted");
             assert!(
-                matches!(&trouble, StoreError::Unreachable(why) if why.contains("ertificate")),
-                "{trouble:?}"
+                matches!(&error, StoreError::Unreachable(why) if why.contains("ertificate")),
+                "{error:?}"
             );
         }
     }
@@ -309,7 +315,7 @@ async fn allowed((store, handle): &(RedisStore, LimitHandle), key: &str) -> bool
 }
 
 #[test]
-fn who_shares_buckets_with_whom() {
+fn which_nodes_share_buckets() {
     run(async {
         for (one, two, share) in [
             (None, None, true),
@@ -319,13 +325,14 @@ fn who_shares_buckets_with_whom() {
             (None, Some("ours"), false),
         ] {
             let server = RedisServer::start();
-            let (one, two) = (node(&server, one).await, node(&server, two).await);
+            let one = node(&server, one).await;
+            let two = node(&server, two).await;
             for _ in 0..3 {
                 assert!(allowed(&one, "key").await);
             }
             assert!(!allowed(&one, "key").await);
             assert_eq!(allowed(&two, "key").await, !share);
-            // The secret itself is not to be read where the operator chose it.
+            // Where the operator chose the secret, it cannot be read in Redis.
             let stored = server.command(&["GET", "ratekeeper:secret"]);
             assert!(!stored.text().unwrap().contains("ours"), "{stored:?}");
         }
@@ -333,22 +340,23 @@ fn who_shares_buckets_with_whom() {
 }
 
 #[test]
-fn the_secret_is_agreed_on_again_when_it_was_lost() {
+fn a_lost_secret_is_agreed_on_again() {
     run(async {
         let server = RedisServer::start();
-        let (one, two) = (node(&server, None).await, node(&server, None).await);
+        let one = node(&server, None).await;
+        let two = node(&server, None).await;
         let before = server.command(&["GET", "ratekeeper:secret"]);
         for _ in 0..3 {
             assert!(allowed(&one, "before").await);
         }
         assert!(!allowed(&two, "before").await);
         server.command(&["FLUSHALL"]);
-        until("it is there again", || {
+        until("Redis decides again", || {
             server.command(&["EXISTS", "ratekeeper:secret"]).int() == Some(1)
         })
         .await;
         assert_eq!(server.command(&["GET", "ratekeeper:secret"]), before);
-        // Between them and one who comes now there is still one bucket.
+        // They and a node that starts now still share one bucket.
         let three = node(&server, None).await;
         let turns = [&one, &two, &three, &one, &two, &three];
         let mut passed = 0;
@@ -356,7 +364,7 @@ fn the_secret_is_agreed_on_again_when_it_was_lost() {
             passed += u64::from(allowed(turn, "after").await);
         }
         assert_eq!(passed, 3);
-        // And if another one was agreed on meanwhile, all take that.
+        // If another secret was agreed on meanwhile, all adopt it.
         server.command(&["SET", "ratekeeper:secret", "plain:00112233"]);
         let four = node(&server, None).await;
         for _ in 0..3 {
@@ -364,7 +372,7 @@ fn the_secret_is_agreed_on_again_when_it_was_lost() {
         }
         let begin = std::time::Instant::now();
         let mut number = 0;
-        // Each look at a fresh key costs what one who goes by another secret is told.
+        // Each ask of a new key costs what a node with another secret is told.
         loop {
             number += 1;
             let key = format!("probe {number}");
@@ -374,13 +382,13 @@ fn the_secret_is_agreed_on_again_when_it_was_lost() {
             if !allowed(&one, &key).await && !allowed(&two, &key).await {
                 break;
             }
-            assert!(begin.elapsed() < common::PATIENCE, "they do not agree");
+            assert!(begin.elapsed() < common::MAX_WAIT, "they do not agree");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
 }
 
-/// A script that the server does not know is sent again with its text, behind whatever was queued
+/// A script that the server has not loaded is sent again with its text, behind everything queued
 /// meanwhile: decisions would not see refunds made before them.
 #[test]
 fn the_first_refund_is_sent_once() {

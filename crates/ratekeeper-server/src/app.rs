@@ -139,7 +139,7 @@ impl<C: Clock> App<C> {
     pub(crate) fn is_closed(&self) -> bool {
         let gone = match self.engine.store() {
             AnyStore::Memory(_) => false,
-            AnyStore::Redis(redis) => redis.status().trouble.is_some(),
+            AnyStore::Redis(redis) => redis.status().error.is_some(),
         };
         gone && self.engine.policies().default_on_failure() == OnFailure::Closed
     }

@@ -281,7 +281,7 @@ fn a_redis_that_will_not_do_is_code_2_and_one_sentence_without_its_password() {
     let (code, text) = refused(&fleet(&url, "local_share"));
     assert_eq!(code, Some(2));
     assert!(
-        text.contains("Redis does not take this user and password; check those in the url"),
+        text.contains("Redis rejected the user and password; check those in the url"),
         "{text}"
     );
     assert!(!text.contains("wr0ng"), "{text}");
@@ -426,7 +426,8 @@ fn a_redis_that_decides_nothing_is_told_without_a_break() {
         );
         let ready = node.request("GET", "/readyz", "").body;
         assert!(
-            ready.starts_with("degraded for ") && ready.contains("may not do what is needed"),
+            ready.starts_with("degraded for ")
+                && ready.contains("the Redis user lacks a permission"),
             "{ready}"
         );
         let now = heartbeat();

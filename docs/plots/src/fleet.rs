@@ -16,7 +16,7 @@ mod central;
 mod node;
 
 use central::{BucketParams, CentralBucket};
-use node::{HeldLease, LeaseDemand, LeaseSettings, SpendOutcome};
+use node::{KeyLeases, LeaseDemand, LeaseSettings, SpendOutcome};
 
 const NODES: usize = 4;
 /// 1000/s burst 2000, and each node is asked for as much.
@@ -119,52 +119,51 @@ impl Outcome {
     }
 }
 
-/// Nodes that take leases.
+/// Nodes that decide by leases.
 struct Fleet {
     central: CentralBucket,
-    manner: LeaseSettings,
-    nodes: [HeldLease; NODES],
-    /// By the time they are at Redis: who, when it was sent, for what.
-    flights: Vec<(u64, usize, u64, LeaseDemand)>,
-    /// Who waits for a flight.
+    settings: LeaseSettings,
+    nodes: [KeyLeases; NODES],
+    /// Lease requests: when they are at Redis, the node, when they were sent, and the demand.
+    requests: Vec<(u64, usize, u64, LeaseDemand)>,
+    /// Nodes whose ask waits for a lease request.
     waiting: Vec<usize>,
 }
 
 impl Fleet {
     fn new(staleness: u64) -> Self {
-        let lives = (TERMS.capacity / 4 / TERMS.per_micro).min(staleness);
+        let ttl = (TERMS.capacity / 4 / TERMS.per_micro).min(staleness);
         Self {
             central: CentralBucket::fresh(&TERMS, 0),
-            manner: LeaseSettings {
-                lives,
-                burst: BURST,
-            },
-            nodes: [HeldLease::default(); NODES],
-            flights: Vec::new(),
+            settings: LeaseSettings { ttl, burst: BURST },
+            nodes: [KeyLeases::default(); NODES],
+            requests: Vec::new(),
             waiting: Vec::new(),
         }
     }
 
     fn run(mut self, asks: &[(u64, usize)], outcome: &mut Outcome) {
         for (now, node) in asks {
-            self.land(*now, outcome);
+            self.complete_requests(*now, outcome);
             self.ask(*now, *node, outcome, true);
         }
     }
 
-    /// All that has been to Redis and back by now.
-    fn land(&mut self, now: u64, outcome: &mut Outcome) {
+    /// Completes the requests whose answer has arrived by now.
+    fn complete_requests(&mut self, now: u64, outcome: &mut Outcome) {
         while let Some(first) = self
-            .flights
+            .requests
             .iter()
             .position(|(at, ..)| at + ROUND_TRIP / 2 <= now)
         {
-            let (at, node, sent, wish) = self.flights.remove(first);
-            let granted = self.central.lease(at, &TERMS, &wish);
+            let (at, node, sent, demand) = self.requests.remove(first);
+            let granted = self.central.lease(at, &TERMS, &demand);
             let (sent, back) = (sent * 1_000, (at + ROUND_TRIP / 2) * 1_000);
             match granted {
-                0 => self.nodes[node].denied(sent, wish.least, TERMS.token * 1_000, &self.manner),
-                some => self.nodes[node].granted(sent, back, some, wish.lives, &wish, &self.manner),
+                0 => self.nodes[node].denied(sent, demand.min, TERMS.token * 1_000, &self.settings),
+                some => {
+                    self.nodes[node].granted(sent, back, some, demand.ttl, &demand, &self.settings)
+                }
             }
             let (own, others) = std::mem::take(&mut self.waiting)
                 .into_iter()
@@ -177,18 +176,18 @@ impl Fleet {
     }
 
     fn ask(&mut self, now: u64, node: usize, outcome: &mut Outcome, may_wait: bool) {
-        let (held, clock) = (&mut self.nodes[node], now * 1_000);
-        match held.spend(clock, 1) {
+        let (leases, clock) = (&mut self.nodes[node], now * 1_000);
+        match leases.spend(clock, 1) {
             SpendOutcome::Paid { .. } => {
                 outcome.admit(now, node);
-                if held.is_low(clock) {
-                    self.fly(now, node, outcome);
+                if leases.is_low(clock) {
+                    self.request_lease(now, node, outcome);
                 }
             }
             SpendOutcome::Denied { .. } => {}
             SpendOutcome::Unknown => {
-                self.fly(now, node, outcome);
-                if self.nodes[node].fetching && may_wait {
+                self.request_lease(now, node, outcome);
+                if self.nodes[node].is_requesting && may_wait {
                     self.waiting.push(node);
                     return;
                 }
@@ -200,10 +199,11 @@ impl Fleet {
         }
     }
 
-    fn fly(&mut self, now: u64, node: usize, outcome: &mut Outcome) {
-        if let Some(wish) = self.nodes[node].wish(now * 1_000, 1, &self.manner) {
+    fn request_lease(&mut self, now: u64, node: usize, outcome: &mut Outcome) {
+        if let Some(demand) = self.nodes[node].demand(now * 1_000, 1, &self.settings) {
             outcome.calls += 1;
-            self.flights.push((now + ROUND_TRIP / 2, node, now, wish));
+            self.requests
+                .push((now + ROUND_TRIP / 2, node, now, demand));
         }
     }
 }

@@ -56,9 +56,9 @@ async fn echo(Json(request): Json<Request>) -> Json<Answer> {
         cost,
         peek,
     } = request;
-    let said = [subject.ip, subject.user, subject.method, subject.path]
+    let text = [subject.ip, subject.user, subject.method, subject.path]
         .iter()
-        .all(|said| !said.is_empty());
+        .all(|text| !text.is_empty());
     let limit = Limit {
         policy: "everybody",
         key: "ip",
@@ -69,7 +69,7 @@ async fn echo(Json(request): Json<Request>) -> Json<Answer> {
         outcome: "allowed",
     };
     Json(Answer {
-        allowed: said,
+        allowed: text,
         source: "memory",
         reason: "limits",
         policy: None,
@@ -80,9 +80,9 @@ async fn echo(Json(request): Json<Request>) -> Json<Answer> {
     })
 }
 
-/// What the child does: says its port, and serves until its input ends.
+/// Runs the child: prints its port, and serves until its input ends.
 pub(crate) fn run() -> ExitCode {
-    // A parent that is gone closes it.
+    // The parent's exit closes it.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
@@ -96,7 +96,7 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-/// A runtime and a listener a core, as the service has them.
+/// A runtime and a listener per core, as the server has them.
 fn serve() -> std::io::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -115,7 +115,7 @@ fn serve() -> std::io::Result<()> {
         address = listener.local_addr()?;
         workers.push(std::thread::spawn(move || {
             let app = Router::new().route("/v1/check", post(echo));
-            // Who does not take that is served all the same.
+            // A connection that does not support it is served all the same.
             let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
             runtime.block_on(async { axum::serve(listener, app).await })
         }));

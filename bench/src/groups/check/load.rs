@@ -1,8 +1,8 @@
 //! The two servers on one core, and wrk on the other.
 
 use super::{Run, echo};
-use crate::built;
-use crate::processor;
+use crate::cpu_time;
+use crate::programs;
 use crate::report::target;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub(super) const CONNECTIONS: u32 = 64;
 pub(super) const LENGTH: Duration = Duration::from_secs(2);
-pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+pub(super) const WARM_UP_CALLS: Duration = Duration::from_secs(1);
 
 /// The core of the servers, one of which is busy at a time, and that of wrk.
 const CORES: [&str; 2] = ["0", "1"];
@@ -20,16 +20,16 @@ const PATH: &str = "/v1/check";
 
 const BODY: &str = r#"{"subject":{"ip":"203.0.113.7","user":"ann","method":"GET","path":"/api/items/42"},"cost":1,"peek":false}"#;
 
-/// A limit that nobody meets.
+/// A limit that is never reached.
 const LIMITS: &str = "[[policy]]\nname = \"everybody\"\nkey = [\"ip\"]\nlimit = \"1000000000/s\"\n";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Competitor {
     Bare,
     Ratekeeper,
 }
 
-impl Who {
+impl Competitor {
     pub(super) const ALL: [Self; 2] = [Self::Bare, Self::Ratekeeper];
 
     pub(super) fn name(self) -> &'static str {
@@ -40,24 +40,24 @@ impl Who {
     }
 }
 
-/// A server at work.
+/// A running server.
 pub(super) struct Server {
     process: Child,
     address: String,
 }
 
 impl Server {
-    pub(super) fn start(who: Who) -> Result<Self, String> {
+    pub(super) fn start(who: Competitor) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new("taskset");
         command.args(["-c", CORES[0]]);
         match who {
-            Who::Bare => {
+            Competitor::Bare => {
                 command.arg(own).arg(echo::CHILD);
             }
-            Who::Ratekeeper => {
+            Competitor::Ratekeeper => {
                 command
-                    .arg(built::ratekeeper()?)
+                    .arg(programs::ratekeeper()?)
                     .args(["serve", "--config"])
                     .arg(file("check.toml", LIMITS)?);
                 command.env("RATEKEEPER_SERVER__HTTP", "127.0.0.1:0");
@@ -73,9 +73,9 @@ impl Server {
             process,
             address: String::new(),
         };
-        // Both say where they listen in their first line.
-        let said = stdout.and_then(|stdout| BufReader::new(stdout).lines().next()?.ok());
-        let address = said
+        // Both print their address in their first line.
+        let text = stdout.and_then(|stdout| BufReader::new(stdout).lines().next()?.ok());
+        let address = text
             .as_deref()
             .and_then(|line| line.rsplit(['/', ' ']).next());
         server.address = address
@@ -92,7 +92,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to do.
+        // It may have exited already; then there is nothing to do.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -104,7 +104,7 @@ fn file(name: &str, content: &str) -> Result<PathBuf, String> {
     written.map(|()| path).map_err(|error| error.to_string())
 }
 
-/// A wrk that there is, and what it asks.
+/// An installed wrk, and its script.
 pub(super) struct Wrk {
     script: PathBuf,
 }
@@ -112,9 +112,9 @@ pub(super) struct Wrk {
 impl Wrk {
     pub(super) fn find() -> Result<Self, String> {
         if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-            return Err("it takes two cores, one for the server and one for wrk".into());
+            return Err("two cores are needed, one for the server and one for wrk".into());
         }
-        // It says its version, and ends with 1.
+        // It prints its version, and exits with 1.
         if Command::new("wrk").arg("-v").output().is_err() {
             return Err("wrk is not installed (on Debian: apt-get install wrk, which make bench does as root)".into());
         }
@@ -126,33 +126,33 @@ impl Wrk {
         })
     }
 
-    /// Asks that server for so long, over connections that stay.
+    /// Loads that server for this long, over connections that stay open.
     pub(super) fn load(&self, server: &Server, length: Duration) -> Result<Run, String> {
         let (connections, seconds) = (
             format!("-c{CONNECTIONS}"),
             format!("-d{}s", length.as_secs()),
         );
-        let before = processor::times(server.process.id())?;
+        let before = cpu_time::times(server.process.id())?;
         let output = Command::new("taskset")
             .args(["-c", CORES[1], "wrk", "-t1", &connections, &seconds, "-s"])
             .arg(&self.script)
             .arg(format!("http://{}{PATH}", server.address))
             .output()
             .map_err(|error| format!("taskset: {error}"))?;
-        let after = processor::times(server.process.id())?;
+        let after = cpu_time::times(server.process.id())?;
         let [spent, waited] = [0, 1].map(|at| after[at].saturating_sub(before[at]).as_secs_f64());
-        let said = String::from_utf8_lossy(&output.stdout);
-        // It tells of what it should not have met, and only then.
-        if said.contains("Non-2xx") || said.contains("Socket errors") {
-            return Err(format!("not every request was answered:\n{said}"));
+        let text = String::from_utf8_lossy(&output.stdout);
+        // It prints errors only if there were any.
+        if text.contains("Non-2xx") || text.contains("Socket errors") {
+            return Err(format!("not every request was answered:\n{text}"));
         }
-        let rate = said.lines().find_map(|line| {
+        let rate = text.lines().find_map(|line| {
             line.strip_prefix("Requests/sec:")?
                 .trim()
                 .parse::<f64>()
                 .ok()
         });
-        let requests = said.lines().find_map(|line| {
+        let requests = text.lines().find_map(|line| {
             line.trim()
                 .split_once(" requests in ")?
                 .0
@@ -166,7 +166,7 @@ impl Wrk {
                 waited: waited / length.as_secs_f64(),
             }),
             _ => Err(format!(
-                "wrk says:\n{said}{}",
+                "unexpected output of wrk:\n{text}{}",
                 String::from_utf8_lossy(&output.stderr)
             )),
         }

@@ -1,5 +1,5 @@
 //! `POST /v1/check` under wrk: the binary `ratekeeper` beside a bare axum service that decodes the
-//! same request and answers an object of the same size, both on one runtime a core.
+//! same request and answers an object of the same size, both with one runtime per core.
 
 mod echo;
 mod load;
@@ -9,7 +9,7 @@ pub(crate) use echo::{CHILD, run as child};
 use super::Group;
 use crate::harness::median;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
-use load::{Server, Who, Wrk};
+use load::{Competitor, Server, Wrk};
 use serde_json::json;
 
 pub(super) const GROUP: Group = Group {
@@ -18,23 +18,24 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// Every contestant is under load so often, in turn.
+/// How often every contestant is under load, in turn.
 const RUNS: usize = 7;
 
-/// More than that, and requests a second say more about the machine than about the server.
-const UNDISTURBED: f64 = 0.02;
+/// If a server waits for its core for more than this part, requests per second depend more on the
+/// machine than on the server.
+const MIN_CORE_SHARE: f64 = 0.02;
 
-/// One for each contestant.
-type Each<T> = [T; Who::ALL.len()];
+/// One value for each contestant.
+type PerCompetitor<T> = [T; Competitor::ALL.len()];
 
-/// What one run says.
+/// The result of one run.
 #[derive(Clone, Copy, Default)]
 struct Run {
-    /// Requests a second.
+    /// Requests per second.
     rate: f64,
-    /// Microseconds of processor time that the server spent on one.
+    /// Microseconds of processor time of the server per request.
     micros: f64,
-    /// For which part of the run it waited for its core, because somebody else had it.
+    /// For which part of the run the server waited for its core, because another process had it.
     waited: f64,
 }
 
@@ -60,12 +61,12 @@ fn run(group: &'static str) -> Findings {
         |at: usize, digits: usize| format!("{:.digits$} ({:.3})", ours[at], ours[at] / bare[at]);
     let lines = [
         vec![
-            Who::Bare.name().to_owned(),
+            Competitor::Bare.name().to_owned(),
             format!("{:.0}", bare[0]),
             format!("{:.2}", bare[1]),
         ],
         vec![
-            Who::Ratekeeper.name().to_owned(),
+            Competitor::Ratekeeper.name().to_owned(),
             beside(0, 0),
             beside(1, 2),
         ],
@@ -80,12 +81,12 @@ fn run(group: &'static str) -> Findings {
     let disturbed = runs
         .iter()
         .flatten()
-        .filter(|run| run.waited > UNDISTURBED)
+        .filter(|run| run.waited > MIN_CORE_SHARE)
         .count();
     if disturbed > 0 {
-        let all = RUNS * Who::ALL.len();
+        let all = RUNS * Competitor::ALL.len();
         println!(
-            "in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n"
+            "not a quiet machine: in {disturbed} of {all} runs other processes used the server's core\n"
         );
     }
     let mut found = Findings {
@@ -99,10 +100,10 @@ fn run(group: &'static str) -> Findings {
     .into_iter()
     .enumerate()
     {
-        for (who, medians) in Who::ALL.into_iter().zip(&medians) {
+        for (who, medians) in Competitor::ALL.into_iter().zip(&medians) {
             let value = medians[at];
-            let ratio_to = (who != Who::Bare).then(|| Ratio {
-                who: Who::Bare.name().into(),
+            let ratio_to = (who != Competitor::Bare).then(|| Ratio {
+                who: Competitor::Bare.name().into(),
                 ratio: value / bare[at],
             });
             let waited = runs[who as usize].map(|run| run.waited);
@@ -127,17 +128,20 @@ fn goal(measured: Option<f64>) -> Goal {
         text: "POST /v1/check requests/s / a bare axum JSON echo".into(),
         bound: Bound::AtLeast(0.85),
         measured,
-        because: "it could not be run",
+        because: "it could not run",
     }
 }
 
-/// The runs of each: A B A B …
-fn measured() -> Result<Each<[Run; RUNS]>, String> {
+/// Returns the runs of each: A B A B …
+fn measured() -> Result<PerCompetitor<[Run; RUNS]>, String> {
     let wrk = Wrk::find()?;
-    let servers = [Server::start(Who::Bare)?, Server::start(Who::Ratekeeper)?];
-    let mut runs = [[Run::default(); RUNS]; Who::ALL.len()];
+    let servers = [
+        Server::start(Competitor::Bare)?,
+        Server::start(Competitor::Ratekeeper)?,
+    ];
+    let mut runs = [[Run::default(); RUNS]; Competitor::ALL.len()];
     for server in &servers {
-        wrk.load(server, load::WARM_UP)?;
+        wrk.load(server, load::WARM_UP_CALLS)?;
     }
     for round in 0..RUNS {
         for (of, server) in runs.iter_mut().zip(&servers) {

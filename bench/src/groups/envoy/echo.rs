@@ -55,9 +55,9 @@ impl RateLimitService for Echo {
     }
 }
 
-/// What the child does: says its port, and serves until its input ends.
+/// Runs the child: prints its port, and serves until its input ends.
 pub(crate) fn run() -> ExitCode {
-    // A parent that is gone closes it.
+    // The parent's exit closes it.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);

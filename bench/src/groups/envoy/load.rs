@@ -1,7 +1,7 @@
-//! h2load, and what it asks.
+//! h2load, and its requests.
 
 use super::echo;
-use crate::built;
+use crate::programs;
 use crate::report::target;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -10,19 +10,18 @@ use std::time::Duration;
 
 pub(super) const CLIENTS: u32 = 8;
 pub(super) const LENGTH: Duration = Duration::from_secs(2);
-pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+pub(super) const WARM_UP_CALLS: Duration = Duration::from_secs(1);
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// A limit that nobody meets.
+/// A limit that is never reached.
 const LIMITS: &str = "domain: edge
 descriptors:
   - key: remote_address
     rate_limit: { unit: second, requests_per_unit: 1000000000 }
 ";
 
-/// One descriptor of one entry, as protobuf has it, behind the five bytes that gRPC puts before a
-/// message.
+/// One descriptor of one entry in protobuf, after the five bytes that gRPC puts before a message.
 fn request() -> Vec<u8> {
     let field =
         |number: u8, content: &[u8]| [&[number << 3 | 2, content.len() as u8], content].concat();
@@ -32,12 +31,12 @@ fn request() -> Vec<u8> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Competitor {
     Bare,
     Ratekeeper,
 }
 
-impl Who {
+impl Competitor {
     pub(super) const ALL: [Self; 2] = [Self::Bare, Self::Ratekeeper];
 
     pub(super) fn name(self) -> &'static str {
@@ -48,24 +47,24 @@ impl Who {
     }
 }
 
-/// A server at work.
+/// A running server.
 pub(super) struct Server {
     process: Child,
     port: u16,
 }
 
 impl Server {
-    pub(super) fn start(who: Who) -> Result<Self, String> {
+    pub(super) fn start(who: Competitor) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = match who {
-            Who::Bare => {
+            Competitor::Bare => {
                 let mut command = Command::new(own);
                 command.arg(echo::CHILD);
                 command
             }
-            Who::Ratekeeper => {
+            Competitor::Ratekeeper => {
                 let limits = file("envoy-limits.yaml", LIMITS.as_bytes())?;
-                let mut command = Command::new(built::ratekeeper()?);
+                let mut command = Command::new(programs::ratekeeper()?);
                 command.args(["serve", "--envoy-config"]).arg(limits);
                 for listener in ["GRPC", "HTTP", "ADMIN"] {
                     command.env(format!("RATEKEEPER_SERVER__{listener}"), "127.0.0.1:0");
@@ -78,15 +77,15 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("{}: {error}", who.name()))?;
-        let said = process
+        let text = process
             .stdout
             .take()
             .map(BufReader::new)
             .into_iter()
             .flat_map(BufRead::lines)
             .map_while(Result::ok);
-        // The one says its port and nothing else, the other where it serves Envoy.
-        let port = said
+        // The bare service prints its port and nothing else, the server where it serves Envoy.
+        let port = text
             .take(4)
             .find_map(|line| line.rsplit("grpc://127.0.0.1:").next()?.parse().ok());
         let server = Self {
@@ -103,7 +102,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to do.
+        // It may have exited already; then there is nothing to do.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -117,7 +116,7 @@ fn file(name: &str, content: &[u8]) -> Result<PathBuf, String> {
     written.map(|()| path).map_err(|error| error.to_string())
 }
 
-/// An h2load that there is.
+/// An installed h2load.
 pub(super) struct H2load {
     body: PathBuf,
 }
@@ -134,7 +133,7 @@ impl H2load {
         })
     }
 
-    /// Requests a second of that server, over connections that stay.
+    /// Returns the requests per second of that server, over connections that stay open.
     pub(super) fn load(
         &self,
         server: &Server,
@@ -161,17 +160,17 @@ impl H2load {
             .arg(format!("http://127.0.0.1:{}{PATH}", server.port))
             .output()
             .map_err(|error| format!("h2load: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let rate = said.lines().find_map(|line| {
+        let text = String::from_utf8_lossy(&output.stdout);
+        let rate = text.lines().find_map(|line| {
             let (_, rest) = line.strip_prefix("finished in ")?.split_once(", ")?;
             rest.split_once(" req/s")?.0.parse::<f64>().ok()
         });
         let failed =
-            !said.contains(" 0 failed, 0 errored, 0 timeout") || !said.contains(" 0 4xx, 0 5xx");
+            !text.contains(" 0 failed, 0 errored, 0 timeout") || !text.contains(" 0 4xx, 0 5xx");
         match rate.filter(|rate| *rate > 0.0 && !failed) {
             Some(rate) => Ok(rate),
             None => Err(format!(
-                "h2load says:\n{said}{}",
+                "unexpected output of h2load:\n{text}{}",
                 String::from_utf8_lossy(&output.stderr)
             )),
         }

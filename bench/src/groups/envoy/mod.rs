@@ -1,5 +1,5 @@
 //! Envoy's rate limit service under h2load: the binary `ratekeeper` beside a bare tonic service
-//! that decodes the same request and answers one full status, both on one runtime a core.
+//! that decodes the same request and answers one full status, both with one runtime per core.
 
 mod echo;
 mod load;
@@ -9,7 +9,7 @@ pub(crate) use echo::{CHILD, run as child};
 use super::Group;
 use crate::harness::median;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
-use load::{H2load, Server, Who};
+use load::{Competitor, H2load, Server};
 use serde_json::json;
 
 pub(super) const GROUP: Group = Group {
@@ -18,14 +18,14 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// Every contestant is under load so often, in turn.
+/// How often every contestant is under load, in turn.
 const RUNS: usize = 5;
 
-/// Requests of a client at once.
+/// Concurrent requests of a client.
 const STREAMS: [u32; 2] = [1, 32];
 
 /// The medians: a line for each number of streams, a column for each contestant.
-type Medians = [[f64; Who::ALL.len()]; STREAMS.len()];
+type Medians = [[f64; Competitor::ALL.len()]; STREAMS.len()];
 
 fn run(group: &'static str) -> Findings {
     let medians = match measured() {
@@ -38,10 +38,10 @@ fn run(group: &'static str) -> Findings {
             };
         }
     };
-    let bare = Who::Bare as usize;
+    let bare = Competitor::Bare as usize;
     let lines = STREAMS.iter().zip(&medians).map(|(streams, rates)| {
-        let figure = |who: Who| match who {
-            Who::Bare => format!("{:.0}", rates[bare]),
+        let figure = |who: Competitor| match who {
+            Competitor::Bare => format!("{:.0}", rates[bare]),
             _ => format!(
                 "{:.0} ({:.3})",
                 rates[who as usize],
@@ -50,14 +50,18 @@ fn run(group: &'static str) -> Findings {
         };
         vec![
             format!("8 clients × {streams}"),
-            figure(Who::Bare),
-            figure(Who::Ratekeeper),
+            figure(Competitor::Bare),
+            figure(Competitor::Ratekeeper),
         ]
     });
     println!(
         "{}\n",
         table(
-            &["requests/s", Who::Bare.name(), Who::Ratekeeper.name()],
+            &[
+                "requests/s",
+                Competitor::Bare.name(),
+                Competitor::Ratekeeper.name()
+            ],
             lines
         )
     );
@@ -66,10 +70,10 @@ fn run(group: &'static str) -> Findings {
         ..Findings::default()
     };
     for (streams, rates) in STREAMS.iter().zip(&medians) {
-        for who in Who::ALL {
+        for who in Competitor::ALL {
             let value = rates[who as usize];
-            let ratio_to = (who != Who::Bare).then(|| Ratio {
-                who: Who::Bare.name().into(),
+            let ratio_to = (who != Competitor::Bare).then(|| Ratio {
+                who: Competitor::Bare.name().into(),
                 ratio: value / rates[bare],
             });
             let params = object(
@@ -94,21 +98,25 @@ fn goals(medians: Option<&Medians>) -> Vec<Goal> {
     let goal = |(at, streams): (usize, &u32)| Goal {
         text: format!("ShouldRateLimit requests/s, 8 clients × {streams} / a bare tonic service"),
         bound: Bound::AtLeast(0.9),
-        measured: medians
-            .map(|rates| rates[at][Who::Ratekeeper as usize] / rates[at][Who::Bare as usize]),
-        because: "it could not be run",
+        measured: medians.map(|rates| {
+            rates[at][Competitor::Ratekeeper as usize] / rates[at][Competitor::Bare as usize]
+        }),
+        because: "it could not run",
     };
     STREAMS.iter().enumerate().map(goal).collect()
 }
 
 fn measured() -> Result<Medians, String> {
     let h2load = H2load::find()?;
-    let servers = [Server::start(Who::Bare)?, Server::start(Who::Ratekeeper)?];
-    let mut medians = [[0.0; Who::ALL.len()]; STREAMS.len()];
+    let servers = [
+        Server::start(Competitor::Bare)?,
+        Server::start(Competitor::Ratekeeper)?,
+    ];
+    let mut medians = [[0.0; Competitor::ALL.len()]; STREAMS.len()];
     for (streams, medians) in STREAMS.into_iter().zip(&mut medians) {
-        let mut runs = [[0.0; RUNS]; Who::ALL.len()];
+        let mut runs = [[0.0; RUNS]; Competitor::ALL.len()];
         for server in &servers {
-            h2load.load(server, streams, load::WARM_UP)?;
+            h2load.load(server, streams, load::WARM_UP_CALLS)?;
         }
         for round in 0..RUNS {
             for (of, server) in runs.iter_mut().zip(&servers) {

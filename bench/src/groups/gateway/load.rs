@@ -2,37 +2,37 @@
 
 use super::servers::{FREE_CORE, Server};
 use super::{Load, Workload};
-use crate::processor;
+use crate::cpu_time;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Connections of wrk; of h2load, streams on all of its connections.
+/// Connections of wrk; for h2load, streams on all of its connections.
 pub(super) const CONNECTIONS: u32 = 64;
 const H2_CONNECTIONS: u32 = 8;
-const WARM_UP: Duration = Duration::from_secs(1);
+const WARM_UP_CALLS: Duration = Duration::from_secs(1);
 
-/// Each connection thinks for so many milliseconds before it asks again, 3 in the mean: 64 of them
-/// make about 16,000 requests a second, less than either proxy can do.
+/// Each connection waits for this many milliseconds before its next request, 3 on average: 64 of
+/// them make about 16,000 requests per second, less than either proxy can do.
 const PACE: &str = "function delay() return math.random(1, 5) end\n";
 
-/// 64 KB go with each request.
+/// Each request has a body of 64 KB.
 const POST: &str = "wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", 65536)\n";
 
-/// What wrk or h2load says of a run, and what the system says of the proxy meanwhile.
+/// The result of a run of wrk or h2load, and the proxy's processor time meanwhile.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Run {
     pub(super) rate: f64,
     /// In milliseconds.
     pub(super) p99: f64,
-    /// Microseconds of a core that the proxy spent on a request.
+    /// Microseconds of processor time of the proxy per request.
     pub(super) micros: f64,
     /// The 99th percentile at a pace that both can keep up with.
     pub(super) paced: f64,
 }
 
-/// The programs that make requests, and where their scripts and logs are.
+/// The programs that make requests, and the directory of their scripts and logs.
 pub(super) struct Loader {
     pace: PathBuf,
     post: PathBuf,
@@ -40,12 +40,12 @@ pub(super) struct Loader {
 }
 
 impl Loader {
-    /// Scripts are written to that directory.
+    /// Writes the scripts to that directory.
     pub(super) fn find(directory: &Path) -> Result<Self, String> {
         if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-            return Err("it takes two cores, one for the proxy and one for the rest".into());
+            return Err("two cores are needed, one for the proxy and one for the rest".into());
         }
-        // It says its version, and ends with 1.
+        // It prints its version, and exits with 1.
         if Command::new("wrk").arg("-v").output().is_err() {
             return Err("wrk is not installed (on Debian: apt-get install wrk)".into());
         }
@@ -62,11 +62,11 @@ impl Loader {
         Ok(Self { pace, post, log })
     }
 
-    /// For so long as fast as it goes; and then, if that is a goal, for as long at a pace.
+    /// Runs at full speed, and then, if the workload is a goal, at a fixed pace.
     pub(super) fn measure(&self, server: &Server, workload: &Workload) -> Result<Run, String> {
-        let [before, _] = processor::times(server.id())?;
+        let [before, _] = cpu_time::times(server.id())?;
         let full = self.load(server, workload, workload.length)?;
-        let [after, _] = processor::times(server.id())?;
+        let [after, _] = cpu_time::times(server.id())?;
         let requests = full.rate * workload.length.as_secs_f64();
         let micros = (after - before).as_secs_f64() * 1e6 / requests;
         if !workload.is_goal {
@@ -80,9 +80,9 @@ impl Loader {
         })
     }
 
-    /// Before anything counts.
+    /// Warms up, uncounted.
     pub(super) fn warm_up(&self, server: &Server, workload: &Workload) -> Result<(), String> {
-        self.load(server, workload, WARM_UP).map(drop)
+        self.load(server, workload, WARM_UP_CALLS).map(drop)
     }
 
     fn load(&self, server: &Server, workload: &Workload, length: Duration) -> Result<Run, String> {
@@ -115,18 +115,18 @@ impl Loader {
             .arg(&server.url)
             .output()
             .map_err(|error| format!("taskset: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        // It tells of what it should not have met, and only then.
-        if said.contains("Non-2xx") || said.contains("Socket errors") {
-            return Err(format!("not every request was answered:\n{said}"));
+        let text = String::from_utf8_lossy(&output.stdout);
+        // It prints errors only if there were any.
+        if text.contains("Non-2xx") || text.contains("Socket errors") {
+            return Err(format!("not every request was answered:\n{text}"));
         }
-        let rate = said.lines().find_map(|line| {
+        let rate = text.lines().find_map(|line| {
             line.strip_prefix("Requests/sec:")?
                 .trim()
                 .parse::<f64>()
                 .ok()
         });
-        let p99 = said
+        let p99 = text
             .lines()
             .find_map(|line| millis(line.trim().strip_prefix("99%")?.trim()));
         match (rate, p99) {
@@ -136,17 +136,17 @@ impl Loader {
                 ..Run::default()
             }),
             _ => Err(format!(
-                "wrk says:\n{said}{}",
+                "unexpected output of wrk:\n{text}{}",
                 String::from_utf8_lossy(&output.stderr)
             )),
         }
     }
 
-    /// 8 connections with 8 streams each. It says no percentile: that is taken from its log.
+    /// 8 connections with 8 streams each. It prints no percentile: that is taken from its log.
     fn h2load(&self, server: &Server, length: Duration) -> Result<Run, String> {
         let (streams, clients) = (CONNECTIONS / H2_CONNECTIONS, H2_CONNECTIONS);
         let duration = length.as_secs().to_string();
-        // It adds to a log that there is.
+        // It appends to an existing log.
         drop(fs::remove_file(&self.log));
         let output = Command::new("taskset")
             .args([
@@ -164,10 +164,10 @@ impl Loader {
             .arg(&server.url)
             .output()
             .map_err(|error| format!("taskset: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         let log = fs::read_to_string(&self.log)
-            .map_err(|error| format!("h2load wrote no log: {error}\n{said}"))?;
-        // When it was sent, the status, and how many microseconds it took.
+            .map_err(|error| format!("h2load wrote no log: {error}\n{text}"))?;
+        // The time it was sent, the status, and how many microseconds it took.
         let mut times = Vec::new();
         for line in log.lines() {
             let mut words = line.split_whitespace().skip(1);
@@ -176,12 +176,12 @@ impl Loader {
                 words.next().and_then(|time| time.parse::<u64>().ok()),
             ) {
                 (Some("200"), Some(time)) => times.push(time),
-                _ => return Err(format!("not every request was answered: {line}\n{said}")),
+                _ => return Err(format!("not every request was answered: {line}\n{text}")),
             }
         }
         times.sort_unstable();
         let Some(p99) = times.get(times.len() * 99 / 100) else {
-            return Err(format!("h2load says:\n{said}"));
+            return Err(format!("unexpected output of h2load:\n{text}"));
         };
         let rate = times.len() as f64 / length.as_secs_f64();
         Ok(Run {
@@ -192,8 +192,8 @@ impl Loader {
     }
 }
 
-/// The time of all cores in the kernel's ticks, and that part of it which others had, as the kernel
-/// of a virtual machine counts it. None where the kernel does not say.
+/// The time of all cores in the kernel's ticks, and the part of it that other virtual machines had,
+/// as the kernel counts it. `None` where the kernel does not report it.
 #[derive(Default)]
 pub(super) struct Ticks {
     all: u64,
@@ -202,9 +202,9 @@ pub(super) struct Ticks {
 
 impl Ticks {
     pub(super) fn now() -> Self {
-        let said = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
         // cpu, then: user, nice, system, idle, iowait, irq, softirq, steal.
-        let cores = said
+        let cores = text
             .lines()
             .next()
             .unwrap_or_default()

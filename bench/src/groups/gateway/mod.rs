@@ -10,7 +10,7 @@ use crate::harness::median;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use load::{CONNECTIONS, Loader, Run, Ticks};
 use serde_json::json;
-use servers::{Server, Upstream, Who};
+use servers::{Competitor, Server, Upstream};
 use std::time::Duration;
 
 pub(super) const GROUP: Group = Group {
@@ -19,15 +19,15 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// More of the machine's time with others, and the 99th percentile says more about them than about
-/// the proxy.
-const UNDISTURBED: f64 = 0.01;
+/// If others have more than this part of the machine's time, the 99th percentile depends more on
+/// them than on the proxy.
+const MIN_CORE_SHARE: f64 = 0.01;
 
 /// How requests are made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
     Get,
-    /// With a body of 64 KB.
+    /// POST with a body of 64 KB.
     Post,
     /// GET by h2load.
     Http2,
@@ -37,22 +37,22 @@ struct Workload {
     name: &'static str,
     load: Load,
     path: &'static str,
-    /// Whether the answers are of the service of small chunks.
+    /// Whether the upstream is the service of small chunks.
     chunks: bool,
     tls: bool,
-    /// Whether it is measured again at a pace, and held against the goals.
+    /// Whether it is measured again at a fixed pace, and compared with the goals.
     is_goal: bool,
     /// Rounds that count. Up to twice as many are run until enough were undisturbed; otherwise the
     /// least disturbed ones count.
     rounds: usize,
-    /// Each contestant has so many turns in a round, one after the other's, and the median of them
+    /// How many turns each contestant has in a round, one after the other's; the median of them
     /// counts.
     turns: usize,
-    /// How long a turn is, and how long it is again at a pace.
+    /// The length of a turn, and of another one at a fixed pace.
     length: Duration,
 }
 
-/// What most of them have in common.
+/// The defaults of a workload.
 const USUAL: Workload = Workload {
     name: "",
     load: Load::Get,
@@ -66,7 +66,7 @@ const USUAL: Workload = Workload {
 };
 
 const WORKLOADS: [Workload; 6] = [
-    // Who else has the machine changes from second to second.
+    // The load of others changes from second to second.
     Workload {
         name: "HTTP/1.1",
         is_goal: true,
@@ -74,8 +74,8 @@ const WORKLOADS: [Workload; 6] = [
         turns: 5,
         ..USUAL
     },
-    // All connections shake hands at once, and who is done first waits for the others. That must be
-    // less than a percent of all, or the 99th percentile tells of nothing else.
+    // All connections shake hands at once, and the first wait for the others. That must be less
+    // than a percent of all requests, or the 99th percentile measures nothing else.
     Workload {
         name: "TLS",
         tls: true,
@@ -108,53 +108,53 @@ const WORKLOADS: [Workload; 6] = [
     },
 ];
 
-/// A line for each workload.
-type Lines = [Line; WORKLOADS.len()];
+/// A result for each workload.
+type WorkloadResults = [WorkloadResult; WORKLOADS.len()];
 
-/// What is known of a workload.
+/// The results of a workload.
 #[derive(Clone, Copy, Default)]
-struct Line {
+struct WorkloadResult {
     /// The medians, a column for each contestant.
-    medians: [Run; Who::ALL.len()],
-    /// The medians of the ratios to nginx in the same round: what changes from minute to minute is
-    /// in both.
-    ratios: [Run; Who::ALL.len()],
+    medians: [Run; Competitor::ALL.len()],
+    /// The medians of the ratios to nginx in the same round: what changes from minute to minute
+    /// affects both.
+    ratios: [Run; Competitor::ALL.len()],
 }
 
-/// Something that is told of a run.
-struct Figure {
+/// A value that is reported of a run.
+struct Metric {
     name: &'static str,
     unit: &'static str,
-    /// How many are printed after the point.
+    /// How many digits are printed after the point.
     digits: usize,
     /// Whether it is measured only where the workload is a goal.
     of_goals: bool,
     of: fn(&Run) -> f64,
 }
 
-const FIGURES: [Figure; 4] = [
-    Figure {
+const FIGURES: [Metric; 4] = [
+    Metric {
         name: "requests/s",
         unit: "requests/s",
         digits: 0,
         of_goals: false,
         of: |run| run.rate,
     },
-    Figure {
+    Metric {
         name: "p99 in ms",
         unit: "ms",
         digits: 2,
         of_goals: false,
         of: |run| run.p99,
     },
-    Figure {
+    Metric {
         name: "p99 in ms at a pace",
         unit: "ms",
         digits: 2,
         of_goals: true,
         of: |run| run.paced,
     },
-    Figure {
+    Metric {
         name: "µs of a core a request",
         unit: "µs",
         digits: 1,
@@ -176,7 +176,7 @@ fn run(group: &'static str) -> Findings {
     };
     let (mut rows, mut printed) = (Vec::new(), Vec::new());
     for (workload, line) in WORKLOADS.iter().zip(&lines) {
-        for Figure {
+        for Metric {
             name,
             unit,
             digits,
@@ -187,8 +187,8 @@ fn run(group: &'static str) -> Findings {
             .filter(|figure| workload.is_goal || !figure.of_goals)
         {
             let row = format!("{}, {name}", workload.name);
-            let [nginx, own] = Who::ALL.map(|who| of(&line.medians[who as usize]));
-            let ratio = of(&line.ratios[Who::Ratekeeper as usize]);
+            let [nginx, own] = Competitor::ALL.map(|who| of(&line.medians[who as usize]));
+            let ratio = of(&line.ratios[Competitor::Ratekeeper as usize]);
             printed.push(vec![
                 row.clone(),
                 format!("{nginx:.digits$}"),
@@ -196,12 +196,12 @@ fn run(group: &'static str) -> Findings {
             ]);
             let params = object(json!({ "connections": CONNECTIONS, "statistic": "median" }));
             let to_nginx = Ratio {
-                who: Who::Nginx.name().into(),
+                who: Competitor::Nginx.name().into(),
                 ratio,
             };
             for (who, value, ratio_to) in [
-                (Who::Nginx, nginx, None),
-                (Who::Ratekeeper, own, Some(to_nginx)),
+                (Competitor::Nginx, nginx, None),
+                (Competitor::Ratekeeper, own, Some(to_nginx)),
             ] {
                 let (row, params) = (row.clone(), params.clone());
                 rows.push(Row {
@@ -219,7 +219,7 @@ fn run(group: &'static str) -> Findings {
     println!(
         "{}\n",
         table(
-            &["", Who::Nginx.name(), Who::Ratekeeper.name()],
+            &["", Competitor::Nginx.name(), Competitor::Ratekeeper.name()],
             printed.into_iter()
         )
     );
@@ -230,7 +230,7 @@ fn run(group: &'static str) -> Findings {
     }
 }
 
-fn goals(lines: Option<&Lines>) -> Vec<Goal> {
+fn goals(lines: Option<&WorkloadResults>) -> Vec<Goal> {
     let mut goals = Vec::new();
     for (at, Workload { name, .. }) in WORKLOADS
         .iter()
@@ -238,7 +238,7 @@ fn goals(lines: Option<&Lines>) -> Vec<Goal> {
         .filter(|(_, workload)| workload.is_goal)
     {
         let ratio = |figure: fn(&Run) -> f64| {
-            lines.map(|lines| figure(&lines[at].ratios[Who::Ratekeeper as usize]))
+            lines.map(|lines| figure(&lines[at].ratios[Competitor::Ratekeeper as usize]))
         };
         for (what, bound, measured) in [
             ("requests/s", Bound::AtLeast(0.8), ratio(|run| run.rate)),
@@ -250,22 +250,22 @@ fn goals(lines: Option<&Lines>) -> Vec<Goal> {
                 text,
                 bound,
                 measured,
-                because: "it could not be run",
+                because: "it could not run",
             });
         }
     }
     goals
 }
 
-fn measured() -> Result<Lines, String> {
+fn measured() -> Result<WorkloadResults, String> {
     let upstream = Upstream::start()?;
     let loader = Loader::find(&upstream.directory)?;
-    let mut lines = [Line::default(); WORKLOADS.len()];
+    let mut lines = [WorkloadResult::default(); WORKLOADS.len()];
     for (workload, line) in WORKLOADS.iter().zip(&mut lines) {
         let mut rounds = Vec::new();
         while rounds
             .iter()
-            .filter(|round: &&Round| round.stolen <= UNDISTURBED)
+            .filter(|round: &&Round| round.stolen <= MIN_CORE_SHARE)
             .count()
             < workload.rounds
             && rounds.len() < 2 * workload.rounds
@@ -276,7 +276,7 @@ fn measured() -> Result<Lines, String> {
         let all = rounds.len();
         rounds.truncate(workload.rounds);
         let worst = rounds.last().map_or(0.0, |round| round.stolen);
-        if worst > UNDISTURBED {
+        if worst > MIN_CORE_SHARE {
             println!(
                 "{}: not a quiet machine: in the least disturbed {} of {all} rounds others had up to {:.1} % of its time\n",
                 workload.name,
@@ -284,13 +284,16 @@ fn measured() -> Result<Lines, String> {
                 worst * 100.0
             );
         }
-        for who in Who::ALL {
+        for who in Competitor::ALL {
             let of: Vec<Run> = rounds
                 .iter()
                 .map(|round| round.runs[who as usize])
                 .collect();
             let ratios = rounds.iter().map(|round| {
-                let (of, to) = (round.runs[who as usize], round.runs[Who::Nginx as usize]);
+                let (of, to) = (
+                    round.runs[who as usize],
+                    round.runs[Competitor::Nginx as usize],
+                );
                 of_each(|figure| figure(&of) / figure(&to))
             });
             line.ratios[who as usize] = medians(&ratios.collect::<Vec<_>>());
@@ -300,24 +303,24 @@ fn measured() -> Result<Lines, String> {
     Ok(lines)
 }
 
-/// What each contestant did in a round.
+/// The runs of each contestant in a round.
 struct Round {
-    runs: [Run; Who::ALL.len()],
-    /// Which part of the machine's time others had meanwhile.
+    runs: [Run; Competitor::ALL.len()],
+    /// The part of the machine's time that others had meanwhile.
     stolen: f64,
 }
 
-/// Each has its turns, one after the other's; `first` goes first.
+/// Runs the turns of each, one after the other's, beginning with `first`.
 fn round(
     workload: &Workload,
     upstream: &Upstream,
     loader: &Loader,
     first: usize,
 ) -> Result<Round, String> {
-    // New ones each time: where its memory happens to lie makes a process faster or slower for as
-    // long as it lives.
+    // New processes each time: where its memory happens to be makes a process faster or slower for
+    // as long as it runs.
     let start = |who| Server::start(who, upstream, workload);
-    let servers = [start(Who::Nginx)?, start(Who::Ratekeeper)?];
+    let servers = [start(Competitor::Nginx)?, start(Competitor::Ratekeeper)?];
     for server in &servers {
         loader.warm_up(server, workload)?;
     }
@@ -335,7 +338,7 @@ fn round(
     })
 }
 
-/// Of each figure by itself.
+/// The median of each value by itself.
 fn medians(runs: &[Run]) -> Run {
     of_each(|figure| median(runs.iter().map(figure)))
 }

@@ -1,8 +1,8 @@
-//! The service behind, and the two proxies in front of it, each a process of its own that ends with
+//! The upstream services, and the two proxies in front of them, each a child process that ends with
 //! this one.
 
 use super::{Load, Workload};
-use crate::built;
+use crate::programs;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the proxies run; the service behind them and wrk are elsewhere.
+/// The core of the proxies; the upstream and wrk run on another.
 const CORE: &str = "0";
 pub(super) const FREE_CORE: &str = "1";
 
-/// As much as nobody meets.
+/// A limit that is never reached.
 const NGINX_RATE: &str = "1000000r/s";
 const OUR_LIMIT: &str = "1000000000/s";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Competitor {
     Nginx,
     Ratekeeper,
 }
 
-impl Who {
+impl Competitor {
     pub(super) const ALL: [Self; 2] = [Self::Nginx, Self::Ratekeeper];
 
     pub(super) fn name(self) -> &'static str {
@@ -35,26 +35,26 @@ impl Who {
     }
 }
 
-/// Ends a process with it.
-struct Ended(Child);
+/// Kills a child process when it is dropped.
+struct KillOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to do.
+        // It may have exited already; then there is nothing to do.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The services behind.
+/// The upstream services.
 pub(super) struct Upstream {
-    /// An nginx: 1 KB, and 100 KB under `/large`.
+    /// The port of an nginx: 1 KB, and 100 KB under `/large`.
     port: u16,
-    /// 64 KB in chunks of 1 KB: nginx makes no small chunks.
+    /// The port of 64 KB in chunks of 1 KB: nginx makes no small chunks.
     chunks_port: u16,
-    /// Where configurations and the certificate are.
+    /// The directory of configurations and the certificate.
     pub(super) directory: PathBuf,
-    _processes: [Ended; 2],
+    _processes: [KillOnDrop; 2],
 }
 
 impl Upstream {
@@ -87,7 +87,7 @@ impl Upstream {
             .map_err(|error| format!("openssl: {error}"))?;
         if !made.status.success() {
             return Err(format!(
-                "openssl made no certificate: {}",
+                "openssl did not make a certificate: {}",
                 String::from_utf8_lossy(&made.stderr)
             ));
         }
@@ -118,9 +118,9 @@ impl Upstream {
     }
 }
 
-/// The service of small chunks, on the core that the proxies leave free.
-fn chunks() -> Result<(Ended, u16), String> {
-    let program = built::program("ratekeeper-bench", "web-service")?;
+/// Starts the service of small chunks, on the core that the proxies leave free.
+fn chunks() -> Result<(KillOnDrop, u16), String> {
+    let program = programs::program("ratekeeper-bench", "web-service")?;
     let mut command = Command::new("taskset");
     command
         .args(["-c", FREE_CORE])
@@ -128,18 +128,18 @@ fn chunks() -> Result<(Ended, u16), String> {
         .arg("chunks")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped());
-    let mut process = Ended(
+    let mut process = KillOnDrop(
         command
             .spawn()
             .map_err(|error| format!("taskset: {error}"))?,
     );
-    let mut said = String::new();
+    let mut text = String::new();
     if let Some(stdout) = process.0.stdout.take() {
         BufReader::new(stdout)
-            .read_line(&mut said)
+            .read_line(&mut text)
             .map_err(|error| error.to_string())?;
     }
-    let port = said
+    let port = text
         .trim()
         .parse()
         .map_err(|_| "the service of small chunks did not start")?;
@@ -148,26 +148,26 @@ fn chunks() -> Result<(Ended, u16), String> {
 
 impl Drop for Upstream {
     fn drop(&mut self) {
-        // What is left is in the directory for such.
+        // If it fails, what is left is in the system's temporary directory.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// A proxy.
+/// A running proxy.
 pub(super) struct Server {
     pub(super) url: String,
-    process: Ended,
+    process: KillOnDrop,
 }
 
 impl Server {
     pub(super) fn start(
-        who: Who,
+        who: Competitor,
         upstream: &Upstream,
         workload: &Workload,
     ) -> Result<Self, String> {
         let (process, port) = match who {
-            Who::Nginx => Self::nginx(upstream, workload)?,
-            Who::Ratekeeper => Self::ratekeeper(upstream, workload)?,
+            Competitor::Nginx => Self::nginx(upstream, workload)?,
+            Competitor::Ratekeeper => Self::ratekeeper(upstream, workload)?,
         };
         let scheme = if workload.tls { "https" } else { "http" };
         Ok(Self {
@@ -180,7 +180,7 @@ impl Server {
         self.process.0.id()
     }
 
-    fn nginx(upstream: &Upstream, workload: &Workload) -> Result<(Ended, u16), String> {
+    fn nginx(upstream: &Upstream, workload: &Workload) -> Result<(KillOnDrop, u16), String> {
         let (port, behind) = (free_port()?, upstream.port_of(workload));
         let http2 = if workload.load == Load::Http2 {
             " http2"
@@ -208,11 +208,11 @@ impl Server {
         Ok((process, port))
     }
 
-    fn ratekeeper(upstream: &Upstream, workload: &Workload) -> Result<(Ended, u16), String> {
+    fn ratekeeper(upstream: &Upstream, workload: &Workload) -> Result<(KillOnDrop, u16), String> {
         let mut command = Command::new("taskset");
         command
             .args(["-c", CORE])
-            .arg(built::ratekeeper()?)
+            .arg(programs::ratekeeper()?)
             .current_dir(&upstream.directory)
             .env("RATEKEEPER_SERVER__ADMIN", "off");
         command.args(["proxy", "--listen", "127.0.0.1:0", "--limit", OUR_LIMIT]);
@@ -224,7 +224,7 @@ impl Server {
             command.args(["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
         }
         let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let mut process = Ended(process.map_err(|error| format!("taskset: {error}"))?);
+        let mut process = KillOnDrop(process.map_err(|error| format!("taskset: {error}"))?);
         let stdout = process.0.stdout.take();
         for line in stdout
             .into_iter()
@@ -242,14 +242,14 @@ impl Server {
     }
 }
 
-/// An nginx with as many workers as it has cores, which is one.
+/// Starts an nginx with as many workers as it has cores, which is one.
 fn nginx(
     directory: &Path,
     name: &str,
     server: &str,
     core: &str,
     port: u16,
-) -> Result<Ended, String> {
+) -> Result<KillOnDrop, String> {
     let text = format!(
         "daemon off; worker_processes 1; pid {name}.pid; error_log stderr crit;\nevents {{ worker_connections 4096; }}\n\
          http {{ access_log off; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; \
@@ -261,11 +261,11 @@ fn nginx(
         .args(["-c", core, "nginx", "-p"])
         .arg(directory)
         .args(["-c", &format!("{name}.conf")]);
-    // Without a master process nothing is left behind when it is killed.
+    // Without a master process nothing keeps running when it is killed.
     command.args(["-g", "master_process off;"]);
     let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let process =
-        Ended(process.map_err(|error| format!("there is no nginx or no taskset: {error}"))?);
+        KillOnDrop(process.map_err(|error| format!("cannot start nginx with taskset: {error}"))?);
     let until = Instant::now() + Duration::from_secs(10);
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         if Instant::now() > until {

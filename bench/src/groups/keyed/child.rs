@@ -1,26 +1,26 @@
-//! What is measured in a process of its own: the memory a key takes, and the slowest call.
+//! Measurements in a child process: the memory a key takes, and the slowest call.
 
-use super::subject::{Subject, Who};
+use super::subject::{Competitor, Subject};
 use crate::harness::thread_time;
 use crate::keys::Key;
-use crate::peers::keyed::SHUT;
+use crate::peers::keyed::ALWAYS_DENIED;
 use ratekeeper::clock::FastClock;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// The argument that makes the binary the measured one: then what, who, the kind of key, and how
-/// many.
+/// The argument that makes the binary the child: then the measurement, the contestant, the kind of
+/// key, and how many.
 pub(crate) const CHILD: &str = "--keyed-apart";
 
 #[derive(Clone, Copy)]
-pub(super) enum What {
+pub(super) enum Measurement {
     /// Bytes by which the resident memory grows.
     Bytes,
     /// Nanoseconds of processor time.
     Slowest,
 }
 
-impl What {
+impl Measurement {
     fn name(self) -> &'static str {
         match self {
             Self::Bytes => "bytes",
@@ -29,26 +29,30 @@ impl What {
     }
 }
 
-/// Lets so many keys come once each.
-pub(super) fn measure<K: Key>(what: What, who: Who, keys: u64) -> Result<f64, String> {
+/// Runs a child that calls this many keys once each.
+pub(super) fn measure<K: Key>(
+    what: Measurement,
+    who: Competitor,
+    keys: u64,
+) -> Result<f64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let args = [CHILD, what.name(), who.name(), K::NAME, &keys.to_string()];
     let run = Command::new(own)
         .args(args)
         .output()
         .map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&run.stdout);
-    let failed = || format!("{}{}", said, String::from_utf8_lossy(&run.stderr));
-    said.trim()
+    let text = String::from_utf8_lossy(&run.stdout);
+    let failed = || format!("{}{}", text, String::from_utf8_lossy(&run.stderr));
+    text.trim()
         .parse()
         .ok()
         .filter(|_| run.status.success())
         .ok_or_else(failed)
 }
 
-/// What the child does.
+/// Runs the child.
 pub(crate) fn run(what: &str, who: &str, kind: &str, keys: &str) -> ExitCode {
-    let (Some(who), Ok(keys)) = (Who::called(who), keys.parse()) else {
+    let (Some(who), Ok(keys)) = (Competitor::called(who), keys.parse()) else {
         return ExitCode::from(2);
     };
     let figure = match (what, kind) {
@@ -68,11 +72,11 @@ pub(crate) fn run(what: &str, who: &str, kind: &str, keys: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The keys are made one after the other in one place: theirs is not among it.
-fn bytes<K: Key>(who: Who, keys: u64) -> Result<u64, String> {
+/// The keys are written to one buffer, one after the other: their memory is not counted.
+fn bytes<K: Key>(who: Competitor, keys: u64) -> Result<u64, String> {
     let mut key = K::nth(u64::MAX);
     let before = resident()?;
-    let subject = Subject::<K>::new(who, SHUT, keys, FastClock);
+    let subject = Subject::<K>::new(who, ALWAYS_DENIED, keys, FastClock);
     for n in 0..keys {
         key.set(n);
         subject.call(&key);
@@ -81,9 +85,9 @@ fn bytes<K: Key>(who: Who, keys: u64) -> Result<u64, String> {
 }
 
 fn resident() -> Result<u64, String> {
-    let said =
+    let text =
         std::fs::read_to_string("/proc/self/smaps_rollup").map_err(|error| error.to_string())?;
-    let kib = said.lines().find_map(|line| {
+    let kib = text.lines().find_map(|line| {
         line.strip_prefix("Rss:")?
             .trim()
             .strip_suffix(" kB")?
@@ -94,9 +98,9 @@ fn resident() -> Result<u64, String> {
         .ok_or_else(|| "no Rss in smaps_rollup".into())
 }
 
-fn slowest<K: Key>(who: Who, keys: u64) -> u64 {
+fn slowest<K: Key>(who: Competitor, keys: u64) -> u64 {
     let mut key = K::nth(u64::MAX);
-    let subject = Subject::<K>::new(who, SHUT, keys, FastClock);
+    let subject = Subject::<K>::new(who, ALWAYS_DENIED, keys, FastClock);
     let mut slowest = Duration::ZERO;
     for n in 0..keys {
         key.set(n);
@@ -104,7 +108,7 @@ fn slowest<K: Key>(who: Who, keys: u64) -> u64 {
         subject.call(&key);
         slowest = slowest.max(thread_time() - start);
     }
-    // What reading the time adds.
+    // The cost of reading the time.
     let reading = (0..1_000)
         .map(|_| thread_time())
         .map(|start| thread_time() - start)

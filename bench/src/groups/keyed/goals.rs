@@ -1,22 +1,22 @@
-//! The performance goals for many keys, and for memory and threads.
+//! The performance goals of keyed limiters: times, memory and threads.
 
-use super::apart::Apart;
-use super::measured::{Case, Measured, many};
-use super::subject::Who;
+use super::child_report::ChildResult;
+use super::subject::Competitor;
+use super::timings::{Case, Timings, many};
 use super::{FAST, LARGE, SMALL};
 use crate::keys::{Key, Order};
 use crate::report::{Bound, Goal};
 use std::net::IpAddr;
 
-/// Against governor on the same clock.
+/// The bound against governor on the same clock.
 const FEW_KEYS: Bound = Bound::AtMost(0.6);
 const MANY_STRINGS: Bound = Bound::AtMost(0.5);
-/// The time of two threads by that of one, on keys that come alike.
+/// The bound on the time of two threads divided by that of one, on uniform keys.
 const TWO_THREADS: Bound = Bound::AtMost(1.3);
 const BYTES_A_KEY: Bound = Bound::AtMost(40.0);
 const MEGABYTES: Bound = Bound::AtMost(400.0);
 
-pub(super) fn of(measured: &Measured, bytes: &[Apart]) -> Vec<Goal> {
+pub(super) fn of(measured: &Timings, bytes: &[ChildResult]) -> Vec<Goal> {
     let mut goals = Vec::new();
     let mut add = |text: String, bound, measured| {
         goals.push(Goal {
@@ -42,7 +42,7 @@ pub(super) fn of(measured: &Measured, bytes: &[Apart]) -> Vec<Goal> {
     ];
     for (keys, kind, bound) in held {
         let case = uniform(keys, kind, 1);
-        let ratio = measured.ratio((case, Who::Ours), (case, Who::Governor));
+        let ratio = measured.ratio((case, Competitor::Ratekeeper), (case, Competitor::Governor));
         add(
             format!("{}: ratekeeper / governor on {FAST}", case.name()),
             bound,
@@ -58,10 +58,10 @@ pub(super) fn of(measured: &Measured, bytes: &[Apart]) -> Vec<Goal> {
         add(
             text,
             TWO_THREADS,
-            measured.two_over_one(two, one, Who::Ours),
+            measured.two_over_one(two, one, Competitor::Ratekeeper),
         );
     }
-    for row in bytes.iter().filter(|row| row.who == Who::Ours) {
+    for row in bytes.iter().filter(|row| row.who == Competitor::Ratekeeper) {
         let keys = format!("{} {} keys: ratekeeper", many(row.keys), row.kind);
         if row.keys == LARGE {
             add(

@@ -1,23 +1,23 @@
-//! A limiter for each of many keys: the time of a decision, the memory of a key, the slowest call.
+//! Keyed limiters: the time of a decision, the memory of a key, the slowest call.
 
-mod apart;
 mod child;
+mod child_report;
 mod goals;
-mod measured;
 mod subject;
+mod timings;
 
 use super::Group;
 use crate::harness::Pace;
 use crate::keys::{Key, Order};
-use crate::peers::keyed::{Numbers, OPEN, SHUT};
+use crate::peers::keyed::{ALWAYS_ALLOWED, ALWAYS_DENIED, KeyedLimit};
 use crate::report::Findings;
-use apart::Apart;
-use measured::{Case, Measured, Setting, many};
+use child_report::ChildResult;
 use ratekeeper::{Clock, clock::FastClock, clock::SystemClock};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::time::Duration;
-use subject::Who;
+use subject::Competitor;
+use timings::{Case, Setting, Timings, many};
 
 pub(crate) use child::{CHILD, run as child};
 
@@ -36,22 +36,22 @@ const SMALL: u64 = 1_000;
 const LARGE: u64 = 1_000_000;
 const HUGE: u64 = 10_000_000;
 
-/// How many new keys the slowest call is looked for among, and how often: what recurs is the
-/// limiter's, the rest is the machine's.
+/// How many new keys the slowest call is searched among, and how often: a slow call that recurs is
+/// the limiter's, any other is the machine's.
 const NEW_KEYS: u64 = 1_000_000;
 const TRIES: usize = 3;
 
 const SHORT: Pace = Pace {
-    patience: Duration::from_secs(5),
+    timeout: Duration::from_secs(5),
     ..Pace::SHORT
 };
-/// Runs that see a good part of the keys, long after the caches are full of them.
+/// Runs that call a good part of the keys, long after the caches are full of them.
 const LONG: Pace = Pace {
     runs: 9,
     run: Duration::from_millis(50),
     rounds: 13,
     round: Duration::from_millis(25),
-    patience: Duration::from_secs(4),
+    timeout: Duration::from_secs(4),
 };
 
 const ALL_ROWS: &[(Order, u32)] = &[
@@ -65,16 +65,20 @@ const ONE_THREAD: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Zipf, 1)];
 const ONE_ROW: &[(Order, u32)] = &[(Order::Uniform, 1)];
 
 /// Without what ours could have been built on.
-const LIMITERS: &[Who] = &[Who::Ours, Who::Governor, Who::Throttlecrab];
-const THE_TWO: &[Who] = &[Who::Ours, Who::Governor];
+const LIMITERS: &[Competitor] = &[
+    Competitor::Ratekeeper,
+    Competitor::Governor,
+    Competitor::Throttlecrab,
+];
+const OURS_AND_GOVERNOR: &[Competitor] = &[Competitor::Ratekeeper, Competitor::Governor];
 
-/// With fewer rounds than this a lower quartile is the luck of one or two.
+/// With fewer rounds than this the lower quartile depends on one or two of them.
 const ENOUGH_ROUNDS: u64 = 8;
 
 const NOTES: &str = "\
-The keys are made ready outside the time, a few thousand at a time, and every key is known before. throttlecrab takes text
-only, and one caller at a time: threads share it behind a lock. Those in brackets are not limiters one can take: a
-maintained concurrent map from a key's hash to its arrival time, with the same step, and nothing is ever forgotten.";
+The keys are prepared outside the measured time, a few thousand at a time, and every key is inserted before. throttlecrab
+takes text keys only, and one caller at a time: threads share it behind a lock. Those in brackets are not limiters one can
+use: a maintained concurrent map from a key's hash to its arrival time, with the same step and no eviction.";
 
 fn run(group: &'static str) -> Findings {
     let measured = times();
@@ -96,25 +100,28 @@ fn run(group: &'static str) -> Findings {
     let rounds = measured.fewest_rounds();
     if rounds < ENOUGH_ROUNDS {
         println!(
-            "The machine was busy: some figures of two threads rest on {rounds} undisturbed rounds. Run it again.\n"
+            "The machine was busy: some values of two threads are from only {rounds} undisturbed rounds. Run it again.\n"
         );
     }
-    let (bytes, slowest) = (apart::bytes(), apart::slowest());
-    println!("### Resident memory\n\n{}\n", apart::memory_table(&bytes));
+    let (bytes, slowest) = (child_report::bytes(), child_report::slowest());
+    println!(
+        "### Resident memory\n\n{}\n",
+        child_report::memory_table(&bytes)
+    );
     println!(
         "### The slowest of {} calls with new keys, by the thread's processor time\n",
         many(NEW_KEYS)
     );
-    println!("{}\n", apart::slowest_table(&slowest));
+    println!("{}\n", child_report::slowest_table(&slowest));
     let mut rows = measured.rows(group);
-    rows.extend(apart::rows(
+    rows.extend(child_report::rows(
         group,
         &bytes,
         "resident memory",
         "bytes a key",
         |row| 1.0 / row.keys as f64,
     ));
-    rows.extend(apart::rows(
+    rows.extend(child_report::rows(
         group,
         &slowest,
         "slowest call, new keys",
@@ -128,30 +135,69 @@ fn run(group: &'static str) -> Findings {
     }
 }
 
-fn times() -> Measured {
-    let mut all = Measured::default();
-    for numbers in [OPEN, SHUT] {
-        all.measure::<u64, _>(&setting(SMALL, numbers, ON_FAST, &Who::ALL, ALL_ROWS));
+fn times() -> Timings {
+    let mut all = Timings::default();
+    for numbers in [ALWAYS_ALLOWED, ALWAYS_DENIED] {
+        all.measure::<u64, _>(&setting(
+            SMALL,
+            numbers,
+            ON_FAST,
+            &Competitor::ALL,
+            ALL_ROWS,
+        ));
         all.measure::<IpAddr, _>(&setting(SMALL, numbers, ON_FAST, LIMITERS, ALL_ROWS));
-        all.measure::<String, _>(&setting(SMALL, numbers, ON_FAST, &Who::ALL, ALL_ROWS));
+        all.measure::<String, _>(&setting(
+            SMALL,
+            numbers,
+            ON_FAST,
+            &Competitor::ALL,
+            ALL_ROWS,
+        ));
     }
-    for (numbers, who) in [(OPEN, &Who::ALL[..]), (SHUT, LIMITERS)] {
+    for (numbers, who) in [
+        (ALWAYS_ALLOWED, &Competitor::ALL[..]),
+        (ALWAYS_DENIED, LIMITERS),
+    ] {
         all.measure::<u64, _>(&setting(LARGE, numbers, ON_FAST, who, SOME_ROWS));
         all.measure::<IpAddr, _>(&setting(LARGE, numbers, ON_FAST, LIMITERS, ONE_THREAD));
         all.measure::<String, _>(&setting(LARGE, numbers, ON_FAST, who, ALL_ROWS));
     }
-    all.measure::<u64, _>(&setting(HUGE, OPEN, ON_FAST, THE_TWO, SOME_ROWS));
-    all.measure::<String, _>(&setting(HUGE, OPEN, ON_FAST, THE_TWO, SOME_ROWS));
-    all.measure::<u64, _>(&setting(SMALL, OPEN, ON_SYSTEM, LIMITERS, ONE_ROW));
-    all.measure::<String, _>(&setting(LARGE, OPEN, ON_SYSTEM, LIMITERS, ONE_ROW));
+    all.measure::<u64, _>(&setting(
+        HUGE,
+        ALWAYS_ALLOWED,
+        ON_FAST,
+        OURS_AND_GOVERNOR,
+        SOME_ROWS,
+    ));
+    all.measure::<String, _>(&setting(
+        HUGE,
+        ALWAYS_ALLOWED,
+        ON_FAST,
+        OURS_AND_GOVERNOR,
+        SOME_ROWS,
+    ));
+    all.measure::<u64, _>(&setting(
+        SMALL,
+        ALWAYS_ALLOWED,
+        ON_SYSTEM,
+        LIMITERS,
+        ONE_ROW,
+    ));
+    all.measure::<String, _>(&setting(
+        LARGE,
+        ALWAYS_ALLOWED,
+        ON_SYSTEM,
+        LIMITERS,
+        ONE_ROW,
+    ));
     all
 }
 
 fn setting<'a, C: Clock>(
     keys: u64,
-    numbers: Numbers,
+    numbers: KeyedLimit,
     clock: (&'static str, C),
-    who: &'a [Who],
+    who: &'a [Competitor],
     rows: &'a [(Order, u32)],
 ) -> Setting<'a, C> {
     Setting {
@@ -164,9 +210,9 @@ fn setting<'a, C: Clock>(
     }
 }
 
-/// What docs/img/keyed.svg is drawn from: one thread, uniform, allowed.
-fn plot(measured: &Measured, bytes: &[Apart]) -> Value {
-    let bar = |keys: u64, kind, who: Who, figure: f64| {
+/// The data of docs/img/keyed.svg: one thread, uniform, allowed.
+fn plot(measured: &Timings, bytes: &[ChildResult]) -> Value {
+    let bar = |keys: u64, kind, who: Competitor, figure: f64| {
         let rounded = (figure * 10.0).round() / 10.0;
         json!({ "keys": keys, "kind": kind, "who": who.name(), "value": rounded })
     };
@@ -181,7 +227,7 @@ fn plot(measured: &Measured, bytes: &[Apart]) -> Value {
                 allowed: true,
                 threads: 1,
             };
-            let figures = Who::ALL
+            let figures = Competitor::ALL
                 .into_iter()
                 .filter_map(|who| Some(bar(keys, kind, who, measured.nanos(case, who)?)));
             nanos.extend(figures);
@@ -200,8 +246,8 @@ fn plot(measured: &Measured, bytes: &[Apart]) -> Value {
 }
 
 fn machine() -> String {
-    let said = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = said
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text
         .lines()
         .find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,36 +1,36 @@
-//! A contestant with its table of keys, and how it is called.
+//! A keyed contestant: its table of keys, and how it is called.
 
 use crate::harness::{BATCH, Contestant};
 use crate::keys::{Draw, Key, Order};
-use crate::peers::clocks::Ours;
-use crate::peers::keyed::{Numbers, by_hash, governor, ours, throttlecrab};
+use crate::peers::clocks::ClockAdapter;
+use crate::peers::keyed::{KeyedLimit, by_hash, governor, ours, throttlecrab};
 use ratekeeper::Clock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
-    Ours,
+pub(super) enum Competitor {
+    Ratekeeper,
     Governor,
     Throttlecrab,
     DashMap,
     Papaya,
 }
 
-impl Who {
+impl Competitor {
     pub(super) const ALL: [Self; 5] = [
-        Self::Ours,
+        Self::Ratekeeper,
         Self::Governor,
         Self::Throttlecrab,
         Self::DashMap,
         Self::Papaya,
     ];
 
-    /// Those in brackets are not limiters one can take, but what ours could have been built on.
+    /// Those in brackets are not limiters one can use, but what ours could have been built on.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Ours => "ratekeeper",
+            Self::Ratekeeper => "ratekeeper",
             Self::Governor => "governor",
             Self::Throttlecrab => "throttlecrab",
             Self::DashMap => "(DashMap by hash)",
@@ -47,72 +47,74 @@ impl Who {
     }
 }
 
-/// Keys that are made ready at a time, outside what is timed: those of the caller are in the
-/// nearest cache too.
+/// How many keys are prepared at a time, outside of what is timed: they come from the nearest
+/// cache, as a caller's do.
 const READY: usize = 2048;
 
-/// How often they are used before the next, on two threads and a table of no more keys: the making
+/// How often the prepared keys are used, on two threads and a table of no more keys: preparing
 /// would otherwise take as long as the calls, and the threads meet half as often as they should. On
-/// one thread once: keys that come again in the same order are foretold by the processor.
+/// one thread once: the processor predicts keys that come again in the same order.
 const AGAIN: usize = 16;
 
 const ENDLESS: u64 = u64::MAX;
 
 pub(super) struct Subject<K> {
-    pub(super) who: Who,
+    pub(super) who: Competitor,
     keys: u64,
-    one: Box<One<K>>,
+    one: Box<CallOne<K>>,
     batch: Box<Batch<K>>,
     displaced: Box<dyn Fn() -> u64 + Send + Sync>,
     runs: AtomicU64,
 }
 
-/// Whether it admits a key.
-type One<K> = dyn Fn(&K) -> bool + Send + Sync;
+/// Decides for one key; returns whether it was allowed.
+type CallOne<K> = dyn Fn(&K) -> bool + Send + Sync;
 
-/// Calls each key once and holds every call to the path of its row.
+/// Calls each key once and checks that every call takes the path of its row.
 type Batch<K> = dyn Fn(&[K]) + Send + Sync;
 
 impl<K: Key> Subject<K> {
-    /// For so many keys, and knowing none.
-    pub(super) fn new<C: Clock>(who: Who, numbers: Numbers, keys: u64, clock: C) -> Self {
+    /// Creates a contestant for this many keys, with none in its table.
+    pub(super) fn new<C: Clock>(who: Competitor, numbers: KeyedLimit, keys: u64, clock: C) -> Self {
         let allowed = numbers.burst > 1;
         match who {
-            Who::Ours => {
+            Competitor::Ratekeeper => {
                 let limiter = ours::limiter(numbers, keys, clock);
                 let counted = limiter.clone();
                 let displaced = Box::new(move || counted.stats().evicted_live);
                 Self {
                     displaced,
-                    ..Self::of(who, keys, allowed, ours::admits(limiter))
+                    ..Self::of(who, keys, allowed, ours::allows(limiter))
                 }
             }
-            Who::Governor => Self::of(
+            Competitor::Governor => Self::of(
                 who,
                 keys,
                 allowed,
-                governor::admits(numbers, Ours::new(clock)),
+                governor::allows(numbers, ClockAdapter::new(clock)),
             ),
-            Who::Throttlecrab => Self::of(who, keys, allowed, throttlecrab::admits(numbers, clock)),
-            Who::DashMap => Self::of(who, keys, allowed, by_hash::dashmap(numbers, clock)),
-            Who::Papaya => Self::of(who, keys, allowed, by_hash::papaya(numbers, clock)),
+            Competitor::Throttlecrab => {
+                Self::of(who, keys, allowed, throttlecrab::allows(numbers, clock))
+            }
+            Competitor::DashMap => Self::of(who, keys, allowed, by_hash::dashmap(numbers, clock)),
+            Competitor::Papaya => Self::of(who, keys, allowed, by_hash::papaya(numbers, clock)),
         }
     }
 
     fn of(
-        who: Who,
+        who: Competitor,
         keys: u64,
         allowed: bool,
-        admits: impl Fn(&K) -> bool + Clone + Send + Sync + 'static,
+        allows: impl Fn(&K) -> bool + Clone + Send + Sync + 'static,
     ) -> Self {
-        // Compiled for this one limiter: nothing is called through a pointer inside the loop.
-        let one = Box::new(admits.clone());
+        // Compiled for this one limiter: there is no call through a pointer inside the loop.
+        let one = Box::new(allows.clone());
         let batch = move |keys: &[K]| {
             keys.iter().for_each(|key| {
                 assert!(
-                    admits(key) == allowed,
+                    allows(key) == allowed,
                     "a call took another path than its row's"
-                )
+                );
             });
         };
         Self {
@@ -129,12 +131,12 @@ impl<K: Key> Subject<K> {
         (self.one)(key)
     }
 
-    /// How many keys lost their entry to another while they needed it.
+    /// Returns how many keys were evicted while in use.
     pub(super) fn displaced(&self) -> u64 {
         (self.displaced)()
     }
 
-    /// Touches every key; `empties` takes all there is.
+    /// Calls every key; `empties` takes its whole burst.
     pub(super) fn fill(&self, empties: bool) {
         std::thread::scope(|scope| {
             for half in 0..2 {
@@ -153,10 +155,12 @@ impl<K: Key> Subject<K> {
         let (some, endless) = (self.clone(), self.clone());
         let times = move |calls| some.run(order, calls, &AtomicBool::new(false)).1;
         let until = move |stop: &AtomicBool| endless.run(order, ENDLESS, stop);
-        Contestant::timed(self.who.name(), times, until).sleeps(self.who == Who::Throttlecrab)
+        Contestant::timed(self.who.name(), times, until)
+            .sleeps(self.who == Competitor::Throttlecrab)
     }
 
-    /// Up to so many calls, other keys each time: how many, and how long they took.
+    /// Makes up to this many calls, with other keys each time; returns how many, and how long they
+    /// took.
     fn run(&self, order: Order, calls: u64, stop: &AtomicBool) -> (u64, Duration) {
         let mut draw = Draw::new(order, self.keys, self.runs.fetch_add(1, Ordering::Relaxed));
         let mut ready = vec![K::nth(u64::MAX); READY];

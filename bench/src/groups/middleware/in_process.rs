@@ -1,10 +1,10 @@
-//! The same applications without a socket: what a request costs in the router alone, where little
-//! else disturbs it.
+//! The same applications without a socket: the cost of a request in the router alone, with little
+//! noise.
 
 use crate::harness::{self, Contestant, Pace, median};
 use crate::instructions;
-use crate::peers::clocks::Stepping;
-use crate::web::{Put, Web, Who};
+use crate::peers::clocks::SteppingClock;
+use crate::web::{AppVisitor, Competitor, Web};
 use axum::body::{Body, HttpBody};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, header::HOST};
@@ -16,19 +16,19 @@ use std::process::ExitCode;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// The argument that makes the binary ask itself: then who, and how often.
+/// The argument that makes the binary send itself requests: then the contestant, and how many.
 pub(crate) const CHILD: &str = "--web-service-without-a-socket";
 
-/// So many are counted.
+/// How many requests are counted.
 const COUNTED: u64 = 5_000;
 
-/// Nanoseconds of a request through each, the best runs.
+/// Returns nanoseconds of a request through each, the best runs.
 pub(super) fn nanos() -> Result<Vec<f64>, String> {
     let mut contestants = Vec::new();
-    for who in Who::OF_A_REQUEST {
-        contestants.push(who.app(SystemClock, Timed(who.name()))?);
+    for who in Competitor::OF_A_REQUEST {
+        contestants.push(who.app(SystemClock, IntoContestant(who.name()))?);
     }
-    // Long enough for each to meet the machine at its best: that comes and goes within seconds.
+    // Long enough for each to meet the machine at its best, which comes and goes within seconds.
     Ok(harness::one_thread_at(
         Pace {
             runs: 401,
@@ -38,41 +38,47 @@ pub(super) fn nanos() -> Result<Vec<f64>, String> {
     ))
 }
 
-/// Instructions of a request through each, the same whatever else the machine does; an error
-/// without valgrind.
+/// Returns instructions of a request through each, the same whatever else the machine does; an
+/// error without valgrind.
 pub(super) fn instructions() -> Result<Vec<f64>, String> {
-    // A clock of tower_governor's is calibrated before, for as long as that takes.
-    let of = |who: Who| {
+    // tower_governor's clock is calibrated before, for as long as that takes.
+    let of = |who: Competitor| {
         instructions::of_a_function("*in_process::answers*", &[CHILD, who.name()], COUNTED)
     };
-    Who::OF_A_REQUEST.iter().map(|&who| of(who)).collect()
+    Competitor::OF_A_REQUEST
+        .iter()
+        .map(|&who| of(who))
+        .collect()
 }
 
-/// What runs under valgrind, which does not know the system's clock as we read it: ours goes a step
-/// each time.
+/// Runs under valgrind, which does not support how we read the system's clock: ours advances by a
+/// step each time.
 pub(crate) fn run(who: &str, requests: &str) -> ExitCode {
-    let (Some(who), Ok(requests)) = (Who::named(who), requests.parse::<u64>()) else {
+    let (Some(who), Ok(requests)) = (Competitor::named(who), requests.parse::<u64>()) else {
         return ExitCode::from(2);
     };
-    if who.app(Stepping::new(), Asked(requests)) == Ok(true) {
+    if who.app(SteppingClock::new(), RepeatedRequest(requests)) == Ok(true) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
 }
 
-/// The same for requests each of which comes after what a server does for one: reads and writes of
-/// a socket, after which little of the application is left in the nearest cache. In turn; the
-/// medians.
+/// Returns nanoseconds of requests that each come after what a server does for one: reads and
+/// writes of a socket, after which little of the application is left in the nearest cache. In turn;
+/// the medians.
 pub(super) fn nanos_after_a_socket() -> Result<Vec<f64>, String> {
     let (near, far) = connected().map_err(|error| format!("a connection to itself: {error}"))?;
     let mut timed = Vec::new();
-    for who in Who::OF_A_REQUEST {
-        timed.push((who.app(SystemClock, Once)?, Vec::with_capacity(COLD)));
+    for who in Competitor::OF_A_REQUEST {
+        timed.push((
+            who.app(SystemClock, SingleRequest)?,
+            Vec::with_capacity(COLD),
+        ));
     }
     for _ in 0..COLD {
         for (answers, nanos) in &mut timed {
-            // Once before: what the others leave in the cache is nobody's business.
+            // Once before, untimed: what the others leave in the cache does not count.
             let mut answered = answers();
             for (from, to, length) in [(&near, &far, REQUEST), (&far, &near, RESPONSE)] {
                 sent(from, to, length)
@@ -87,10 +93,10 @@ pub(super) fn nanos_after_a_socket() -> Result<Vec<f64>, String> {
     Ok(timed.into_iter().map(|(_, nanos)| median(nanos)).collect())
 }
 
-/// So often.
+/// How many cold requests.
 const COLD: usize = 20_000;
 
-/// About as many bytes.
+/// About the size of a request and a response.
 const REQUEST: usize = 64;
 const RESPONSE: usize = 192;
 
@@ -109,10 +115,10 @@ fn sent(mut from: &TcpStream, mut to: &TcpStream, length: usize) -> std::io::Res
     to.read_exact(&mut bytes[..length])
 }
 
-/// Asks it once.
-struct Once;
+/// Sends one request.
+struct SingleRequest;
 
-impl Put for Once {
+impl AppVisitor for SingleRequest {
     type Into = Box<dyn Fn() -> bool>;
 
     fn put<S: Web>(self, app: S) -> Self::Into {
@@ -120,10 +126,10 @@ impl Put for Once {
     }
 }
 
-/// Makes a contestant of that name of it.
-struct Timed(&'static str);
+/// Turns a service into a contestant of that name.
+struct IntoContestant(&'static str);
 
-impl Put for Timed {
+impl AppVisitor for IntoContestant {
     type Into = Contestant;
 
     fn put<S: Web>(self, app: S) -> Contestant {
@@ -131,10 +137,10 @@ impl Put for Timed {
     }
 }
 
-/// Asks it so often; says whether it answered each time.
-struct Asked(u64);
+/// Sends this many requests; returns whether each was answered.
+struct RepeatedRequest(u64);
 
-impl Put for Asked {
+impl AppVisitor for RepeatedRequest {
     type Into = bool;
 
     fn put<S: Web>(self, app: S) -> bool {
@@ -142,8 +148,8 @@ impl Put for Asked {
     }
 }
 
-/// Whether a request is answered with 200 and a body, at once. As servers do, each has a clone of
-/// the application, and the body is read to its end.
+/// Sends a request; returns whether it is answered with 200 and a body without waiting. As in
+/// servers, each request has a clone of the application, and the body is read to its end.
 #[inline(never)]
 fn answers<S: Web>(app: &S) -> bool {
     let mut request = Request::new(Body::empty());

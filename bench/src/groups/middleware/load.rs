@@ -1,13 +1,13 @@
-//! wrk, on the core that the servers leave free: each server has one of its own, and both are
-//! halted but when it is their turn.
+//! wrk, on the core that the servers leave free: each server has a wrk of its own, and both are
+//! halted except in their turn.
 //!
-//! The machine changes its speed by a third within a second, so turns are short: what it does on
-//! the side then hits all alike.
+//! The machine changes its speed by a third within a second, so turns are short: other load then
+//! affects all alike.
 
 use super::Run;
 use super::server::Server;
-use crate::processor;
-use crate::web::Who;
+use crate::cpu_time;
+use crate::web::Competitor;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,19 +17,19 @@ pub(super) const TURN: Duration = Duration::from_millis(100);
 
 const CORE: &str = "1";
 
-/// Longer than any round: it is told to end.
+/// Longer than any round: wrk is stopped by a signal.
 const LENGTH: &str = "-d600s";
 
-/// Within this wrk says what it counted.
+/// The time in which wrk prints its counts.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether there is a wrk, and a core for it.
+/// Checks that wrk is installed, and that there is a core for it.
 pub(super) fn is_possible() -> Result<(), String> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if cores < 2 {
-        return Err("it takes two cores, one for the server and one for wrk".into());
+        return Err("two cores are needed, one for the server and one for wrk".into());
     }
-    // It says its version, and ends with 1.
+    // It prints its version, and exits with 1.
     let Err(_) = Command::new("wrk").arg("-v").output() else {
         return Ok(());
     };
@@ -39,20 +39,20 @@ pub(super) fn is_possible() -> Result<(), String> {
     )
 }
 
-/// A server, and a wrk that asks it.
+/// A server, and the wrk that loads it.
 pub(super) struct Pair {
     server: Server,
     wrk: Wrk,
-    /// For how long they ran.
+    /// How long they ran.
     ran: Duration,
     before: [Duration; 2],
 }
 
 impl Pair {
-    /// Both are new, and have had their first turn.
-    pub(super) fn start(program: &Path, who: Who) -> Result<Self, String> {
+    /// Starts both, and runs their first turn.
+    pub(super) fn start(program: &Path, who: Competitor) -> Result<Self, String> {
         let server = Server::start(program, who)?;
-        let before = processor::times(server.id())?;
+        let before = cpu_time::times(server.id())?;
         let start = Instant::now();
         let wrk = Wrk::start(&server.url())?;
         let mut pair = Self {
@@ -65,7 +65,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Their next turn.
+    /// Runs their next turn.
     pub(super) fn go_on(&mut self) -> Result<(), String> {
         let start = Instant::now();
         tell(self.server.id(), Signal::GoOn)?;
@@ -81,19 +81,19 @@ impl Pair {
         Ok(())
     }
 
-    /// What their turns come to. The server stays halted, so that nothing is counted that was not
-    /// timed.
+    /// Returns the result of their turns. The server stays halted, so that nothing is counted that
+    /// was not timed.
     pub(super) fn end(self) -> Result<Run, String> {
-        let after = processor::times(self.server.id())?;
-        let [asking, _] = processor::times(self.wrk.0.id())?;
+        let after = cpu_time::times(self.server.id())?;
+        let [asking, _] = cpu_time::times(self.wrk.0.id())?;
         let [spent, waited] =
             [0, 1].map(|at| after[at].saturating_sub(self.before[at]).as_secs_f64());
-        let said = self.wrk.end()?;
-        // It tells of what it should not have met, and only then.
-        if said.contains("Non-2xx") || said.contains("Socket errors") {
-            return Err(format!("not every request was answered:\n{said}"));
+        let text = self.wrk.end()?;
+        // It prints errors only if there were any.
+        if text.contains("Non-2xx") || text.contains("Socket errors") {
+            return Err(format!("not every request was answered:\n{text}"));
         }
-        let requests = said.lines().find_map(|line| {
+        let requests = text.lines().find_map(|line| {
             line.trim()
                 .split_once(" requests in ")?
                 .0
@@ -101,7 +101,7 @@ impl Pair {
                 .ok()
         });
         let Some(requests) = requests.filter(|requests| *requests > 0.0) else {
-            return Err(format!("wrk says:\n{said}"));
+            return Err(format!("unexpected output of wrk:\n{text}"));
         };
         let ran = self.ran.as_secs_f64();
         let micros = |seconds: f64| seconds * 1e6 / requests;
@@ -115,12 +115,12 @@ impl Pair {
     }
 }
 
-/// Ends with its owner.
+/// A wrk process that is killed when it is dropped.
 struct Wrk(Child);
 
 impl Wrk {
     fn start(url: &str) -> Result<Self, String> {
-        // Requests that are on their way when it is halted take as long as the turns of the others.
+        // Requests in flight when it is halted take as long as the turns of the others.
         let connections = format!("-c{CONNECTIONS}");
         let mut command = Command::new("taskset");
         command
@@ -142,13 +142,13 @@ impl Wrk {
             .map_err(|error| format!("taskset: {error}"))
     }
 
-    /// What it counted.
+    /// Stops it and returns what it printed.
     fn end(mut self) -> Result<String, String> {
         let id = self.0.id();
         tell(id, Signal::GoOn)?;
         let until = Instant::now() + PATIENCE;
-        // Over and over: one that comes before it runs again may reach another thread than the one
-        // that sleeps.
+        // Repeatedly: a signal that arrives before it runs again may reach another thread than the
+        // one that sleeps.
         while self
             .0
             .try_wait()
@@ -156,31 +156,31 @@ impl Wrk {
             .is_none()
         {
             if Instant::now() > until {
-                return Err("wrk does not end".into());
+                return Err("wrk does not exit".into());
             }
             std::thread::sleep(Duration::from_millis(10));
             tell(id, Signal::End)?;
         }
-        let mut said = String::new();
+        let mut text = String::new();
         let out = self
             .0
             .stdout
             .take()
-            .map(|mut stdout| std::io::Read::read_to_string(&mut stdout, &mut said));
+            .map(|mut stdout| std::io::Read::read_to_string(&mut stdout, &mut text));
         out.transpose().map_err(|error| error.to_string())?;
-        Ok(said)
+        Ok(text)
     }
 }
 
 impl Drop for Wrk {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to do.
+        // It may have exited already; then there is nothing to do.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What a process is told.
+/// A signal to a process.
 #[derive(Clone, Copy)]
 enum Signal {
     Halt,

@@ -1,5 +1,5 @@
-//! A web service with a limit in front of it, beside the same without: requests a second, and
-//! processor time of each.
+//! A web service with a limit in front of it, beside the same service without: requests per second,
+//! and processor time per request.
 
 mod in_process;
 mod load;
@@ -11,40 +11,41 @@ use super::Group;
 use crate::harness::median;
 use crate::instructions;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
-use crate::web::Who;
+use crate::web::Competitor;
 use load::Pair;
 use serde_json::{Value, json};
 use server::ProgramCopy;
 
 pub(super) const GROUP: Group = Group {
     name: "middleware",
-    about: "an axum hello world behind a limit that nobody meets; in brackets: / bare",
+    about: "an axum hello world behind a limit that is never reached; in brackets: / bare",
     run,
 };
 
-/// Every contestant is started so often, three times in each place, and has so many turns each
-/// time.
-const ROUNDS: usize = 3 * Who::ALL.len();
+/// How often every contestant is started (three times in each position), and how many turns it has
+/// each time.
+const ROUNDS: usize = 3 * Competitor::ALL.len();
 const TURNS: usize = 6;
 
-/// One for each contestant.
-type Each<T> = [T; Who::ALL.len()];
+/// One value for each contestant.
+type PerCompetitor<T> = [T; Competitor::ALL.len()];
 
-/// What one run says.
+/// The result of one run.
 #[derive(Clone, Copy)]
 struct Run {
-    /// Requests a second.
+    /// Requests per second.
     rate: f64,
-    /// Microseconds of processor time that the server spent on one.
+    /// Microseconds of processor time of the server per request.
     micros: f64,
-    /// And wrk, on a core of its own, which is as full.
+    /// The same of wrk, on a core of its own, which is as busy.
     asking: f64,
-    /// For which part of the run it waited for its core, because somebody else had it.
+    /// For which part of the run the server waited for its core, because another process had it.
     waited: f64,
 }
 
-/// More than that, and requests a second say more about the machine than about the server.
-const UNDISTURBED: f64 = 0.02;
+/// If a server waits for its core for more than this part, requests per second depend more on the
+/// machine than on the server.
+const MIN_CORE_SHARE: f64 = 0.02;
 
 fn run(group: &'static str) -> Findings {
     let mut found = Findings::default();
@@ -68,16 +69,16 @@ fn run(group: &'static str) -> Findings {
             let disturbed = runs
                 .iter()
                 .flatten()
-                .filter(|run| run.waited > UNDISTURBED)
+                .filter(|run| run.waited > MIN_CORE_SHARE)
                 .count();
             if disturbed > 0 {
-                let all = ROUNDS * Who::ALL.len();
+                let all = ROUNDS * Competitor::ALL.len();
                 println!(
-                    "in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n"
+                    "not a quiet machine: in {disturbed} of {all} runs other processes used the server's core\n"
                 );
             }
             found.rows.extend(
-                Who::ALL
+                Competitor::ALL
                     .into_iter()
                     .flat_map(|who| rows(group, who, &runs, &medians)),
             );
@@ -91,7 +92,8 @@ fn run(group: &'static str) -> Findings {
     found
 }
 
-/// Nanoseconds and, where there is a valgrind, instructions; and the nanoseconds by themselves.
+/// Returns rows of nanoseconds and, if valgrind is installed, instructions; and the nanoseconds
+/// themselves.
 fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> {
     let nanos = in_process::nanos()?;
     let cold = in_process::nanos_after_a_socket()?;
@@ -100,16 +102,16 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
     } else {
         None
     };
-    let figures = |of: &[f64], who: Who| {
-        let (own, bare) = (of[who as usize], of[Who::Bare as usize]);
-        let beyond = if who == Who::Bare {
+    let figures = |of: &[f64], who: Competitor| {
+        let (own, bare) = (of[who as usize], of[Competitor::Bare as usize]);
+        let beyond = if who == Competitor::Bare {
             String::new()
         } else {
             format!("{:.0}", own - bare)
         };
         [format!("{own:.0}"), beyond]
     };
-    let lines = Who::OF_A_REQUEST.iter().map(|&who| {
+    let lines = Competitor::OF_A_REQUEST.iter().map(|&who| {
         let counted = counted
             .as_ref()
             .map_or_else(|| ["–".into(), String::new()], |of| figures(of, who));
@@ -131,8 +133,8 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
     ];
     println!("{}\n", table(&header, lines));
     let rows = |of: Vec<f64>, what: &str, unit, statistic| {
-        let bare = of[Who::Bare as usize];
-        let row = |&who: &Who| {
+        let bare = of[Competitor::Bare as usize];
+        let row = |&who: &Competitor| {
             let params = json!({ "threads": 1, "statistic": statistic });
             row(
                 group,
@@ -143,7 +145,7 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
                 params,
             )
         };
-        Who::OF_A_REQUEST.iter().map(row).collect::<Vec<_>>()
+        Competitor::OF_A_REQUEST.iter().map(row).collect::<Vec<_>>()
     };
     let warm = "a request, no socket";
     let counted = counted.map(|of| rows(of, warm, "instructions", "counted"));
@@ -152,16 +154,21 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
     Ok((timed.chain(counted.into_iter().flatten()).collect(), nanos))
 }
 
-/// The median of the ratios of the rounds: what changes from minute to minute is in both figures of
-/// a round.
-fn ratio(runs: &Each<Vec<Run>>, of: Who, to: Who, figure: fn(&Run) -> f64) -> f64 {
+/// Returns the median of the ratios of the rounds: what changes from minute to minute affects both
+/// values of a round.
+fn ratio(
+    runs: &PerCompetitor<Vec<Run>>,
+    of: Competitor,
+    to: Competitor,
+    figure: fn(&Run) -> f64,
+) -> f64 {
     median(ratios(runs, of, to, figure))
 }
 
 fn ratios(
-    runs: &Each<Vec<Run>>,
-    of: Who,
-    to: Who,
+    runs: &PerCompetitor<Vec<Run>>,
+    of: Competitor,
+    to: Competitor,
     figure: fn(&Run) -> f64,
 ) -> impl Iterator<Item = f64> + Clone {
     runs[of as usize]
@@ -170,19 +177,19 @@ fn ratios(
         .map(move |(of, to)| figure(of) / figure(to))
 }
 
-/// The standard error of that median, by how far the ratios of the rounds are apart.
+/// Returns the standard error of that median, from the spread of the ratios of the rounds.
 fn uncertainty(ratios: impl Iterator<Item = f64> + Clone) -> f64 {
-    // Of values that are spread normally: their standard deviation in terms of how far half of them
-    // are from the median, and the standard error of a median in terms of that of a mean.
+    // For a normal distribution: the standard deviation from the distance within which half of the
+    // values are from the median, and the standard error of a median from that of a mean.
     const DEVIATION: f64 = 1.4826;
     const OF_A_MEDIAN: f64 = 1.2533;
     let (rounds, middle) = (ratios.clone().count() as f64, median(ratios.clone()));
     OF_A_MEDIAN * DEVIATION * median(ratios.map(|ratio| (ratio - middle).abs())) / rounds.sqrt()
 }
 
-fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
-    let bare = medians[Who::Bare as usize];
-    let lines = Who::ALL.map(|who| {
+fn print(runs: &PerCompetitor<Vec<Run>>, medians: &PerCompetitor<Run>) {
+    let bare = medians[Competitor::Bare as usize];
+    let lines = Competitor::ALL.map(|who| {
         let Run {
             rate,
             micros,
@@ -190,7 +197,7 @@ fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
             ..
         } = medians[who as usize];
         let name = who.name().to_owned();
-        if who == Who::Bare {
+        if who == Competitor::Bare {
             return vec![
                 name,
                 format!("{rate:.0}"),
@@ -201,18 +208,18 @@ fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
         }
         vec![
             name,
-            format!("{rate:.0} ({})", of_rates(runs, who, Who::Bare)),
+            format!("{rate:.0} ({})", of_rates(runs, who, Competitor::Bare)),
             format!(
                 "{micros:.2} ({:.3})",
-                ratio(runs, who, Who::Bare, |run| run.micros)
+                ratio(runs, who, Competitor::Bare, |run| run.micros)
             ),
             format!(
                 "{:.0}",
-                (ratio(runs, who, Who::Bare, |run| run.micros) - 1.0) * bare.micros * 1e3
+                (ratio(runs, who, Competitor::Bare, |run| run.micros) - 1.0) * bare.micros * 1e3
             ),
             format!(
                 "{asking:.2} ({:.3})",
-                ratio(runs, who, Who::Bare, |run| run.asking)
+                ratio(runs, who, Competitor::Bare, |run| run.asking)
             ),
         ]
     });
@@ -224,18 +231,23 @@ fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
         "µs of wrk's",
     ];
     println!("{}", table(&header, lines.into_iter()));
-    let by_layer = of_rates(runs, Who::PerIp, Who::Governor);
-    let around = of_rates(runs, Who::Around, Who::GovernorAround);
+    let by_layer = of_rates(runs, Competitor::PerIp, Competitor::Governor);
+    let around = of_rates(runs, Competitor::Around, Competitor::GovernorAround);
     println!("requests/s, ratekeeper / tower_governor: {by_layer}; around the router: {around}\n");
 }
 
-/// With its standard error.
-fn of_rates(runs: &Each<Vec<Run>>, of: Who, to: Who) -> String {
+/// Formats a ratio with its standard error.
+fn of_rates(runs: &PerCompetitor<Vec<Run>>, of: Competitor, to: Competitor) -> String {
     let rates = ratios(runs, of, to, |run| run.rate);
     format!("{:.3} ± {:.3}", median(rates.clone()), uncertainty(rates))
 }
 
-fn rows(group: &'static str, who: Who, runs: &Each<Vec<Run>>, medians: &Each<Run>) -> [Row; 3] {
+fn rows(
+    group: &'static str,
+    who: Competitor,
+    runs: &PerCompetitor<Vec<Run>>,
+    medians: &PerCompetitor<Run>,
+) -> [Row; 3] {
     let own = medians[who as usize];
     let params = |figure: fn(&Run) -> f64| {
         let all: Vec<f64> = runs[who as usize].iter().map(figure).collect();
@@ -247,9 +259,9 @@ fn rows(group: &'static str, who: Who, runs: &Each<Vec<Run>>, medians: &Each<Run
         params(|run| run.micros),
         params(|run| run.asking),
     );
-    let by_rate = ratio(runs, who, Who::Bare, |run| run.rate);
-    let by_micros = ratio(runs, who, Who::Bare, |run| run.micros);
-    let by_asking = ratio(runs, who, Who::Bare, |run| run.asking);
+    let by_rate = ratio(runs, who, Competitor::Bare, |run| run.rate);
+    let by_micros = ratio(runs, who, Competitor::Bare, |run| run.micros);
+    let by_asking = ratio(runs, who, Competitor::Bare, |run| run.asking);
     [
         row(
             group,
@@ -278,17 +290,17 @@ fn rows(group: &'static str, who: Who, runs: &Each<Vec<Run>>, medians: &Each<Run
     ]
 }
 
-/// One figure, and its ratio to that of the bare one.
+/// One value, and its ratio to that of the bare service.
 fn row(
     group: &'static str,
     row: &str,
-    who: Who,
+    who: Competitor,
     (own, ratio): (f64, f64),
     unit: &'static str,
     params: Value,
 ) -> Row {
-    let ratio_to = (who != Who::Bare).then(|| Ratio {
-        who: Who::Bare.name().into(),
+    let ratio_to = (who != Competitor::Bare).then(|| Ratio {
+        who: Competitor::Bare.name().into(),
         ratio,
     });
     Row {
@@ -302,19 +314,19 @@ fn row(
     }
 }
 
-/// The runs of each contestant. Its process is new in every round, for some have luck with their
-/// memory and some do not, and so is the file of its program, which lies in memory as well. In a
-/// round they take turns, A B C A B C …; another is the first in each round: the machine may still
-/// clear up after the one before.
-fn over_sockets() -> Result<Each<Vec<Run>>, String> {
+/// Returns the runs of each contestant. Its process is new in every round, because its speed
+/// depends on where its memory happens to be, and so is the file of its program, which is in memory
+/// as well. In a round they take turns, A B C A B C …; another one is the first in each round: the
+/// machine may still be cleaning up after the one before.
+fn over_sockets() -> Result<PerCompetitor<Vec<Run>>, String> {
     load::is_possible()?;
     let program = server::program()?;
-    let mut runs = Who::ALL.map(|_| Vec::with_capacity(ROUNDS));
+    let mut runs = Competitor::ALL.map(|_| Vec::with_capacity(ROUNDS));
     for round in 0..ROUNDS {
         let program = ProgramCopy::of(&program)?;
-        let mut order = Who::ALL;
-        order.rotate_left(round % Who::ALL.len());
-        let mut pairs = Vec::with_capacity(Who::ALL.len());
+        let mut order = Competitor::ALL;
+        order.rotate_left(round % Competitor::ALL.len());
+        let mut pairs = Vec::with_capacity(Competitor::ALL.len());
         for who in order {
             pairs.push((who, Pair::start(program.path(), who)?));
         }
@@ -330,41 +342,46 @@ fn over_sockets() -> Result<Each<Vec<Run>>, String> {
     Ok(runs)
 }
 
-fn goals(runs: Option<&Each<Vec<Run>>>, nanos: Option<&[f64]>) -> Vec<Goal> {
-    let (adaptive, plain) = (Who::Adaptive as usize, Who::Concurrency as usize);
-    let by = |of: Who, to: Who, figure: fn(&Run) -> f64| runs.map(|all| ratio(all, of, to, figure));
-    let ratio = |of: Who, to: Who| by(of, to, |run| run.rate);
+fn goals(runs: Option<&PerCompetitor<Vec<Run>>>, nanos: Option<&[f64]>) -> Vec<Goal> {
+    let (adaptive, plain) = (
+        Competitor::Adaptive as usize,
+        Competitor::Concurrency as usize,
+    );
+    let by = |of: Competitor, to: Competitor, figure: fn(&Run) -> f64| {
+        runs.map(|all| ratio(all, of, to, figure))
+    };
+    let ratio = |of: Competitor, to: Competitor| by(of, to, |run| run.rate);
     let goal = |text: &str, bound, measured| Goal {
         text: text.into(),
         bound,
         measured,
-        because: "it could not be run",
+        because: "it could not run",
     };
     vec![
         goal(
             "requests/s of axum with our layer / bare",
             Bound::AtLeast(0.95),
-            ratio(Who::PerIp, Who::Bare),
+            ratio(Competitor::PerIp, Competitor::Bare),
         ),
         goal(
             "requests/s of axum with ours of 10 policies / bare",
             Bound::AtLeast(0.95),
-            ratio(Who::Policies, Who::Bare),
+            ratio(Competitor::Policies, Competitor::Bare),
         ),
         goal(
             "requests/s of axum with our layer / with tower_governor",
             Bound::AtLeast(1.0),
-            ratio(Who::PerIp, Who::Governor),
+            ratio(Competitor::PerIp, Competitor::Governor),
         ),
         goal(
             "requests/s of axum with our layer around it / bare",
             Bound::AtLeast(0.95),
-            ratio(Who::Around, Who::Bare),
+            ratio(Competitor::Around, Competitor::Bare),
         ),
         goal(
             "requests/s of axum with our layer around it / with tower_governor around it",
             Bound::AtLeast(1.0),
-            ratio(Who::Around, Who::GovernorAround),
+            ratio(Competitor::Around, Competitor::GovernorAround),
         ),
         goal(
             "time of a request, no socket, adaptive in flight / in flight",
@@ -374,7 +391,9 @@ fn goals(runs: Option<&Each<Vec<Run>>>, nanos: Option<&[f64]>) -> Vec<Goal> {
         goal(
             "processor time of a request over sockets, adaptive in flight / in flight",
             Bound::AtMost(1.1),
-            by(Who::Adaptive, Who::Concurrency, |run| run.micros),
+            by(Competitor::Adaptive, Competitor::Concurrency, |run| {
+                run.micros
+            }),
         ),
     ]
 }

@@ -1,7 +1,7 @@
-//! The web service: a process of its own on a core of its own.
+//! The web service: a child process on a core of its own.
 
-use crate::built;
-use crate::web::Who;
+use crate::programs;
+use crate::web::Competitor;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,14 +9,15 @@ use std::process::{Child, Command, Stdio};
 /// The core of the servers, one of which is busy at a time.
 const CORE: &str = "0";
 
-/// Its program.
+/// The program of the web service.
 const PROGRAM: &str = "web-service";
 
 pub(super) fn program() -> Result<PathBuf, String> {
-    built::program("ratekeeper-bench", PROGRAM)
+    programs::program("ratekeeper-bench", PROGRAM)
 }
 
-/// The program elsewhere in memory. Ends with its owner; what runs by then goes on.
+/// A copy of the program, at another place in memory. Removed when it is dropped; processes that
+/// run it continue.
 pub(super) struct ProgramCopy(PathBuf);
 
 impl ProgramCopy {
@@ -33,19 +34,19 @@ impl ProgramCopy {
 
 impl Drop for ProgramCopy {
     fn drop(&mut self) {
-        // If it cannot be removed, the next one takes its place.
+        // If it cannot be removed, the next copy overwrites it.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// A server at work.
+/// A running server.
 pub(super) struct Server {
     process: Child,
     port: u16,
 }
 
 impl Server {
-    pub(super) fn start(program: &Path, who: Who) -> Result<Self, String> {
+    pub(super) fn start(program: &Path, who: Competitor) -> Result<Self, String> {
         let mut command = Command::new("taskset");
         command
             .args(["-c", CORE])
@@ -56,15 +57,15 @@ impl Server {
         let mut process = command
             .spawn()
             .map_err(|error| format!("taskset: {error}"))?;
-        let mut said = String::new();
+        let mut text = String::new();
         if let Some(stdout) = process.stdout.take() {
             BufReader::new(stdout)
-                .read_line(&mut said)
+                .read_line(&mut text)
                 .map_err(|error| error.to_string())?;
         }
         let server = Self {
             process,
-            port: said.trim().parse().unwrap_or(0),
+            port: text.trim().parse().unwrap_or(0),
         };
         if server.port == 0 {
             Err(format!("{} did not start", who.name()))
@@ -84,7 +85,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to do.
+        // It may have exited already; then there is nothing to do.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,9 +1,11 @@
-//! What is measured, and who takes part in it.
+//! The columns of the tables: what is measured, and by which contestants.
 
 use super::{BARE_WORD, COARSE, FAST, LEAKY, OWN_MONOTONIC, OWN_QUANTA, SYSTEM, on, ours};
 use crate::harness::Contestant;
-use crate::peers::clocks::Ours;
-use crate::peers::{self, OPEN, SHUT, bare_word, leaky_bucket, mutex_bucket, ratelimit};
+use crate::peers::clocks::ClockAdapter;
+use crate::peers::{
+    self, ALWAYS_ALLOWED, ALWAYS_DENIED, bare_word, leaky_bucket, mutex_bucket, ratelimit,
+};
 use governor::clock::{MonotonicClock, QuantaClock};
 use ratekeeper::{Clock, clock::CoarseClock, clock::FastClock, clock::SystemClock};
 
@@ -32,7 +34,7 @@ impl Column {
         Denied2,
     ];
 
-    /// Over the column, and in the JSON.
+    /// Its name above the column, and in the JSON.
     pub(super) fn name(self) -> &'static str {
         match self {
             Allowed => "check allowed, 1 thread",
@@ -45,7 +47,7 @@ impl Column {
         }
     }
 
-    /// The same in a line or two of a narrow column.
+    /// The same name in a line or two of a narrow column.
     pub(super) fn short(self) -> &'static str {
         match self {
             Allowed => "check\nallowed",
@@ -66,13 +68,12 @@ impl Column {
         }
     }
 
-    /// Whether the threads of a limiter that takes no lock get in each other's way: a denial writes
-    /// nothing.
+    /// Whether the threads of a lock-free limiter contend: a denial writes nothing.
     pub(super) fn contends(self) -> bool {
         self == Allowed2
     }
 
-    /// The figure of the Go program; of two threads there is one named `…_share` as well.
+    /// The name of the Go program's value; for two threads there is one named `…_share` as well.
     pub(super) fn go(self) -> Option<&'static str> {
         match self {
             Allowed => Some("allow"),
@@ -87,9 +88,9 @@ impl Column {
 
     pub(super) fn limit(self) -> &'static str {
         if matches!(self, Denied | Denied2) {
-            SHUT
+            ALWAYS_DENIED
         } else {
-            OPEN
+            ALWAYS_ALLOWED
         }
     }
 
@@ -101,11 +102,11 @@ impl Column {
         all
     }
 
-    /// Those that can read any of our clocks.
+    /// The contestants that can read any of our clocks.
     fn on_ours<C: Clock>(self, clock: C, name: &str) -> Vec<Contestant> {
         let (us, governor) = (ours(name), on("governor", name));
         let (ratelimit, mutex) = (on("ratelimit", name), on("Mutex bucket", name));
-        let theirs = Ours::new(clock.clone());
+        let theirs = ClockAdapter::new(clock.clone());
         match self {
             Allowed | Allowed2 => vec![
                 Contestant::new(us, peers::ours::allowed(clock.clone())),
@@ -135,7 +136,7 @@ impl Column {
         }
     }
 
-    /// The peers on the clocks they bring.
+    /// The peers on their own clocks.
     fn on_their_own(self) -> Vec<Contestant> {
         use peers::governor::{allowed, denied, wait_async};
 

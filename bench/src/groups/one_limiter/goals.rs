@@ -1,21 +1,21 @@
-//! The two performance goals for one limiter.
+//! The performance goals of one limiter.
 
 use super::column::Column;
-use super::measured::Measured;
+use super::timings::Timings;
 use super::{FAST, GO, OWN_QUANTA, SYSTEM, on, ours};
 use crate::report::{Bound, Goal};
 
-/// Against governor on the same clock: one thread, and two that do not contend because a denial
-/// writes nothing.
+/// The bound against governor on the same clock: one thread, and two that do not contend because a
+/// denial writes nothing.
 const ALONE: Bound = Bound::AtMost(1.05);
-/// Against governor on the same clock, when two threads write.
+/// The bound against governor on the same clock, when two threads write.
 const CONTENDED: Bound = Bound::AtMost(0.7);
 const FAIR: Bound = Bound::AtLeast(0.35);
 /// How many times faster than Go.
 const GO_ON_SYSTEM: Bound = Bound::AtLeast(3.0);
 const GO_ON_FAST: Bound = Bound::AtLeast(8.0);
 
-pub(super) fn of(measured: &Measured) -> Vec<Goal> {
+pub(super) fn of(measured: &Timings) -> Vec<Goal> {
     let mut goals = Vec::new();
     let mut add = |text: String, bound, measured| {
         goals.push(Goal {
@@ -23,7 +23,7 @@ pub(super) fn of(measured: &Measured) -> Vec<Goal> {
             bound,
             measured,
             because: "not measured",
-        })
+        });
     };
     let compared = [
         (SYSTEM, on("governor", SYSTEM)),

@@ -1,18 +1,18 @@
-//! One limiter for one subject: every verb, on one thread and on two, on the same clock for all.
+//! One limiter: every verb, on one thread and on two, on the same clock for all.
 
 mod column;
 mod goals;
-mod measured;
+mod timings;
 
 use super::Group;
 use crate::go;
 use crate::harness::{self, Contestant};
 use crate::report::{Findings, Row, object, table};
 use column::Column;
-use measured::Measured;
 use ratekeeper::{Clock, clock::CoarseClock, clock::FastClock, clock::SystemClock};
 use serde_json::json;
 use std::hint::black_box;
+use timings::Timings;
 
 pub(super) const GROUP: Group = Group {
     name: "one-limiter",
@@ -29,14 +29,14 @@ const OWN_QUANTA: &str = "governor on its own QuantaClock";
 const LEAKY: &str = "leaky-bucket on tokio's clock";
 const GO: &str = "Go x/time/rate on Go's clock";
 
-/// Not a peer: the clock and one addition to a shared word, which is what the hardware asks of
-/// anyone.
+/// Not a peer but the floor: the clock and one addition to a shared word, the least any limiter
+/// needs.
 const BARE_WORD: &str = "(a bare fetch_add)";
 
-/// With fewer rounds than this a lower quartile is the luck of one or two.
+/// With fewer rounds than this the lower quartile depends on one or two of them.
 const ENOUGH_ROUNDS: u64 = 20;
 
-/// A name on one of our clocks.
+/// A contestant's name on one of our clocks.
 fn on(who: &str, clock: &str) -> String {
     format!("{who} on {clock}")
 }
@@ -45,8 +45,8 @@ fn ours(clock: &str) -> String {
     on("ratekeeper", clock)
 }
 
-/// A table a clock: its title, the clock, and who else reads the same source of time in its own
-/// way.
+/// A table per clock: its title, the clock, and which peers read the same source of time in their
+/// own way.
 const TABLES: [(&str, &str, &[&str]); 3] = [
     (
         "the operating system's monotonic clock",
@@ -69,8 +69,8 @@ fn run(group: &'static str) -> Findings {
     clock_alone(group, &mut found);
 
     let program = go::Program::build();
-    let mut measured = Measured::new(group);
-    // Once before and once after the others, since they cannot take turns with them.
+    let mut measured = Timings::new(group);
+    // Once before and once after the others, since it cannot take turns with them.
     let before = program
         .as_ref()
         .map_err(Clone::clone)
@@ -93,7 +93,7 @@ fn run(group: &'static str) -> Findings {
         .filter(|rounds| *rounds < ENOUGH_ROUNDS)
     {
         println!(
-            "The machine was busy: some figures of two threads rest on {rounds} undisturbed rounds. Run it again.\n"
+            "The machine was busy: some values of two threads are from only {rounds} undisturbed rounds. Run it again.\n"
         );
     }
     found.goals = goals::of(&measured);

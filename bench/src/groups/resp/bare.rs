@@ -1,5 +1,5 @@
-//! A responder that reads commands and answers each with the same five integers: what the network
-//! and the protocol cost.
+//! The bare responder: reads commands and answers each with the same five integers, which is the
+//! cost of the network and the protocol.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ pub(crate) const CHILD: &str = "--bare-responder";
 
 const ANSWER: &[u8] = b"*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n";
 
-/// Says its port, and serves until its input ends: a runtime and a listener a core, as the service
-/// has them.
+/// Prints its port, and serves until its input ends: a runtime and a listener per core, as the
+/// server has them.
 pub(crate) fn run() -> ExitCode {
-    // A parent that is gone closes it.
+    // The parent's exit closes it.
     thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
@@ -57,7 +57,7 @@ fn serve() -> io::Result<()> {
 async fn accept(listener: TcpListener) {
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
-        // Who leaves is gone.
+        // A closed connection needs no more handling.
         tokio::spawn(async move { drop(connection(stream).await) });
     }
 }
@@ -84,7 +84,7 @@ async fn connection(stream: TcpStream) -> io::Result<()> {
             match stream.try_write(&out[sent..]) {
                 Ok(more) => sent += more,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    stream.writable().await?
+                    stream.writable().await?;
                 }
                 Err(error) => return Err(error),
             }
@@ -93,7 +93,7 @@ async fn connection(stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// How many bytes the first command has; none if it is not whole.
+/// Returns how many bytes the first command has; `None` if it is incomplete.
 fn command(input: &[u8]) -> Option<usize> {
     let (mut left, mut at) = number(input, 0)?;
     while left > 0 {
@@ -104,7 +104,7 @@ fn command(input: &[u8]) -> Option<usize> {
     (at <= input.len()).then_some(at)
 }
 
-/// The number of a line such as `$5`, and where the next begins.
+/// Returns the number in a line such as `$5`, and where the next line begins.
 fn number(input: &[u8], at: usize) -> Option<(usize, usize)> {
     let mut number = 0;
     for (offset, byte) in input.get(at + 1..)?.iter().enumerate() {

@@ -20,7 +20,7 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// The pipeline, how many requests a run has, and what of the bare responder's rate is wanted.
+/// The pipeline, how many requests a run has, and the wanted part of the bare responder's rate.
 const PIPELINES: [(u32, u32, f64); 3] = [
     (1, 100_000, 0.9),
     (16, 1_000_000, 0.9),
@@ -97,13 +97,14 @@ fn goals(rates: Option<&[[f64; 3]]>) -> Vec<Goal> {
     PIPELINES.iter().zip(ratios).map(goal).collect()
 }
 
-/// Requests a second of each at each pipeline: the median of rounds in which they take turns.
+/// Returns the requests per second of each at each pipeline: the median of rounds in which they
+/// take turns.
 fn measure(servers: &Servers) -> Result<Vec<[f64; 3]>, String> {
     PIPELINES
         .iter()
         .map(|(pipeline, requests, _)| {
             let mut rates = [const { Vec::new() }; 3];
-            // The first is to warm up.
+            // The first round is to warm up.
             for round in 0..=ROUNDS {
                 for (at, rates) in rates.iter_mut().enumerate() {
                     let (port, command) = match at {
@@ -134,15 +135,15 @@ fn load(port: u16, pipeline: u32, requests: u32, command: &[&str]) -> Result<f64
         .map_err(|error| {
             format!("redis-benchmark (on Debian: apt-get install redis-tools): {error}")
         })?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     // A line of names, then "command","rate",…
-    let rate = said
+    let rate = text
         .lines()
         .nth(1)
         .and_then(|line| line.split("\",\"").nth(1)?.trim_matches('"').parse().ok());
     rate.ok_or_else(|| {
         format!(
-            "redis-benchmark says:\n{said}{}",
+            "redis-benchmark says:\n{text}{}",
             String::from_utf8_lossy(&output.stderr)
         )
     })

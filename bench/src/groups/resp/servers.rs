@@ -1,7 +1,7 @@
-//! The three servers, each a process of its own that ends with this one.
+//! The three servers, each a child process that ends with this one.
 
 use super::CHILD;
-use crate::built;
+use crate::programs;
 use ratekeeper_testkit::RedisServer;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -11,15 +11,15 @@ pub(super) struct Servers {
     pub(super) ours: u16,
     pub(super) bare: u16,
     pub(super) redis: RedisServer,
-    _processes: [Ended; 2],
+    _processes: [KillOnDrop; 2],
 }
 
-/// Ends a process with it.
-struct Ended(Child);
+/// Kills a child process when it is dropped.
+struct KillOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to do.
+        // It may have exited already; then there is nothing to do.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -34,10 +34,10 @@ impl Servers {
             .is_err()
         {
             return Err(
-                "there is no redis-server (on Debian: apt-get install redis-server)".into(),
+                "redis-server is not installed (on Debian: apt-get install redis-server)".into(),
             );
         }
-        let mut command = Command::new(built::ratekeeper()?);
+        let mut command = Command::new(programs::ratekeeper()?);
         command
             .env("RATEKEEPER_SERVER__HTTP", "off")
             .env("RATEKEEPER_SERVER__ADMIN", "off");
@@ -62,16 +62,16 @@ impl Servers {
     }
 }
 
-/// A process, once it has said its port.
+/// Starts a process and waits until it has printed its port.
 fn started(
     mut command: Command,
     port: impl Fn(&str) -> Option<&str>,
-) -> Result<(Ended, u16), String> {
+) -> Result<(KillOnDrop, u16), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut process = process.map_err(|error| format!("{name}: {error}"))?;
     let stdout = process.stdout.take();
-    let process = Ended(process);
+    let process = KillOnDrop(process);
     for line in stdout
         .into_iter()
         .flat_map(|stdout| BufReader::new(stdout).lines())

@@ -1,10 +1,10 @@
-//! The alternative to a table of our own: a maintained concurrent map from a key's 64-bit hash to
-//! its arrival time.
+//! The alternative to our own table: a maintained concurrent map from a key's 64-bit hash to its
+//! arrival time.
 //!
-//! The keys are hashed once, with std's SipHash; the map takes that as it is. It grows without
-//! bound and forgets nothing.
+//! The keys are hashed once, with std's SipHash; the map uses the hash as it is. It grows without
+//! bound and evicts nothing.
 
-use super::Numbers;
+use super::KeyedLimit;
 use crate::keys::Key;
 use ratekeeper::{Clock, Timestamp};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
@@ -12,40 +12,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) fn dashmap<K: Key, C: Clock>(
-    numbers: Numbers,
+    numbers: KeyedLimit,
     clock: C,
 ) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {
-    let map: Arc<dashmap::DashMap<u64, AtomicU64, Taken>> = Arc::default();
+    let map: Arc<dashmap::DashMap<u64, AtomicU64, BuildIdentityHasher>> = Arc::default();
     let (secret, step) = (RandomState::new(), Step::new(numbers, clock));
     move |key| {
         let hash = secret.hash_one(key);
         match map.get(&hash) {
-            Some(word) => step.admits(&word),
-            None => step.admits(&map.entry(hash).or_default()),
+            Some(word) => step.allows(&word),
+            None => step.allows(&map.entry(hash).or_default()),
         }
     }
 }
 
 pub(crate) fn papaya<K: Key, C: Clock>(
-    numbers: Numbers,
+    numbers: KeyedLimit,
     clock: C,
 ) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {
-    // Resizes that block: the default copies bit by bit as keys are added, and with no more of them
+    // Blocking resizes: the default copies incrementally as keys are added, and with no more keys
     // every call looks into both tables for ever, at five times the cost.
-    let builder = papaya::HashMap::<u64, AtomicU64>::builder().hasher(Taken::default());
+    let builder =
+        papaya::HashMap::<u64, AtomicU64>::builder().hasher(BuildIdentityHasher::default());
     let map = Arc::new(builder.resize_mode(papaya::ResizeMode::Blocking).build());
     let (secret, step) = (RandomState::new(), Step::new(numbers, clock));
     move |key| {
         let hash = secret.hash_one(key);
         let map = map.pin();
         match map.get(&hash) {
-            Some(word) => step.admits(word),
-            None => step.admits(map.get_or_insert_with(hash, AtomicU64::default)),
+            Some(word) => step.allows(word),
+            None => step.allows(map.get_or_insert_with(hash, AtomicU64::default)),
         }
     }
 }
 
-/// GCRA on a word that holds an arrival time; 0 is new.
+/// GCRA on a word that holds a theoretical arrival time; 0 is a new key.
 #[derive(Clone)]
 struct Step<C> {
     interval: u64,
@@ -56,7 +57,7 @@ struct Step<C> {
 }
 
 impl<C: Clock> Step<C> {
-    fn new(numbers: Numbers, clock: C) -> Self {
+    fn new(numbers: KeyedLimit, clock: C) -> Self {
         let interval = numbers.interval.as_nanos() as u64;
         Self {
             interval,
@@ -67,7 +68,7 @@ impl<C: Clock> Step<C> {
     }
 
     #[inline]
-    fn admits(&self, word: &AtomicU64) -> bool {
+    fn allows(&self, word: &AtomicU64) -> bool {
         let now = self.clock.now().as_unix_nanos() - self.start.as_unix_nanos();
         let step = |arrival: u64| {
             let from = arrival.max(now);
@@ -78,13 +79,13 @@ impl<C: Clock> Step<C> {
     }
 }
 
-/// A hash that is taken for what it is.
+/// A hasher that returns the key, which is a hash already.
 #[derive(Default)]
-struct Taking(u64);
+struct IdentityHasher(u64);
 
-type Taken = BuildHasherDefault<Taking>;
+type BuildIdentityHasher = BuildHasherDefault<IdentityHasher>;
 
-impl Hasher for Taking {
+impl Hasher for IdentityHasher {
     fn write(&mut self, _: &[u8]) {
         unreachable!("the keys are hashes");
     }

@@ -1,6 +1,6 @@
-//! governor's keyed limiter as it comes: a DashMap with std's hasher.
+//! governor's keyed limiter with its defaults: a DashMap with std's hasher.
 
-use super::Numbers;
+use super::KeyedLimit;
 use crate::keys::Key;
 use governor::clock::Clock;
 use governor::middleware::NoOpMiddleware;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 type Keyed<K, C> = RateLimiter<K, DashMapStateStore<K>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
-pub(crate) fn admits<K: Key, C: Clock + Send + Sync + 'static>(
-    numbers: Numbers,
+pub(crate) fn allows<K: Key, C: Clock + Send + Sync + 'static>(
+    numbers: KeyedLimit,
     clock: C,
 ) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {
     let quota = Quota::with_period(numbers.interval).expect("not zero");

@@ -85,7 +85,7 @@ pub(super) fn reason_of(query: &Query, answer: &ratekeeper::Verdict) -> Reason {
         query
             .items
             .iter()
-            .zip(answer.statuses())
+            .zip(answer.results())
             .filter(|(_, status)| status.decision().is_denied())
     };
     let banned = denying().any(|(item, _)| item.role == Role::Ban);

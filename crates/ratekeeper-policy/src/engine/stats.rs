@@ -177,7 +177,7 @@ impl<S: Store> Engine<S> {
                 .decide_at(&[Ask::new(&slot.handle, b"").cost(0).mode(Mode::Peek)], now)
                 .await;
             for status in verdict
-                .statuses()
+                .results()
                 .filter(|status| !status.decision().is_unlimited())
             {
                 let (limit, remaining) =

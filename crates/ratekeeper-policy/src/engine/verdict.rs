@@ -331,7 +331,7 @@ impl PolicyVerdict {
 
     pub(super) fn statuses(&self) -> impl Iterator<Item = (&QueryItem, &AskResult)> {
         // If the store was not asked, there are no statuses.
-        let statuses = self.state.inner.statuses();
+        let statuses = self.state.inner.results();
         self.state.query.items.iter().zip(statuses)
     }
 

@@ -1,9 +1,8 @@
-//! Redis Cluster: which primary has which keys, a request in as many calls as it has slots, and
-//! what goes elsewhere.
+//! Redis Cluster: which primary has which slots, requests across several slots, and redirections.
 //!
-//! A script may touch keys of one slot only. A request whose limits lie in several is asked in all
-//! of them at once, and where one denies, what the others charged goes back at once. So it is never
-//! admitted too much; somebody else may be denied by what is on its way back.
+//! A script may only touch keys of one slot. A request whose limits are in several slots is sent to
+//! all of them at once. Where one denies, the charges of the others are refunded at once. So a
+//! limit is never exceeded, but another request may be denied while a refund is on its way.
 
 mod slot_requests;
 mod slots;
@@ -15,7 +14,7 @@ use crate::address::{Address, Dialer};
 use crate::batched_connection::{BatchHandle, BatchedConnection, Job, ReplyReceiver};
 use crate::fallback::ONLY_SERVER;
 use crate::health::Health;
-use crate::reconnecting::{At, ReconnectingConnection, Server};
+use crate::reconnecting::{ReconnectingConnection, Server, ServerLocation};
 use crate::script::Scripts;
 use crate::script::amend::Amendment;
 use crate::script::decide::{Answer, FEW, Questions};
@@ -26,79 +25,81 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-/// So often a call is sent elsewhere before the nodes must be in disagreement.
-const MOST_REDIRECTED: u8 = 8;
-/// How long to wait for keys that are on the way.
-const ON_THE_WAY: Duration = Duration::from_millis(2);
+/// Redirections of one call before the nodes are considered to disagree.
+const MAX_REDIRECTS: u8 = 8;
+/// How long to wait before asking again for keys of a migrating slot.
+const MIGRATION_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What lanes to any primary are made with.
+/// The settings of connections to the primaries.
 pub(crate) struct ConnectionConfig {
     pub(crate) scripts: Arc<Scripts>,
     pub(crate) timeout: Duration,
     pub(crate) connections: usize,
-    pub(crate) most_waiting: usize,
+    pub(crate) max_waiting: usize,
     pub(crate) connect_timeout: Duration,
     pub(crate) time: Option<Arc<AtomicU64>>,
 }
 
+/// The connections to the primaries of a Redis Cluster, and the map of their slots.
 pub(crate) struct Cluster {
-    me: Weak<Self>,
+    weak_self: Weak<Self>,
     seeds: Vec<Address>,
     dial: Dialer,
-    lanes: ConnectionConfig,
+    config: ConnectionConfig,
     health: Arc<Health>,
     prefix: Box<str>,
-    map: RwLock<Arc<Map>>,
-    /// Whether somebody was told that it is not right any more.
+    map: RwLock<Arc<SlotMap>>,
+    /// Whether a node has reported that the map is out of date.
     is_stale: AtomicBool,
-    /// Whom to ask first next time.
-    turn: AtomicUsize,
-    /// Primaries that ever were.
-    numbers: AtomicU64,
-    /// Held by every lane that runs.
+    /// Counter that rotates which node is asked for the slots first.
+    next_node: AtomicUsize,
+    /// The last node number given.
+    last_number: AtomicU64,
+    /// Held by every connection that runs, so that shutdown can wait for them.
     running: tokio::sync::mpsc::Sender<()>,
 }
 
-/// Who has which slots, as far as is known.
-struct Map {
-    /// The primary of each slot, by its place among the nodes.
+/// Which node has which slots, as far as is known.
+struct SlotMap {
+    /// For each slot the index of its primary in `nodes`.
     owners: Vec<u16>,
     nodes: Vec<Arc<Node>>,
 }
 
-const NOBODY: u16 = u16::MAX;
+/// The owner of a slot that no node serves.
+const NO_OWNER: u16 = u16::MAX;
 
 /// The numbers of servers, one for each ask of a request.
 pub(crate) type Servers = SmallVec<[u64; FEW]>;
 
 /// One primary.
 struct Node {
-    /// Another for each that ever was.
+    /// A unique number, never reused.
     number: u64,
     address: Address,
-    doors: Vec<BatchHandle>,
+    handles: Vec<BatchHandle>,
     health: Arc<Health>,
-    /// For what is not a decision.
-    link: ReconnectingConnection,
+    /// The connection for commands that are not decisions.
+    control: ReconnectingConnection,
 }
 
-impl Map {
+impl SlotMap {
     fn node(&self, slot: u16) -> Result<&Arc<Node>, StoreError> {
         let owner = self.owners[usize::from(slot % SLOTS)];
         self.nodes
             .get(usize::from(owner))
             .ok_or_else(|| StoreError::Refused {
                 code: "CLUSTERDOWN".to_owned(),
-                message: format!("nobody has the slot {slot}"),
+                message: format!("no primary serves slot {slot}"),
             })
     }
 }
 
 impl Node {
-    /// Where a slot is asked about, always the same, so that what is said of a key later comes
+    /// The connection of a slot. It is always the same, so that a later command about a key arrives
     /// later.
-    fn door(&self, slot: u16) -> &BatchHandle {
-        &self.doors[usize::from(slot) % self.doors.len()]
+    fn handle(&self, slot: u16) -> &BatchHandle {
+        &self.handles[usize::from(slot) % self.handles.len()]
     }
 }
 
@@ -106,50 +107,50 @@ impl Cluster {
     pub(crate) fn new(
         seeds: Vec<Address>,
         dial: Dialer,
-        lanes: ConnectionConfig,
+        config: ConnectionConfig,
         health: Arc<Health>,
         prefix: &str,
         running: tokio::sync::mpsc::Sender<()>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
-            me: Weak::clone(me),
+            weak_self: Weak::clone(me),
             seeds,
             dial,
-            lanes,
+            config,
             health,
             prefix: prefix.into(),
-            map: RwLock::new(Arc::new(Map {
-                owners: vec![NOBODY; usize::from(SLOTS)],
+            map: RwLock::new(Arc::new(SlotMap {
+                owners: vec![NO_OWNER; usize::from(SLOTS)],
                 nodes: Vec::new(),
             })),
             is_stale: AtomicBool::new(true),
-            turn: AtomicUsize::new(0),
-            numbers: AtomicU64::new(ONLY_SERVER),
+            next_node: AtomicUsize::new(0),
+            last_number: AtomicU64::new(ONLY_SERVER),
             running,
         })
     }
 
-    fn map(&self) -> Arc<Map> {
+    fn map(&self) -> Arc<SlotMap> {
         Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where a slot is asked about, if its primary is not in trouble.
-    fn door(map: &Map, slot: u16) -> Result<&BatchHandle, StoreError> {
+    /// The connection of a slot, unless the breaker of its primary is open.
+    fn healthy_handle(map: &SlotMap, slot: u16) -> Result<&BatchHandle, StoreError> {
         let node = map.node(slot)?;
         if node.health.is_open() {
             Err(StoreError::Broken)
         } else {
-            Ok(node.door(slot))
+            Ok(node.handle(slot))
         }
     }
 
-    /// The primary that each of these slots is decided without: its own if that fails, else another
-    /// of them that does, since a request is decided as a whole.
-    pub(crate) fn missing(&self, slots: impl Iterator<Item = Option<u16>>) -> Servers {
+    /// For each slot the number of the primary whose failure made the request fall back: its own if
+    /// that fails, else another failing one, since a request is decided as a whole.
+    pub(crate) fn failing_servers(&self, slots: impl Iterator<Item = Option<u16>>) -> Servers {
         let map = self.map();
         let nodes: SmallVec<[Option<&Arc<Node>>; FEW]> =
             slots.map(|slot| map.node(slot?).ok()).collect();
-        let fails = |node: &&Arc<Node>| !node.health.is_well();
+        let fails = |node: &&Arc<Node>| !node.health.is_healthy();
         let failing = nodes.iter().flatten().copied().find(fails);
         let number = |own: &Option<&Arc<Node>>| match own.filter(fails).or(failing).or(*own) {
             Some(node) => node.number,
@@ -158,13 +159,13 @@ impl Cluster {
         nodes.iter().map(number).collect()
     }
 
-    /// Whether a primary decides again, or is none any more.
-    pub(crate) fn is_over(&self, server: u64) -> bool {
+    /// Whether a primary decides again, or is no longer a primary.
+    pub(crate) fn has_recovered(&self, server: u64) -> bool {
         self.map()
             .nodes
             .iter()
             .find(|node| node.number == server)
-            .is_none_or(|node| node.health.is_well())
+            .is_none_or(|node| node.health.is_healthy())
     }
 
     pub(crate) async fn decide(
@@ -173,32 +174,42 @@ impl Cluster {
         timeout: Duration,
     ) -> Result<Answer, StoreError> {
         let map = self.map();
-        let parts = slot_requests::of(&questions);
-        if let [part] = &parts[..] {
-            let told = Self::door(&map, part.slot)?.decide(questions, part.slot, timeout)?;
-            return told.await.unwrap_or(Err(StoreError::Broken));
+        let slot_requests = slot_requests::of(&questions);
+        if let [slot_request] = &slot_requests[..] {
+            let reply = Self::healthy_handle(&map, slot_request.slot)?.decide(
+                questions,
+                slot_request.slot,
+                timeout,
+            )?;
+            return reply.await.unwrap_or(Err(StoreError::Broken));
         }
-        // Nothing is charged anywhere if one is known to be in trouble.
-        let doors = parts
+        // Nothing is charged anywhere if one of the primaries is known to fail.
+        let handles = slot_requests
             .iter()
-            .map(|part| Self::door(&map, part.slot))
+            .map(|slot_request| Self::healthy_handle(&map, slot_request.slot))
             .collect::<Result<SmallVec<[_; 4]>, _>>()?;
-        let asked = parts
+        let replies = slot_requests
             .iter()
-            .zip(doors)
-            .map(|(part, door)| door.decide(part.questions(&questions), part.slot, timeout));
-        let asked: SmallVec<[Result<ReplyReceiver<Answer>, StoreError>; 4]> = asked.collect();
+            .zip(handles)
+            .map(|(slot_request, handle)| {
+                handle.decide(
+                    slot_request.questions(&questions),
+                    slot_request.slot,
+                    timeout,
+                )
+            });
+        let replies: SmallVec<[Result<ReplyReceiver<Answer>, StoreError>; 4]> = replies.collect();
         let mut answers: SmallVec<[Result<Answer, StoreError>; 4]> = SmallVec::new();
-        for told in asked {
-            answers.push(match told {
-                Ok(told) => told.await.unwrap_or(Err(StoreError::Broken)),
-                Err(trouble) => Err(trouble),
+        for reply in replies {
+            answers.push(match reply {
+                Ok(reply) => reply.await.unwrap_or(Err(StoreError::Broken)),
+                Err(error) => Err(error),
             });
         }
-        let (answer, back) = slot_requests::together(&questions, &parts, answers);
-        if !back.is_empty() {
-            // Nobody waits for it. What is lost stays charged.
-            drop(self.amend_later(back, timeout.max(GIVEN_BACK)));
+        let (answer, refunds) = slot_requests::merge(&questions, &slot_requests, answers);
+        if !refunds.is_empty() {
+            // Nobody waits for the refund. If it is lost, the charge stays.
+            drop(self.amend_later(refunds, timeout.max(REFUND_TIMEOUT)));
         }
         answer
     }
@@ -210,24 +221,29 @@ impl Cluster {
         timeout: Duration,
     ) -> impl Future<Output = Result<Vec<Option<u64>>, StoreError>> + Send + use<> {
         let map = self.map();
-        let mut came = vec![None; amendments.len()];
-        let mut handed_in = Vec::new();
+        let mut outcomes = vec![None; amendments.len()];
+        let mut queued = Vec::new();
         let mut failed = None;
-        for (slot, places) in by_slot(&amendments) {
-            let own = places.iter().map(|at| amendments[*at].clone()).collect();
-            match Self::door(&map, slot).and_then(|door| door.amend(own, slot, timeout)) {
-                Ok(told) => handed_in.push((places, told)),
-                Err(trouble) => failed = Some(trouble),
+        for (slot, indices) in by_slot(&amendments) {
+            let own = indices.iter().map(|at| amendments[*at].clone()).collect();
+            match Self::healthy_handle(&map, slot)
+                .and_then(|handle| handle.amend(own, slot, timeout))
+            {
+                Ok(reply) => queued.push((indices, reply)),
+                Err(error) => failed = Some(error),
             }
         }
         async move {
-            for (places, told) in handed_in {
-                match told.await.unwrap_or(Err(StoreError::Broken)) {
-                    Ok(own) => places.iter().zip(own).for_each(|(at, one)| came[*at] = one),
-                    Err(trouble) => failed = Some(trouble),
+            for (indices, reply) in queued {
+                match reply.await.unwrap_or(Err(StoreError::Broken)) {
+                    Ok(own) => indices
+                        .iter()
+                        .zip(own)
+                        .for_each(|(at, one)| outcomes[*at] = one),
+                    Err(error) => failed = Some(error),
                 }
             }
-            failed.map_or(Ok(came), Err)
+            failed.map_or(Ok(outcomes), Err)
         }
     }
 
@@ -238,20 +254,20 @@ impl Cluster {
     ) -> Result<(), StoreError> {
         let map = self.map();
         let mut failed = None;
-        for (slot, places) in by_slot(&amendments) {
-            let own = places.iter().map(|at| amendments[*at].clone()).collect();
-            // Who is in trouble is told all the same: it may be well by then.
-            if let Err(trouble) = map
+        for (slot, indices) in by_slot(&amendments) {
+            let own = indices.iter().map(|at| amendments[*at].clone()).collect();
+            // Sent even if the breaker is open: the primary may answer by then.
+            if let Err(error) = map
                 .node(slot)
-                .and_then(|node| node.door(slot).amend(own, slot, timeout))
+                .and_then(|node| node.handle(slot).amend(own, slot, timeout))
             {
-                failed = Some(trouble);
+                failed = Some(error);
             }
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// A node that was not known; its lanes run from now on.
+    /// Creates a node that was not known, and starts its connections.
     fn node(&self, address: &Address) -> Result<Arc<Node>, StoreError> {
         let endpoint = self
             .dial
@@ -261,54 +277,55 @@ impl Cluster {
             scripts,
             timeout,
             connections,
-            most_waiting,
+            max_waiting,
             connect_timeout,
             time,
-        } = &self.lanes;
-        let (connect_timeout, name) = (*connect_timeout, Some(address.to_string()));
+        } = &self.config;
         let server = Arc::new(Server {
-            at: At::One(endpoint),
-            connect_timeout,
-            name,
+            location: ServerLocation::Fixed(endpoint),
+            connect_timeout: *connect_timeout,
+            name: Some(address.to_string()),
         });
-        let health = self.health.part();
-        let lane = |_| {
-            let elsewhere = ClusterRouter {
-                cluster: Weak::clone(&self.me),
+        let health = self.health.for_primary();
+        let open = |_| {
+            let router = ClusterRouter {
+                cluster: Weak::clone(&self.weak_self),
                 host: address.host.clone(),
             };
-            let (scripts, health, time) = (Arc::clone(scripts), Arc::clone(&health), time.clone());
-            let link = ReconnectingConnection::new(Arc::clone(&server));
-            let most = most_waiting.div_ceil(*connections);
-            let (door, lane) = BatchedConnection::new(
-                link,
+            let scripts = Arc::clone(scripts);
+            let health = Arc::clone(&health);
+            let time = time.clone();
+            let reconnecting = ReconnectingConnection::new(Arc::clone(&server));
+            let max_waiting_each = max_waiting.div_ceil(*connections);
+            let (handle, connection) = BatchedConnection::new(
+                reconnecting,
                 scripts,
                 health,
                 *timeout,
-                most,
+                max_waiting_each,
                 time,
-                Some(elsewhere),
+                Some(router),
             );
             let running = self.running.clone();
             tokio::spawn(async move {
-                lane.run().await;
+                connection.run().await;
                 drop(running);
             });
-            door
+            handle
         };
-        let doors = (0..*connections).map(lane).collect();
-        let number = self.numbers.fetch_add(1, Relaxed) + 1;
+        let handles = (0..*connections).map(open).collect();
+        let number = self.last_number.fetch_add(1, Relaxed) + 1;
         Ok(Arc::new(Node {
             number,
             address: address.clone(),
-            doors,
+            handles,
             health,
-            link: ReconnectingConnection::new(server),
+            control: ReconnectingConnection::new(server),
         }))
     }
 
-    /// A node says that another has this slot.
-    fn moved(&self, slot: u16, to: &Address) -> Result<Arc<Node>, StoreError> {
+    /// Handles `MOVED`: another node has this slot now.
+    fn slot_moved(&self, slot: u16, to: &Address) -> Result<Arc<Node>, StoreError> {
         self.is_stale.store(true, Relaxed);
         self.health.wake();
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -327,12 +344,12 @@ impl Cluster {
         let node = Arc::clone(&nodes[at]);
         let mut owners = map.owners.clone();
         owners[usize::from(slot % SLOTS)] = at as u16;
-        *map = Arc::new(Map { owners, nodes });
+        *map = Arc::new(SlotMap { owners, nodes });
         Ok(node)
     }
 
-    /// Another node that is to be asked, whoever has the slot.
-    fn other(&self, address: &Address) -> Result<Arc<Node>, StoreError> {
+    /// The node at an address, whichever slots it has; for `ASK`.
+    fn node_at(&self, address: &Address) -> Result<Arc<Node>, StoreError> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = map.nodes.iter().find(|node| node.address == *address) {
             return Ok(Arc::clone(known));
@@ -340,7 +357,7 @@ impl Cluster {
         let node = self.node(address)?;
         let mut nodes = map.nodes.clone();
         nodes.push(Arc::clone(&node));
-        *map = Arc::new(Map {
+        *map = Arc::new(SlotMap {
             owners: map.owners.clone(),
             nodes,
         });
@@ -348,45 +365,45 @@ impl Cluster {
     }
 }
 
-/// What is given back has so long to arrive.
-const GIVEN_BACK: Duration = Duration::from_secs(1);
+/// How long a refund between slots may take.
+const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Which of them are in which slot.
+/// The indices of the amendments, by slot.
 fn by_slot(amendments: &[Amendment]) -> Vec<(u16, Vec<usize>)> {
     let mut all: Vec<(u16, Vec<usize>)> = Vec::new();
     for (at, amendment) in amendments.iter().enumerate() {
         let slot = slot(&amendment.key);
         match all.iter_mut().find(|(known, _)| *known == slot) {
-            Some((_, places)) => places.push(at),
+            Some((_, indices)) => indices.push(at),
             None => all.push((slot, vec![at])),
         }
     }
     all
 }
 
-/// Where a lane of a Cluster goes with what its node does not have.
+/// Forwards the jobs of a connection whose node does not have their slot.
 pub(crate) struct ClusterRouter {
     cluster: Weak<Cluster>,
-    /// Of the node itself, which may leave it out where it means itself.
+    /// The node's own host, which a redirection to itself may leave out.
     host: String,
 }
 
 impl ClusterRouter {
-    /// Sends a job there. `at_once`: though its keys are on the way, since it will go in another
-    /// form.
-    pub(crate) fn send(&self, mut job: Job, redirect: Redirect<'_>, at_once: bool) {
-        // A store that is gone asks nobody.
+    /// Sends a job to the node that a redirection names. `is_immediate`: do not wait for migrating
+    /// keys, because the job will go in another form.
+    pub(crate) fn send(&self, mut job: Job, redirect: Redirect<'_>, is_immediate: bool) {
+        // The store was dropped.
         let Some(cluster) = self.cluster.upgrade() else {
             return;
         };
-        job.redirected = job.redirected.saturating_add(1);
+        job.redirects = job.redirects.saturating_add(1);
         if job.is_late() {
             return job.fail(&StoreError::TimedOut);
         }
         let slot = job.slot;
         let node = match redirect {
-            Redirect::To { .. } if job.redirected > MOST_REDIRECTED => {
-                let message = "its nodes send us to each other".to_owned();
+            Redirect::To { .. } if job.redirects > MAX_REDIRECTS => {
+                let message = "its nodes redirect to each other".to_owned();
                 Err(StoreError::Refused {
                     code: "CLUSTERDOWN".to_owned(),
                     message,
@@ -400,28 +417,30 @@ impl ClusterRouter {
                 };
                 job.asking = asking;
                 if asking {
-                    cluster.other(&to)
+                    cluster.node_at(&to)
                 } else {
-                    cluster.moved(slot, &to)
+                    cluster.slot_moved(slot, &to)
                 }
             }
-            Redirect::Later => {
+            Redirect::TryAgain => {
                 job.asking = false;
                 cluster.map().node(slot).cloned()
             }
         };
         match node {
-            Ok(node) if redirect == Redirect::Later && !at_once => drop(tokio::spawn(async move {
-                tokio::time::sleep(ON_THE_WAY).await;
-                if job.is_late() {
-                    job.fail(&StoreError::TimedOut);
-                } else {
-                    // If it is gone, so is who waits.
-                    drop(node.door(slot).take_over(job));
-                }
-            })),
-            Ok(node) => drop(node.door(slot).take_over(job)),
-            Err(trouble) => job.fail(&trouble),
+            Ok(node) if redirect == Redirect::TryAgain && !is_immediate => {
+                drop(tokio::spawn(async move {
+                    tokio::time::sleep(MIGRATION_RETRY_INTERVAL).await;
+                    if job.is_late() {
+                        job.fail(&StoreError::TimedOut);
+                    } else {
+                        // If the connection is gone, so is the caller.
+                        drop(node.handle(slot).enqueue_job(job));
+                    }
+                }));
+            }
+            Ok(node) => drop(node.handle(slot).enqueue_job(job)),
+            Err(error) => job.fail(&error),
         }
     }
 }

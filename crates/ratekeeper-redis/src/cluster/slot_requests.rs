@@ -1,91 +1,98 @@
-//! One request in several slots: asked in parts, and put together again.
+//! One request across several slots: its split into one request for each slot, and the merging of
+//! their answers.
 
 use super::slot;
 use crate::request::Receipt;
 use crate::script::amend::{Amend, Amendment};
-use crate::script::decide::{Answer, BucketInfo, FEW, Question, Questions};
+use crate::script::decide::{Answer, FEW, Question, QuestionResult, Questions};
 use crate::store_error::StoreError;
 use ratekeeper::{Mode, limit::MicrosLimit};
 use smallvec::SmallVec;
 
-/// The questions of one slot, by their places in the request.
+/// The questions in one slot, by their indices in the request.
 pub(super) struct SlotRequest {
     pub(super) slot: u16,
-    places: SmallVec<[usize; 4]>,
+    indices: SmallVec<[usize; 4]>,
 }
 
+/// A request, split by slots.
 pub(super) type SlotRequests = SmallVec<[SlotRequest; 4]>;
 
 impl SlotRequest {
     pub(super) fn questions(&self, all: &Questions) -> Questions {
-        self.places.iter().map(|at| all[*at].clone()).collect()
+        self.indices.iter().map(|at| all[*at].clone()).collect()
     }
 }
 
-/// A request by slots.
+/// Splits a request by slots.
 pub(super) fn of(questions: &Questions) -> SlotRequests {
-    let mut parts = SlotRequests::new();
+    let mut slot_requests = SlotRequests::new();
     for (at, question) in questions.iter().enumerate() {
         let slot = slot(&question.key);
-        match parts.iter_mut().find(|part| part.slot == slot) {
-            Some(part) => part.places.push(at),
-            None => parts.push(SlotRequest {
+        match slot_requests
+            .iter_mut()
+            .find(|slot_request| slot_request.slot == slot)
+        {
+            Some(slot_request) => slot_request.indices.push(at),
+            None => slot_requests.push(SlotRequest {
                 slot,
-                places: SmallVec::from_slice(&[at]),
+                indices: SmallVec::from_slice(&[at]),
             }),
         }
     }
-    parts
+    slot_requests
 }
 
-/// What the parts come to together, and what gives back that which is not to stay charged.
-pub(super) fn together(
+/// Merges the answers. Also returns the amendments that refund charges which must not stay.
+pub(super) fn merge(
     questions: &Questions,
-    parts: &SlotRequests,
+    slot_requests: &SlotRequests,
     answers: SmallVec<[Result<Answer, StoreError>; 4]>,
 ) -> (Result<Answer, StoreError>, Vec<Amendment>) {
-    let mut all: SmallVec<[Option<BucketInfo>; FEW]> = SmallVec::from_elem(None, questions.len());
+    let mut all: SmallVec<[Option<QuestionResult>; FEW]> =
+        SmallVec::from_elem(None, questions.len());
     let mut failed = None;
     let mut charged: SmallVec<[usize; 8]> = SmallVec::new();
     let mut denied = false;
-    for (part, answer) in parts.iter().zip(answers) {
+    for (slot_request, answer) in slot_requests.iter().zip(answers) {
         match answer {
-            Ok(Answer::ReplyReceiver { figures }) => {
-                let own = || part.places.iter().zip(&figures);
-                let fits = own().all(|(at, told)| told.fits || questions[*at].mode == Mode::Shadow);
+            Ok(Answer::Decided { results }) => {
+                let own = || slot_request.indices.iter().zip(&results);
+                let fits =
+                    own().all(|(at, result)| result.fits || questions[*at].mode == Mode::Shadow);
                 denied |= !fits;
                 if fits {
-                    let takes = |(at, told): &(&usize, &BucketInfo)| {
-                        told.fits && questions[**at].mode != Mode::Peek
+                    let takes = |(at, result): &(&usize, &QuestionResult)| {
+                        result.fits && questions[**at].mode != Mode::Peek
                     };
                     charged.extend(own().filter(takes).map(|(at, _)| *at));
                 }
-                own().for_each(|(at, told)| all[*at] = Some(*told));
+                own().for_each(|(at, result)| all[*at] = Some(*result));
             }
-            Ok(Answer::BadKey(at)) => failed = Some(Ok(Answer::BadKey(part.places[at]))),
-            Err(trouble) => failed = failed.or(Some(Err(trouble))),
+            Ok(Answer::BadKey(at)) => failed = Some(Ok(Answer::BadKey(slot_request.indices[at]))),
+            Err(error) => failed = failed.or(Some(Err(error))),
         }
     }
     let mut back = Vec::new();
     if denied || failed.is_some() {
         for at in charged {
-            if let Some(figures) = &mut all[at] {
-                back.extend(given_back(&questions[at], figures));
-                *figures = before(&questions[at], figures);
+            if let Some(result) = &mut all[at] {
+                back.extend(refund(&questions[at], result));
+                *result = uncharged(&questions[at], result);
             }
         }
     }
     let answer = failed.unwrap_or_else(|| match all.into_iter().collect() {
-        Some(figures) => Ok(Answer::ReplyReceiver { figures }),
+        Some(results) => Ok(Answer::Decided { results }),
         None => Err(StoreError::Broken),
     });
     (answer, back)
 }
 
-fn given_back(question: &Question, figures: &BucketInfo) -> Option<Amendment> {
+fn refund(question: &Question, result: &QuestionResult) -> Option<Amendment> {
     if !question.permits.is_empty() {
-        let what = Amend::Permits {
-            live: 0,
+        let what = Amend::RenewPermits {
+            ttl: 0,
             names: question.permits.clone(),
         };
         return Some(Amendment {
@@ -94,21 +101,21 @@ fn given_back(question: &Question, figures: &BucketInfo) -> Option<Amendment> {
             what,
         });
     }
-    Receipt::of_all(question, figures).and_then(|receipt| receipt.corrected(0))
+    Receipt::of_all(question, result).and_then(|receipt| receipt.corrected(0))
 }
 
-/// The figures of before the charge, as far as they can be told: a window or log still says when it
-/// is fresh after it.
-fn before(question: &Question, figures: &BucketInfo) -> BucketInfo {
+/// The result before the charge, as far as it can be known: a window or log still reports when it
+/// is full again after it.
+fn uncharged(question: &Question, result: &QuestionResult) -> QuestionResult {
     let cost = question.cost;
     let first = match question.limit {
-        MicrosLimit::Unlimited => figures.first,
+        MicrosLimit::Unlimited => result.first,
         MicrosLimit::Bucket { token, .. } | MicrosLimit::Pacing { token, .. } => {
-            figures.first.saturating_sub(cost.saturating_mul(token))
+            result.first.saturating_sub(cost.saturating_mul(token))
         }
         MicrosLimit::Window { most, .. } | MicrosLimit::InFlight { most } => {
-            figures.first.saturating_add(cost).min(most)
+            result.first.saturating_add(cost).min(most)
         }
     };
-    BucketInfo { first, ..*figures }
+    QuestionResult { first, ..*result }
 }

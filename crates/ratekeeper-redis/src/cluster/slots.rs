@@ -1,11 +1,13 @@
-//! Which slot a key is in, and who has which slots.
+//! The hash slot of a key, and the reply of `CLUSTER SLOTS`.
 
 use crate::address::Address;
 use redis::Value;
 
+/// The number of hash slots.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: a sum over what stands between its first braces, or over all of it.
+/// The hash slot of a key: CRC-16 of its hash tag, the text between the first braces, or of the
+/// whole key.
 pub(crate) fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -17,13 +19,14 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % SLOTS
 }
 
-/// CRC-16 as XMODEM has it: the polynomial 0x1021, from 0.
+/// CRC-16/XMODEM: polynomial 0x1021, initial value 0.
 fn crc16(bytes: &[u8]) -> u16 {
     const TABLE: [u16; 256] = {
         let mut table = [0; 256];
         let mut at = 0;
         while at < 256 {
-            let (mut sum, mut bit) = ((at as u16) << 8, 0);
+            let mut sum = (at as u16) << 8;
+            let mut bit = 0;
             while bit < 8 {
                 sum = if sum & 0x8000 == 0 {
                     sum << 1
@@ -42,7 +45,7 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// Slots from one to another, both included, and their primary.
+/// A range of slots, both ends included, and their primary.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Range {
     pub(crate) first: u16,
@@ -50,16 +53,19 @@ pub(crate) struct Range {
     pub(crate) primary: Address,
 }
 
-/// What `CLUSTER SLOTS` answers. `asked`: whose answer it is; it may leave out its own host.
-pub(crate) fn read(answer: &Value, asked: &Address) -> Option<Vec<Range>> {
+/// Parses a reply of `CLUSTER SLOTS`. The node that was `asked` may leave out its own host.
+pub(crate) fn read(answer: &Value, answering_node: &Address) -> Option<Vec<Range>> {
     let Value::Array(ranges) = answer else {
         return None;
     };
-    ranges.iter().map(|range| one(range, asked)).collect()
+    ranges
+        .iter()
+        .map(|range| read_range(range, answering_node))
+        .collect()
 }
 
-fn one(range: &Value, asked: &Address) -> Option<Range> {
-    let Value::Array(parts) = range else {
+fn read_range(range: &Value, answering_node: &Address) -> Option<Range> {
+    let Value::Array(fields) = range else {
         return None;
     };
     let [
@@ -67,7 +73,7 @@ fn one(range: &Value, asked: &Address) -> Option<Range> {
         Value::Int(last),
         Value::Array(primary),
         ..,
-    ] = &parts[..]
+    ] = &fields[..]
     else {
         return None;
     };
@@ -79,9 +85,9 @@ fn one(range: &Value, asked: &Address) -> Option<Range> {
         Value::Nil => String::new(),
         _ => return None,
     };
-    // A node that does not know its own name says nothing, or a question mark.
+    // A node that does not know its own name sends nothing, or a question mark.
     let host = if host.is_empty() || host == "?" {
-        asked.host.clone()
+        answering_node.host.clone()
     } else {
         host
     };
@@ -103,7 +109,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // As CLUSTER KEYSLOT tells them.
+        // As `CLUSTER KEYSLOT` returns them.
         for (key, expected) in [
             ("foo", 12182),
             ("123456789", 12739),
@@ -119,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_none() {
-        let asked = Address {
+    fn an_invalid_slots_reply_is_none() {
+        let answering_node = Address {
             host: "a".to_owned(),
             port: 1,
         };
@@ -134,22 +140,25 @@ mod tests {
         };
         let good = Value::Array(vec![range(0, 16_383, host.clone())]);
         assert_eq!(
-            read(&good, &asked).unwrap()[0].primary,
+            read(&good, &answering_node).unwrap()[0].primary,
             Address {
                 host: "b".to_owned(),
                 port: 7
             }
         );
         let nameless = Value::Array(vec![range(0, 1, Value::Nil)]);
-        assert_eq!(read(&nameless, &asked).unwrap()[0].primary.host, "a");
+        assert_eq!(
+            read(&nameless, &answering_node).unwrap()[0].primary.host,
+            "a"
+        );
         for bad in [
             range(0, 16_384, host.clone()),
             range(-1, 5, host.clone()),
             Value::Int(1),
             range(0, 1, Value::Int(3)),
         ] {
-            assert_eq!(read(&Value::Array(vec![bad]), &asked), None);
+            assert_eq!(read(&Value::Array(vec![bad]), &answering_node), None);
         }
-        assert_eq!(read(&Value::Nil, &asked), None);
+        assert_eq!(read(&Value::Nil, &answering_node), None);
     }
 }

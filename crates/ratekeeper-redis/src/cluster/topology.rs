@@ -1,64 +1,65 @@
-//! Keeping the map of a Cluster right, and looking after its primaries.
+//! Cluster topology: keeps the slot map up to date, and probes the primaries.
 
 use super::slots::{self, Range};
-use super::{Cluster, Map, NOBODY, Node, SLOTS, slot};
+use super::{Cluster, NO_OWNER, Node, SLOTS, SlotMap, slot};
 use crate::address::Address;
 use crate::probe;
-use crate::reply::LIST;
+use crate::reply::MAX_LIST_REPLY;
 use crate::store_error::{Redirect, StoreError};
 use redis::{Cmd, Value};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// How long a node may take to say who has what, or that it is well.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// So often a command is sent elsewhere, or again to who is about to get its keys.
-const TRIES: u32 = 20;
-/// Between two of those.
-const PAUSE: Duration = Duration::from_millis(10);
+/// How long a node may take to answer `CLUSTER SLOTS`.
+const SLOTS_TIMEOUT: Duration = Duration::from_millis(500);
+/// Attempts to send a command, over redirections and migrating keys.
+const MAX_ATTEMPTS: u32 = 20;
+/// Pause before asking again for keys of a migrating slot.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Cluster {
-    /// Whether something is to be looked at soon.
-    pub(crate) fn needs_tending(&self) -> bool {
+    /// Whether a primary's breaker is open, so that it should be probed soon.
+    pub(crate) fn needs_check(&self) -> bool {
         self.map().nodes.iter().any(|node| node.health.is_open())
     }
 
-    /// Learns who has what if that may have changed, and looks whether every primary is well, asked
+    /// Refreshes the slot map if it may have changed, and probes every primary, whether it is used
     /// or not.
-    pub(crate) async fn tend(&self, is_time: bool) -> Result<(), StoreError> {
-        let learnt = match is_time || self.is_stale.load(Relaxed) || !self.health.is_well() {
-            true => self.learn().await,
-            false => Ok(()),
+    pub(crate) async fn check(&self, is_due: bool) -> Result<(), StoreError> {
+        let refreshed = if is_due || self.is_stale.load(Relaxed) || !self.health.is_healthy() {
+            self.refresh_slots().await
+        } else {
+            Ok(())
         };
         let map = self.map();
-        // All at once, so that one that hangs holds nobody up.
-        let timeout = self.lanes.timeout;
+        // All at once, so that a primary that hangs does not delay the others.
+        let timeout = self.config.timeout;
         let mut probes: tokio::task::JoinSet<()> = map
             .nodes
             .iter()
             .filter_map(|node| Some((Arc::clone(node), self.probe_key(&map, node)?)))
-            .map(|(node, key)| look_at(node, key, timeout))
+            .map(|(node, key)| probe_node(node, key, timeout))
             .collect();
         while probes.join_next().await.is_some() {}
-        learnt
+        refreshed
     }
 
-    /// Asks who has what: those that are well first, then the others, then the seeds.
-    pub(crate) async fn learn(&self) -> Result<(), StoreError> {
+    /// Reads the slot map from a node: healthy nodes first, then the others, then the seeds.
+    pub(crate) async fn refresh_slots(&self) -> Result<(), StoreError> {
         self.is_stale.store(false, Relaxed);
         let map = self.map();
         let mut known: Vec<&Arc<Node>> = map.nodes.iter().collect();
         if !known.is_empty() {
-            let first = self.turn.fetch_add(1, Relaxed) % known.len();
+            let first = self.next_node.fetch_add(1, Relaxed) % known.len();
             known.rotate_left(first);
             known.sort_by_key(|node| node.health.is_open());
         }
         let mut failed = None;
         for node in &known {
-            match self.ask(&node.address, &node.link).await {
-                Ok(ranges) => return self.take(&map, &ranges),
-                Err(trouble) => failed = Some(trouble),
+            match self.ask(&node.address, &node.control).await {
+                Ok(ranges) => return self.apply_ranges(&map, &ranges),
+                Err(error) => failed = Some(error),
             }
         }
         for seed in self
@@ -67,12 +68,10 @@ impl Cluster {
             .filter(|seed| known.iter().all(|node| node.address != **seed))
         {
             match self.ask_seed(seed).await {
-                Ok(ranges) => return self.take(&map, &ranges),
-                // What one of them says is worth more than that another is not there.
-                Err(trouble)
-                    if failed.is_none() || matches!(trouble, StoreError::Refused { .. }) =>
-                {
-                    failed = Some(trouble);
+                Ok(ranges) => return self.apply_ranges(&map, &ranges),
+                // An error that a node answers tells more than that another node is down.
+                Err(error) if failed.is_none() || matches!(error, StoreError::Refused { .. }) => {
+                    failed = Some(error);
                 }
                 Err(_) => {}
             }
@@ -86,11 +85,11 @@ impl Cluster {
             .dial
             .endpoint(seed)
             .map_err(|error| StoreError::Unreachable(format!("{seed}: {error}")))?;
-        let mut connection = endpoint.connect(self.lanes.connect_timeout).await?;
-        let command = who_has_what();
-        let sent = connection.send(&command, LIST);
-        read(
-            tokio::time::timeout(PATIENCE, sent)
+        let mut connection = endpoint.connect(self.config.connect_timeout).await?;
+        let command = cluster_slots_command();
+        let sent = connection.send(&command, MAX_LIST_REPLY);
+        parse_slots(
+            tokio::time::timeout(SLOTS_TIMEOUT, sent)
                 .await
                 .unwrap_or(Err(StoreError::TimedOut)),
             seed,
@@ -100,17 +99,21 @@ impl Cluster {
     async fn ask(
         &self,
         address: &Address,
-        link: &crate::reconnecting::ReconnectingConnection,
+        connection: &crate::reconnecting::ReconnectingConnection,
     ) -> Result<Vec<Range>, StoreError> {
-        let answer = tokio::time::timeout(PATIENCE, link.send(&who_has_what(), LIST, false)).await;
-        read(answer.unwrap_or(Err(StoreError::TimedOut)), address)
+        let answer = tokio::time::timeout(
+            SLOTS_TIMEOUT,
+            connection.send(&cluster_slots_command(), MAX_LIST_REPLY, false),
+        )
+        .await;
+        parse_slots(answer.unwrap_or(Err(StoreError::TimedOut)), address)
     }
 
-    /// Takes over what a node says, on top of what was known.
-    fn take(&self, before: &Map, ranges: &[Range]) -> Result<(), StoreError> {
+    /// Applies the ranges that a node reported.
+    fn apply_ranges(&self, before: &SlotMap, ranges: &[Range]) -> Result<(), StoreError> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let mut nodes: Vec<Arc<Node>> = Vec::new();
-        let mut owners = vec![NOBODY; usize::from(SLOTS)];
+        let mut owners = vec![NO_OWNER; usize::from(SLOTS)];
         for Range {
             first,
             last,
@@ -129,7 +132,7 @@ impl Cluster {
             };
             owners[usize::from(*first)..=usize::from(*last)].fill(at as u16);
         }
-        // What was learnt about a slot while we asked is newer.
+        // Slots that moved while the node was asked are newer than its answer.
         for (slot, owner) in owners.iter_mut().enumerate() {
             let now = map.nodes.get(usize::from(map.owners[slot]));
             let then = before.nodes.get(usize::from(before.owners[slot]));
@@ -143,13 +146,13 @@ impl Cluster {
             }
         }
         self.health
-            .keep(&nodes.iter().map(|node| &node.health).collect::<Vec<_>>());
-        *map = Arc::new(Map { owners, nodes });
+            .retain_primaries(&nodes.iter().map(|node| &node.health).collect::<Vec<_>>());
+        *map = Arc::new(SlotMap { owners, nodes });
         Ok(())
     }
 
-    /// A key that a primary has; none if it has no slots.
-    fn probe_key(&self, map: &Map, node: &Arc<Node>) -> Option<String> {
+    /// A probe key in a slot of the primary; none if it has no slots.
+    fn probe_key(&self, map: &SlotMap, node: &Arc<Node>) -> Option<String> {
         let is_its = |key: &String| {
             map.node(slot(key.as_bytes()))
                 .is_ok_and(|owner| Arc::ptr_eq(owner, node))
@@ -161,7 +164,8 @@ impl Cluster {
                     .is_some_and(|at| Arc::ptr_eq(at, node))
             })
         };
-        // One in three is, where there are three; of one that has few slots it takes some looking.
+        // With three primaries one key in three fits; for a primary with few slots it takes more
+        // tries.
         let mut keys = (0..200_000).map(|number| probe::key(&self.prefix, number));
         keys.by_ref()
             .take(64)
@@ -169,7 +173,7 @@ impl Cluster {
             .or_else(|| if has_any() { keys.find(is_its) } else { None })
     }
 
-    /// Sends a command to whoever has its slot.
+    /// Sends a command to the primary of its slot, and follows redirections.
     pub(crate) async fn send(
         &self,
         slot: u16,
@@ -178,8 +182,8 @@ impl Cluster {
     ) -> Result<Value, StoreError> {
         let mut node = self.map().node(slot)?.clone();
         let mut asking = false;
-        for _ in 0..TRIES {
-            let sent = node.link.send(command, max_reply, asking).await;
+        for _ in 0..MAX_ATTEMPTS {
+            let sent = node.control.send(command, max_reply, asking).await;
             let redirect = sent.as_ref().err().and_then(StoreError::redirect);
             match redirect {
                 Some(Redirect::To {
@@ -197,37 +201,37 @@ impl Cluster {
                         port,
                     };
                     node = if only_asked {
-                        self.other(&to)?
+                        self.node_at(&to)?
                     } else {
-                        self.moved(slot, &to)?
+                        self.slot_moved(slot, &to)?
                     };
                     asking = only_asked;
                 }
-                Some(Redirect::Later) => {
-                    tokio::time::sleep(PAUSE).await;
+                Some(Redirect::TryAgain) => {
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                     (node, asking) = (self.map().node(slot)?.clone(), false);
                 }
-                // Whether it is well is for its probes to say.
+                // Only probes decide about the node's health.
                 None => return sent,
             }
         }
         Err(StoreError::TimedOut)
     }
 
-    /// Gives up the connection to who has this slot and did not answer.
-    pub(crate) fn gave_up(&self, slot: u16) {
+    /// Closes the connection to the primary of a slot that did not answer.
+    pub(crate) fn disconnect(&self, slot: u16) {
         if let Ok(node) = self.map().node(slot) {
-            node.link.cut();
+            node.control.disconnect();
         }
     }
 }
 
-/// Looks whether a primary decides, and notes it.
-async fn look_at(node: Arc<Node>, key: String, timeout: Duration) {
+/// Probes a primary; the outcome is recorded in its health.
+async fn probe_node(node: Arc<Node>, key: String, timeout: Duration) {
     let slot = slot(key.as_bytes());
     if probe::run(
         &node.health,
-        node.doors.iter(),
+        node.handles.iter(),
         &probe::questions(&key),
         slot,
         timeout,
@@ -235,28 +239,33 @@ async fn look_at(node: Arc<Node>, key: String, timeout: Duration) {
     .await
     .is_err()
     {
-        node.link.cut();
+        node.control.disconnect();
     }
 }
 
-fn who_has_what() -> Cmd {
+fn cluster_slots_command() -> Cmd {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     command
 }
 
-fn read(answer: Result<Value, StoreError>, asked: &Address) -> Result<Vec<Range>, StoreError> {
+fn parse_slots(
+    answer: Result<Value, StoreError>,
+    answering_node: &Address,
+) -> Result<Vec<Range>, StoreError> {
     match answer {
-        Ok(answer) => match slots::read(&answer, asked) {
+        Ok(answer) => match slots::read(&answer, answering_node) {
             Some(ranges) if !ranges.is_empty() => Ok(ranges),
             Some(_) => {
-                let message = format!("{asked} knows of no primary");
+                let message = format!("{answering_node} reports no primary");
                 Err(StoreError::Refused {
                     code: "CLUSTERDOWN".to_owned(),
                     message,
                 })
             }
-            None => Err(StoreError::Protocol("CLUSTER SLOTS".to_owned())),
+            None => Err(StoreError::Protocol(
+                "unexpected reply to CLUSTER SLOTS".to_owned(),
+            )),
         },
         Err(StoreError::Refused { code, message })
             if message.contains("cluster support disabled") =>
@@ -266,6 +275,6 @@ fn read(answer: Result<Value, StoreError>, asked: &Address) -> Result<Vec<Range>
                 message,
             })
         }
-        Err(trouble) => Err(trouble),
+        Err(error) => Err(error),
     }
 }

@@ -1,25 +1,26 @@
-//! Which limits can be leased, and how.
+//! Which limits can be leased, and for how long.
 
 use super::node::LeaseSettings;
 use ratekeeper::{limit::MicrosLimit, limit::WindowCounter};
 use std::time::Duration;
 
-/// The shortest life of a lease, in microseconds: a shorter one is over when its answer is there.
-const SHORTEST: u64 = 20_000;
-/// Of fewer tokens an eighth is next to nothing.
-const FEWEST: u64 = 16;
+/// The shortest TTL of a lease, in microseconds: a shorter one would be over when the answer
+/// arrives.
+const MIN_TTL_MICROS: u64 = 20_000;
+/// An eighth of fewer tokens would be next to nothing.
+const MIN_BURST: u64 = 16;
 
-/// How a limit is leased; none if it is too small, or of a kind that is not.
+/// How a limit is leased; none if it is too small or its algorithm cannot be leased.
 ///
-/// A lease of a window ends with the window, so that it is spent where it was counted. Those of a
-/// log are counted from when they were given, for a window that is longer by their life (see
-/// [`stretched`]).
-pub(crate) fn manner(form: &MicrosLimit, staleness: Duration) -> Option<LeaseSettings> {
+/// A lease of a window ends with the window, so that it is spent in the window that counted it.
+/// Leases of a log are counted from when they were granted, in a window that is longer by their TTL
+/// (see [`extended_window`]).
+pub(crate) fn lease_settings(form: &MicrosLimit, staleness: Duration) -> Option<LeaseSettings> {
     let staleness = u64::try_from(staleness.as_micros()).unwrap_or(u64::MAX);
-    // A quarter of the time it takes to be whole again, so that what is out is never most of it.
+    // A quarter of the time to refill, so that leases never take most of the limit.
     let of = |whole: u64, burst: u64| {
-        let lives = (whole / 4).min(staleness).max(SHORTEST);
-        (whole >= 4 * SHORTEST && burst >= FEWEST).then_some(LeaseSettings { lives, burst })
+        let ttl = (whole / 4).min(staleness).max(MIN_TTL_MICROS);
+        (whole >= 4 * MIN_TTL_MICROS && burst >= MIN_BURST).then_some(LeaseSettings { ttl, burst })
     };
     match *form {
         MicrosLimit::Bucket {
@@ -43,15 +44,16 @@ pub(crate) fn manner(form: &MicrosLimit, staleness: Duration) -> Option<LeaseSet
             window,
             most,
         } => {
-            let lives = (window / 100).min(staleness);
-            (lives >= SHORTEST && most >= FEWEST).then_some(LeaseSettings { lives, burst: most })
+            let ttl = (window / 100).min(staleness);
+            (ttl >= MIN_TTL_MICROS && most >= MIN_BURST)
+                .then_some(LeaseSettings { ttl, burst: most })
         }
         _ => None,
     }
 }
 
-/// The form of a limit that is, or was, leased for so long: a log has a longer window.
-pub(crate) fn stretched(form: MicrosLimit, lives: u64) -> MicrosLimit {
+/// The form of a limit that is or was leased with this TTL: a log gets a longer window.
+pub(crate) fn extended_window(form: MicrosLimit, ttl: u64) -> MicrosLimit {
     match form {
         MicrosLimit::Window {
             count: WindowCounter::Log,
@@ -59,7 +61,7 @@ pub(crate) fn stretched(form: MicrosLimit, lives: u64) -> MicrosLimit {
             most,
         } => MicrosLimit::Window {
             count: WindowCounter::Log,
-            window: window + lives,
+            window: window + ttl,
             most,
         },
         form => form,
@@ -71,25 +73,25 @@ mod tests {
     use super::*;
     use ratekeeper::Limit;
 
-    fn lives(limit: &str, staleness: u64) -> Option<u64> {
+    fn ttl(limit: &str, staleness: u64) -> Option<u64> {
         let form = limit.parse::<Limit>().unwrap().in_micros();
-        manner(&form, Duration::from_millis(staleness)).map(|manner| manner.lives / 1_000)
+        lease_settings(&form, Duration::from_millis(staleness)).map(|settings| settings.ttl / 1_000)
     }
 
     #[test]
-    fn a_lease_lives_as_long_as_the_limit_and_the_operator_allow() {
-        assert_eq!(lives("100/s burst 200", 100), Some(100));
-        assert_eq!(lives("100/s burst 200", 10_000), Some(500));
-        assert_eq!(lives("100/s burst 200", 1), Some(20));
-        assert_eq!(lives("1000000/s burst 2000000", 1_000), Some(500));
-        assert_eq!(lives("1000/min fixed_window", 60_000), Some(15_000));
-        assert_eq!(lives("1000/min sliding_window", 100), Some(100));
-        assert_eq!(lives("1000/min sliding_window_strict", 60_000), Some(1_500));
-        assert_eq!(lives("1000/min sliding_log", 60_000), Some(600));
+    fn the_ttl_follows_the_limit_and_the_staleness() {
+        assert_eq!(ttl("100/s burst 200", 100), Some(100));
+        assert_eq!(ttl("100/s burst 200", 10_000), Some(500));
+        assert_eq!(ttl("100/s burst 200", 1), Some(20));
+        assert_eq!(ttl("1000000/s burst 2000000", 1_000), Some(500));
+        assert_eq!(ttl("1000/min fixed_window", 60_000), Some(15_000));
+        assert_eq!(ttl("1000/min sliding_window", 100), Some(100));
+        assert_eq!(ttl("1000/min sliding_window_strict", 60_000), Some(1_500));
+        assert_eq!(ttl("1000/min sliding_log", 60_000), Some(600));
     }
 
     #[test]
-    fn what_is_too_small_or_of_another_kind_is_not_leased() {
+    fn small_limits_and_other_algorithms_are_not_leased() {
         for limit in [
             "10/s burst 15",
             "1000/s burst 79",
@@ -103,7 +105,7 @@ mod tests {
             "0",
             "unlimited",
         ] {
-            assert_eq!(lives(limit, 100), None, "{limit}");
+            assert_eq!(ttl(limit, 100), None, "{limit}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Leases: tokens that this node may spend by itself for a while, so that most decisions ask
-//! nobody.
+//! Leases: tokens that a node may spend by itself for a while, so that most decisions need no round
+//! trip.
 //!
-//! `central` is what Redis does, [`held`] what a node does; both are pure, and what must hold of
-//! them is in their tests. [`table`] holds the keys, [`flight`] asks for more, [`terms`] says which
-//! limits can be leased at all.
+//! `central` models what Redis does and [`node`] what a node does; both are pure, and their tests
+//! check what must hold. [`table`] holds the leases of all keys, [`request`] asks for more,
+//! [`eligibility`] says which limits can be leased.
 
 #[cfg(test)]
 mod central;

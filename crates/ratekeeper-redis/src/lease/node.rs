@@ -1,108 +1,109 @@
-//! What a node holds of one key, as a pure function: its leases, how much it is asked for, and when
-//! it asks Redis for more.
+//! The leases that a node holds of one key, as a pure function: what it may spend, its demand, and
+//! when it asks Redis for more.
 //!
-//! Times are nanoseconds of the node's own monotonic clock. A lease is spent until 0.98 of its life
-//! has passed since before it was asked for; nothing is returned or reported.
+//! Times are nanoseconds of the node's own monotonic clock. A lease is spent until 0.98 of its TTL
+//! has passed since just before it was requested; nothing is returned or reported to Redis.
 
-/// How leases of a limit are asked for.
+/// How leases of a limit are requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LeaseSettings {
-    /// How long a lease lives, in microseconds.
-    pub(crate) lives: u64,
+    /// The TTL of a lease, in microseconds.
+    pub(crate) ttl: u64,
     /// Tokens in a full bucket, or the count of a window.
     pub(crate) burst: u64,
 }
 
-/// What a lease is asked for.
+/// What a node asks for in one lease request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LeaseDemand {
-    /// Not worth it with fewer tokens.
-    pub(crate) least: u64,
+    /// The fewest tokens that are of use.
+    pub(crate) min: u64,
     pub(crate) want: u64,
-    /// How long it lives, in microseconds.
-    pub(crate) lives: u64,
-    /// Nobody waits for it after this time of the server, in microseconds.
+    /// The TTL of the lease, in microseconds.
+    pub(crate) ttl: u64,
+    /// The request is void after this time of the server, in microseconds.
     pub(crate) expires: u64,
 }
 
-/// As much as this is asked for, however long a lease lives.
-const MOST_AHEAD: u64 = 100_000_000;
+/// The longest time whose demand is leased at once, whatever the TTL.
+const MAX_HORIZON_NANOS: u64 = 100_000_000;
 
 impl LeaseSettings {
-    /// The most that one ask may cost to be decided here.
-    pub(crate) fn most(&self) -> u64 {
+    /// The highest cost of an ask that is decided from leases.
+    pub(crate) fn max_cost(&self) -> u64 {
         self.burst / 8
     }
 
-    /// The time whose demand is leased at once.
+    /// The time whose demand is leased at once, in nanoseconds.
     fn horizon(&self) -> u64 {
-        (self.lives * 500).clamp(1, MOST_AHEAD)
+        (self.ttl * 500).clamp(1, MAX_HORIZON_NANOS)
     }
 
-    /// The pause after Redis had less to spare than was wanted.
+    /// The pause after Redis granted less than was wanted, in nanoseconds.
     fn pause(&self) -> u64 {
-        self.lives * 125
+        self.ttl * 125
     }
 }
 
-/// Tokens, and until when they may be spent. What is not live has none.
+/// Tokens, and until when they may be spent. A default lease is empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Lease {
     pub(crate) left: u64,
     pub(crate) until: u64,
 }
 
-/// What one node holds of one key.
+/// The leases that one node holds of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct HeldLease {
-    /// The one that ends first comes first.
+pub(crate) struct KeyLeases {
+    /// The first is the one that ends first.
     leases: [Lease; 2],
-    /// Tokens that were asked for since then, and in the span before.
-    asked: u64,
+    /// Tokens that were asked for since `since`, and in the span before.
+    recent_demand: u64,
     since: u64,
-    asked_before: u64,
+    demand_before: u64,
     span_before: u64,
-    /// With less than this left, more is asked for; what ends this soon does not count.
+    /// With fewer tokens left than `low`, more are requested. Leases that end within `soon` do not
+    /// count.
     low: u64,
     soon: u64,
-    /// Not to be asked for more until then: Redis had little to spare.
+    /// No request before this time: Redis had little to grant.
     pause_until: u64,
-    /// Redis has turned away so much, and will until then.
+    /// Redis has denied this cost, and would until `denied_until`.
     denied: u64,
     denied_until: u64,
-    /// Whether more is being asked for.
-    pub(crate) fetching: bool,
-    /// Tokens that Redis had left when it was last asked.
-    pub(crate) elsewhere: u64,
-    /// Tokens that ended before they were spent, since somebody last looked.
+    /// Whether a request is in flight.
+    pub(crate) is_requesting: bool,
+    /// Tokens that Redis had left at its last answer.
+    pub(crate) redis_remaining: u64,
+    /// Tokens that expired unspent since this was last read.
     pub(crate) expired: u64,
 }
 
-/// What becomes of one ask.
+/// The outcome of one ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SpendOutcome {
-    /// It is paid for. `mark` names the lease, to give back to.
+    /// Paid by a lease. `mark` is the end of that lease, to give tokens back to it.
     Paid { mark: u64 },
-    /// It is turned away until then.
+    /// Denied until this time.
     Denied { until: u64 },
-    /// Redis must be asked.
+    /// Redis must decide.
     Unknown,
 }
 
-impl HeldLease {
-    /// Of a key that was asked for once, for `cost`.
-    pub(crate) fn asked_first(now: u64, cost: u64) -> Self {
+impl KeyLeases {
+    /// A key that was asked for once, for `cost`.
+    pub(crate) fn first_ask(now: u64, cost: u64) -> Self {
         Self {
-            asked: cost,
+            recent_demand: cost,
             since: now,
             ..Self::default()
         }
     }
 
-    /// Takes `cost` from what is held, or knows that it cannot be had.
+    /// Takes `cost` from the leases, or denies it if Redis is known to deny it.
     #[inline]
     pub(crate) fn spend(&mut self, now: u64, cost: u64) -> SpendOutcome {
-        self.asked = self.asked.saturating_add(cost);
+        self.recent_demand = self.recent_demand.saturating_add(cost);
         if let Some(mark) = self.take(now, cost) {
             return SpendOutcome::Paid { mark };
         }
@@ -121,7 +122,7 @@ impl HeldLease {
 
     #[inline]
     fn take(&mut self, now: u64, cost: u64) -> Option<u64> {
-        // Most of the time there is one that lives and has enough.
+        // The fast path: the first lease is live and has enough.
         let first = &mut self.leases[0];
         if now < first.until && first.left >= cost {
             first.left -= cost;
@@ -142,7 +143,7 @@ impl HeldLease {
         })
     }
 
-    /// Forgets what has ended or is used up.
+    /// Removes leases that have ended or are used up.
     fn expire(&mut self, now: u64) {
         for lease in &mut self.leases {
             if now >= lease.until {
@@ -164,10 +165,10 @@ impl HeldLease {
             .sum()
     }
 
-    /// Whether it is time to ask for more: little is left, or it ends soon.
+    /// Whether it is time to request more: few tokens are left, or they end soon.
     #[inline]
     pub(crate) fn is_low(&self, now: u64) -> bool {
-        if self.fetching || now < self.pause_until {
+        if self.is_requesting || now < self.pause_until {
             return false;
         }
         let soon = now + self.soon;
@@ -175,60 +176,60 @@ impl HeldLease {
         lasting(&self.leases[0]) + lasting(&self.leases[1]) < self.low
     }
 
-    /// What to ask Redis for, if it is worth it: a key that is asked for now and then is better
-    /// asked about each time. From here on it is being asked for, until [`granted`](Self::granted)
-    /// or [`failed`](Self::failed).
-    pub(crate) fn wish(
+    /// The demand to send to Redis, if a lease is worth it: for a key that is rarely asked for,
+    /// single decisions are better. A request then counts as in flight until
+    /// [`granted`](Self::granted), [`denied`](Self::denied) or [`failed`](Self::failed).
+    pub(crate) fn demand(
         &mut self,
         now: u64,
         cost: u64,
-        manner: &LeaseSettings,
+        settings: &LeaseSettings,
     ) -> Option<LeaseDemand> {
-        if self.fetching || now < self.pause_until {
+        if self.is_requesting || now < self.pause_until {
             return None;
         }
-        let horizon = manner.horizon();
+        let horizon = settings.horizon();
         let span = now.saturating_sub(self.since);
-        let asked = self.asked.saturating_add(self.asked_before);
+        let asked = self.recent_demand.saturating_add(self.demand_before);
         let over = (span + self.span_before).max(horizon / 4).max(1);
         let want = (u128::from(asked) * u128::from(horizon) / u128::from(over))
-            .min(u128::from(manner.most())) as u64;
+            .min(u128::from(settings.max_cost())) as u64;
         if span >= horizon {
-            (self.asked_before, self.span_before) = (self.asked, span);
-            (self.asked, self.since) = (0, now);
+            (self.demand_before, self.span_before) = (self.recent_demand, span);
+            (self.recent_demand, self.since) = (0, now);
         }
         if asked < 2 * cost || want < 2 * cost {
             self.low = 0;
             return None;
         }
-        self.fetching = true;
+        self.is_requesting = true;
         self.low = want / 2;
         Some(LeaseDemand {
-            least: cost.max(1),
+            min: cost.max(1),
             want,
-            lives: manner.lives,
+            ttl: settings.ttl,
             expires: u64::MAX,
         })
     }
 
-    /// Redis leased tokens for `lives` microseconds, to a wish that was made at `sent`.
+    /// Redis granted tokens for `ttl` microseconds, to a demand made at `sent`.
     pub(crate) fn granted(
         &mut self,
         sent: u64,
         now: u64,
         tokens: u64,
-        lives: u64,
-        wish: &LeaseDemand,
-        manner: &LeaseSettings,
+        ttl: u64,
+        demand: &LeaseDemand,
+        settings: &LeaseSettings,
     ) {
-        self.fetching = false;
+        self.is_requesting = false;
         self.denied_until = 0;
-        if tokens < wish.want.min(manner.most()) {
-            self.pause_until = sent + manner.pause();
+        if tokens < demand.want.min(settings.max_cost()) {
+            self.pause_until = sent + settings.pause();
         }
-        let until = sent.saturating_add(lives.saturating_mul(980));
-        // An eighth of its own life: that of a window's lease is short where the window ends.
-        self.soon = lives.saturating_mul(125);
+        let until = sent.saturating_add(ttl.saturating_mul(980));
+        // An eighth of the lease's own TTL, which is shorter near the end of a window.
+        self.soon = ttl.saturating_mul(125);
         self.expire(now);
         if now >= until {
             self.expired += tokens;
@@ -244,7 +245,8 @@ impl HeldLease {
         } else if second.left == 0 {
             *second = lease;
         } else {
-            // Three are held as two: those that end first end together.
+            // Three leases are held as two: the two that end first are merged, with the earlier
+            // end.
             let mut all = [*first, *second, lease];
             all.sort_unstable_by_key(|lease| lease.until);
             all[1].left += all[0].left;
@@ -256,30 +258,30 @@ impl HeldLease {
         }
     }
 
-    /// Redis has nothing to spare for `cost`, and will not for so many nanoseconds since `sent`.
+    /// Redis had nothing for `cost`, and will not for `retry_after` nanoseconds from `sent`.
     pub(crate) fn denied(
         &mut self,
         sent: u64,
         cost: u64,
         retry_after: u64,
-        manner: &LeaseSettings,
+        settings: &LeaseSettings,
     ) {
-        self.fetching = false;
-        (self.denied, self.denied_until) = (cost, sent + retry_after.min(manner.lives * 1_000));
-        self.pause_until = sent + manner.pause();
+        self.is_requesting = false;
+        (self.denied, self.denied_until) = (cost, sent + retry_after.min(settings.ttl * 1_000));
+        self.pause_until = sent + settings.pause();
     }
 
-    /// Forgets that anything was denied.
-    pub(crate) fn forgive(&mut self) {
+    /// Forgets that Redis denied anything.
+    pub(crate) fn clear_denial(&mut self) {
         (self.denied_until, self.pause_until) = (0, 0);
     }
 
-    /// Nobody knows what Redis did: what it may have leased nobody spends.
+    /// It is not known what Redis did: tokens that it may have leased are not spent.
     pub(crate) fn failed(&mut self) {
-        self.fetching = false;
+        self.is_requesting = false;
     }
 
-    /// Puts tokens back that were taken and not used; whether their lease still lives.
+    /// Puts back tokens that were taken and not used. Returns whether their lease is still live.
     pub(crate) fn give_back(&mut self, now: u64, mark: u64, tokens: u64) -> bool {
         let live = self
             .leases
@@ -288,11 +290,12 @@ impl HeldLease {
         live.map(|lease| lease.left += tokens).is_some()
     }
 
-    /// Whether forgetting it changes no decision: nothing is held, awaited or remembered.
-    pub(crate) fn is_idle(&self, now: u64, manner: &LeaseSettings) -> bool {
-        !self.fetching
+    /// Whether removing the key changes no decision: it has no tokens, no request in flight and no
+    /// denial.
+    pub(crate) fn is_idle(&self, now: u64, settings: &LeaseSettings) -> bool {
+        !self.is_requesting
             && self.left(now) == 0
             && now >= self.denied_until.max(self.pause_until)
-            && now.saturating_sub(self.since) > 4 * manner.horizon()
+            && now.saturating_sub(self.since) > 4 * settings.horizon()
     }
 }

@@ -1,11 +1,11 @@
-//! All that a node holds: a table in shards, each under a lock that is never held across anything
-//! slow.
+//! The lease table: the leases of all keys, in shards, each under a lock that is never held across
+//! slow work.
 
-use super::node::{HeldLease, LeaseDemand, LeaseSettings, SpendOutcome};
+use super::node::{KeyLeases, LeaseDemand, LeaseSettings, SpendOutcome};
 use super::request::{LeaseCall, LeaseRequest};
-use crate::key::Stem;
+use crate::key::KeyPrefix;
 use crate::limits::Limits;
-use crate::script::decide::BucketInfo;
+use crate::script::decide::QuestionResult;
 use ratekeeper::{
     Ask, Decision, Mode, Outcome, Timestamp, Verdict, limit::MicrosLimit, store::AskResult,
     store::Source,
@@ -18,75 +18,76 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// A limit that is leased, as it is now.
+/// The current version of a leased limit.
 #[derive(Debug)]
 pub(crate) struct LeasedLimit {
     pub(crate) number: u64,
     pub(crate) form: MicrosLimit,
-    pub(crate) stem: Stem,
-    pub(crate) manner: LeaseSettings,
+    pub(crate) key_prefix: KeyPrefix,
+    pub(crate) settings: LeaseSettings,
 }
 
-/// What this node holds.
+/// The leases that this node holds.
 pub(crate) struct LeaseTable {
     shards: Box<[Shard]>,
     hasher: foldhash::fast::RandomState,
-    /// Whether any limit is leased: most stores need look no further.
-    any: AtomicBool,
-    /// Keys a shard.
-    most: usize,
+    /// Whether any limit is leased. Most stores need not look further.
+    enabled: AtomicBool,
+    /// The most keys in one shard.
+    max_keys_per_shard: usize,
     /// How long an answer is waited for, in nanoseconds.
     timeout: u64,
-    fetches: mpsc::UnboundedSender<LeaseCall>,
+    calls: mpsc::UnboundedSender<LeaseCall>,
 }
 
-/// On lines of its own, so that neighbours do not wait for each other.
+/// On cache lines of its own, to avoid false sharing.
 #[repr(align(128))]
 #[derive(Default)]
 struct Shard(Mutex<ShardState>);
 
 #[derive(Default)]
 struct ShardState {
-    entries: HashMap<u64, Entry, BuildHasherDefault<Ready>>,
-    /// With so many entries it is time to look which are idle.
-    crowded: usize,
-    counts: LeaseStats,
+    entries: HashMap<u64, Entry, BuildHasherDefault<IdentityHasher>>,
+    /// The number of entries at which idle ones are removed.
+    sweep_threshold: usize,
+    stats: LeaseStats,
 }
 
 /// One key.
 struct Entry {
     key: Box<[u8]>,
     limit: Arc<LeasedLimit>,
-    held: HeldLease,
-    flight: Option<Arc<LeaseRequest>>,
-    /// When the key would be fresh if nobody came, as Redis last said; of windows.
+    leases: KeyLeases,
+    request: Option<Arc<LeaseRequest>>,
+    /// For windows: when the limit would be full again without further calls, as Redis last
+    /// answered.
     fresh_at: u64,
-    /// The time of the server when it last answered, in microseconds, and when that was asked for,
-    /// by the clock of this node.
+    /// The server's time at its last answer, in microseconds, and when that request was made, by
+    /// the clock of this node.
     server_time: Option<(u64, u64)>,
 }
 
-/// What became of leases since the start.
+/// Statistics of leases since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LeaseStats {
-    /// Times that Redis was asked for one, and answered.
+    /// Lease requests that Redis answered.
     pub calls: u64,
-    /// Tokens that it gave.
+    /// Tokens that it granted.
     pub granted: u64,
-    /// Tokens that were spent here.
+    /// Tokens that were spent on this node.
     pub spent: u64,
-    /// Decisions that asked nobody.
+    /// Decisions made from leases, without asking Redis.
     pub decisions: u64,
-    /// Tokens that ended before anybody asked for them, as far as was noticed.
+    /// Tokens that expired unspent, as far as was noticed.
     pub expired: u64,
 }
 
-/// The keys of the tables are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
-struct Ready(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Ready {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -98,18 +99,19 @@ impl Hasher for Ready {
     }
 }
 
-/// What can be said without asking Redis.
+/// How a request can be decided from leases.
 pub(crate) enum LocalAnswer {
-    /// The verdict is where it was to be put.
+    /// The verdict was written to its place.
     Decided,
-    /// A lease is on its way.
+    /// A lease request is in flight; wait for it.
     Wait(Arc<LeaseRequest>),
-    /// Nothing: Redis must decide.
+    /// Redis must decide.
     Unknown,
 }
 
+/// Shards of the table, to spread the callers over locks.
 const SHARDS: usize = 64;
-/// As many asks as most requests have.
+/// Inline capacity for asks: most requests have no more.
 const FEW: usize = 8;
 
 impl LeaseTable {
@@ -117,49 +119,49 @@ impl LeaseTable {
         max_keys: usize,
         timeout: Duration,
     ) -> (Self, mpsc::UnboundedReceiver<LeaseCall>) {
-        let (fetches, incoming) = mpsc::unbounded_channel();
+        let (calls, incoming) = mpsc::unbounded_channel();
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
-        let most = max_keys.div_ceil(SHARDS);
+        let max_keys_per_shard = max_keys.div_ceil(SHARDS);
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let leases = Self {
             shards,
             hasher: Default::default(),
-            any: AtomicBool::new(false),
-            most,
+            enabled: AtomicBool::new(false),
+            max_keys_per_shard,
             timeout,
-            fetches,
+            calls,
         };
         (leases, incoming)
     }
 
     /// Some limit is leased from now on.
-    pub(crate) fn begin(&self) {
-        self.any.store(true, Relaxed);
+    pub(crate) fn enable(&self) {
+        self.enabled.store(true, Relaxed);
     }
 
     /// Whether any limit is leased.
     #[inline]
-    pub(crate) fn are_any(&self) -> bool {
-        self.any.load(Relaxed)
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Relaxed)
     }
 
-    /// Decides over all asks or none, if all of them are known here, and puts the verdict where it
-    /// is to be: it is large to move. `may_fetch`: whether Redis can be asked for more.
+    /// Decides over all asks or none, if leases of all of them are known here. The verdict is large
+    /// to move, so it is written to `verdict`. `may_request`: whether Redis can be asked for more.
     #[inline]
     pub(crate) fn decide(
         &self,
         asks: &[Ask<'_>],
         limits: &Limits,
         now: Timestamp,
-        may_fetch: bool,
+        may_request: bool,
         verdict: &mut Option<Verdict>,
     ) -> LocalAnswer {
-        if !self.are_any() || asks.is_empty() || !asks.iter().all(is_plain) {
+        if !self.is_enabled() || asks.is_empty() || !asks.iter().all(is_plain) {
             return LocalAnswer::Unknown;
         }
         match asks {
-            [ask] => self.decide_one(ask, limits, now.as_unix_nanos(), may_fetch, verdict),
-            asks => self.decide_all(asks, limits, now.as_unix_nanos(), may_fetch, verdict),
+            [ask] => self.decide_one(ask, limits, now.as_unix_nanos(), may_request, verdict),
+            asks => self.decide_all(asks, limits, now.as_unix_nanos(), may_request, verdict),
         }
     }
 
@@ -169,51 +171,51 @@ impl LeaseTable {
         ask: &Ask<'_>,
         limits: &Limits,
         now: u64,
-        may_fetch: bool,
+        may_request: bool,
         verdict: &mut Option<Verdict>,
     ) -> LocalAnswer {
         let hash = self.hash(ask);
-        let mut inside = self.lock(hash);
-        let ShardState {
-            entries, counts, ..
-        } = &mut *inside;
+        let mut shard = self.lock(hash);
+        let ShardState { entries, stats, .. } = &mut *shard;
         let Some(entry) = entries.get_mut(&hash) else {
-            drop(inside);
-            self.begin_key(hash, ask, limits, now);
+            drop(shard);
+            self.insert_key(hash, ask, limits, now);
             return LocalAnswer::Unknown;
         };
         if !entry.is_of(ask) {
             return LocalAnswer::Unknown;
         }
-        match entry.held.spend(now, ask.cost) {
+        match entry.leases.spend(now, ask.cost) {
             SpendOutcome::Paid { mark } => {
-                counts.spent += ask.cost;
-                counts.decisions += 1;
-                let status = entry.paid(ask, now).settled_by([hash, mark], ask.cost);
+                stats.spent += ask.cost;
+                stats.decisions += 1;
+                let status = entry
+                    .paid(ask, now)
+                    .with_external_charge([hash, mark], ask.cost);
                 verdict.insert(Verdict::new(Source::Lease)).push(status);
-                if may_fetch && entry.held.is_low(now) {
-                    self.fetch(hash, entry, now, 1);
+                if may_request && entry.leases.is_low(now) {
+                    self.request_lease(hash, entry, now, 1);
                 }
                 LocalAnswer::Decided
             }
             SpendOutcome::Denied { until } => {
-                counts.decisions += 1;
+                stats.decisions += 1;
                 verdict
                     .insert(Verdict::new(Source::Lease))
                     .push(entry.denied(ask, now, until));
                 LocalAnswer::Decided
             }
-            SpendOutcome::Unknown => self.more(hash, entry, ask.cost, now, may_fetch),
+            SpendOutcome::Unknown => self.wait_or_request(hash, entry, ask.cost, now, may_request),
         }
     }
 
-    /// Several limits: every one is charged or none, with all their locks held.
+    /// Decides several limits: all are charged or none, with all their locks held.
     fn decide_all(
         &self,
         asks: &[Ask<'_>],
         limits: &Limits,
         now: u64,
-        may_fetch: bool,
+        may_request: bool,
         verdict: &mut Option<Verdict>,
     ) -> LocalAnswer {
         let hashes: SmallVec<[u64; FEW]> = asks.iter().map(|ask| self.hash(ask)).collect();
@@ -224,7 +226,7 @@ impl LeaseTable {
             .iter()
             .map(|shard| lock(&self.shards[*shard]))
             .collect();
-        let place = |hash: u64| {
+        let guard_index = |hash: u64| {
             order
                 .iter()
                 .position(|shard| *shard == shard_of(hash))
@@ -232,7 +234,7 @@ impl LeaseTable {
         };
         let mut missing = false;
         for (ask, hash) in asks.iter().zip(&hashes) {
-            match guards[place(*hash)].entries.get(hash) {
+            match guards[guard_index(*hash)].entries.get(hash) {
                 Some(entry) if !entry.is_of(ask) => return LocalAnswer::Unknown,
                 Some(_) => {}
                 None => missing = true,
@@ -240,8 +242,8 @@ impl LeaseTable {
         }
         if missing {
             drop(guards);
-            // A request that is only partly leased is decided by Redis as a whole, so nothing need
-            // be held for it.
+            // Redis decides a request that is only partly leased as a whole, so its keys need no
+            // leases.
             if asks.iter().all(|ask| {
                 limits
                     .get(ask.limit)
@@ -249,35 +251,36 @@ impl LeaseTable {
             }) {
                 asks.iter()
                     .zip(hashes)
-                    .for_each(|(ask, hash)| self.begin_key(hash, ask, limits, now));
+                    .for_each(|(ask, hash)| self.insert_key(hash, ask, limits, now));
             }
             return LocalAnswer::Unknown;
         }
         let mut marks: SmallVec<[u64; FEW]> = SmallVec::new();
-        let mut refused = None;
+        let mut unpaid = None;
         for (ask, hash) in asks.iter().zip(&hashes) {
-            let Some(entry) = guards[place(*hash)].entries.get_mut(hash) else {
+            let Some(entry) = guards[guard_index(*hash)].entries.get_mut(hash) else {
                 return LocalAnswer::Unknown;
             };
-            match entry.held.spend(now, ask.cost) {
+            match entry.leases.spend(now, ask.cost) {
                 SpendOutcome::Paid { mark } => marks.push(mark),
                 other => {
-                    refused = Some(other);
+                    unpaid = Some(other);
                     break;
                 }
             }
         }
-        if let Some(refused) = refused {
+        if let Some(unpaid) = unpaid {
             for ((ask, hash), mark) in asks.iter().zip(&hashes).zip(&marks) {
-                if let Some(entry) = guards[place(*hash)].entries.get_mut(hash) {
-                    entry.held.give_back(now, *mark, ask.cost);
+                if let Some(entry) = guards[guard_index(*hash)].entries.get_mut(hash) {
+                    entry.leases.give_back(now, *mark, ask.cost);
                 }
             }
-            let (at, binding) = (marks.len(), &asks[marks.len()]);
-            if let SpendOutcome::Denied { until } = refused {
+            let at = marks.len();
+            let binding = &asks[marks.len()];
+            if let SpendOutcome::Denied { until } = unpaid {
                 let verdict = verdict.insert(Verdict::new(Source::Lease));
                 for (number, (ask, hash)) in asks.iter().zip(&hashes).enumerate() {
-                    let Some(entry) = guards[place(*hash)].entries.get(hash) else {
+                    let Some(entry) = guards[guard_index(*hash)].entries.get(hash) else {
                         continue;
                     };
                     verdict.push(if number == at {
@@ -286,126 +289,129 @@ impl LeaseTable {
                         entry.paid(ask, now)
                     });
                 }
-                guards[0].counts.decisions += 1;
+                guards[0].stats.decisions += 1;
                 return LocalAnswer::Decided;
             }
-            return match guards[place(hashes[at])].entries.get_mut(&hashes[at]) {
-                Some(entry) => self.more(hashes[at], entry, binding.cost, now, may_fetch),
+            return match guards[guard_index(hashes[at])].entries.get_mut(&hashes[at]) {
+                Some(entry) => {
+                    self.wait_or_request(hashes[at], entry, binding.cost, now, may_request)
+                }
                 None => LocalAnswer::Unknown,
             };
         }
         let verdict = verdict.insert(Verdict::new(Source::Lease));
         for ((ask, hash), mark) in asks.iter().zip(&hashes).zip(&marks) {
-            let ShardState {
-                entries, counts, ..
-            } = &mut *guards[place(*hash)];
+            let ShardState { entries, stats, .. } = &mut *guards[guard_index(*hash)];
             let Some(entry) = entries.get_mut(hash) else {
                 continue;
             };
-            counts.spent += ask.cost;
-            verdict.push(entry.paid(ask, now).settled_by([*hash, *mark], ask.cost));
-            if may_fetch && entry.held.is_low(now) {
-                self.fetch(*hash, entry, now, 1);
+            stats.spent += ask.cost;
+            verdict.push(
+                entry
+                    .paid(ask, now)
+                    .with_external_charge([*hash, *mark], ask.cost),
+            );
+            if may_request && entry.leases.is_low(now) {
+                self.request_lease(*hash, entry, now, 1);
             }
         }
-        guards[0].counts.decisions += 1;
+        guards[0].stats.decisions += 1;
         LocalAnswer::Decided
     }
 
-    /// Nothing is left: waits for the lease that is on its way, or sends for one.
-    fn more(
+    /// Nothing is left: waits for the lease request in flight, or makes one.
+    fn wait_or_request(
         &self,
         hash: u64,
         entry: &mut Entry,
         cost: u64,
         now: u64,
-        may_fetch: bool,
+        may_request: bool,
     ) -> LocalAnswer {
-        if may_fetch {
-            self.fetch(hash, entry, now, cost);
+        if may_request {
+            self.request_lease(hash, entry, now, cost);
         }
         entry
-            .flight
+            .request
             .clone()
             .map_or(LocalAnswer::Unknown, LocalAnswer::Wait)
     }
 
-    fn fetch(&self, hash: u64, entry: &mut Entry, now: u64, cost: u64) {
-        let Some(mut wish) = entry.held.wish(now, cost, &entry.limit.manner) else {
+    fn request_lease(&self, hash: u64, entry: &mut Entry, now: u64, cost: u64) {
+        let Some(mut demand) = entry.leases.demand(now, cost, &entry.limit.settings) else {
             return;
         };
-        wish.expires = entry.expires(now, self.timeout);
-        let flight = LeaseRequest::new();
-        entry.flight = Some(Arc::clone(&flight));
-        let (key, limit) = (entry.key.clone(), Arc::clone(&entry.limit));
+        demand.expires = entry.expires(now, self.timeout);
+        let request = LeaseRequest::new();
+        entry.request = Some(Arc::clone(&request));
+        let key = entry.key.clone();
+        let limit = Arc::clone(&entry.limit);
         if self
-            .fetches
+            .calls
             .send(LeaseCall {
                 hash,
                 key,
                 limit,
-                wish,
+                demand,
                 sent: now,
-                flight,
+                request,
             })
             .is_err()
         {
-            entry.held.failed();
-            entry.flight = None;
+            entry.leases.failed();
+            entry.request = None;
         }
     }
 
-    /// What Redis answered; none if it did not.
-    pub(crate) fn landed(&self, fetch: &LeaseCall, now: u64, answer: Option<BucketInfo>) {
-        let mut inside = self.lock(fetch.hash);
-        let ShardState {
-            entries, counts, ..
-        } = &mut *inside;
-        // Of a limit that has changed since it is not kept: then the entry is another.
+    /// Applies the answer of Redis; none if there was none.
+    pub(crate) fn complete(&self, call: &LeaseCall, now: u64, answer: Option<QuestionResult>) {
+        let mut shard = self.lock(call.hash);
+        let ShardState { entries, stats, .. } = &mut *shard;
+        // The answer is dropped if the limit has changed since: the entry is another then.
         let own = |entry: &&mut Entry| {
             entry
-                .flight
+                .request
                 .as_ref()
-                .is_some_and(|flight| Arc::ptr_eq(flight, &fetch.flight))
+                .is_some_and(|request| Arc::ptr_eq(request, &call.request))
         };
-        let Some(entry) = entries.get_mut(&fetch.hash).filter(own) else {
+        let Some(entry) = entries.get_mut(&call.hash).filter(own) else {
             return;
         };
-        entry.flight = None;
-        let (held, manner, LeaseDemand { least, .. }) =
-            (&mut entry.held, &entry.limit.manner, fetch.wish);
-        let Some(told) = answer else {
-            held.failed();
+        entry.request = None;
+        let (leases, settings, LeaseDemand { min, .. }) =
+            (&mut entry.leases, &entry.limit.settings, call.demand);
+        let Some(result) = answer else {
+            leases.failed();
             return;
         };
-        counts.calls += 1;
-        held.elsewhere = free(&entry.limit.form, &told);
-        entry.fresh_at = now + 1_000 * told.reset_after;
-        entry.server_time = Some((told.at, fetch.sent));
-        let (tokens, lives) = told.leased;
+        stats.calls += 1;
+        leases.redis_remaining = free(&entry.limit.form, &result);
+        entry.fresh_at = now + 1_000 * result.reset_after;
+        entry.server_time = Some((result.at, call.sent));
+        let (tokens, ttl) = result.leased;
         if tokens > 0 {
-            held.granted(fetch.sent, now, tokens, lives, &fetch.wish, manner);
-        } else if held.elsewhere >= least {
-            // The clock of the server was stepped: it took the wish for one that nobody waits for.
-            held.failed();
+            leases.granted(call.sent, now, tokens, ttl, &call.demand, settings);
+        } else if leases.redis_remaining >= min {
+            // The server's clock was stepped: the demand seemed to have expired.
+            leases.failed();
         } else {
-            held.denied(
-                fetch.sent,
-                least,
-                1_000 * retry_after(&entry.limit.form, &told, least),
-                manner,
+            leases.denied(
+                call.sent,
+                min,
+                1_000 * retry_after(&entry.limit.form, &result, min),
+                settings,
             );
         }
-        counts.granted += tokens;
-        counts.expired += std::mem::take(&mut held.expired);
+        stats.granted += tokens;
+        stats.expired += std::mem::take(&mut leases.expired);
     }
 
-    /// A key that was not asked for before, if its limit is leased.
-    fn begin_key(&self, hash: u64, ask: &Ask<'_>, limits: &Limits, now: u64) {
+    /// Adds a key that was not asked for before, if its limit is leased.
+    fn insert_key(&self, hash: u64, ask: &Ask<'_>, limits: &Limits, now: u64) {
         let Some(limit) = limits.get(ask.limit).and_then(|limit| limit.lease.clone()) else {
             return;
         };
-        let mut inside = self.lock(hash);
+        let mut shard = self.lock(hash);
         if !limits
             .get(ask.limit)
             .and_then(|now| now.lease.clone())
@@ -415,33 +421,33 @@ impl LeaseTable {
         }
         let ShardState {
             entries,
-            crowded,
-            counts,
-        } = &mut *inside;
-        if entries.len() >= (*crowded).max(64) {
+            sweep_threshold,
+            stats,
+        } = &mut *shard;
+        if entries.len() >= (*sweep_threshold).max(64) {
             entries.retain(|_, entry| {
-                let idle = entry.held.is_idle(now, &entry.limit.manner);
-                counts.expired += if idle { entry.held.expired } else { 0 };
+                let idle = entry.leases.is_idle(now, &entry.limit.settings);
+                stats.expired += if idle { entry.leases.expired } else { 0 };
                 !idle
             });
-            *crowded = 2 * entries.len();
+            *sweep_threshold = 2 * entries.len();
         }
-        if entries.len() >= self.most || ask.cost > limit.manner.most() {
+        if entries.len() >= self.max_keys_per_shard || ask.cost > limit.settings.max_cost() {
             return;
         }
-        let held = HeldLease::asked_first(now, ask.cost);
+        let leases = KeyLeases::first_ask(now, ask.cost);
         entries.entry(hash).or_insert_with(|| Entry {
             key: ask.key.into(),
             limit,
-            held,
-            flight: None,
+            leases,
+            request: None,
             fresh_at: 0,
             server_time: None,
         });
     }
 
-    /// Drops all that is held of a limit: it has changed.
-    pub(crate) fn forget(&self, number: u64) {
+    /// Drops all leases of a limit that has changed.
+    pub(crate) fn remove_limit(&self, number: u64) {
         for shard in &self.shards {
             lock(shard)
                 .entries
@@ -449,8 +455,8 @@ impl LeaseTable {
         }
     }
 
-    /// Forgets that Redis turned a key away: an operator has freed it.
-    pub(crate) fn forgive(&self, ask: &Ask<'_>) {
+    /// Forgets that Redis denied a key, after an operator has freed it.
+    pub(crate) fn clear_denial(&self, ask: &Ask<'_>) {
         let hash = self.hash(ask);
         if let Some(entry) = self
             .lock(hash)
@@ -458,33 +464,34 @@ impl LeaseTable {
             .get_mut(&hash)
             .filter(|entry| entry.is_of(ask))
         {
-            entry.held.forgive();
+            entry.leases.clear_denial();
         }
     }
 
-    /// Puts back what was taken and not used; whether its lease still lives.
+    /// Puts back tokens that were taken and not used. Returns whether their lease is still live.
     pub(crate) fn give_back(&self, [hash, mark]: [u64; 2], tokens: u64, now: Timestamp) -> bool {
-        let mut inside = self.lock(hash);
-        let ShardState {
-            entries, counts, ..
-        } = &mut *inside;
+        let mut shard = self.lock(hash);
+        let ShardState { entries, stats, .. } = &mut *shard;
         let given = entries
             .get_mut(&hash)
-            .is_some_and(|entry| entry.held.give_back(now.as_unix_nanos(), mark, tokens));
-        counts.spent -= if given { tokens } else { 0 };
+            .is_some_and(|entry| entry.leases.give_back(now.as_unix_nanos(), mark, tokens));
+        stats.spent -= if given { tokens } else { 0 };
         given
     }
 
-    /// Whose it was that was paid for by this.
-    pub(crate) fn whose(&self, [hash, _]: [u64; 2]) -> Option<(Arc<LeasedLimit>, Box<[u8]>)> {
-        let inside = self.lock(hash);
-        inside
+    /// The limit and key of the lease that paid.
+    pub(crate) fn limit_and_key(
+        &self,
+        [hash, _]: [u64; 2],
+    ) -> Option<(Arc<LeasedLimit>, Box<[u8]>)> {
+        let shard = self.lock(hash);
+        shard
             .entries
             .get(&hash)
             .map(|entry| (Arc::clone(&entry.limit), entry.key.clone()))
     }
 
-    pub(crate) fn counts(&self) -> LeaseStats {
+    pub(crate) fn stats(&self) -> LeaseStats {
         let mut all = LeaseStats::default();
         for shard in &self.shards {
             let LeaseStats {
@@ -493,7 +500,7 @@ impl LeaseTable {
                 spent,
                 decisions,
                 expired,
-            } = lock(shard).counts;
+            } = lock(shard).stats;
             all.calls += calls;
             all.granted += granted;
             all.spent += spent;
@@ -514,7 +521,7 @@ impl LeaseTable {
     }
 }
 
-/// The table of a shard goes by the low bits, and by the highest seven.
+/// The hash map in a shard uses the low bits and the highest seven.
 #[inline]
 fn shard_of(hash: u64) -> usize {
     (hash >> 32) as usize % SHARDS
@@ -525,14 +532,15 @@ fn lock(shard: &Shard) -> MutexGuard<'_, ShardState> {
     shard.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether it can be decided here at all: it takes something, now, as everyone does.
+/// Whether an ask can be decided from leases: it takes tokens, now, and has no reserve.
 #[inline]
 fn is_plain(ask: &Ask<'_>) -> bool {
     ask.mode == Mode::Enforce && ask.cost > 0 && ask.reserve == 0 && ask.max_wait.is_none()
 }
 
 impl Entry {
-    /// The latest time of the server at which a wish of `now` is still waited for.
+    /// The latest time of the server at which the answer to a demand made `now` is still waited
+    /// for.
     fn expires(&self, now: u64, timeout: u64) -> u64 {
         let after = |(time, sent): (u64, u64)| {
             time.saturating_add((now.saturating_sub(sent).saturating_add(timeout)) / 1_000)
@@ -544,21 +552,20 @@ impl Entry {
     fn is_of(&self, ask: &Ask<'_>) -> bool {
         self.limit.number == ask.limit.number()
             && *self.key == *ask.key
-            && ask.cost <= self.limit.manner.most()
+            && ask.cost <= self.limit.settings.max_cost()
     }
 
-    /// What is told to who has paid: what is held here, and what Redis had left when it was last
-    /// asked.
+    /// The result of a paid ask: what is left here, and what Redis had left at its last answer.
     #[inline]
     fn paid(&self, ask: &Ask<'_>, now: u64) -> AskResult {
-        let remaining = self.held.left(now) + self.held.elsewhere;
-        AskResult::new(self.told(Outcome::Allowed, remaining, now, 0), ask.mode)
+        let remaining = self.leases.left(now) + self.leases.redis_remaining;
+        AskResult::new(self.decision(Outcome::Allowed, remaining, now, 0), ask.mode)
     }
 
     fn denied(&self, ask: &Ask<'_>, now: u64, until: u64) -> AskResult {
-        let remaining = self.held.left(now).min(ask.cost - 1);
+        let remaining = self.leases.left(now).min(ask.cost - 1);
         AskResult::new(
-            self.told(
+            self.decision(
                 Outcome::Denied,
                 remaining,
                 now,
@@ -569,8 +576,8 @@ impl Entry {
     }
 
     #[inline]
-    fn told(&self, outcome: Outcome, remaining: u64, now: u64, retry_after: u64) -> Decision {
-        let remaining = remaining.min(self.limit.manner.burst);
+    fn decision(&self, outcome: Outcome, remaining: u64, now: u64, retry_after: u64) -> Decision {
+        let remaining = remaining.min(self.limit.settings.burst);
         match self.limit.form {
             MicrosLimit::Bucket {
                 per_micro,
@@ -593,17 +600,17 @@ impl Entry {
 }
 
 /// Tokens that Redis has left.
-fn free(form: &MicrosLimit, told: &BucketInfo) -> u64 {
+fn free(form: &MicrosLimit, result: &QuestionResult) -> u64 {
     match *form {
         MicrosLimit::Bucket {
             token, capacity, ..
-        } => capacity.saturating_sub(told.first) / token,
-        _ => told.first,
+        } => capacity.saturating_sub(result.first) / token,
+        _ => result.first,
     }
 }
 
-/// Microseconds until Redis would have so many.
-fn retry_after(form: &MicrosLimit, told: &BucketInfo, cost: u64) -> u64 {
+/// Microseconds until Redis would have this many.
+fn retry_after(form: &MicrosLimit, result: &QuestionResult, cost: u64) -> u64 {
     match *form {
         MicrosLimit::Bucket {
             per_micro,
@@ -611,12 +618,12 @@ fn retry_after(form: &MicrosLimit, told: &BucketInfo, cost: u64) -> u64 {
             capacity,
             ..
         } => {
-            let missing = told
+            let missing = result
                 .first
                 .saturating_add(cost.saturating_mul(token))
                 .saturating_sub(capacity);
             missing.div_ceil(per_micro.max(1))
         }
-        _ => told.retry_after,
+        _ => result.retry_after,
     }
 }

@@ -1,9 +1,9 @@
-//! L1 to L6 of leases, on the pure machines: several nodes and one bucket, with a network that
-//! delays, repeats and loses, nodes that crash, clocks that run at different speeds, callers that
-//! bring different lives, limits that change.
+//! Tests of the lease properties L1 to L6 on the pure models: several nodes and one bucket, with a
+//! network that delays, repeats and loses messages, nodes that crash, clocks that run at different
+//! speeds, callers with different TTLs, and limits that change.
 
 use super::central::{BucketParams, CentralBucket};
-use super::node::{HeldLease, LeaseDemand, LeaseSettings, SpendOutcome};
+use super::node::{KeyLeases, LeaseDemand, LeaseSettings, SpendOutcome};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError};
 
@@ -11,23 +11,23 @@ const NODES: usize = 4;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Somebody asks a node.
+    /// A caller asks a node.
     Ask {
         node: usize,
         cost: u64,
     },
-    /// The same again and again, so that it is hot.
+    /// Repeated asks, so that the key is hot.
     Asks {
         node: usize,
         times: u64,
     },
-    /// The same on a network that takes no time.
+    /// Repeated asks, on a network without delay.
     Rush {
         node: usize,
         times: u64,
     },
     Advance(u64),
-    /// As far as a part of a node's lease lasts, in hundredths, and a little.
+    /// Advances by a part of a node's TTL, in hundredths, and a little more.
     Live {
         node: usize,
         hundredths: u64,
@@ -41,29 +41,29 @@ enum Step {
     Lose {
         which: usize,
     },
-    /// A node gives up waiting.
+    /// A node stops waiting for its request.
     GiveUp {
         node: usize,
     },
     Crash {
         node: usize,
     },
-    /// Redis is asked about so many, exactly.
+    /// An exact decision by Redis.
     Exact {
         cost: u64,
     },
-    /// A request that was charged comes to nothing.
-    GiveBack {
+    /// A charged request is given back.
+    Refund {
         node: usize,
     },
     Change {
-        terms: usize,
+        params: usize,
     },
     Stale {
         node: usize,
         micros: u64,
     },
-    /// The key goes leased or exact on this node.
+    /// The node leases the key, or asks for exact decisions.
     Mode {
         node: usize,
         leased: bool,
@@ -84,8 +84,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => node.clone().prop_map(|node| Step::GiveUp { node }),
         1 => node.clone().prop_map(|node| Step::Crash { node }),
         2 => prop_oneof![0..20_u64, 0..400_u64].prop_map(|cost| Step::Exact { cost }),
-        1 => node.clone().prop_map(|node| Step::GiveBack { node }),
-        1 => (0..TERMS.len()).prop_map(|terms| Step::Change { terms }),
+        1 => node.clone().prop_map(|node| Step::Refund { node }),
+        1 => (0..PARAMS.len()).prop_map(|params| Step::Change { params }),
         1 => (node.clone(), prop_oneof![Just(20_000_u64), Just(33_333), Just(100_000), Just(1_000_000)])
             .prop_map(|(node, micros)| Step::Stale { node, micros }),
         1 => (node, any::<bool>()).prop_map(|(node, leased)| Step::Mode { node, leased }),
@@ -93,8 +93,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Of one token, so that what was admitted under one adds up with what was under another.
-const TERMS: [BucketParams; 4] = [
+/// All have the same units a token, so that what was allowed under one and another adds up.
+const PARAMS: [BucketParams; 4] = [
     BucketParams {
         per_micro: 1,
         token: 1_000,
@@ -117,55 +117,55 @@ const TERMS: [BucketParams; 4] = [
     },
 ];
 
-/// A node, whose clock makes so many nanoseconds of a microsecond.
+/// A node whose clock counts `pace` nanoseconds in a microsecond.
 struct Node {
-    held: HeldLease,
+    leases: KeyLeases,
     pace: u64,
-    lives: u64,
+    ttl: u64,
     leased: bool,
-    /// The flight it waits for.
-    flight: Option<u64>,
+    /// The request it waits for.
+    request: Option<u64>,
     paid: Option<(usize, u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
 struct Message {
     node: usize,
-    flight: u64,
+    request: u64,
     sent: u64,
-    wish: LeaseDemand,
-    /// What Redis has granted, if it is on its way back.
+    demand: LeaseDemand,
+    /// What Redis has granted, if the message is the answer.
     granted: Option<u64>,
 }
 
 struct World {
     now: u64,
-    terms: BucketParams,
+    params: BucketParams,
     central: CentralBucket,
     nodes: Vec<Node>,
     messages: Vec<Message>,
-    flights: u64,
+    requests: u64,
     /// When, and how many units.
     admitted: Vec<(u64, u64)>,
 }
 
 impl World {
-    fn new(terms: BucketParams, paces: &[u64]) -> Self {
+    fn new(params: BucketParams, paces: &[u64]) -> Self {
         let node = |pace: &u64| Node {
-            held: HeldLease::default(),
+            leases: KeyLeases::default(),
             pace: *pace,
-            lives: lives(&terms, 100_000),
+            ttl: ttl(&params, 100_000),
             leased: true,
-            flight: None,
+            request: None,
             paid: None,
         };
         Self {
             now: 1_000_000,
-            terms,
-            central: CentralBucket::fresh(&terms, 1_000_000),
+            params,
+            central: CentralBucket::fresh(&params, 1_000_000),
             nodes: paces.iter().map(node).collect(),
             messages: Vec::new(),
-            flights: 0,
+            requests: 0,
             admitted: Vec::new(),
         }
     }
@@ -174,55 +174,57 @@ impl World {
         self.now * self.nodes[node].pace
     }
 
-    fn manner(&self, node: usize) -> LeaseSettings {
+    fn settings(&self, node: usize) -> LeaseSettings {
         LeaseSettings {
-            lives: self.nodes[node].lives,
-            burst: self.terms.burst(),
+            ttl: self.nodes[node].ttl,
+            burst: self.params.burst(),
         }
     }
 
     fn ask(&mut self, node: usize, cost: u64) -> Result<(), TestCaseError> {
-        let (clock, manner) = (self.clock(node), self.manner(node));
-        if !self.nodes[node].leased || cost > manner.most() {
+        let clock = self.clock(node);
+        let settings = self.settings(node);
+        if !self.nodes[node].leased || cost > settings.max_cost() {
             self.exact(cost);
             return Ok(());
         }
-        let held = &mut self.nodes[node].held;
-        match held.spend(clock, cost) {
+        let leases = &mut self.nodes[node].leases;
+        match leases.spend(clock, cost) {
             SpendOutcome::Paid { mark } => {
-                // L4: it ends later than now.
+                // L4: the lease has not ended.
                 prop_assert!(clock < mark);
-                self.admitted.push((self.now, cost * self.terms.token));
+                self.admitted.push((self.now, cost * self.params.token));
                 self.nodes[node].paid = Some((self.admitted.len() - 1, mark, cost));
-                if self.nodes[node].held.is_low(clock) {
-                    self.fly(node, 1);
+                if self.nodes[node].leases.is_low(clock) {
+                    self.request_lease(node, 1);
                 }
             }
             SpendOutcome::Denied { until } => prop_assert!(until > clock),
-            SpendOutcome::Unknown => self.fly(node, cost),
+            SpendOutcome::Unknown => self.request_lease(node, cost),
         }
         Ok(())
     }
 
-    fn fly(&mut self, node: usize, cost: u64) {
-        let (sent, manner) = (self.clock(node), self.manner(node));
-        let Some(wish) = self.nodes[node].held.wish(sent, cost, &manner) else {
+    fn request_lease(&mut self, node: usize, cost: u64) {
+        let sent = self.clock(node);
+        let settings = self.settings(node);
+        let Some(demand) = self.nodes[node].leases.demand(sent, cost, &settings) else {
             return;
         };
-        self.flights += 1;
-        self.nodes[node].flight = Some(self.flights);
+        self.requests += 1;
+        self.nodes[node].request = Some(self.requests);
         self.messages.push(Message {
             node,
-            flight: self.flights,
+            request: self.requests,
             sent,
-            wish,
+            demand,
             granted: None,
         });
     }
 
     fn exact(&mut self, cost: u64) {
-        if self.central.take(self.now, &self.terms, cost) {
-            self.admitted.push((self.now, cost * self.terms.token));
+        if self.central.take(self.now, &self.params, cost) {
+            self.admitted.push((self.now, cost * self.params.token));
         }
     }
 
@@ -238,28 +240,29 @@ impl World {
         };
         let Message {
             node,
-            flight,
+            request,
             sent,
-            wish,
+            demand,
             granted,
         } = message;
         let Some(granted) = granted else {
-            let granted = self.central.lease(self.now, &self.terms, &wish);
+            let granted = self.central.lease(self.now, &self.params, &demand);
             self.messages.push(Message {
                 granted: Some(granted),
                 ..message
             });
             return;
         };
-        if self.nodes[node].flight != Some(flight) {
+        if self.nodes[node].request != Some(request) {
             return;
         }
-        let (clock, manner) = (self.clock(node), self.manner(node));
-        self.nodes[node].flight = None;
-        let held = &mut self.nodes[node].held;
+        let clock = self.clock(node);
+        let settings = self.settings(node);
+        self.nodes[node].request = None;
+        let leases = &mut self.nodes[node].leases;
         match granted {
-            0 => held.denied(sent, wish.least, 1_000_000, &manner),
-            granted => held.granted(sent, clock, granted, wish.lives, &wish, &manner),
+            0 => leases.denied(sent, demand.min, 1_000_000, &settings),
+            granted => leases.granted(sent, clock, granted, demand.ttl, &demand, &settings),
         }
     }
 
@@ -288,7 +291,7 @@ impl World {
                 node,
                 hundredths,
                 more,
-            } => self.now += self.nodes[node].lives * hundredths / 100 + more,
+            } => self.now += self.nodes[node].ttl * hundredths / 100 + more,
             Step::Deliver { which, again } => self.deliver(which, again),
             Step::Lose { which } => {
                 if !self.messages.is_empty() {
@@ -297,36 +300,40 @@ impl World {
                 }
             }
             Step::GiveUp { node } => {
-                self.nodes[node].flight = None;
-                self.nodes[node].held.failed();
+                self.nodes[node].request = None;
+                self.nodes[node].leases.failed();
             }
             Step::Crash { node } => {
                 let Node {
-                    held, flight, paid, ..
+                    leases,
+                    request,
+                    paid,
+                    ..
                 } = &mut self.nodes[node];
-                (*held, *flight, *paid) = (HeldLease::default(), None, None);
+                (*leases, *request, *paid) = (KeyLeases::default(), None, None);
             }
             Step::Exact { cost } => self.exact(cost),
-            Step::GiveBack { node } => {
+            Step::Refund { node } => {
                 let clock = self.clock(node);
                 if let Some((event, mark, cost)) = self.nodes[node].paid.take()
-                    && self.nodes[node].held.give_back(clock, mark, cost)
+                    && self.nodes[node].leases.give_back(clock, mark, cost)
                 {
-                    self.admitted[event].1 -= cost * self.terms.token;
+                    self.admitted[event].1 -= cost * self.params.token;
                 }
             }
-            Step::Change { terms } => {
-                self.terms = TERMS[terms];
-                // A node that hears of it drops what it holds; one that has not heard yet may not.
+            Step::Change { params } => {
+                self.params = PARAMS[params];
+                // A node that learns of the change drops its leases; one that has not learnt of it
+                // yet may not.
                 for node in 0..self.nodes.len() {
                     if node % 2 == 0 {
-                        self.nodes[node].held = HeldLease::default();
-                        self.nodes[node].flight = None;
+                        self.nodes[node].leases = KeyLeases::default();
+                        self.nodes[node].request = None;
                     }
-                    self.nodes[node].lives = lives(&self.terms, 100_000);
+                    self.nodes[node].ttl = ttl(&self.params, 100_000);
                 }
             }
-            Step::Stale { node, micros } => self.nodes[node].lives = lives(&self.terms, micros),
+            Step::Stale { node, micros } => self.nodes[node].ttl = ttl(&self.params, micros),
             Step::Mode { node, leased } => self.nodes[node].leased = leased,
         }
         self.check()
@@ -334,24 +341,24 @@ impl World {
 
     fn check(&self) -> Result<(), TestCaseError> {
         let mut central = self.central;
-        central.advance(self.now, &self.terms);
-        let out = central.out() * self.terms.token;
-        // L1: what is free and what is out fit the bucket; or what is out alone exceeds one that
-        // shrank.
+        central.advance(self.now, &self.params);
+        let out = central.out() * self.params.token;
+        // L1: free and outstanding tokens fit the bucket; or the outstanding ones alone exceed one
+        // that shrank.
         prop_assert!(
-            central.level <= (self.terms.capacity as i64 - out as i64).max(0),
+            central.level <= (self.params.capacity as i64 - out as i64).max(0),
             "{central:?}"
         );
-        // L2: what nodes hold, or are about to be told that they hold, is out.
+        // L2: what nodes hold, or are about to receive, is outstanding.
         let mut held = 0;
         for (number, node) in self.nodes.iter().enumerate() {
-            held += node.held.left(self.clock(number));
+            held += node.leases.left(self.clock(number));
             let mut coming = self
                 .messages
                 .iter()
-                .filter(|message| node.flight == Some(message.flight));
+                .filter(|message| node.request == Some(message.request));
             if let Some(message) = coming.find(|message| message.granted.is_some())
-                && self.clock(number) < message.sent + message.wish.lives * 980
+                && self.clock(number) < message.sent + message.demand.ttl * 980
             {
                 held += message.granted.unwrap_or(0);
             }
@@ -360,8 +367,8 @@ impl World {
         Ok(())
     }
 
-    /// L3: over any time, what was admitted is what one bucket would have; across changes, the
-    /// largest of them.
+    /// L3: over any time, what was allowed is at most what one bucket would allow; across changes,
+    /// the largest of them.
     fn audit(&self, capacity: u64, per_micro: u64) -> Result<(), TestCaseError> {
         for (first, (from, _)) in self.admitted.iter().enumerate() {
             let mut sum = 0;
@@ -376,8 +383,8 @@ impl World {
 }
 
 /// min(B / 4r, what the operator allows), at least 20 ms.
-fn lives(terms: &BucketParams, micros: u64) -> u64 {
-    (terms.capacity / 4 / terms.per_micro.max(1))
+fn ttl(params: &BucketParams, micros: u64) -> u64 {
+    (params.capacity / 4 / params.per_micro.max(1))
         .min(micros)
         .max(20_000)
 }
@@ -394,8 +401,7 @@ fn cases() -> Config {
     }
 }
 
-/// Two clocks are within 2 % of each other: a node's may be as much as that slower than Redis's, or
-/// faster.
+/// Clocks are within 2 % of each other: a node's may be that much slower or faster than Redis's.
 fn paces() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(
         prop_oneof![Just(980_u64), Just(1_000), Just(1_020), 980..1_020_u64],
@@ -407,73 +413,75 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn one_bucket_is_kept_whatever_becomes_of_messages_and_nodes(
-        paces in paces(), terms in 0..3_usize, steps in steps(),
+    fn the_bound_of_one_bucket_holds_through_faults(
+        paces in paces(), params in 0..3_usize, steps in steps(),
     ) {
-        let mut world = World::new(TERMS[terms], &paces);
+        let mut world = World::new(PARAMS[params], &paces);
         for step in steps {
             if !matches!(step, Step::Change { .. }) {
                 world.step(step)?;
             }
         }
-        world.audit(TERMS[terms].capacity, TERMS[terms].per_micro)?;
+        world.audit(PARAMS[params].capacity, PARAMS[params].per_micro)?;
     }
 
     #[test]
-    fn a_change_of_the_limit_adds_nothing_to_the_larger_of_both(paces in paces(), steps in steps()) {
-        let mut world = World::new(TERMS[0], &paces);
-        let (mut capacity, mut per_micro) = (world.terms.capacity, world.terms.per_micro);
+    fn a_change_of_the_limit_allows_at_most_the_larger_of_both(paces in paces(), steps in steps()) {
+        let mut world = World::new(PARAMS[0], &paces);
+        let mut capacity = world.params.capacity;
+        let mut per_micro = world.params.per_micro;
         for step in steps {
             world.step(step)?;
-            capacity = capacity.max(world.terms.capacity);
-            per_micro = per_micro.max(world.terms.per_micro);
+            capacity = capacity.max(world.params.capacity);
+            per_micro = per_micro.max(world.params.per_micro);
         }
         world.audit(capacity, per_micro)?;
     }
 
-    /// L5: leases that live for no time are exact decisions.
+    /// L5: leases with a TTL of 0 are exact decisions.
     #[test]
-    fn without_a_life_a_lease_is_a_charge(
-        terms in 0..4_usize, calls in prop::collection::vec((0..30_000_u64, 1..50_u64), 1..100),
+    fn a_lease_with_a_ttl_of_0_is_a_charge(
+        params in 0..4_usize, calls in prop::collection::vec((0..30_000_u64, 1..50_u64), 1..100),
     ) {
-        let terms = &TERMS[terms];
-        let (mut leased, mut exact) = (CentralBucket::fresh(terms, 0), CentralBucket::fresh(terms, 0));
+        let params = &PARAMS[params];
+        let mut leased = CentralBucket::fresh(params, 0);
+        let mut exact = CentralBucket::fresh(params, 0);
         let mut now = 0;
         for (after, cost) in calls {
             now += after;
-            let wish = LeaseDemand { least: cost, want: 0, lives: 0, expires: u64::MAX };
-            let granted = leased.lease(now, terms, &wish);
-            prop_assert_eq!(granted, if exact.take(now, terms, cost) { cost } else { 0 });
-            leased.advance(now, terms);
+            let demand = LeaseDemand { min: cost, want: 0, ttl: 0, expires: u64::MAX };
+            let granted = leased.lease(now, params, &demand);
+            prop_assert_eq!(granted, if exact.take(now, params, cost) { cost } else { 0 });
+            leased.advance(now, params);
             prop_assert_eq!(leased.level, exact.level);
         }
     }
 
-    /// L6: where nodes ask all the time, no more than 2rE and a token is not given out, however
-    /// they ask.
+    /// L6: while nodes ask all the time, at most 2rE and a token is not granted, however they ask.
     #[test]
-    fn saturated_next_to_nothing_is_lost(
-        terms in 0..3_usize, staleness in 20_000..1_000_000_u64, wants in prop::collection::vec(1..2_000_u64, 1..5),
+    fn under_saturation_little_is_lost(
+        params in 0..3_usize, staleness in 20_000..1_000_000_u64, wants in prop::collection::vec(1..2_000_u64, 1..5),
         each in 100..4_000_u64, turns in 1..2_000_u64,
     ) {
-        let terms = &TERMS[terms];
-        let lives = lives(terms, staleness);
-        let each = each.min(lives / 8);
-        let mut central = CentralBucket::fresh(terms, 0);
-        let (mut now, mut granted) = (0, 0);
+        let params = &PARAMS[params];
+        let ttl = ttl(params, staleness);
+        let each = each.min(ttl / 8);
+        let mut central = CentralBucket::fresh(params, 0);
+        let mut now = 0;
+        let mut granted = 0;
         for turn in 0..turns {
-            // In turns, until there is nothing.
+            // In turns, until nothing is granted.
             loop {
-                let wish = LeaseDemand { least: 1, want: wants[turn as usize % wants.len()], lives, expires: u64::MAX };
-                let some = central.lease(now, terms, &wish);
-                granted += some * terms.token;
+                let demand = LeaseDemand { min: 1, want: wants[turn as usize % wants.len()], ttl, expires: u64::MAX };
+                let some = central.lease(now, params, &demand);
+                granted += some * params.token;
                 if some == 0 { break }
             }
             now += each;
         }
-        central.advance(now, terms);
-        let lost = 2 * terms.per_micro * lives + terms.token;
-        prop_assert!(granted + central.level as u64 + lost >= terms.capacity + terms.per_micro * now);
+        central.advance(now, params);
+        let lost = 2 * params.per_micro * ttl + params.token;
+        prop_assert!(granted + central.level as u64 + lost >= params.capacity + params.per_micro * now);
     }
 
 }
@@ -481,14 +489,14 @@ proptest! {
 proptest! {
     #![proptest_config(Config { cases: cases().cases / 32, ..cases() })]
 
-    /// The machine as a whole, saturated: four nodes that are asked all the time admit nearly all
-    /// of the rate.
+    /// The whole system, saturated: four nodes that are asked all the time allow nearly all of the
+    /// rate.
     #[test]
-    fn four_busy_nodes_admit_nearly_all_of_the_rate(
-        paces in paces(), terms in 0..2_usize, demand in 2..40_u64, delay in 50..1_000_u64,
+    fn four_busy_nodes_allow_nearly_all_of_the_rate(
+        paces in paces(), params in 0..2_usize, demand in 2..40_u64, delay in 50..1_000_u64,
     ) {
-        let mut world = World::new(TERMS[terms], &paces);
-        let terms = world.terms;
+        let mut world = World::new(PARAMS[params], &paces);
+        let params = world.params;
         let begin = world.now;
         const TICK: u64 = 500;
         const TURNS: u64 = 8_000;
@@ -504,7 +512,7 @@ proptest! {
                     }
                 }
             }
-            // Each message arrives after the same time; its answer with the next tick.
+            // Each message arrives after the same delay, and its answer with the next tick.
             while let Some(at) = arrivals.iter().position(|at| *at <= world.now) {
                 arrivals.remove(at);
                 world.deliver(at, false);
@@ -513,21 +521,21 @@ proptest! {
             }
         }
         world.check()?;
-        world.audit_fast(terms.capacity, terms.per_micro)?;
+        world.audit_fast(params.capacity, params.per_micro)?;
         let admitted: u64 = world.admitted.iter().map(|(_, units)| units).sum();
-        let whole = terms.capacity + terms.per_micro * TURNS * TICK;
-        let lives = lives(&terms, 100_000);
-        // After the burst 2rE once, and what is under way.
-        let lost = terms.capacity / 2 + 3 * terms.per_micro * lives;
+        let whole = params.capacity + params.per_micro * TURNS * TICK;
+        let ttl = ttl(&params, 100_000);
+        // 2rE once after the burst, and what is in flight.
+        let lost = params.capacity / 2 + 3 * params.per_micro * ttl;
         prop_assert!(admitted + lost >= whole, "{admitted} of {whole}, {lost} may be lost");
     }
 }
 
 impl World {
-    /// The same as `audit`, in one pass: a bucket that holds what was admitted would never be
-    /// empty.
+    /// The same as `audit`, in one pass: a bucket that charges what was allowed is never overdrawn.
     fn audit_fast(&self, capacity: u64, per_micro: u64) -> Result<(), TestCaseError> {
-        let (mut level, mut last) = (capacity as i64, 0);
+        let mut level = capacity as i64;
+        let mut last = 0;
         for (now, units) in &self.admitted {
             level =
                 (level + (per_micro * (now - last)) as i64).min(capacity as i64) - *units as i64;
@@ -539,50 +547,50 @@ impl World {
 }
 
 #[test]
-fn what_arrives_while_there_is_no_room_is_lost_and_not_put_off() {
-    let terms = &TERMS[0];
-    let lives = 100_000;
-    let mut central = CentralBucket::fresh(terms, 0);
+fn refill_beyond_the_capacity_is_lost_and_not_deferred() {
+    let params = &PARAMS[0];
+    let ttl = 100_000;
+    let mut central = CentralBucket::fresh(params, 0);
     let out: u64 = (0..4)
         .map(|_| {
             central.lease(
                 0,
-                terms,
+                params,
                 &LeaseDemand {
-                    least: 1,
+                    min: 1,
                     want: 50,
-                    lives,
+                    ttl,
                     expires: u64::MAX,
                 },
             )
         })
         .sum();
     assert_eq!(out, 200);
-    // For as long as it is out the bucket is full without it, and when it ends it has what it had.
-    for now in [1, lives, 2 * lives - 1, 2 * lives] {
-        central.advance(now, terms);
+    // While the lease is out the bucket is full without it, and at its end the level is unchanged.
+    for now in [1, ttl, 2 * ttl - 1, 2 * ttl] {
+        central.advance(now, params);
         assert_eq!(central.level, 200_000);
     }
     assert_eq!(central.out(), 0);
-    central.advance(2 * lives + 7_000, terms);
+    central.advance(2 * ttl + 7_000, params);
     assert_eq!(central.level, 207_000);
-    // The same if nobody looked meanwhile.
-    let mut central = CentralBucket::fresh(terms, 0);
+    // The same if nothing was decided meanwhile.
+    let mut central = CentralBucket::fresh(params, 0);
     (0..4).for_each(|_| {
         assert_eq!(
             central.lease(
                 0,
-                terms,
+                params,
                 &LeaseDemand {
-                    least: 1,
+                    min: 1,
                     want: 50,
-                    lives,
+                    ttl,
                     expires: u64::MAX
                 }
             ),
             50
-        )
+        );
     });
-    central.advance(2 * lives + 7_000, terms);
+    central.advance(2 * ttl + 7_000, params);
     assert_eq!(central.level, 207_000);
 }

@@ -1,4 +1,4 @@
-//! The script and the pure function, on the same traces.
+//! The script and the model must agree on the same traces.
 
 use super::central::{BucketParams, CentralBucket};
 use super::node::LeaseDemand;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 enum Step {
     Take(u64),
     Lease {
-        least: u64,
+        min: u64,
         want: u64,
-        lives: u64,
+        ttl: u64,
         late: bool,
     },
     Advance(u64),
@@ -24,7 +24,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let lives = prop_oneof![
+    let ttl = prop_oneof![
         Just(0_u64),
         Just(20_000),
         Just(100_000),
@@ -32,15 +32,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let step = prop_oneof![
         3 => (0..40_u64).prop_map(Step::Take),
-        6 => (0..6_u64, 0..200_u64, lives, prop::bool::weighted(0.1))
-            .prop_map(|(least, want, lives, late)| Step::Lease { least, want, lives, late }),
+        6 => (0..6_u64, 0..200_u64, ttl, prop::bool::weighted(0.1))
+            .prop_map(|(min, want, ttl, late)| Step::Lease { min, want, ttl, late }),
         6 => prop_oneof![0..1_000_u64, 0..100_000_u64, 0..3_000_000_u64].prop_map(Step::Advance),
         1 => (0..LIMITS.len()).prop_map(Step::Change),
     ];
     prop::collection::vec(step, 1..40)
 }
 
-/// Of different rates, bursts and units.
+/// Limits of different rates, bursts and units.
 const LIMITS: [&str; 6] = [
     "100/s burst 200",
     "1000/s burst 64",
@@ -50,7 +50,7 @@ const LIMITS: [&str; 6] = [
     "0",
 ];
 
-fn terms(limit: &str) -> (MicrosLimit, BucketParams) {
+fn params(limit: &str) -> (MicrosLimit, BucketParams) {
     let form = limit.parse::<Limit>().unwrap().in_micros();
     let MicrosLimit::Bucket {
         per_micro,
@@ -72,7 +72,7 @@ fn terms(limit: &str) -> (MicrosLimit, BucketParams) {
 }
 
 #[test]
-fn the_script_does_what_the_pure_function_does() {
+fn the_script_agrees_with_the_model() {
     let server = RedisServer::start();
     let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_connection().unwrap();
@@ -95,10 +95,10 @@ fn the_script_does_what_the_pure_function_does() {
                 decide::encode([&questions].into_iter()).by_text(&scripts.decide, Some(now));
             let reply = command.query::<redis::Value>(&mut connection).unwrap();
             let mut answers = decide::decode([&questions].into_iter(), reply).unwrap();
-            let Answer::ReplyReceiver { figures, .. } = answers.remove(0) else {
+            let Answer::Decided { results, .. } = answers.remove(0) else {
                 panic!("a bad key")
             };
-            figures[0]
+            results[0]
         };
     let mut runner = TestRunner::new(Config {
         cases: 400,
@@ -107,42 +107,42 @@ fn the_script_does_what_the_pure_function_does() {
     let run = |(start, steps): (usize, Vec<Step>)| {
         case += 1;
         let key = format!("case {case}");
-        let (mut form, mut here) = terms(LIMITS[start]);
+        let (mut form, mut here) = params(LIMITS[start]);
         let mut now = 1_700_000_000_000_000;
-        // What is absent is full.
+        // An absent key is a full bucket.
         let mut central: Option<CentralBucket> = None;
         for step in steps {
             match step {
                 Step::Advance(by) => now += by,
-                Step::Change(which) => (form, here) = terms(LIMITS[which]),
+                Step::Change(which) => (form, here) = params(LIMITS[which]),
                 Step::Take(cost) => {
-                    let told = ask(&key, form, now, cost, None);
+                    let result = ask(&key, form, now, cost, None);
                     let mut after = central.unwrap_or_else(|| CentralBucket::fresh(&here, now));
-                    prop_assert_eq!(told.fits, after.take(now, &here, cost));
-                    prop_assert_eq!(told.first as i64, here.capacity as i64 - after.level);
-                    // What is denied, or free, is not written.
-                    if told.fits && cost > 0 {
-                        prop_assert_eq!(told.cold.out, after.out());
+                    prop_assert_eq!(result.fits, after.take(now, &here, cost));
+                    prop_assert_eq!(result.first as i64, here.capacity as i64 - after.level);
+                    // Redis writes nothing for a denied or free decision.
+                    if result.fits && cost > 0 {
+                        prop_assert_eq!(result.history.out, after.out());
                         central = Some(after);
                     }
                 }
                 Step::Lease {
-                    least,
+                    min,
                     want,
-                    lives,
+                    ttl,
                     late,
                 } => {
-                    let wish = LeaseDemand {
-                        least,
+                    let demand = LeaseDemand {
+                        min,
                         want,
-                        lives,
+                        ttl,
                         expires: if late { now - 1 } else { now },
                     };
-                    let told = ask(&key, form, now, least, Some(wish));
+                    let result = ask(&key, form, now, min, Some(demand));
                     let mut after = central.unwrap_or_else(|| CentralBucket::fresh(&here, now));
-                    prop_assert_eq!(told.leased.0, after.lease(now, &here, &wish));
-                    prop_assert_eq!(told.first as i64, here.capacity as i64 - after.level);
-                    if told.leased.0 > 0 {
+                    prop_assert_eq!(result.leased.0, after.lease(now, &here, &demand));
+                    prop_assert_eq!(result.first as i64, here.capacity as i64 - after.level);
+                    if result.leased.0 > 0 {
                         central = Some(after);
                     }
                 }

@@ -1,11 +1,11 @@
-//! Corrections of what was charged, as `amend.lua` reads them.
+//! Amendments: changes of what was charged, encoded for `amend.lua`.
 
-use super::decide::ColdState;
-use super::{Call, CallBuilder, Integers, InvalidReplyError, PermitName, put};
+use super::decide::RefundHistory;
+use super::{Call, CallBuilder, Integers, InvalidReplyError, PermitName, push_f64};
 use ratekeeper::limit::MicrosLimit;
 use std::sync::Arc;
 
-/// One correction of one key.
+/// One amendment of one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Amendment {
     pub(crate) key: Arc<[u8]>,
@@ -14,55 +14,55 @@ pub(crate) struct Amendment {
 }
 
 impl Amendment {
-    /// Whether it comes to the same if the server does it twice.
-    pub(crate) fn may_arrive_twice(&self) -> bool {
+    /// Whether executing it twice has the same effect as once.
+    pub(crate) fn is_idempotent(&self) -> bool {
         matches!(
             self.what,
-            Amend::Permits { .. } | Amend::LetGo { .. } | Amend::Once(_)
+            Amend::RenewPermits { .. } | Amend::DetachPermits { .. } | Amend::Once(_)
         )
     }
 }
 
-/// What to do with it.
+/// The kinds of amendments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Amend {
-    /// What a charge did not use comes back.
-    GiveBack(Refund),
-    /// So many more, as debt if need be.
+    /// Gives back what a charge did not use.
+    Refund(Refund),
+    /// Charges more tokens, going into debt if need be.
     ChargeMore(u64),
-    /// An operator's gift.
+    /// Gives tokens, for an operator.
     Grant(u64),
-    /// As if it had never been used.
-    MakeFresh,
-    /// Permits that are still held, or, for no time, that are not.
-    Permits { live: u64, names: Vec<PermitName> },
-    /// Permits that nobody renews any more: they live so long, unless they are given up.
-    LetGo { live: u64, names: Vec<PermitName> },
-    /// What is done once, whoever asks for it how often.
+    /// Makes the key as if it had never been used.
+    Reset,
+    /// Renews held permits for `ttl` microseconds, or releases them if that is 0.
+    RenewPermits { ttl: u64, names: Vec<PermitName> },
+    /// Stops the renewal of permits: they live for `ttl` microseconds, unless they are released.
+    DetachPermits { ttl: u64, names: Vec<PermitName> },
+    /// Executes an amendment once, however often it is sent.
     Once(AmendOnce),
 }
 
-/// What is done once.
+/// An amendment that is executed once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct AmendOnce {
-    /// The key that remembers it.
+    /// The key of the mark that it was executed.
     pub(crate) mark: Arc<[u8]>,
-    /// For how many milliseconds.
-    pub(crate) keep: u64,
-    /// Who does it: if that is who did it, it has come twice.
-    pub(crate) who: [u8; 16],
-    /// None if it is only remembered.
+    /// How long the mark is kept, in milliseconds.
+    pub(crate) mark_ttl: u64,
+    /// The number of this attempt: if the mark has it, the same attempt arrived twice.
+    pub(crate) attempt: [u8; 16],
+    /// The amendment; none to write only the mark.
     pub(crate) then: Option<Box<Amend>>,
 }
 
-/// What came of something that somebody else has done before: more than can come of anything.
-pub(crate) const BEFORE: u64 = (1 << 53) - 1;
+/// The outcome of an amendment that another attempt has executed: more than any other outcome.
+pub(crate) const ALREADY_DONE: u64 = (1 << 53) - 1;
 
-/// A key that is none of a limit's.
+/// For a key that does not belong to a limit.
 const NO_LIMIT: MicrosLimit = MicrosLimit::InFlight { most: 0 };
 
 impl Amendment {
-    /// Only remembers that it was done.
+    /// Only writes the mark.
     pub(crate) fn remember(once: AmendOnce) -> Self {
         Self {
             key: Arc::clone(&once.mark),
@@ -71,8 +71,8 @@ impl Amendment {
         }
     }
 
-    /// What is to be done, and whether only once.
-    fn parts(&self) -> (Option<&Amend>, Option<&AmendOnce>) {
+    /// The amendment itself, and the mark if it is executed once.
+    fn split(&self) -> (Option<&Amend>, Option<&AmendOnce>) {
         match &self.what {
             Amend::Once(once) => (once.then.as_deref(), Some(once)),
             what => (Some(what), None),
@@ -81,19 +81,19 @@ impl Amendment {
 }
 
 impl Amend {
-    /// As the script reads it.
-    fn packed(&self) -> (u8, [u64; 7], &[PermitName]) {
+    /// The encoding that the script reads: a kind, seven numbers, and permit names.
+    fn encoded(&self) -> (u8, [u64; 7], &[PermitName]) {
         let one = |number| [number, 0, 0, 0, 0, 0, 0];
-        let many = |live, names: &[PermitName]| [live, 16 * names.len() as u64, 0, 0, 0, 0, 0];
+        let many = |ttl, names: &[PermitName]| [ttl, 16 * names.len() as u64, 0, 0, 0, 0, 0];
         match self {
-            Self::GiveBack(back) => {
+            Self::Refund(refund) => {
                 let Refund {
                     unused,
                     charged_at,
                     after,
                     before,
-                    cold,
-                } = *back;
+                    history,
+                } = *refund;
                 (
                     0,
                     [
@@ -101,90 +101,93 @@ impl Amend {
                         charged_at,
                         after,
                         before,
-                        cold.refunded,
-                        cold.given,
-                        cold.resets,
+                        history.refunded,
+                        history.given,
+                        history.resets,
                     ],
                     &[],
                 )
             }
             Self::ChargeMore(extra) => (1, one(*extra), &[]),
             Self::Grant(tokens) => (2, one(*tokens), &[]),
-            Self::MakeFresh => (3, [0; 7], &[]),
-            Self::Permits { live, names } => (4, many(*live, names), names),
-            Self::LetGo { live, names } => (5, many(*live, names), names),
-            // Within another it is as good as that one.
-            Self::Once(once) => once.then.as_ref().map_or(NOTHING, |then| then.packed()),
+            Self::Reset => (3, [0; 7], &[]),
+            Self::RenewPermits { ttl, names } => (4, many(*ttl, names), names),
+            Self::DetachPermits { ttl, names } => (5, many(*ttl, names), names),
+            // A nested mark has no effect of its own.
+            Self::Once(once) => once.then.as_ref().map_or(NOTHING, |then| then.encoded()),
         }
     }
 }
 
+/// The encoding of an amendment that does nothing.
 const NOTHING: (u8, [u64; 7], &[PermitName]) = (6, [0; 7], &[]);
 
-/// Added to what is done once.
+/// Added to the kind of amendments that are executed once.
 const ONCE: u8 = 16;
 
-/// A charge, as it is given back.
+/// A charge to be given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refund {
-    /// Units of a bucket or queue; how many of a window.
+    /// Units of a bucket or queue; the count of a window.
     pub(crate) unused: u64,
-    /// When it was charged.
+    /// When it was charged, in microseconds.
     pub(crate) charged_at: u64,
-    /// Units ahead after it; of a window, which; of a refundable bucket, the units charged.
+    /// Units ahead after the charge. For a window: which window. For a refundable bucket: the units
+    /// charged.
     pub(crate) after: u64,
-    /// Units ahead before it; of a refundable bucket, tokens to charge beyond it.
+    /// Units ahead before the charge. For a refundable bucket: tokens to charge in addition.
     pub(crate) before: u64,
-    /// What was known of the key beside its state.
-    pub(crate) cold: ColdState,
+    /// The refund history of the key at the charge.
+    pub(crate) history: RefundHistory,
 }
 
-/// One call for many amendments.
+/// Encodes amendments as one call.
 pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone) -> Call {
-    let mut gathered = CallBuilder::default();
+    let mut builder = CallBuilder::default();
     let numbers: Vec<(u16, u16, u16)> = amendments
         .clone()
         .map(|one| {
-            let (key, limit) = (
-                gathered.key(&one.key, &one.limit),
-                gathered.limit(&one.limit),
-            );
+            let key = builder.key(&one.key, &one.limit);
+            let limit = builder.limit(&one.limit);
             (
                 key,
                 limit,
-                one.parts()
+                one.split()
                     .1
-                    .map_or(0, |once| gathered.key(&once.mark, &NO_LIMIT)),
+                    .map_or(0, |once| builder.key(&once.mark, &NO_LIMIT)),
             )
         })
         .collect();
     let mut body = Vec::new();
     for (amendment, (key, limit, mark)) in amendments.zip(numbers) {
-        let (what, once) = amendment.parts();
-        let (what, numbers, names) = what.map_or(NOTHING, Amend::packed);
+        let (what, once) = amendment.split();
+        let (what, numbers, names) = what.map_or(NOTHING, Amend::encoded);
         body.push(what + if once.is_some() { ONCE } else { 0 });
-        body.extend_from_slice(&gathered.numbered(key).to_be_bytes());
+        body.extend_from_slice(&builder.numbered(key).to_be_bytes());
         body.extend_from_slice(&limit.to_be_bytes());
         for number in numbers {
-            put(&mut body, number.min(1 << 52) as f64);
+            push_f64(&mut body, number.min(1 << 52) as f64);
         }
-        if let Some(AmendOnce { keep, who, .. }) = once {
-            body.extend_from_slice(&gathered.numbered(mark).to_be_bytes());
-            put(&mut body, (*keep).min(1 << 52) as f64);
-            body.extend_from_slice(who);
+        if let Some(AmendOnce {
+            mark_ttl, attempt, ..
+        }) = once
+        {
+            body.extend_from_slice(&builder.numbered(mark).to_be_bytes());
+            push_f64(&mut body, (*mark_ttl).min(1 << 52) as f64);
+            body.extend_from_slice(attempt);
         }
         body.extend(names.iter().flatten());
     }
-    gathered.into_call(body)
+    builder.into_call(body)
 }
 
-/// What came of each: so many tokens, permits or calls, or [`BEFORE`]; none where the key holds
-/// what is not ours.
+/// Decodes the outcome of each amendment: tokens, permits or calls, or [`ALREADY_DONE`]; none where
+/// the key holds data of another kind.
 pub(crate) fn decode(reply: redis::Value) -> Result<Vec<Option<u64>>, InvalidReplyError> {
     let mut integers = Integers::of(reply)?;
-    let mut came = Vec::new();
+    let mut outcomes = Vec::new();
     while let Some(number) = integers.maybe()? {
-        came.push(u64::try_from(number).ok());
+        outcomes.push(u64::try_from(number).ok());
     }
-    Ok(came)
+    Ok(outcomes)
 }

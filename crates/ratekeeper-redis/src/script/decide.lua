@@ -1,19 +1,27 @@
--- Decides requests one after the other, each over all of its limits or none of them.
+-- Decides requests one after the other, each over all of its limits or none.
 --
--- ARGV[3] holds the requests: how many asks, then each ask: its key, its limit and flags: 1 shadow, 2 peek, 4 the names of
--- its permits come last, 8 numbers follow (cost, reserve, longest wait in µs or -1), 16 a lease is asked for, of at least the
--- cost, and after those numbers come how many tokens are wanted, how long it is to live, and until when somebody waits for it.
+-- ARGV[3] holds the requests: the number of asks, then each ask: its key, its limit and flags:
+--     1   shadow
+--     2   peek
+--     4   the names of its permits come last
+--     8   three numbers follow: cost, reserve, longest wait in µs or -1
+--     16  a lease of at least the cost; after those numbers come how many tokens are wanted, their TTL,
+--         and the time after which the request is void
 --
--- Answers integers: the time; then for each ask of a bucket or queue one, how many units it is ahead; of the others three,
--- what remains, the µs until it is fresh and until the same call passes. The first is -1 - that where the ask does not fit.
--- Of a lease two more: how many tokens, and how long they live. For a request with a key that is not one of ours: BAD and the number of the ask. At the end, for each charged bucket
--- or window that something was given back to, or that has something out on lease: the number of the ask among all, what was
--- refunded and given, how often it was made fresh, and how many tokens are out.
+-- Returns integers. First the time. Then for each ask of a bucket or queue one integer: the units
+-- ahead. For other limits three: what remains, and the µs until the limit is full again and until
+-- the same call is allowed. The first is -1 - value if the ask does not fit. For a lease two more:
+-- the tokens granted and their TTL. For a request with a key that holds data of another kind: BAD
+-- and the index of the ask.
+-- At the end, for each charged bucket or window that was refunded or reset or has tokens out on
+-- lease: the index of the ask among all, what was refunded and given, the number of resets, and the
+-- tokens out on lease.
 local BAD = 9007199254740991
 local answer, tail = { now }, {}
-local told = 1
+local answered = 1
 
--- Each judges one ask, and charges it if `write` and it fits. Whether it does, and the figures; nil if the key is bad.
+-- Each of these decides one ask, and charges it if `write` is set and it fits. Returns whether it
+-- fits and its numbers; nil if the key is bad.
 local function units(k, l, cost, reserve, wait, write)
   if not load_units(k, l) then return nil end
   local rate, token, room = n1[l], n2[l], n3[l]
@@ -22,8 +30,8 @@ local function units(k, l, cost, reserve, wait, write)
   if kind[l] == 0 then
     ahead = room - s1[k]
     room = room - reserve * token
-    local patience = (reserve == 0 and wait > 0) and wait * rate or 0
-    if need > room or ahead + need > room + patience or ahead + need > BIG then return false, ahead end
+    local max_wait = (reserve == 0 and wait > 0) and wait * rate or 0
+    if need > room or ahead + need > room + max_wait or ahead + need > BIG then return false, ahead end
   else
     ahead = -s1[k]
     room = room - reserve * token
@@ -47,7 +55,7 @@ local function refundable(k, l, cost, reserve, _, write)
   if write and cost > 0 then
     s1[k], books[k], dirty[k] = ahead + need, { unpack(book) }, l
     books[k][4], books[k][7] = book[4] + need, at[k]
-    -- More is pending than can be counted: nothing of it comes back.
+    -- More is pending than can be counted exactly: none of it can be refunded.
     if books[k][4] > BIG then void_charges(k, s1[k]) end
     ahead = ahead + need
   end
@@ -157,71 +165,73 @@ local function in_flight(k, l, cost, reserve, _, write, name)
   return true, most - live, 0, 0
 end
 
--- How many of those that are free a node is given: half at most, or an eighth of all, but at least what it needs now.
-local function spared(free, most, least, want)
+-- How many of the free tokens one node is granted: at most half of them or an eighth of the limit,
+-- but at least what it needs now.
+local function grantable(free, most, least, want)
   if free < max(1, least) then return 0 end
   return min(free, max(least, min(want, floor(free / 2), floor(most / 8))))
 end
 
--- Leases of a bucket are taken from it and remembered until they have ended for sure.
-local function lease_units(k, l, least, want, lives)
+-- Leases of a bucket are taken from it, and remembered until they have certainly ended.
+local function lease_units(k, l, least, want, ttl)
   if not load_units(k, l) then return nil end
   local token, full = n2[l], n3[l]
-  local given = spared(floor(max(0, s1[k]) / token), floor(full / token), least, want)
+  local given = grantable(floor(max(0, s1[k]) / token), floor(full / token), least, want)
   if given > 0 then
     local time, out = at[k], lent[k]
     if not out then
       out = { 0, 0, 0, 0 }
       lent[k] = out
     end
-    if out[1] == 0 or out[2] < time + lives then
+    if out[1] == 0 or out[2] < time + ttl then
       if out[1] > 0 then out[3], out[4] = out[3] + out[1], out[2] end
-      out[1], out[2] = 0, max(time + 2 * lives, out[3] > 0 and out[4] or 0)
+      out[1], out[2] = 0, max(time + 2 * ttl, out[3] > 0 and out[4] or 0)
     end
     out[1] = out[1] + given
     s1[k] = s1[k] - given * token
     dirty[k] = l
   end
-  return given > 0, full - s1[k], 0, 0, given, lives
+  return given > 0, full - s1[k], 0, 0, given, ttl
 end
 
--- Leases of a window are charged to it, and end with it (of one in steps, with the step).
+-- Leases of a window are charged to it and end with it; those of a window in steps, with the step.
 local function lease_counts(k, l, least, want)
   local fits, free = counts(k, l, 0, 0, -1, false)
   if fits == nil then return nil end
-  local given = spared(free, n2[l], least, want)
+  local given = grantable(free, n2[l], least, want)
   local ends = kind[l] == 5 and (s2[k] + 1) * (n1[l] / n3[l]) or s2[k] + n1[l]
   local remaining, fresh_in, retry
   fits, remaining, fresh_in, retry = counts(k, l, max(1, given, least), 0, -1, given > 0)
   return given > 0, remaining, fresh_in, retry, given, max(0, ends - now)
 end
 
--- Those of a log are entered when they are given. Who leases a log asks for a window that is longer by their life.
-local function lease_log(k, l, least, want, lives)
+-- Leases of a log are entered when they are granted. The caller sends a window that is longer by
+-- their TTL.
+local function lease_log(k, l, least, want, ttl)
   local fits, free = log(k, l, 0, 0, -1, false)
   if fits == nil then return nil end
-  local given = spared(free, n2[l], least, want)
+  local given = grantable(free, n2[l], least, want)
   local remaining, fresh_in, retry
   fits, remaining, fresh_in, retry = log(k, l, max(1, given, least), 0, -1, given > 0)
   if fits == nil then return nil end
-  return given > 0, remaining, fresh_in, retry, given, lives
+  return given > 0, remaining, fresh_in, retry, given, ttl
 end
 
 local lease = { [0] = lease_units, [2] = lease_counts, [4] = lease_counts, [5] = lease_counts, [6] = lease_log }
 
-local judge = { [0] = units, units, counts, counts, counts, counts, log, in_flight, refundable }
+local deciders = { [0] = units, units, counts, counts, counts, counts, log, in_flight, refundable }
 
 local keys, limits, flags, costs, reserves, waits, names = {}, {}, {}, {}, {}, {}, {}
 local fit, f1, f2, f3, f4, f5 = {}, {}, {}, {}, {}, {}
-local wants, lives, expires = {}, {}, {}
+local wants, ttl, expires = {}, {}, {}
 
 local function ask(i, write)
   local l = limits[i]
-  fit[i], f1[i], f2[i], f3[i] = judge[kind[l]](keys[i], l, costs[i], reserves[i], waits[i], write, names[i])
+  fit[i], f1[i], f2[i], f3[i] = deciders[kind[l]](keys[i], l, costs[i], reserves[i], waits[i], write, names[i])
 end
 
--- What most requests are, without the detours: one unit of one bucket, counted by these numbers before. What it is told;
--- nil if it is something else after all.
+-- The fast path, for most requests: one unit of one bucket that was stored with the same units.
+-- Returns the number to answer; nil if the slow path must decide.
 local function plain(k, l)
   local rate, token, full = n1[l], n2[l], n3[l]
   local level = s1[k]
@@ -234,7 +244,7 @@ local function plain(k, l)
       if was ~= token or level % 1 ~= 0 or last % 1 ~= 0 or last > now or last < 0 or level > full or level < -BIG then
         return nil
       end
-      -- More than a double tells is more than fits.
+      -- Beyond what a double holds exactly, the bucket is full anyway.
       level = level + (now - last) * rate
       if level > full then level = full end
     else
@@ -257,8 +267,8 @@ while place <= size do
   local count, key, limit, flag, after = unpack_('>HHHB', packed, place)
   local quick = count == 1 and flag == 0 and kind[limit] == 0 and plain(key, limit)
   if quick then
-    told = told + 1
-    answer[told] = quick
+    answered = answered + 1
+    answer[answered] = quick
     place, count = after, 0
     asked = asked + 1
   else
@@ -274,7 +284,7 @@ while place <= size do
       costs[i], reserves[i], waits[i], place = unpack_('>ddd', packed, place)
       flag = flag - 8
     end
-    if leases then wants[i], lives[i], expires[i], place = unpack_('>ddd', packed, place) end
+    if leases then wants[i], ttl[i], expires[i], place = unpack_('>ddd', packed, place) end
     if flag >= 4 then
       names[i] = string.sub(packed, place, place + 16 * costs[i] - 1)
       place = place + 16 * costs[i]
@@ -284,11 +294,11 @@ while place <= size do
   end
   local bad, denied
   if count == 0 then
-    -- It has been told.
+    -- The fast path has answered.
   elseif count == 1 and wants[1] then
-    -- What nobody waits for nobody would spend: more is needed than there can be.
+    -- A void request would not be spent: ask for more than there can be.
     local least = now > expires[1] and BIG or costs[1]
-    fit[1], f1[1], f2[1], f3[1], f4[1], f5[1] = lease[kind[limits[1]]](keys[1], limits[1], least, wants[1], lives[1])
+    fit[1], f1[1], f2[1], f3[1], f4[1], f5[1] = lease[kind[limits[1]]](keys[1], limits[1], least, wants[1], ttl[1])
     if fit[1] == nil then bad = 1 end
     denied = true
   elseif count == 1 and flags[1] == 0 then
@@ -305,7 +315,7 @@ while place <= size do
       if not fit[i] and flags[i] ~= 1 then denied = true end
     end
     if not bad and not denied then
-      -- What only watches comes after those that decide.
+      -- Shadow asks come after those that decide.
       for i = 1, count do
         if flags[i] == 0 then ask(i, true) end
       end
@@ -315,23 +325,23 @@ while place <= size do
     end
   end
   if bad then
-    answer[told + 1], answer[told + 2] = BAD, bad - 1
-    told = told + 2
+    answer[answered + 1], answer[answered + 2] = BAD, bad - 1
+    answered = answered + 2
   else
     for i = 1, count do
-      told = told + 1
-      answer[told] = fit[i] and f1[i] or -1 - f1[i]
+      answered = answered + 1
+      answer[answered] = fit[i] and f1[i] or -1 - f1[i]
       if kind[limits[i]] > 1 and kind[limits[i]] < 8 then
-        -- Of a log that is not in order they may be past; then they are told as now.
-        answer[told + 1], answer[told + 2] = max(0, f2[i]), max(0, f3[i])
-        told = told + 2
+        -- In a log out of order these times may be past; they are returned as 0.
+        answer[answered + 1], answer[answered + 2] = max(0, f2[i]), max(0, f3[i])
+        answered = answered + 2
       end
       if wants[i] then
-        answer[told + 1], answer[told + 2] = f4[i], f5[i]
-        told = told + 2
+        answer[answered + 1], answer[answered + 2] = f4[i], f5[i]
+        answered = answered + 2
       end
       local held, resets, out = cold[keys[i]], s4[keys[i]], lent[keys[i]]
-      -- The charge is settled by when it was booked.
+      -- The charge is settled by the time it was booked.
       if kind[limits[i]] == 8 then held = { books[keys[i]][7], 0, 0, resets or 0 } end
       if (held or out or resets and resets > 0) and not denied and fit[i] then
         held = held or { 0, 0, 0, resets or 0 }
@@ -343,6 +353,6 @@ while place <= size do
   end
   asked = asked + count
 end
-for i = 1, #tail do answer[told + i] = tail[i] end
+for i = 1, #tail do answer[answered + i] = tail[i] end
 write_back()
 return answer

@@ -1,39 +1,39 @@
-//! Requests to decide, as `decide.lua` reads them, and what it answers.
+//! Decisions: requests encoded for `decide.lua`, and its answers.
 
-use super::{Call, CallBuilder, Integers, InvalidReplyError, PermitName, put};
+use super::{Call, CallBuilder, Integers, InvalidReplyError, PermitName, push_f64};
 use crate::lease::node::LeaseDemand;
 use ratekeeper::{Mode, limit::MicrosLimit};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// As many asks as most requests have.
+/// Inline capacity for asks: most requests have no more.
 pub(crate) const FEW: usize = 2;
 
-/// The asks of one request that are about the same key in the same mode, as one.
+/// The asks of one request about the same key in the same mode, merged.
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
     pub(crate) key: Arc<[u8]>,
-    /// The whole limit, reserve included.
+    /// The whole limit, without subtracting the reserve.
     pub(crate) limit: MicrosLimit,
     pub(crate) cost: u64,
     pub(crate) reserve: u64,
     pub(crate) mode: Mode,
     /// How long the caller would wait, in microseconds.
     pub(crate) wait: Option<u64>,
-    /// As many names as the cost, if it is for permits.
+    /// One name for each permit that the question takes.
     pub(crate) permits: Vec<PermitName>,
-    /// Nothing is decided, but tokens are leased. Such a question is a request of its own.
+    /// If set, tokens are leased and nothing is decided. Such a question is a request of its own.
     pub(crate) lease: Option<LeaseDemand>,
 }
 
-/// One request.
+/// The questions of one request.
 pub(crate) type Questions = Arc<[Question]>;
 
-/// What had been refunded to, and given from under, a bucket, and how often it had been made fresh
-/// by hand.
+/// The refund history of a bucket: what had been refunded to it, given to it, leased from it, and
+/// how often it had been reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct ColdState {
-    /// Of a refundable bucket: when it was charged.
+pub(crate) struct RefundHistory {
+    /// Units refunded so far. For a refundable bucket: when it was charged.
     pub(crate) refunded: u64,
     pub(crate) given: u64,
     pub(crate) resets: u64,
@@ -41,49 +41,49 @@ pub(crate) struct ColdState {
     pub(crate) out: u64,
 }
 
-/// What one question came to.
+/// The result of one question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct BucketInfo {
+pub(crate) struct QuestionResult {
     pub(crate) fits: bool,
     /// Buckets and queues: units ahead. Others: what remains.
     pub(crate) first: u64,
-    /// Microseconds until it is fresh, and until the same call passes; nothing for buckets and
-    /// queues.
+    /// Microseconds until the limit is full again, and until the same call is allowed; 0 for
+    /// buckets and queues.
     pub(crate) reset_after: u64,
     pub(crate) retry_after: u64,
-    /// The time of the server that told it.
+    /// The time of the server that answered, in microseconds.
     pub(crate) at: u64,
-    /// What was known of the key beside its state.
-    pub(crate) cold: ColdState,
-    /// Tokens that were leased, and how long they live, in microseconds.
+    /// The refund history of the key.
+    pub(crate) history: RefundHistory,
+    /// Tokens that were leased, and their TTL in microseconds.
     pub(crate) leased: (u64, u64),
 }
 
-/// What one request came to.
+/// The answer to one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// The figures of each question.
-    ReplyReceiver {
-        figures: SmallVec<[BucketInfo; FEW]>,
+    /// The result of each question.
+    Decided {
+        results: SmallVec<[QuestionResult; FEW]>,
     },
-    /// The key of this question holds what is not ours.
+    /// The key of this question holds data of another kind.
     BadKey(usize),
 }
 
-/// What stands for a request with a bad key: more than any figure.
-const BAD: i64 = (1 << 53) - 1;
+/// Marks a request with a bad key: more than any result.
+const BAD_KEY: i64 = (1 << 53) - 1;
 
-/// More than this is more than any limit: it is not told apart.
-const MOST: u64 = 1 << 52;
+/// Larger numbers exceed any limit and need not be told apart.
+const MAX_NUMBER: u64 = 1 << 52;
 
-/// One call for many requests.
+/// Encodes requests as one call.
 pub(crate) fn encode<'q>(requests: impl Iterator<Item = &'q Questions> + Clone) -> Call {
-    let mut gathered = CallBuilder::default();
+    let mut builder = CallBuilder::default();
     let mut numbers: Vec<(u16, u16)> = Vec::with_capacity(64);
     for question in requests.clone().flat_map(|request| request.iter()) {
         numbers.push((
-            gathered.key(&question.key, &question.limit),
-            gathered.limit(&question.limit),
+            builder.key(&question.key, &question.limit),
+            builder.limit(&question.limit),
         ));
     }
     let mut body = Vec::with_capacity(8 * numbers.len());
@@ -91,7 +91,7 @@ pub(crate) fn encode<'q>(requests: impl Iterator<Item = &'q Questions> + Clone) 
     for request in requests {
         body.extend_from_slice(&(request.len() as u16).to_be_bytes());
         for (question, (key, limit)) in request.iter().zip(numbers.by_ref()) {
-            body.extend_from_slice(&gathered.numbered(key).to_be_bytes());
+            body.extend_from_slice(&builder.numbered(key).to_be_bytes());
             body.extend_from_slice(&limit.to_be_bytes());
             let plain = question.cost == 1
                 && question.reserve == 0
@@ -109,25 +109,27 @@ pub(crate) fn encode<'q>(requests: impl Iterator<Item = &'q Questions> + Clone) 
                     + 16 * u8::from(question.lease.is_some()),
             );
             if !plain {
-                put(&mut body, question.cost.min(MOST) as f64);
-                put(&mut body, question.reserve.min(MOST) as f64);
-                put(
+                push_f64(&mut body, question.cost.min(MAX_NUMBER) as f64);
+                push_f64(&mut body, question.reserve.min(MAX_NUMBER) as f64);
+                push_f64(
                     &mut body,
-                    question.wait.map_or(-1.0, |wait| wait.min(MOST) as f64),
+                    question
+                        .wait
+                        .map_or(-1.0, |wait| wait.min(MAX_NUMBER) as f64),
                 );
             }
-            if let Some(wish) = &question.lease {
-                put(&mut body, wish.want.min(MOST) as f64);
-                put(&mut body, wish.lives.min(MOST) as f64);
-                put(&mut body, wish.expires.min(MOST) as f64);
+            if let Some(demand) = &question.lease {
+                push_f64(&mut body, demand.want.min(MAX_NUMBER) as f64);
+                push_f64(&mut body, demand.ttl.min(MAX_NUMBER) as f64);
+                push_f64(&mut body, demand.expires.min(MAX_NUMBER) as f64);
             }
             body.extend(question.permits.iter().flatten());
         }
     }
-    gathered.into_call(body)
+    builder.into_call(body)
 }
 
-/// What each of the requests came to.
+/// Decodes the answer to each request.
 pub(crate) fn decode<'q>(
     requests: impl Iterator<Item = &'q Questions>,
     reply: redis::Value,
@@ -135,26 +137,28 @@ pub(crate) fn decode<'q>(
     let mut integers = Integers::of(reply)?;
     let time = integers.count()?;
     let mut answers = Vec::with_capacity(64);
-    // Where each question is: its request, and its place there.
-    let mut places = Vec::with_capacity(64);
+    // The request and the index in it, for each question.
+    let mut positions = Vec::with_capacity(64);
     for request in requests {
-        places.extend((0..request.len()).map(|place| (answers.len(), place)));
+        positions.extend((0..request.len()).map(|index| (answers.len(), index)));
         answers.push(one(request, time, &mut integers)?);
     }
     while let Some(question) = integers.maybe()? {
-        let (refunded, given, resets) = (integers.count()?, integers.count()?, integers.count()?);
-        let cold = ColdState {
+        let refunded = integers.count()?;
+        let given = integers.count()?;
+        let resets = integers.count()?;
+        let history = RefundHistory {
             refunded,
             given,
             resets,
             out: integers.count()?,
         };
-        let place = usize::try_from(question)
+        let index = usize::try_from(question)
             .ok()
-            .and_then(|question| places.get(question));
-        let &(request, place) = place.ok_or(InvalidReplyError)?;
+            .and_then(|question| positions.get(question));
+        let &(request, index) = index.ok_or(InvalidReplyError)?;
         match &mut answers[request] {
-            Answer::ReplyReceiver { figures } => figures[place].cold = cold,
+            Answer::Decided { results } => results[index].history = history,
             Answer::BadKey(_) => return Err(InvalidReplyError),
         }
     }
@@ -166,12 +170,12 @@ fn one(
     time: u64,
     integers: &mut Integers,
 ) -> Result<Answer, InvalidReplyError> {
-    let mut figures = SmallVec::new();
+    let mut results = SmallVec::new();
     for question in request.iter() {
         let first = integers.next()?;
-        if first == BAD {
+        if first == BAD_KEY {
             let at = integers.count()? as usize;
-            return if at < request.len() && figures.is_empty() {
+            return if at < request.len() && results.is_empty() {
                 Ok(Answer::BadKey(at))
             } else {
                 Err(InvalidReplyError)
@@ -193,15 +197,15 @@ fn one(
         } else {
             (0, 0)
         };
-        figures.push(BucketInfo {
+        results.push(QuestionResult {
             fits,
             first,
             reset_after,
             retry_after,
             at: time,
-            cold: ColdState::default(),
+            history: RefundHistory::default(),
             leased,
         });
     }
-    Ok(Answer::ReplyReceiver { figures })
+    Ok(Answer::Decided { results })
 }

@@ -1,25 +1,25 @@
-//! The scripts that decide inside Redis, and how they are spoken to.
+//! The scripts that run inside Redis, and the encoding of their calls.
 //!
-//! One call carries the requests of many callers: the limits once, the keys once, the requests
-//! packed into one argument. It answers integers. [`decide`] and [`amend`] know the two formats;
-//! nobody else does.
+//! One call carries the requests of many callers: each limit once, each key once, and the requests
+//! packed into one argument. The reply is a list of integers. Only [`decide`] and [`amend`] know
+//! the two formats.
 
 pub(crate) mod amend;
 pub(crate) mod decide;
 
-use crate::reply::SHORT;
+use crate::reply::MAX_SHORT_REPLY;
 use ratekeeper::{limit::MicrosLimit, limit::WindowCounter};
 use redis::Cmd;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How long a permit lives unless it is renewed.
-pub(crate) const PERMIT_LIVES: u64 = 10_000_000;
+/// How long a permit lives unless it is renewed, in microseconds.
+pub(crate) const PERMIT_TTL_MICROS: u64 = 10_000_000;
 
 /// The name of one permit.
 pub(crate) type PermitName = [u8; 16];
 
-/// A script, as it is loaded and as it is called.
+/// A script's text and its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
     text: String,
@@ -27,29 +27,29 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(parts: [&str; 3]) -> Self {
-        let text = parts.concat();
+    fn new(sources: [&str; 3]) -> Self {
+        let text = sources.concat();
         let hash = redis::Script::new(&text).get_hash().to_owned();
         Self { text, hash }
     }
 }
 
-/// Both scripts.
+/// The two scripts.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) decide: Script,
     pub(crate) amend: Script,
 }
 
-/// The clock of the server, read once a call: it may move within one. And when a key expires that
-/// is fresh after so many µs.
+/// Reads the server's clock once in a call, since it may advance during one, and returns the expiry
+/// in ms of a key that is full again in a number of µs.
 const SERVER_TIME: &str = "\
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local ceil, format = math.ceil, string.format
 local function expiry(micros) return format('%d', ceil(micros / 1000) + 1) end
 ";
-/// A time that a test brings, to which the server's has no relation: nothing expires.
+/// For tests: takes the time from the call. It has no relation to the server's, so nothing expires.
 #[cfg(feature = "test-time")]
 const GIVEN_TIME: &str = "\
 local now = tonumber(ARGV[4])
@@ -76,7 +76,7 @@ impl Scripts {
     }
 }
 
-/// A call of a script, by its hash or, where the server does not know that, by its text.
+/// A call of a script, by hash or, if the server does not know the hash, by text.
 #[derive(Debug)]
 pub(crate) struct Call {
     keys: Vec<Arc<[u8]>>,
@@ -90,10 +90,10 @@ impl Call {
         self.command("EVALSHA", &script.hash, time)
     }
 
-    /// How long an answer to it may be: a dozen integers for each question, which takes six bytes
-    /// or more.
+    /// How long the reply may be: a dozen integers for each question, which takes six bytes or
+    /// more.
     pub(crate) fn max_reply(&self) -> usize {
-        SHORT + 64 * self.body.len()
+        MAX_SHORT_REPLY + 64 * self.body.len()
     }
 
     pub(crate) fn by_text(&self, script: &Script, time: Option<u64>) -> Cmd {
@@ -117,18 +117,18 @@ impl Call {
     }
 }
 
-/// Gathers the keys and limits of a call, each once, and numbers them from 1.
+/// Collects the keys and limits of a call, each once, and numbers them from 1.
 #[derive(Default)]
 struct CallBuilder {
     numbers: HashMap<Arc<[u8]>, u16, foldhash::fast::RandomState>,
-    /// Those that are strings, which the script reads first, and the others.
+    /// Keys of strings, which the script reads first, and of other types.
     texts: Vec<Arc<[u8]>>,
     others: Vec<Arc<[u8]>>,
     limits: Vec<MicrosLimit>,
 }
 
-/// The highest number of a key that is not a string; they are counted down, and up again once all
-/// strings are known.
+/// Numbers of keys that are not strings count down from here; they are renumbered once the number
+/// of strings is known.
 const OTHERS: u16 = u16::MAX;
 
 impl CallBuilder {
@@ -163,7 +163,7 @@ impl CallBuilder {
         at as u16 + 1
     }
 
-    /// The number that a key has in the end.
+    /// The final number of a key.
     fn numbered(&self, number: u16) -> u16 {
         if usize::from(number) <= self.texts.len() {
             number
@@ -185,10 +185,10 @@ impl CallBuilder {
     }
 }
 
-/// A limit as the scripts read it: a kind and three numbers.
+/// Encodes a limit for the scripts: a kind and three numbers.
 fn packed(limit: &MicrosLimit) -> impl Iterator<Item = u8> {
     let (kind, numbers) = match *limit {
-        // Of what is unlimited nobody asks.
+        // Unlimited limits are never sent.
         MicrosLimit::Unlimited => (0, [0, 1, 0]),
         MicrosLimit::Bucket {
             per_micro,
@@ -212,7 +212,7 @@ fn packed(limit: &MicrosLimit) -> impl Iterator<Item = u8> {
             WindowCounter::Strict { steps } => (5, [window, most, steps]),
             WindowCounter::Log => (6, [window, most, 0]),
         },
-        MicrosLimit::InFlight { most } => (7, [PERMIT_LIVES, most, 0]),
+        MicrosLimit::InFlight { most } => (7, [PERMIT_TTL_MICROS, most, 0]),
     };
     std::iter::once(kind).chain(
         numbers
@@ -221,15 +221,15 @@ fn packed(limit: &MicrosLimit) -> impl Iterator<Item = u8> {
     )
 }
 
-fn put(body: &mut Vec<u8>, number: f64) {
+fn push_f64(body: &mut Vec<u8>, number: f64) {
     body.extend_from_slice(&number.to_be_bytes());
 }
 
-/// A reply that no script of ours makes.
+/// The error of a reply that our scripts do not make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InvalidReplyError;
 
-/// The integers of a reply.
+/// Iterates over the integers of a reply.
 struct Integers(std::vec::IntoIter<redis::Value>);
 
 impl Integers {
@@ -252,7 +252,7 @@ impl Integers {
         }
     }
 
-    /// One that cannot be negative.
+    /// An integer that cannot be negative.
     fn count(&mut self) -> Result<u64, InvalidReplyError> {
         u64::try_from(self.next()?).map_err(|_| InvalidReplyError)
     }

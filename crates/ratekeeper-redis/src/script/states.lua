@@ -1,19 +1,21 @@
--- What both scripts share: limits, keys and their states. Numbers are doubles, exact below 2^53; times are microseconds.
+-- Shared by both scripts: limits, keys and their states. Numbers are doubles, exact below 2^53;
+-- times are in µs.
 --
 -- `now` is set before this. ARGV[1] holds the limits, 25 bytes each: a kind and three numbers.
---   0 bucket     units a µs, units a token, units in a full one
---   1 pacing     units a µs, units a call, units that may be ahead
---   2 fixed      window, most
---   3 first hit  window, most
---   4 sliding    window, most, grain
---   5 strict     window, most, steps
---   6 log        window, most
---   7 in flight  how long a permit lives, most
---   8 refundable units a µs, units a token, units in a full one
--- The first ARGV[2] keys are strings, read at once. The others are a list or a set, read as needed.
+--     0 bucket      units a µs, units a token, units in a full bucket
+--     1 pacing      units a µs, units a call, units that may be ahead
+--     2 fixed       window, most
+--     3 first hit   window, most
+--     4 sliding     window, most, grain
+--     5 strict      window, most, steps
+--     6 log         window, most
+--     7 in flight   TTL of a permit, most
+--     8 refundable  units a µs, units a token, units in a full bucket
+-- The first ARGV[2] keys are strings, and are read at once. The others are lists or sets, and are
+-- read as needed.
 local call, pack, unpack_ = redis.call, struct.pack, struct.unpack
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local BIG, FORGIVEN = 4503599627370496, 60000000
+local BIG, MAX_STEP_BACK = 4503599627370496, 60000000
 
 local kind, n1, n2, n3 = {}, {}, {}, {}
 do
@@ -32,7 +34,7 @@ if texts > 0 then
   for k = 1, texts do
     if not text[k] then absent[#absent + 1] = KEYS[k] end
   end
-  -- A key of another type reads as absent: then it is not.
+  -- MGET returns nothing for a key of another type, as for a missing one; EXISTS tells them apart.
   if #absent > 0 and call('EXISTS', unpack(absent)) > 0 then
     for k = 1, texts do
       if not text[k] and call('EXISTS', KEYS[k]) == 1 then text[k] = '?' end
@@ -40,35 +42,40 @@ if texts > 0 then
   end
 end
 
--- The state of a key once it was looked at: s1 is nil before that, and false if it is not one of ours.
+-- The state of a key: s1 is nil before it was read, and false if the key holds data of another
+-- kind.
 local s1, s2, s3, s4 = {}, {}, {}, {}
--- Of which time it is: now, or the stored one if that is ahead.
+-- The time of the state: now, or the stored time if that is ahead.
 local at = {}
--- Refunded, given, how long to remember that, how often made fresh: only of keys that something was given back to.
+-- Refunded, given, how long to remember that, number of resets: only of keys that were given
+-- something back.
 local cold = {}
--- Tokens out on lease and until when: the newest, and all before it. Only of buckets that have some out.
+-- Tokens out on lease and until when: the newest group, and all before it. Only of buckets that
+-- have some out.
 local lent = {}
--- Which limit it is written back by.
+-- The limit by which to write the key back.
 local dirty = {}
--- Whether it was counted in other units when it was read.
+-- Whether the state was stored in other units.
 local other = {}
 
 local function whole(x)
   return x == floor(x) and x > -BIG * 2 and x < BIG * 2
 end
 
--- The time a state is judged at. Where the clock of the server was set back, the stored time stands, unless it is far ahead.
--- Then the state is written back whatever becomes of the call, or it would be as far ahead for the next, and time never pass.
+-- The time at which a state is decided. If the server's clock was set back, the stored time stands,
+-- unless it is far ahead. Then the state is written back whatever becomes of the call; otherwise it
+-- would be as far ahead at the next call, and time would never pass.
 local function time_of(stored, k, l)
   if stored <= now then return now end
-  if stored - now > FORGIVEN then
+  if stored - now > MAX_STEP_BACK then
     dirty[k] = l
     return now
   end
   return stored
 end
 
--- So many units in the units of another limit. What a double cannot tell is rounded down further.
+-- Converts units of one limit to those of another. Beyond what a double holds exactly, rounds down
+-- further.
 local function scaled(level, to, from)
   local product = level * to
   local result = floor(product / from)
@@ -76,35 +83,37 @@ local function scaled(level, to, from)
   return result
 end
 
--- What is out on lease occupies the bucket: the rest is room.
-local function room_of(k, l)
+-- The capacity that leases do not occupy.
+local function available_capacity(k, l)
   local out = lent[k]
   if not out then return n3[l] end
   return max(0, n3[l] - (out[1] + out[3]) * n2[l])
 end
 
--- The level at `to`. What finds no room is lost.
+-- The level at `to`. Refill beyond the capacity is lost.
 local function refilled(level, from, to, rate, room)
   if rate > 0 and level < room then level = level + min(to - from, ceil((room - level) / rate)) * rate end
   return min(level, room)
 end
 
--- Leases that have ended give their room back, each at its time; the level and the time of the last of them.
+-- Ends leases whose time is over, each freeing its capacity at its time. Returns the level at
+-- `time`.
 local function end_leases(k, l, level, last, time)
   local out = lent[k]
   for i = 3, 1, -2 do
     if out[i] > 0 and time >= out[i + 1] then
       local ends = max(last, out[i + 1])
-      level, last = refilled(level, last, ends, n1[l], room_of(k, l)), ends
+      level, last = refilled(level, last, ends, n1[l], available_capacity(k, l)), ends
       out[i] = 0
     end
   end
-  local room = room_of(k, l)
+  local room = available_capacity(k, l)
   if out[1] + out[3] == 0 then lent[k] = nil end
   return refilled(level, last, time, n1[l], room)
 end
 
--- Buckets: s1 units in it, as of at; s2 units a token. Queues: s1 units ahead, negative; s2 units a µs.
+-- Buckets: s1 units available, at time at; s2 units a token. Queues: s1 units ahead, negative; s2
+-- units a µs.
 local function load_units(k, l)
   local rate, full = n1[l], n3[l]
   local queue = kind[l] == 1
@@ -145,7 +154,7 @@ local function load_units(k, l)
     cold[k], lent[k] = held, out
     local time = time_of(last, k, l)
     if last > time then
-      -- Leases end when they would have, by the clock of now.
+      -- Leases keep the time they have left, by the clock of now.
       if out then out[2], out[4] = max(0, out[2] - (last - time)), max(0, out[4] - (last - time)) end
       last = time
     end
@@ -162,17 +171,18 @@ local function load_units(k, l)
   if was ~= measure then
     s1[k], s2[k], other[k] = scaled(level, measure, was), measure, true
   end
-  s1[k] = min(s1[k], queue and full or room_of(k, l))
+  s1[k] = min(s1[k], queue and full or available_capacity(k, l))
   return true
 end
 
--- Refundable buckets: s1 the units ahead, as of at, which may be negative, and s2 units a token. books: the units ahead of the
--- settled charges alone; of all before the newer generation and the settled ones of it; the pending units of the older and
--- of the newer generation; when each began; the latest charge. s4 how often it was made fresh or its charges were made void.
--- The formulas are those of algorithm/refundable_bucket.rs in the core.
+-- Refundable buckets: s1 units ahead at time at, which may be negative; s2 units a token; s4 number
+-- of resets and of times its charges were voided. books: the units ahead of the settled charges
+-- alone; of all before the newer generation plus its settled ones; the pending units of the older
+-- and of the newer generation; when each began; the latest charge. The formulas are those of
+-- algorithm/refundable_bucket.rs in the core.
 local books = {}
 
--- Charges of before can no longer be settled: what they took stays.
+-- Voids the charges so far: they can no longer be settled, and what they took stays.
 local function void_charges(k, ahead)
   s1[k], books[k], s4[k] = ahead, { ahead, ahead, 0, 0, 0, 0, 0 }, ((s4[k] or 0) + 1) % BIG
 end
@@ -206,14 +216,15 @@ local function load_refundable(k, l)
     if last > time then void_charges(k, max(0, s1[k])) end
   end
   if s2[k] ~= token then
-    -- Rounded up: never more is left than was.
+    -- Rounded up: never more is left than before.
     void_charges(k, -scaled(-max(0, s1[k]), token, s2[k]))
     s2[k], other[k] = token, true
   end
   return true
 end
 
--- Lowers what is ahead to what the settled and the pending charges account for: these were made at the latest charge or before.
+-- Lowers the units ahead to what the settled and the pending charges account for. These were made
+-- at the latest charge or before.
 local function lower(k, ahead, book, rate)
   local base = max(-BIG, (book[7] - at[k]) * rate)
   ahead = min(ahead, max(base, book[1]) + book[3] + book[4])
@@ -221,7 +232,8 @@ local function lower(k, ahead, book, rate)
   return ahead
 end
 
--- The units ahead and the books without the pending charges whose time has come back. The state stays as it is.
+-- The units ahead and the books without the pending charges whose time has passed. The state is not
+-- changed.
 local function aged(k, rate)
   local ahead, book, time = s1[k], books[k], at[k]
   if book[2] > 0 or time <= book[7] then return ahead, book end
@@ -236,7 +248,7 @@ local function aged(k, rate)
   return lower(k, ahead, book, rate), book
 end
 
--- Books what a charge made so long ago used.
+-- Books what a charge of that time has used.
 local function book_used(k, book, charged_at, used, newer, rate)
   if used <= 0 then return end
   local base = max(-BIG, (charged_at - at[k]) * rate)
@@ -244,7 +256,8 @@ local function book_used(k, book, charged_at, used, newer, rate)
   if newer then book[2] = max(book[2], base) + used end
 end
 
--- Windows: s1 counts by window; s2 the time of the newest (a start, or the number of a step); s3 their window; s4 how often made fresh.
+-- Windows: s1 counts by window; s2 the time of the newest (a start, or the number of a step); s3
+-- their window; s4 number of resets.
 local COUNTS = { [2] = 1, [3] = 1, [4] = 2 }
 
 local function roll(k, l)
@@ -272,7 +285,7 @@ local function roll(k, l)
   end
 end
 
--- What is left in a window of the state of another.
+-- What was used in the window of a limit, by a state stored with another window.
 local function used(l, counts, start, window)
   if kind[l] == 2 or kind[l] == 3 then
     return now - start < window and counts[1] or 0
@@ -310,7 +323,7 @@ local function load_counts(k, l)
       fresh(k, l)
       return true
     end
-    -- Their window, the newest, the counts, and how often it was made fresh by hand.
+    -- Their window, the newest, the counts, and the number of resets.
     local size = #stored / 8
     local least = 2 + (COUNTS[kind[l]] or 2)
     if size ~= floor(size) or size < least or size > 14 then
@@ -331,10 +344,10 @@ local function load_counts(k, l)
       return false
     end
     s1[k], s2[k], s3[k], s4[k] = counts, values[2], values[1], values[size]
-    -- Set back far: the counts stay, in the window of now.
+    -- The clock was set back far: the counts stay, in the window of now.
     local ahead = values[2]
     if kind[l] == 5 then ahead = ahead * (values[1] / (#counts - 1)) end
-    if ahead - now > FORGIVEN and ahead - now > values[1] then
+    if ahead - now > MAX_STEP_BACK and ahead - now > values[1] then
       s2[k] = kind[l] == 5 and floor(now / (values[1] / (#counts - 1))) or kind[l] == 3 and now or now - now % values[1]
       dirty[k] = l
     end
@@ -360,7 +373,8 @@ local function push(k, time, count)
   end
 end
 
--- Moves the times of a log: the clock was set back far, and what was counted is counted by the clock of now.
+-- Moves the times of a log back: the clock was set back far, and the entries count by the clock of
+-- now.
 local function move_log(k, l, by)
   local times = call('LRANGE', KEYS[k], 0, -1)
   for i = 1, #times do
@@ -374,7 +388,8 @@ local function move_log(k, l, by)
   return true
 end
 
--- What a command answers; nil if the key is of another type. What else is wrong is not the key's fault.
+-- The reply of a command; nil if the key is of another type. Other errors are not the key's fault
+-- and are raised.
 local function of_our_type(...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then
@@ -384,7 +399,7 @@ local function of_our_type(...)
   return answer
 end
 
--- A log is a list of times, oldest first; s1 its length, s2 its newest.
+-- A log is a list of times, oldest first. s1 is its length, s2 its newest time.
 local function load_log(k, l)
   if s1[k] == nil then
     local length = of_our_type('LLEN', KEYS[k])
@@ -397,7 +412,7 @@ local function load_log(k, l)
       s1[k] = false
       return false
     end
-    if newest - now > FORGIVEN then
+    if newest - now > MAX_STEP_BACK then
       if not move_log(k, l, newest - now) then
         s1[k] = false
         return false
@@ -414,12 +429,12 @@ local function log_time(k, age)
   return time and whole(time) and time or nil
 end
 
--- How many of a log have left the window; nil if it is not one.
+-- How many entries of a log have left the window; nil if an entry is not a time.
 local function expired(k, window, time)
   local low, high = 0, s1[k]
   while low < high do
     local middle = floor((low + high) / 2)
-    -- The oldest first: most calls find few of them gone.
+    -- The oldest first: most calls find few expired entries.
     if low == 0 and high == s1[k] then middle = 0 end
     local entry = log_time(k, middle)
     if not entry then
@@ -431,7 +446,7 @@ local function expired(k, window, time)
   return low
 end
 
--- Writes `count` times into a log of which `gone` are over.
+-- Writes `count` entries to a log of which `gone` have expired.
 local function log_write(k, window, time, gone, count)
   local key = KEYS[k]
   if gone > 0 then call('LTRIM', key, gone, -1) end
@@ -440,8 +455,9 @@ local function log_write(k, window, time, gone, count)
   call('PEXPIRE', key, expiry(time - now + window))
 end
 
--- What the names of permits end with that nobody renews: they end as late as was said when they were let go.
-local LET_GO = '*'
+-- The suffix of the names of detached permits, which nobody renews: they end at the time set when
+-- they were detached.
+local DETACHED = '*'
 
 -- Keeps the key as long as permits that end after so many µs; others may end later.
 local function keep_permits(key, micros)
@@ -456,11 +472,11 @@ local function permits(k)
   return s1[k]
 end
 
--- Permits that end so late are of before the clock was set back far: they end when new ones would. Those that were let go
--- have a name of one letter more, and may.
+-- Permits that end later than this were given before the clock was set back far: let them end when
+-- new ones would. Detached permits may end later; their names are one letter longer.
 local function end_late_permits(k, l)
   local ends, key = now + n1[l], KEYS[k]
-  local late = call('ZRANGEBYSCORE', key, string.format('(%.0f', ends + FORGIVEN), '+inf', 'LIMIT', 0, 1000)
+  local late = call('ZRANGEBYSCORE', key, string.format('(%.0f', ends + MAX_STEP_BACK), '+inf', 'LIMIT', 0, 1000)
   for i = 1, #late do
     if #late[i] ~= 17 then call('ZADD', key, 'XX', string.format('%.0f', ends), late[i]) end
   end

@@ -1,4 +1,4 @@
-//! What these tests share: nodes, callers that never pause for long, and a log of what was admitted
+//! Shared by these tests: nodes, callers that never pause for long, and a log of what was allowed
 //! when.
 
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Nothing here takes that long, however slow the machine.
-pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Long enough for a busy machine to answer in, so that nothing falls back without a reason.
+/// Nothing here takes this long, however slow the machine.
+pub const MAX_WAIT: Duration = Duration::from_secs(10);
+/// Long enough for a busy machine to answer, so that nothing falls back without a reason.
 pub const LONG: Duration = Duration::from_secs(5);
 
-/// Every algorithm as users write it, at a rate that a few callers outrun on any machine, with what
-/// must hold for it.
+/// Every algorithm as users write it, at a rate that a few callers exceed on any machine, with its
+/// bound.
 pub const ALGORITHMS: [(&str, Bound); 8] = [
     (
         "150/s burst 20",
@@ -80,7 +80,7 @@ pub const ALGORITHMS: [(&str, Bound); 8] = [
 ];
 const SECOND: u64 = 1_000_000;
 
-/// How long a load lasts: `RATEKEEPER_FAULTS_SECONDS`, or what is enough to see something.
+/// How long a load lasts: `RATEKEEPER_FAULTS_SECONDS`, or a time long enough to be of use.
 pub fn load_time(enough: Duration) -> Duration {
     let seconds = std::env::var("RATEKEEPER_FAULTS_SECONDS")
         .ok()
@@ -88,7 +88,7 @@ pub fn load_time(enough: Duration) -> Duration {
     seconds.map_or(enough, Duration::from_secs_f64)
 }
 
-/// Runs it on two threads, and fails if it does not end.
+/// Runs a test on two threads, and fails if it does not end.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -96,23 +96,26 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
         .build()
         .unwrap();
     let limit = Duration::from_secs(120) + 20 * load_time(Duration::ZERO);
-    let result =
-        runtime.block_on(async { tokio::time::timeout(limit, test).await.expect("it hangs") });
+    let result = runtime.block_on(async {
+        tokio::time::timeout(limit, test)
+            .await
+            .expect("the test hangs")
+    });
     runtime.shutdown_background();
     result
 }
 
-/// Waits until it holds, and for how long.
+/// Waits until the condition holds. Returns how long it took.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < PATIENCE, "in vain: {what}");
+        assert!(begin.elapsed() < MAX_WAIT, "in vain: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     begin.elapsed()
 }
 
-/// Microseconds of the clock that Redis on this machine goes by, so that windows are the same ones.
+/// Microseconds of the clock that Redis on this machine uses, so that windows are the same ones.
 pub fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -120,7 +123,7 @@ pub fn now() -> u64 {
         .as_micros() as u64
 }
 
-/// A store with the limits of a test, which are its own.
+/// A store with limits of its own.
 pub async fn connect(url: &str) -> RedisStore {
     RedisStore::builder(url)
         .timeout(LONG)
@@ -133,17 +136,17 @@ pub fn limit(text: &str) -> Limit {
     text.parse().unwrap()
 }
 
-/// Who decides about one unit for that key.
+/// The source of a decision about one unit of that key.
 pub async fn source(store: &RedisStore, limit: &LimitHandle, key: &str) -> Source {
     store.decide(&[Ask::new(limit, key)]).await.source()
 }
 
-/// Waits until Redis decides, and for how long.
+/// Waits until Redis decides. Returns how long it took.
 pub async fn until_redis(store: &RedisStore, limit: &LimitHandle) -> Duration {
     let begin = Instant::now();
     while source(store, limit, "whether it is back").await != Source::Redis {
         assert!(
-            begin.elapsed() < PATIENCE,
+            begin.elapsed() < MAX_WAIT,
             "Redis is not asked again: {:?}",
             store.status()
         );
@@ -152,7 +155,7 @@ pub async fn until_redis(store: &RedisStore, limit: &LimitHandle) -> Duration {
     begin.elapsed()
 }
 
-/// What one node was told to be admitted.
+/// A request that a node allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
     pub node: usize,
@@ -171,16 +174,16 @@ impl Event {
     }
 }
 
-/// How the callers of a load come.
+/// The pace of the callers of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pace {
-    /// Each as soon as it was answered.
+    /// Each caller asks again as soon as it was answered.
     Saturated,
-    /// All of them several times at once, then not for a while.
+    /// All of them ask several times at once, then not for a while.
     Bursts,
 }
 
-/// Callers of several nodes, until they are told to stop.
+/// Callers of several nodes, until they are stopped.
 pub struct Load {
     stop: Arc<AtomicBool>,
     pub callers: Vec<Arc<Caller>>,
@@ -194,16 +197,16 @@ pub struct Caller {
     pub node: usize,
     /// Decisions that ended.
     pub ended: AtomicU64,
-    /// Those that Redis made.
+    /// Decisions by Redis.
     pub by_redis: AtomicU64,
     /// When the last of those was sent.
     pub redis_seen: AtomicU64,
-    /// The longest, in µs.
+    /// The longest decision, in µs.
     pub longest: AtomicU64,
 }
 
 impl Load {
-    /// So many callers a node, each going round all limits and keys.
+    /// Starts this many callers for each node, each cycling through all limits and keys.
     pub fn start(
         nodes: &[(RedisStore, Vec<LimitHandle>)],
         callers: usize,
@@ -225,7 +228,9 @@ impl Load {
                     ..Caller::default()
                 });
                 load.callers.push(Arc::clone(&caller));
-                let (store, limits, stop) = (store.clone(), limits.clone(), Arc::clone(&load.stop));
+                let store = store.clone();
+                let limits = limits.clone();
+                let stop = Arc::clone(&load.stop);
                 load.tasks.push(tokio::spawn(call(
                     store, limits, caller, stop, number, keys, pace,
                 )));
@@ -234,9 +239,9 @@ impl Load {
         load
     }
 
-    /// Waits until every caller of these nodes was answered so many times more: none of them is
-    /// held up.
-    pub async fn until_all_go_on(&self, times: u64) {
+    /// Waits until every caller of these nodes was answered this many times more: none of them
+    /// hangs.
+    pub async fn until_all_answered(&self, times: u64) {
         let before: Vec<u64> = self
             .callers
             .iter()
@@ -251,7 +256,7 @@ impl Load {
         until("every caller is answered", go_on).await;
     }
 
-    /// Waits until every caller was answered by Redis to something it has asked from now on.
+    /// Waits until Redis has answered a request of every caller that was made from now on.
     pub async fn until_redis_answers_all(&self) -> Duration {
         let since = now();
         let all = || {
@@ -273,7 +278,7 @@ impl Load {
         )
     }
 
-    /// All that was admitted.
+    /// All allowed requests.
     pub async fn finish(self) -> Vec<Event> {
         self.stop.store(true, Relaxed);
         let mut all = Vec::new();
@@ -299,7 +304,8 @@ async fn call(
         if stop.load(Relaxed) {
             break;
         }
-        let (at, key) = (turn % limits.len(), turn / limits.len() % keys);
+        let at = turn % limits.len();
+        let key = turn / limits.len() % keys;
         let sent = now();
         let verdict = store.decide(&[Ask::new(&limits[at], NAMES[key])]).await;
         let answered = now().max(sent);
@@ -310,7 +316,8 @@ async fn call(
             caller.redis_seen.store(sent, Relaxed);
         }
         if verdict.is_allowed() {
-            let (delay, source) = (verdict.delay().as_micros() as u64, verdict.source());
+            let delay = verdict.delay().as_micros() as u64;
+            let source = verdict.source();
             log.push(Event {
                 node: caller.node,
                 limit: at,
@@ -324,15 +331,15 @@ async fn call(
         if pace == Pace::Bursts && turn % 24 == 0 {
             tokio::time::sleep(Duration::from_millis(60)).await;
         } else if verdict.source() != Source::Redis {
-            // What is decided here is decided at once: not a million times.
+            // Local decisions return at once; do not make a million of them.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
     log
 }
 
-/// Judges what was admitted of one limit, each key by itself.
-pub fn judge<'e>(
+/// Checks the bound on what was allowed of one limit, for each key.
+pub fn check_bound_by_key<'e>(
     bound: Bound,
     events: impl IntoIterator<Item = &'e Event>,
     allowance: u64,

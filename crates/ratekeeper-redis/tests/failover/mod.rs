@@ -1,9 +1,9 @@
-//! A fleet that goes through a failover: nobody hangs, what is admitted keeps the bound with a
-//! burst for each time a primary is replaced, and Redis decides again soon.
+//! A fleet that goes through a failover: nobody hangs, what is allowed keeps the bound plus a burst
+//! for each replaced primary, and Redis decides again soon.
 
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 
-use crate::common::{Event, Load, Pace, judge, limit, now, until};
+use crate::common::{Event, Load, Pace, check_bound_by_key, limit, now, until};
 use ratekeeper::{Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::{RedisStatus, RedisStore};
 use ratekeeper_testkit::auditor::Bound;
@@ -28,7 +28,7 @@ pub const LOG: (&str, Bound) = (
 );
 const NODES: usize = 3;
 const KEYS: usize = 4;
-/// A busy machine answers within this, and a caller who waits as long is still told in time.
+/// A busy machine answers within this, and a caller who waits as long still gets an answer in time.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 pub struct Fleet {
@@ -65,11 +65,12 @@ impl Fleet {
     }
 
     /// `recover` returns when a primary takes writes again.
-    pub async fn suffers(self, begin: impl FnOnce(), recover: impl FnOnce() -> u16) -> Aftermath {
+    pub async fn run_fault(self, begin: impl FnOnce(), recover: impl FnOnce() -> u16) -> Aftermath {
         tokio::time::sleep(Duration::from_millis(200)).await;
         begin();
-        // Whoever was waiting when it began, and whoever has come since, is told before it ends.
-        self.load.until_all_go_on(3).await;
+        // Callers that waited when it began, and those that came since, are answered before it
+        // ends.
+        self.load.until_all_answered(3).await;
         tokio::task::block_in_place(recover);
         let began = Instant::now();
         let since = now();
@@ -109,10 +110,10 @@ pub struct Aftermath {
 }
 
 impl Aftermath {
-    /// What Redis admitted keeps the bound with a burst for each key and failover; what all
-    /// admitted, with one more for the return, and with what nodes admitted by themselves while
-    /// Redis served that key for others.
-    pub fn keeps(&self, failovers: u64) {
+    /// What Redis allowed keeps the bound plus a burst for each key and failover; what all allowed,
+    /// plus one more for the return and what nodes allowed by themselves while Redis served that
+    /// key for others.
+    pub fn check_bound(&self, failovers: u64) {
         for (at, (text, bound)) in [BUCKET, LOG].into_iter().enumerate() {
             for key in 0..KEYS {
                 let of_key = || {
@@ -122,20 +123,20 @@ impl Aftermath {
                 };
                 let by_redis = of_key().filter(|event| event.source == Source::Redis);
                 let lost = failovers * BURST;
-                let report = judge(bound, by_redis, lost)
+                let report = check_bound_by_key(bound, by_redis, lost)
                     .unwrap_or_else(|broken| panic!("{text}, key {key}: {broken}"));
                 assert!(
                     report.admitted > 0,
-                    "{text}, key {key}: Redis admitted nothing"
+                    "{text}, key {key}: Redis allowed nothing"
                 );
                 if at == 0 {
-                    let (from, until) = dark(of_key());
+                    let (from, until) = longest_gap(of_key());
                     let beside = |event: &&Event| {
                         event.source != Source::Redis
                             && (event.sent < from || event.answered > until)
                     };
                     let allowance = BURST + lost + of_key().filter(beside).count() as u64;
-                    judge(bound, of_key(), allowance)
+                    check_bound_by_key(bound, of_key(), allowance)
                         .unwrap_or_else(|broken| panic!("{text}, key {key}: {broken}"));
                 }
             }
@@ -149,8 +150,8 @@ impl Aftermath {
     }
 }
 
-/// The longest time in which Redis admitted nothing.
-fn dark<'e>(events: impl Iterator<Item = &'e Event>) -> (u64, u64) {
+/// The longest time in which Redis allowed nothing.
+fn longest_gap<'e>(events: impl Iterator<Item = &'e Event>) -> (u64, u64) {
     let mut by_redis: Vec<&Event> = events
         .filter(|event| event.source == Source::Redis)
         .collect();

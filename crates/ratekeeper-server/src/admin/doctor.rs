@@ -81,7 +81,7 @@ async fn look<C: Clock>(app: &App<C>) -> Vec<Finding> {
 
 fn of_store<C: Clock>(app: &App<C>, status: &ratekeeper_redis::RedisStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if let Some((since, trouble)) = &status.trouble {
+    if let Some((since, trouble)) = &status.error {
         let (seconds, by) = (since.as_secs(), app.engine.policies().default_on_failure());
         let says = format!(
             "decisions are made without Redis for {seconds} s, by {by}: {trouble}; bring Redis back"

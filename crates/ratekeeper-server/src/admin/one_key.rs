@@ -366,7 +366,7 @@ impl<C: Clock> Admin<C> {
         let AnyStore::Redis(redis) = self.app().engine.store() else {
             return Ok(());
         };
-        match redis.status().trouble {
+        match redis.status().error {
             None => Ok(()),
             Some((_, trouble)) => Err(unavailable(&trouble, else_)),
         }

@@ -205,12 +205,12 @@ impl StoreStatus {
             AnyStore::Memory(_) => None,
             AnyStore::Redis(redis) => Some(redis.status()),
         };
-        let trouble = status.as_ref().and_then(|status| status.trouble.as_ref());
+        let trouble = status.as_ref().and_then(|status| status.error.as_ref());
         let other_limits = status
             .as_ref()
             .and_then(|status| status.other_limits)
             .filter(|others| others.is_reported);
-        let errors = status.iter().flat_map(|status| status.counts.troubles);
+        let errors = status.iter().flat_map(|status| status.counts.errors);
         Self {
             kind: store.name().to_owned(),
             trouble: trouble.map(|(_, trouble)| trouble.to_string()),

@@ -107,7 +107,7 @@ pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
         return (StatusCode::OK, "ok\n".to_owned());
     };
     let store = redis.status();
-    let Some((since, trouble)) = store.trouble else {
+    let Some((since, trouble)) = store.error else {
         let reported = store.other_limits.filter(|others| others.is_reported);
         let text = match (store.heartbeat, reported) {
             (Some(trouble), _) => format!("ok, but other nodes do not count this one: {trouble}\n"),

@@ -433,7 +433,7 @@ async fn ask<C: Clock>(
         .decide(&[Ask::new(handle, key).cost(cost).mode(mode)])
         .await;
     let decision = verdict
-        .statuses()
+        .results()
         .next()
         .expect("one ask has one status")
         .decision();
@@ -763,7 +763,7 @@ mod tests {
             let expected = reference.decide_now(&[ask], clock.now());
             assert_eq!(
                 decision,
-                expected.statuses().next().unwrap().decision(),
+                expected.results().next().unwrap().decision(),
                 "step {step}: {bucket:?} {cost} {peek}"
             );
         }

@@ -69,7 +69,7 @@ impl DescriptorOutcome {
 
     /// Takes the figures of the limits `at` from a later decision.
     pub(super) fn update(&mut self, at: &[usize], verdict: &Verdict) {
-        for (at, status) in at.iter().zip(verdict.statuses()) {
+        for (at, status) in at.iter().zip(verdict.results()) {
             self.decisions[*at] = status.decision();
         }
     }

@@ -119,7 +119,7 @@ async fn reset_key<C: Clock>(
     let engine = &shared.app.engine;
     let reachable = |then: &str| match engine.store() {
         AnyStore::Memory(_) => Ok(()),
-        AnyStore::Redis(redis) => match redis.status().trouble {
+        AnyStore::Redis(redis) => match redis.status().error {
             None => Ok(()),
             Some((_, trouble)) => Err(Failure::Store(format!(
                 "{trouble}; {then}; try again when Redis answers"

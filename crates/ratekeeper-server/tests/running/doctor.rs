@@ -245,7 +245,7 @@ fn a_redis_that_makes_no_decisions() {
         finds(
             of_config(&found),
             "redis_decision",
-            "the Redis user may not do what is needed",
+            "the Redis user lacks a permission",
         );
         finds(
             of_config(&found),
@@ -263,7 +263,7 @@ fn a_redis_that_makes_no_decisions() {
     finds(
         of_config(&other),
         "redis_decision",
-        "the Redis user may not do what is needed",
+        "the Redis user lacks a permission",
     );
     let url = on_redis(redis.url());
     let replica = RedisServer::builder().aof(true).replica_of(&redis).start();

@@ -1,12 +1,12 @@
-//! The hash by which keys are told apart: keyed with a secret of each table, so that nobody outside
-//! can aim at a collision.
+//! Key hashing: a keyed hash with a secret per table, so that an attacker cannot aim at a
+//! collision.
 //!
-//! Where the processor has AES instructions: four rounds of AES for each 16 bytes, from a secret
-//! start and under a secret round key, each block xored into the state before its rounds. Four
-//! rounds spread any difference over the whole state, so that two keys meet by chance only: no
-//! difference between them survives four rounds with a likelihood worth trying (2^-113 at most).
-//! Elsewhere: SipHash-1-3, as std has it. The first takes a third of the time of the second, and a
-//! hash is the longest part of a keyed decision.
+//! With AES instructions: four rounds of AES for each 16 bytes, from a secret start and under a
+//! secret round key, each block xored into the state before its rounds. Four rounds spread any
+//! difference over the whole state, so that two keys collide by chance only: no difference between
+//! them survives four rounds with a likelihood worth trying (2^-113 at most). Without them:
+//! SipHash-1-3, as in std. The first takes a third of the time of the second, and the hash is the
+//! longest part of a keyed decision.
 
 use core::hash::{BuildHasher, Hash};
 #[cfg(not(ratekeeper_loom))]
@@ -16,7 +16,7 @@ use std::hash::RandomState;
 #[cfg(ratekeeper_loom)]
 type RandomState = core::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
-// The one that is used where there is one comes first.
+// In this order: the hash that is used where available comes first.
 #[repr(C)]
 pub(super) struct Secret {
     #[cfg(all(target_arch = "x86_64", not(ratekeeper_loom)))]
@@ -57,7 +57,7 @@ mod aes {
         __m128i, _mm_aesenc_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_unpackhi_epi64,
     };
 
-    /// That there are any means that the processor has AES instructions.
+    /// The two AES keys. They exist only if the processor has AES instructions.
     #[derive(Clone, Copy)]
     pub(super) struct Keys {
         start: u128,
@@ -92,13 +92,13 @@ mod aes {
     pub(super) struct Aes {
         keys: Keys,
         state: u128,
-        /// What has come since the last whole block, and how many bytes that is: 15 at most.
+        /// The bytes since the last whole block, and how many they are: 15 at most.
         block: u128,
         filled: u32,
     }
 
     impl Aes {
-        /// The lowest `bytes` bytes of `word`, the others being zero.
+        /// Adds the lowest `bytes` bytes of `word`; the others must be zero.
         #[inline(always)]
         fn put(&mut self, word: u64, bytes: u32) {
             self.block |= u128::from(word) << (8 * self.filled);
@@ -123,7 +123,7 @@ mod aes {
             unsafe { four_rounds(self.state ^ block, self.keys.round) }
         }
 
-        /// Half of what `absorb` returns, which is all that is needed in the end and comes in a
+        /// Returns half of what `absorb` returns, which is all that is needed at the end and fits a
         /// register.
         #[inline(always)]
         #[allow(unsafe_code)]
@@ -136,12 +136,13 @@ mod aes {
     impl Hasher for Aes {
         #[inline(always)]
         fn write(&mut self, bytes: &[u8]) {
-            // Most text: one block, of two reads that may overlap.
+            // Most strings: one block, of two reads that may overlap.
             if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk())
                 && self.filled == 0
                 && bytes.len() < 16
             {
-                let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+                let first = u64::from_le_bytes(*first);
+                let last = u64::from_le_bytes(*last);
                 self.block = u128::from(first) | u128::from(last) << (8 * (bytes.len() - 8));
                 self.filled = bytes.len() as u32;
                 return;
@@ -175,22 +176,25 @@ mod aes {
             self.put(word as u64, 8);
         }
 
-        /// The last block says how long it is: no input is the beginning of another.
+        /// The last block contains its length, so that no input is a prefix of another.
         #[inline(always)]
         fn finish(&self) -> u64 {
             self.absorb_last(self.block | u128::from(self.filled + 1) << 120)
         }
     }
 
-    /// Up to seven bytes as a word; none if there are none.
+    /// Returns up to seven bytes as a word; `None` if there are none.
     #[inline(always)]
     fn short(bytes: &[u8]) -> Option<u64> {
         // Two reads that may overlap, instead of one for each byte.
         if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-            let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+            let first = u32::from_le_bytes(*first);
+            let last = u32::from_le_bytes(*last);
             return Some(u64::from(first) | u64::from(last) << (8 * (bytes.len() - 4)));
         }
-        let (first, last, middle) = (bytes.first()?, bytes.last()?, bytes.len() / 2);
+        let first = bytes.first()?;
+        let last = bytes.last()?;
+        let middle = bytes.len() / 2;
         Some(
             u64::from(*first)
                 | u64::from(bytes[middle]) << (8 * middle)
@@ -201,10 +205,8 @@ mod aes {
     #[target_feature(enable = "aes")]
     fn four_rounds(state: u128, round: u128) -> u128 {
         let state = rounds(state, round);
-        let (low, high) = (
-            _mm_cvtsi128_si64(state),
-            _mm_cvtsi128_si64(_mm_unpackhi_epi64(state, state)),
-        );
+        let low = _mm_cvtsi128_si64(state);
+        let high = _mm_cvtsi128_si64(_mm_unpackhi_epi64(state, state));
         u128::from(high as u64) << 64 | u128::from(low as u64)
     }
 
@@ -215,7 +217,8 @@ mod aes {
 
     #[target_feature(enable = "aes")]
     fn rounds(state: u128, round: u128) -> __m128i {
-        let (mut state, round) = (to_register(state), to_register(round));
+        let mut state = to_register(state);
+        let round = to_register(round);
         for _ in 0..4 {
             state = _mm_aesenc_si128(state, round);
         }
@@ -235,7 +238,7 @@ mod tests {
     use std::collections::HashSet;
     use std::vec::Vec;
 
-    /// Known keys, so that a failure comes again.
+    /// Fixed keys, so that a failure is reproducible.
     fn keys() -> aes::Keys {
         let fixed = core::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
         aes::Keys::new(&fixed).expect("a processor with AES instructions")
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_of_the_bytes_however_they_come() {
+    fn a_hash_does_not_depend_on_how_the_bytes_are_split() {
         let bytes: Vec<u8> = (1..=50).collect();
         for length in 0..=bytes.len() {
             let whole = hash_of(&[&bytes[..length]]);
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_differ_in_length_alone_differ() {
+    fn zeros_of_different_lengths_hash_differently() {
         let zeros = [0; 100];
         let hashes: HashSet<u64> = (0..=zeros.len())
             .map(|length| hash_of(&[&zeros[..length]]))
@@ -277,10 +280,10 @@ mod tests {
         assert_eq!(hashes.len(), zeros.len() + 1);
     }
 
-    /// Each bit of the input turns each bit of the hash about half of the time, in the tag and in
-    /// the line.
+    /// Each bit of the input flips each bit of the hash about half of the time, both in the tag and
+    /// in the bits that choose the cache line.
     #[test]
-    fn every_bit_reaches_every_bit() {
+    fn every_input_bit_affects_every_hash_bit() {
         const ROUNDS: u64 = 500;
         for length in [8, 15, 16, 24, 40] {
             let mut turned = vec![[0u32; 64]; length * 8];

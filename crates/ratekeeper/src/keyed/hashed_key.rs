@@ -1,9 +1,9 @@
-//! A key of which nothing but its hash is left, for those who ask about it again and again.
+//! Keys hashed ahead of time, for callers that use the same key again and again.
 
 use super::KeyedState;
 use crate::clock::Clock;
 
-/// A key that was hashed for its table; what [`Keyed::hash`](super::Keyed::hash) returns.
+/// A key hashed for one table; see [`Keyed::hash`](super::Keyed::hash).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HashedKey {
     table: u64,
@@ -19,9 +19,9 @@ impl HashedKey {
         }
     }
 
-    /// None if it was hashed for another table.
+    /// Returns the hash, or `None` if it was hashed for another table.
     #[inline]
-    pub(super) fn of<C: Clock>(self, inner: &KeyedState<C>) -> Option<u64> {
+    pub(super) fn hash_for<C: Clock>(self, inner: &KeyedState<C>) -> Option<u64> {
         (self.table == inner.table.id).then_some(self.hash)
     }
 }

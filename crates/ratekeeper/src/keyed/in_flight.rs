@@ -1,9 +1,9 @@
-//! How many at once, for each of many subjects.
+//! Keyed concurrency limit: how many requests of each key may be in flight.
 
 use super::KeyedState;
-use super::line::Rule;
+use super::judge::CallRequest;
+use super::registered_limit::Rule;
 use super::table::{KeyedStats, TableSize};
-use super::terms::CallRequest;
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::concurrency::BusyError;
 use crate::limiter::Carry;
@@ -13,7 +13,8 @@ use core::hash::Hash;
 use core::marker::PhantomData;
 use std::sync::Arc;
 
-/// A limit on how many are in flight at once for each key. A key is forgotten when none of it is.
+/// A limit on how many are in flight at once for each key. A key is dropped when nothing of it is
+/// in flight.
 ///
 /// ```
 /// use ratekeeper::keyed::KeyedConcurrency;
@@ -28,46 +29,45 @@ use std::sync::Arc;
 /// # Ok::<_, ratekeeper::concurrency::BusyError>(())
 /// ```
 ///
-/// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is. What is in flight is never
-/// displaced: when there is no room for another key, that key is turned away.
+/// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is. A key with something in flight is
+/// never evicted: when there is no slot for another key, that key is denied.
 ///
-/// A handle: clones share the permits.
+/// This is a handle: clones share the permits.
 pub struct KeyedConcurrency<K: ?Sized, C: Clock = DefaultClock> {
     inner: Arc<KeyedState<C>>,
     keys: PhantomData<fn(&K)>,
 }
 
-/// Makes a [`KeyedConcurrency`]; what [`KeyedConcurrency::builder`] returns.
+/// Builder of a [`KeyedConcurrency`]; see [`KeyedConcurrency::builder`].
 pub struct KeyedConcurrencyBuilder<K: ?Sized> {
     limit: u64,
-    cap: TableSize,
+    size: TableSize,
     keys: PhantomData<fn(&K)>,
 }
 
 impl<K: ?Sized> KeyedConcurrencyBuilder<K> {
-    /// How many keys may have something in flight at once; a million if not said.
+    /// Sets how many keys may have something in flight at once; a million by default.
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
-        self.cap.keys = keys;
+        self.size.keys = keys;
         self
     }
 
-    /// How many bytes it may use in all: if the table of [`max_keys`](Self::max_keys) would take
-    /// more, it is made for fewer.
+    /// Sets how many bytes it may use in all: if the table of [`max_keys`](Self::max_keys) would
+    /// take more, it is made for fewer keys.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.cap.bytes = Some(bytes);
+        self.size.bytes = Some(bytes);
         self
     }
 
-    /// Makes it. Memory is reserved now and used as keys come.
+    /// Builds it. Memory is reserved now and used as keys arrive.
     ///
     /// # Panics
     ///
-    /// If the memory cannot even be reserved: more than the system would ever hand out was asked
-    /// for.
+    /// If the memory cannot be reserved, because it is more than the system can hand out.
     pub fn build(self) -> KeyedConcurrency<K> {
-        let inner = KeyedState::new(self.cap, SystemClock, Rule::InFlight(self.limit));
+        let inner = KeyedState::new(self.size, SystemClock, Rule::InFlight(self.limit));
         KeyedConcurrency {
             inner: Arc::new(inner),
             keys: PhantomData,
@@ -76,16 +76,16 @@ impl<K: ?Sized> KeyedConcurrencyBuilder<K> {
 }
 
 impl<K: ?Sized> KeyedConcurrency<K> {
-    /// At most `limit` in flight for each key, for up to a million keys at once.
+    /// Allows at most `limit` in flight for each key, for up to a million keys at once.
     pub fn new(limit: u64) -> Self {
         Self::builder(limit).build()
     }
 
-    /// To choose how many keys, or how much memory.
+    /// Returns a builder, to choose the number of keys or the memory.
     pub fn builder(limit: u64) -> KeyedConcurrencyBuilder<K> {
         KeyedConcurrencyBuilder {
             limit,
-            cap: TableSize::default(),
+            size: TableSize::default(),
             keys: PhantomData,
         }
     }
@@ -110,31 +110,35 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
         K: Borrow<Q>,
     {
         let hash = self.inner.table.hash(key);
-        let KeyedState { table, first, .. } = &*self.inner;
-        let asked = CallRequest {
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
+        let request = CallRequest {
             now: table.clock().now(),
             cost,
-            longest: None,
+            max_wait: None,
             reserve: 0,
             write: true,
-            kept: false,
+            is_final: false,
         };
-        let decision = table.decide(first, hash, &asked).0.decision;
-        match decision.is_allowed() {
-            true => Ok(KeyPermit {
-                inner: Arc::clone(&self.inner),
-                hash,
-                cost,
-            }),
-            false => Err(BusyError::new(
+        let decision = table.decide(first_version, hash, &request).0.decision;
+        if !decision.is_allowed() {
+            return Err(BusyError::new(
                 table.in_flight(hash),
                 decision.capacity(),
                 cost,
-            )),
+            ));
         }
+        Ok(KeyPermit {
+            inner: Arc::clone(&self.inner),
+            hash,
+            cost,
+        })
     }
 
-    /// How many of a key are in flight.
+    /// Returns how many of a key are in flight.
     pub fn in_flight<Q: Hash + ?Sized>(&self, key: &Q) -> u64
     where
         K: Borrow<Q>,
@@ -142,27 +146,35 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
         self.inner.table.in_flight(self.inner.table.hash(key))
     }
 
-    /// How many of each key may be.
+    /// Returns how many of each key may be in flight.
     pub fn limit(&self) -> u64 {
-        self.inner.table.current(&self.inner.first).normal.capacity
+        self.inner
+            .table
+            .current(&self.inner.first_version)
+            .normal
+            .capacity
     }
 
-    /// Changes how many may be in flight. Permits that are out stay out.
+    /// Changes how many may be in flight. Permits already taken stay valid.
     pub fn set_limit(&self, limit: u64) {
-        let KeyedState { table, first, .. } = &*self.inner;
-        table.change(
-            &first.registered,
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
+        table.change_limit(
+            &first_version.registered,
             Rule::InFlight(limit),
             Carry::Keep,
             || table.clock().now(),
         );
     }
 
-    /// How many keys there are: live are those with something in flight. Counting them reads the
+    /// Returns how many keys the table holds: live are those with something in flight. Reads the
     /// whole table.
-    pub fn figures(&self) -> KeyedStats {
+    pub fn stats(&self) -> KeyedStats {
         let table = &self.inner.table;
-        table.figures(table.clock().now())
+        table.stats(table.clock().now())
     }
 }
 
@@ -191,7 +203,7 @@ impl<K: ?Sized> fmt::Debug for KeyedConcurrencyBuilder<K> {
     }
 }
 
-/// The right to be in flight for a key; dropping it gives it back.
+/// A permit for units in flight of a key; dropping it releases them.
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct KeyPermit<C: Clock = DefaultClock> {
     inner: Arc<KeyedState<C>>,
@@ -200,7 +212,7 @@ pub struct KeyPermit<C: Clock = DefaultClock> {
 }
 
 impl<C: Clock> KeyPermit<C> {
-    /// How many it stands for.
+    /// Returns how many units it holds.
     pub fn cost(&self) -> u64 {
         self.cost
     }
@@ -209,7 +221,7 @@ impl<C: Clock> KeyPermit<C> {
 impl<C: Clock> Drop for KeyPermit<C> {
     fn drop(&mut self) {
         if self.cost > 0 {
-            self.inner.table.land(self.hash, self.cost);
+            self.inner.table.release_permits(self.hash, self.cost);
         }
     }
 }

@@ -1,21 +1,25 @@
-//! Many subjects in bounded memory: the table, and limiters by key on it.
+//! Keyed limiters: one limit applied to each of many keys, in a table of fixed size.
 
-mod arrivals;
+mod byte_budget;
+mod eviction_floor;
+mod freshness;
+mod gcra;
 mod hash;
 mod hashed_key;
 mod in_flight;
-pub(crate) mod line;
+pub(crate) mod judge;
+mod key;
+mod large_state;
+pub(crate) mod limit_version;
+pub(crate) mod registered_limit;
 pub(crate) mod table;
-pub(crate) mod terms;
-mod view;
-mod wide;
 
-pub use arrivals::{GcraParams, GcraParamsError, KeyedGcra, KeyedGcraBuilder};
+pub use gcra::{GcraParams, GcraParamsError, KeyedGcra, KeyedGcraBuilder};
 pub use hashed_key::HashedKey;
 pub use in_flight::{KeyPermit, KeyedConcurrency, KeyedConcurrencyBuilder};
+pub use key::{ChargeToken, Key};
+pub(crate) use key::{OwnedKey, charge_more, grant, is_refundable, refund, reset};
 pub use table::KeyedStats;
-pub use view::{ChargeToken, Key};
-pub(crate) use view::{OwnedKey, charge_more, give_back, grant, is_refundable, reset};
 
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::decision::Decision;
@@ -25,12 +29,12 @@ use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
-use line::Rule;
+use limit_version::LimitVersion;
+use registered_limit::Rule;
 use std::sync::Arc;
 use table::{Table, TableSize};
-use terms::LimitVersion;
 
-/// A limiter for each of many subjects: users, addresses, API keys.
+/// A limiter for each of many keys: users, addresses, API keys.
 ///
 /// ```
 /// use ratekeeper::{Keyed, Limit};
@@ -41,7 +45,7 @@ use terms::LimitVersion;
 /// }
 /// ```
 ///
-/// [`key`](Self::key) is one of them with all the verbs of a [`Limiter`](crate::Limiter):
+/// [`key`](Self::key) returns one key with all the verbs of a [`Limiter`](crate::Limiter):
 ///
 /// ```
 /// use std::net::{IpAddr, Ipv4Addr};
@@ -56,51 +60,53 @@ use terms::LimitVersion;
 ///
 /// # What it costs
 ///
-/// Its memory is fixed when it is made, by default for a million keys (32 bytes each, used as keys
-/// come, and up to 72 where charges are settled), and never grows: there is nothing to sweep and no
-/// background task. The key itself is not stored and nothing is allocated for it. A decision on a
-/// key that is known reads one cache line, nearly always. States that do not fit a word
-/// ([`SlidingLog`](crate::Algorithm::SlidingLog) and the like) are kept beside the table, by
-/// default in at most 512 bytes for each key it was made for; see
+/// Memory is fixed at construction, by default for a million keys (32 bytes each, used as keys
+/// arrive, and up to 72 where charges are settled), and never grows: there is nothing to sweep and
+/// no background task. The key itself is not stored and nothing is allocated for it. A decision on
+/// a known key nearly always reads one cache line. States that do not fit a word
+/// ([`SlidingLog`](crate::Algorithm::SlidingLog) and the like) are stored beside the table, by
+/// default in at most 512 bytes for each key of the table's capacity; see
 /// [`max_bytes`](KeyedBuilder::max_bytes).
 ///
 /// # When there are more keys than that
 ///
-/// A key that is back to fresh is forgotten when its room is needed, which changes no decision. If
-/// a newcomer finds only keys that are not, the one nearest to fresh is displaced, and what it had
-/// used goes into the limit's *floor*: keys that are not in the table start from there, not from
-/// fresh. So a flood of keys can cause false denials, never a false admission: nobody gets a new
-/// allowance by having its key forgotten. [`figures`](Self::figures) counts both.
+/// A key that is back to its full allowance is evicted when its slot is needed, which changes no
+/// decision. If all the slots a new key may use hold keys that are not, the one nearest to its full
+/// allowance is evicted, and what it had used goes into the limit's *eviction floor*: keys that are
+/// not in the table start from the floor, not from a full allowance. So a flood of keys can cause
+/// false denials, but never lets more through than the limit: no key gets a new allowance by being
+/// evicted. [`stats`](Self::stats) counts both kinds of eviction.
 ///
 /// # Two keys, one bucket
 ///
-/// Keys are told apart by a hash (AES rounds where the processor has them, else SipHash-1-3) with a
-/// secret of its own for each table, so nobody outside can aim at a collision. With a table full of
-/// keys the odds that a given key shares its bucket with any other are about 1 in 90 billion.
+/// Keys are identified by a hash (AES rounds where the processor has them, else SipHash-1-3) with a
+/// secret per table, so that an attacker cannot aim at a collision. With a full table the odds that
+/// a given key shares its bucket with any other are about 1 in 90 billion.
 ///
-/// A handle: clones share the table.
+/// This is a handle: clones share the table.
 pub struct Keyed<K: ?Sized, C: Clock = DefaultClock> {
     inner: Arc<KeyedState<C>>,
     keys: PhantomData<fn(&K)>,
 }
 
-// As the table: what every call needs is in two cache lines, the secret in the second.
+/// What all clones of a keyed limiter share.
+// Laid out as the table is: what every call needs is in two cache lines, the secret in the second.
 #[repr(C)]
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]
 pub(crate) struct KeyedState<C> {
-    pub(crate) first: Arc<LimitVersion>,
+    pub(crate) first_version: Arc<LimitVersion>,
     pub(crate) table: Table<C>,
     pub(crate) waiters: Waiters,
 }
 
 impl<K: ?Sized> Keyed<K> {
-    /// The same limit for each key, for up to a million of them, on the operating system's
-    /// monotonic clock.
+    /// Creates a limiter with the same limit for each key, for up to a million keys, on the
+    /// operating system's monotonic clock.
     pub fn new(limit: Limit) -> Self {
         Self::builder(limit).build()
     }
 
-    /// To choose how many keys, how much memory, or another clock.
+    /// Returns a builder, to choose the number of keys, the memory, or another clock.
     ///
     /// ```
     /// use ratekeeper::{clock::FastClock, Keyed, Limit};
@@ -110,61 +116,61 @@ impl<K: ?Sized> Keyed<K> {
     pub fn builder(limit: Limit) -> KeyedBuilder<K> {
         KeyedBuilder {
             limit,
-            cap: TableSize::default(),
+            size: TableSize::default(),
             clock: SystemClock,
             keys: PhantomData,
         }
     }
 }
 
-/// Makes a [`Keyed`]; what [`Keyed::builder`] returns.
+/// Builder of a [`Keyed`]; see [`Keyed::builder`].
 pub struct KeyedBuilder<K: ?Sized, C: Clock = DefaultClock> {
     limit: Limit,
-    cap: TableSize,
+    size: TableSize,
     clock: C,
     keys: PhantomData<fn(&K)>,
 }
 
 impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
-    /// How many keys may be live at once before some are displaced; a million if not said. Each
-    /// takes 32 bytes once it is used, twice 16 because a table that is half full finds room for
-    /// everyone, and up to 72 where charges are settled.
+    /// Sets how many keys may be in use at once before live ones are evicted; a million by default.
+    /// Each takes 32 bytes once it is used (twice 16, because a half-full table has a slot for
+    /// every key), and up to 72 where charges are settled.
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
-        self.cap.keys = keys;
+        self.size.keys = keys;
         self
     }
 
-    /// How many bytes it may use in all, but for what a call has in hand: a log, and another while
-    /// that grows. What the table of [`max_keys`](Self::max_keys) leaves of them is for states that
-    /// do not fit it; if the table alone would take more, it is made for fewer keys.
+    /// Sets how many bytes it may use in all, except for what a call holds temporarily: a log, and
+    /// another copy while that grows. What the table of [`max_keys`](Self::max_keys) leaves of them
+    /// is for states that do not fit it; if the table alone would take more, it is made for fewer
+    /// keys.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.cap.bytes = Some(bytes);
+        self.size.bytes = Some(bytes);
         self
     }
 
-    /// Another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn clock<D: Clock>(self, clock: D) -> KeyedBuilder<K, D> {
         KeyedBuilder {
             limit: self.limit,
-            cap: self.cap,
+            size: self.size,
             clock,
             keys: PhantomData,
         }
     }
 
-    /// Makes it. Memory is reserved now and used as keys come.
+    /// Builds it. Memory is reserved now and used as keys arrive.
     ///
     /// # Panics
     ///
-    /// If the memory cannot even be reserved: more than the system would ever hand out was asked
-    /// for.
+    /// If the memory cannot be reserved, because it is more than the system can hand out.
     pub fn build(self) -> Keyed<K, C> {
         Keyed {
             inner: Arc::new(KeyedState::new(
-                self.cap,
+                self.size,
                 self.clock,
                 Rule::Rate(self.limit),
             )),
@@ -174,37 +180,37 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
 }
 
 impl<C: Clock> KeyedState<C> {
-    fn new(cap: TableSize, clock: C, rule: Rule) -> Self {
-        let table = Table::new(cap, clock, rule.large_state_bytes());
-        let first = table
-            .new_line(0, "", rule)
-            .expect("the first line of a table");
+    fn new(size: TableSize, clock: C, rule: Rule) -> Self {
+        let table = Table::new(size, clock, rule.large_state_bytes());
+        let first_version = table
+            .register_limit(0, "", rule)
+            .expect("the first limit of a table");
         Self {
             table,
-            first,
+            first_version,
             waiters: Waiters::default(),
         }
     }
 }
 
 impl<K: ?Sized, C: Clock> Keyed<K, C> {
-    /// The same on a clock of your choice.
+    /// Creates a limiter as [`new`](Self::new) does, on a clock of your choice.
     pub fn with_clock(limit: Limit, clock: C) -> Self {
         KeyedBuilder {
             limit,
-            cap: TableSize::default(),
+            size: TableSize::default(),
             clock,
             keys: PhantomData,
         }
         .build()
     }
 
-    /// The clock it runs on.
+    /// Returns the clock it runs on.
     pub fn clock(&self) -> &C {
         self.inner.table.clock()
     }
 
-    /// Charges one unit to a key if it fits, and forgets.
+    /// Charges one unit to a key if it fits. The charge is final.
     // Always: see `Limiter::check_n`.
     #[inline(always)]
     pub fn check<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
@@ -214,28 +220,36 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         self.check_n(key, 1)
     }
 
-    /// Charges `cost` units to a key if all of them fit, and forgets.
+    /// Charges `cost` units to a key if all of them fit. The charge is final.
     #[inline(always)]
     pub fn check_n<Q: Hash + ?Sized>(&self, key: &Q, cost: u64) -> Decision
     where
         K: Borrow<Q>,
     {
-        let KeyedState { table, first, .. } = &*self.inner;
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
         let hash = table.hash(key);
-        table.check(first, hash, || table.clock().now(), cost)
+        table.check(first_version, hash, || table.clock().now(), cost)
     }
 
-    /// One key, with the verbs of a [`Limiter`](crate::Limiter).
+    /// Returns one key, with the verbs of a [`Limiter`](crate::Limiter).
     #[inline]
     pub fn key<Q: Hash + ?Sized>(&self, key: &Q) -> Key<'_, C>
     where
         K: Borrow<Q>,
     {
-        Key::new(&self.inner, &self.inner.first, self.inner.table.hash(key))
+        Key::new(
+            &self.inner,
+            &self.inner.first_version,
+            self.inner.table.hash(key),
+        )
     }
 
-    /// Hashes a key, for those who ask about it again and again, as a connection does about its
-    /// peer: [`hashed`](Self::hashed) then need not.
+    /// Hashes a key for repeated use, as a connection does with its peer's address:
+    /// [`hashed`](Self::hashed) then does not hash it again.
     #[inline]
     pub fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> HashedKey
     where
@@ -244,7 +258,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         self.key(key).hashed()
     }
 
-    /// A key that was hashed before; none if it was for another table.
+    /// Returns a key that was hashed before; `None` if it was hashed for another table.
     ///
     /// ```
     /// use ratekeeper::{Keyed, Limit};
@@ -257,45 +271,53 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     /// ```
     #[inline]
     pub fn hashed(&self, key: HashedKey) -> Option<Key<'_, C>> {
-        key.of(&self.inner)
-            .map(|hash| Key::new(&self.inner, &self.inner.first, hash))
+        key.hash_for(&self.inner)
+            .map(|hash| Key::new(&self.inner, &self.inner.first_version, hash))
     }
 
-    /// Settles what [`Key::charge`] took, at its true cost, as
-    /// [`Charge::settle`](crate::Charge::settle) does. What another table took is left as it is.
-    pub fn settle(&self, taken: ChargeToken, actual: u64) {
-        taken.settle(&self.inner, actual, || self.clock().now());
+    /// Settles what [`Key::take_token`] charged at its true cost, as
+    /// [`Charge::settle`](crate::Charge::settle) does. Tokens of another table are ignored.
+    pub fn settle(&self, token: ChargeToken, actual: u64) {
+        token.settle(&self.inner, actual, || self.clock().now());
     }
 }
 
-/// # Changing it live
+/// # Live changes
 impl<K: ?Sized, C: Clock> Keyed<K, C> {
-    /// The limit in force.
+    /// Returns the limit in force.
     pub fn limit(&self) -> Limit {
-        let KeyedState { table, first, .. } = &*self.inner;
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
         table
-            .current(first)
+            .current(first_version)
             .rule
             .limit()
             .unwrap_or_else(Limit::unlimited)
     }
 
-    /// The burst in force: how much may come at once. [`u64::MAX`] when unlimited.
+    /// Returns the burst in force: how much may be used at once. [`u64::MAX`] when unlimited.
     pub fn burst(&self) -> u64 {
         self.limit().capacity()
     }
 
-    /// Changes the limit for every key, at once, each keeping the tokens it has. Each change keeps
-    /// some hundred bytes, and a copy of the floor once keys have been displaced, until the last
-    /// handle is dropped. Charges and reservations of before give nothing back.
+    /// Changes the limit for every key at once; each keeps its tokens. Each change uses some
+    /// hundred bytes, and a copy of the eviction floor once keys have been evicted, until the last
+    /// handle is dropped. Earlier charges and reservations give nothing back.
     pub fn set_limit(&self, limit: Limit) {
         self.set_limit_with(limit, Carry::Keep);
     }
 
-    /// Changes the limit and says what becomes of the tokens.
+    /// Changes the limit, with a choice of what happens to the tokens.
     pub fn set_limit_with(&self, limit: Limit, carry: Carry) {
-        let KeyedState { table, first, .. } = &*self.inner;
-        table.change(&first.registered, Rule::Rate(limit), carry, || {
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
+        table.change_limit(&first_version.registered, Rule::Rate(limit), carry, || {
             table.clock().now()
         });
     }
@@ -305,17 +327,21 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         self.set_limit(self.limit().burst(burst));
     }
 
-    /// Makes every key fresh and forgets the eviction floor.
+    /// Makes every key fresh and clears the eviction floor.
     pub fn reset(&self) {
-        let KeyedState { table, first, .. } = &*self.inner;
-        let rule = table.current(first).rule;
-        table.change(&first.registered, rule, Carry::Reset, || {
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
+        let rule = table.current(first_version).rule;
+        table.change_limit(&first_version.registered, rule, Carry::Reset, || {
             table.clock().now()
         });
     }
 
-    /// Ends every wait, now and later, with [`WaitError::Closed`](crate::limiter::WaitError::Closed). The
-    /// other verbs go on.
+    /// Ends every wait, now and later, with
+    /// [`WaitError::Closed`](crate::limiter::WaitError::Closed). The other verbs keep working.
     pub fn close(&self) {
         self.inner.waiters.close();
     }
@@ -325,16 +351,16 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         self.inner.waiters.is_closed()
     }
 
-    /// Counters, over all keys, of what came on top of the limit's promise and of refunds that were
-    /// lost.
+    /// Returns counters, over all keys, of what was allowed on top of the limit and of refunds that
+    /// were lost.
     pub fn adjustments(&self) -> Adjustments {
-        self.inner.first.registered.counts()
+        self.inner.first_version.registered.adjustments()
     }
 
-    /// How many keys there are, and what became of others. Counting them reads the whole table.
+    /// Returns how many keys the table holds and how many it evicted. Reads the whole table.
     pub fn stats(&self) -> KeyedStats {
         let table = &self.inner.table;
-        table.figures(table.clock().now())
+        table.stats(table.clock().now())
     }
 }
 
@@ -359,17 +385,17 @@ impl<K: ?Sized, C: Clock> fmt::Debug for KeyedBuilder<K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedBuilder")
             .field("limit", &self.limit)
-            .field("max_keys", &self.cap.keys)
+            .field("max_keys", &self.size.keys)
             .finish()
     }
 }
 
-/// More different limits than a table can tell apart.
+/// Error: too many limits, or changes of limits, for one table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyLimitsError(pub(crate) ());
 
 impl TooManyLimitsError {
-    /// The error itself, for stores of your own.
+    /// Creates the error, for stores of your own.
     #[expect(clippy::new_without_default, reason = "an error has no default")]
     pub const fn new() -> Self {
         Self(())

@@ -1,44 +1,44 @@
-//! What is asked: which limit, for which key.
+//! Asks: one limit and key each, as passed to a store to decide.
 
-use crate::keyed::line::{RegisteredLimit, Rule};
-use crate::keyed::terms::LimitVersion;
+use crate::keyed::limit_version::LimitVersion;
+use crate::keyed::registered_limit::{RegisteredLimit, Rule};
 use crate::limit::Limit;
 use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// A limit that is registered with a store. A handle: cheap to clone.
+/// A limit that is registered with a store. This is a handle: cheap to clone.
 #[derive(Clone)]
 pub struct LimitHandle {
-    pub(crate) first: Arc<LimitVersion>,
+    pub(crate) first_version: Arc<LimitVersion>,
 }
 
 impl LimitHandle {
-    /// The name it was registered with.
+    /// Returns the name it was registered with.
     pub fn name(&self) -> &str {
-        &self.line().name
+        &self.registered().name
     }
 
-    /// Its number in its store, counted from 0 in the order of registration.
+    /// Returns its number in its store, counted from 0 in the order of registration.
     pub fn number(&self) -> u64 {
-        self.line().number
+        self.registered().number
     }
 
-    /// The limit in force; none if it limits how many are in flight.
+    /// Returns the limit in force; `None` if it limits how many are in flight.
     pub fn limit(&self) -> Option<Limit> {
-        self.line().rule().limit()
+        self.registered().rule().limit()
     }
 
-    /// How many may be in flight; none if it is a rate.
+    /// Returns how many may be in flight; `None` if it is a rate.
     pub fn in_flight(&self) -> Option<u64> {
-        match self.line().rule() {
-            Rule::InFlight(most) => Some(most),
+        match self.registered().rule() {
+            Rule::InFlight(max) => Some(max),
             Rule::Rate(_) => None,
         }
     }
 
-    fn line(&self) -> &RegisteredLimit {
-        &self.first.registered
+    fn registered(&self) -> &RegisteredLimit {
+        &self.first_version.registered
     }
 }
 
@@ -46,45 +46,45 @@ impl fmt::Debug for LimitHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LimitHandle")
             .field("name", &self.name())
-            .field("rule", &self.line().rule())
+            .field("rule", &self.registered().rule())
             .finish()
     }
 }
 
-/// What becomes of an ask.
+/// Whether an ask decides and whether it is charged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Mode {
     /// It decides, and is charged.
     #[default]
     Enforce,
-    /// It is judged and, if it is admitted and so are the others, charged; but it turns nobody
-    /// away.
+    /// It is judged and, if it and the others are allowed, charged; but it never denies the
+    /// request.
     Shadow,
     /// It decides, and nothing is charged.
     Peek,
 }
 
-/// One limit that a request is asked about, and the key it is asked for.
+/// One limit that applies to a request, and the key it is charged to.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// The limit.
     pub limit: &'a LimitHandle,
-    /// Whose bucket.
+    /// The key whose bucket is charged.
     pub key: &'a [u8],
-    /// How many units; 1 if not said.
+    /// How many units; 1 by default.
     pub cost: u64,
-    /// Units that this class of requests may not touch: it sees the limit that much smaller, and
-    /// may not go into debt.
+    /// Units that this class of requests may not use: it sees the limit that much smaller, and may
+    /// not go into debt.
     pub reserve: u64,
     /// Whether it decides and is charged.
     pub mode: Mode,
-    /// How long the caller would wait for the tokens; not at all if not said. Windows and logs
+    /// How long the caller would wait for the tokens; not at all by default. Windows and logs
     /// cannot be waited for.
     pub max_wait: Option<Duration>,
 }
 
 impl<'a> Ask<'a> {
-    /// One unit of `limit` for `key`, to be enforced.
+    /// Asks for one unit of `limit` for `key`, enforced.
     pub fn new(limit: &'a LimitHandle, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
             limit,
@@ -96,14 +96,14 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// How many units.
+    /// Sets how many units.
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
     }
 
-    /// What this class of requests may not touch.
+    /// Sets how many units this class of requests may not use.
     #[must_use]
     pub fn reserve(mut self, reserve: u64) -> Self {
         self.reserve = reserve;
@@ -117,10 +117,10 @@ impl<'a> Ask<'a> {
         self
     }
 
-    /// How long the caller would wait.
+    /// Sets how long the caller would wait.
     #[must_use]
-    pub fn max_wait(mut self, longest: Duration) -> Self {
-        self.max_wait = Some(longest);
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Some(max_wait);
         self
     }
 }

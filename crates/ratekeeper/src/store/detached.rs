@@ -1,49 +1,49 @@
-//! Verdicts that are settled later, by whoever brings what [`Store::detach`](super::Store::detach)
-//! made of them.
+//! Errors of detached verdicts, which are settled later by the receipt that
+//! [`Store::detach`](super::Store::detach) returns.
 
 use core::fmt;
 
-/// Why what was detached is not settled.
+/// Error: a detached verdict was not settled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SettleError {
-    /// It was, before.
+    /// It was already settled.
     AlreadySettled,
-    /// Its time is over: permits have gone back, charges stay.
+    /// Its time is over: its permits were released, its charges stay.
     Expired,
-    /// What it charged was counted by a process that this one knows nothing of, such as the one
-    /// before a restart.
+    /// What it charged was counted by another process whose counts are lost or not shared, such as
+    /// the process before a restart.
     UnknownCharge,
-    /// No store of this kind has written it.
+    /// It was not written by a store of this kind.
     InvalidReceipt,
-    /// The store that knows the counts does not answer. It may have settled it all the same: then
-    /// the next try is told so.
+    /// The store that holds the counts is unreachable. It may have settled the verdict all the
+    /// same: then the next attempt returns [`AlreadySettled`](Self::AlreadySettled).
     Unreachable,
 }
 
 impl fmt::Display for SettleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::AlreadySettled => "it was settled before",
-            Self::Expired => "its time is over: permits have gone back, charges stay",
+            Self::AlreadySettled => "the receipt was already settled",
+            Self::Expired => "the receipt has expired: its permits were released, its charges stay",
             Self::UnknownCharge => {
-                "it was charged by a process whose counts are gone or are not shared"
+                "the charge was made by a process whose counts are lost or not shared"
             }
-            Self::InvalidReceipt => "it is no receipt of this store",
-            Self::Unreachable => "the store does not answer; try again",
+            Self::InvalidReceipt => "this is not a receipt of this store",
+            Self::Unreachable => "the store is unreachable; try again",
         })
     }
 }
 
 impl core::error::Error for SettleError {}
 
-/// Why a verdict is not detached. It was cancelled.
+/// Error: a verdict was not detached, but cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum DetachError {
-    /// More are waiting to be settled than the store keeps.
+    /// The store's limit of verdicts waiting to be settled is reached.
     TooMany,
-    /// The store cannot do it.
+    /// The store cannot settle later.
     Unable,
 }
 
@@ -51,9 +51,9 @@ impl fmt::Display for DetachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TooMany => {
-                "more is reserved and not yet settled than the store keeps; settle sooner, or reserve for a shorter time"
+                "too many reservations are not yet settled; settle sooner, or reserve for a shorter time"
             }
-            Self::Unable => "this store settles only in the process that has decided",
+            Self::Unable => "this store cannot settle later: it settles only in the process that decided",
         })
     }
 }

@@ -1,10 +1,10 @@
-//! What is answered: who decided, what each ask came to, and what all of them did.
+//! Verdicts: what a store decided, ask by ask.
 
 use super::Mode;
 use crate::algorithm::token_bucket::ChargeRecord;
 use crate::clock::nanos;
 use crate::decision::{Decision, Outcome};
-use crate::keyed::table::{ChargeOrigin, FEW};
+use crate::keyed::table::{ChargeOrigin, INLINE_ENTRIES};
 use core::any::Any;
 use core::fmt;
 use core::time::Duration;
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use std::boxed::Box;
 use std::sync::Arc;
 
-/// Who decided.
+/// Who decided a verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Source {
@@ -22,19 +22,19 @@ pub enum Source {
     Redis,
     /// This process, on tokens that Redis leased to it.
     Lease,
-    /// This process, on its share of the limit, because the store that knows the counts does not
-    /// answer.
+    /// This process, on its share of the limit, because the store that holds the counts is
+    /// unreachable.
     LocalShare,
-    /// Nobody: the store does not answer, and the operator chose to let everyone in.
+    /// No store: it is unreachable, and the operator chose to allow every request.
     Open,
-    /// Nobody: the store does not answer, and the operator chose to let nobody in.
+    /// No store: it is unreachable, and the operator chose to deny every request.
     Closed,
-    /// Nobody: limits are switched off.
+    /// No store: limits are switched off.
     Off,
 }
 
 impl Source {
-    /// Its name, as it is told to callers.
+    /// Returns its name, as used in answers to callers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -54,23 +54,23 @@ impl fmt::Display for Source {
     }
 }
 
-/// What became of one ask.
+/// The outcome of one ask.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AskOutcome {
-    /// It fits.
+    /// It is allowed.
     Allowed,
-    /// It fits after a wait; see [`Decision::delay`].
+    /// It is allowed after a wait; see [`Decision::delay`].
     Delayed,
-    /// It does not; later it will.
+    /// It is denied for now; later it is allowed.
     Denied,
-    /// It does not, and only watches.
+    /// It would be denied, but is in [`Mode::Shadow`].
     ShadowDenied,
-    /// It does not, and waiting will not help.
+    /// It is denied, and waiting does not help.
     Never,
 }
 
 impl AskOutcome {
-    /// Its name, as it is told to callers.
+    /// Returns its name, as used in answers to callers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -82,27 +82,28 @@ impl AskOutcome {
     }
 }
 
-/// What one ask came to, with its limit's figures; see [`Verdict::statuses`].
+/// The result of one ask, with its limit's numbers; see [`Verdict::results`].
 #[derive(Clone, Copy, Debug)]
 pub struct AskResult {
     decision: Decision,
     mode: Mode,
-    /// What was charged, to be settled by: by which terms, to whom, how much.
+    /// What was charged, for settling: by which limit version, to which key, how much.
     pub(crate) charged: Option<Receipt>,
 }
 
+/// What an ask charged, for settling it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
     pub(crate) hash: u64,
-    /// [`ELSEWHERE`](Booking::ELSEWHERE) if the charge is not of the memory store.
-    pub(crate) booking: ChargeOrigin,
+    /// [`EXTERNAL`](ChargeOrigin::EXTERNAL) if the charge is not of the memory store.
+    pub(crate) charge_origin: ChargeOrigin,
     pub(crate) cost: u64,
     pub(crate) charged: ChargeRecord,
     pub(crate) permit: bool,
 }
 
 impl AskResult {
-    /// For those who write a store: what an ask of that mode came to, with nothing to settle.
+    /// For store implementers: creates the result of an ask of that mode, with nothing to settle.
     pub fn new(decision: Decision, mode: Mode) -> Self {
         Self {
             decision,
@@ -111,21 +112,22 @@ impl AskResult {
         }
     }
 
-    /// For those who write a store: what it finds again what was charged by, and how much that was,
-    /// without memory of its own. Another store must not settle it.
+    /// For store implementers: records what the store needs to find the charge again without memory
+    /// of its own, and how much was charged. Another store must not settle it.
     #[inline]
     #[must_use]
-    pub fn settled_by(mut self, mark: [u64; 2], cost: u64) -> Self {
+    pub fn with_external_charge(mut self, mark: [u64; 2], cost: u64) -> Self {
         let charged = ChargeRecord {
             tat: mark[1],
             ahead: 0,
             refunded: 0,
             given: 0,
         };
-        let (hash, booking) = (mark[0], ChargeOrigin::ELSEWHERE);
+        let hash = mark[0];
+        let charge_origin = ChargeOrigin::EXTERNAL;
         self.charged = Some(Receipt {
             hash,
-            booking,
+            charge_origin,
             cost,
             charged,
             permit: false,
@@ -133,21 +135,22 @@ impl AskResult {
         self
     }
 
-    /// For those who write a store: what was told to [`settled_by`](Self::settled_by).
-    pub fn settles_by(&self) -> Option<([u64; 2], u64)> {
+    /// For store implementers: returns what was recorded by
+    /// [`with_external_charge`](Self::with_external_charge).
+    pub fn external_charge(&self) -> Option<([u64; 2], u64)> {
         let receipt = self
             .charged
-            .filter(|receipt| receipt.booking == ChargeOrigin::ELSEWHERE)?;
+            .filter(|receipt| receipt.charge_origin == ChargeOrigin::EXTERNAL)?;
         Some(([receipt.hash, receipt.charged.tat], receipt.cost))
     }
 
-    /// The limit's figures. If the request was turned away nothing is charged, and these are the
-    /// figures before it.
+    /// Returns the decision of this ask's limit. If the request was denied nothing is charged, and
+    /// these are the numbers before it.
     pub fn decision(&self) -> Decision {
         self.decision
     }
 
-    /// What became of it.
+    /// Returns the outcome.
     pub fn outcome(&self) -> AskOutcome {
         match (self.decision.outcome(), self.mode) {
             (Outcome::Allowed, _) if !self.decision.delay().is_zero() => AskOutcome::Delayed,
@@ -158,168 +161,167 @@ impl AskResult {
         }
     }
 
-    fn decides(&self) -> bool {
+    fn can_deny(&self) -> bool {
         self.mode != Mode::Shadow
     }
 }
 
-/// The outcome of all asks, with the one that binds. It holds the permits that the asks took:
-/// dropping it gives them back.
-#[must_use = "a verdict that nobody looks at limits nothing, and its permits are gone when it is dropped"]
+/// The result of all asks, decided together. It holds the permits that the asks took: dropping it
+/// releases them.
+#[must_use = "an unused verdict limits nothing, and dropping it releases its permits"]
 pub struct Verdict {
-    statuses: SmallVec<[AskResult; FEW]>,
+    results: SmallVec<[AskResult; INLINE_ENTRIES]>,
     source: Source,
-    /// The table of the memory store that decided; none if another did.
+    /// The table of the memory store that decided; `None` if another store did.
     pub(super) table: Option<u64>,
-    /// Where permits go back to.
+    /// Where its permits are released to.
     pub(super) permits: Option<Arc<dyn Permits>>,
-    /// What a store that is not of this crate settles by.
-    held: Option<Box<dyn Any + Send + Sync>>,
+    /// What a store outside this crate needs to settle.
+    extension: Option<Box<dyn Any + Send + Sync>>,
 }
 
-/// Where permits go back to.
+/// The store that permits are released to.
 pub(crate) trait Permits: Send + Sync {
-    fn land(&self, hash: u64, cost: u64);
+    fn release(&self, hash: u64, cost: u64);
 }
 
 impl Verdict {
-    /// For those who write a store: of no asks yet.
+    /// For store implementers: creates a verdict of no asks yet.
     #[inline]
     pub fn new(source: Source) -> Self {
         Self {
-            statuses: SmallVec::new(),
+            results: SmallVec::new(),
             source,
             table: None,
             permits: None,
-            held: None,
+            extension: None,
         }
     }
 
-    /// For those who write a store: says that somebody else decided.
-    pub fn decided_by(mut self, source: Source) -> Self {
+    /// For store implementers: changes who decided.
+    pub fn with_source(mut self, source: Source) -> Self {
         self.source = source;
         self
     }
 
-    /// For those who write a store: keeps what it will [`settle`](super::Store::settle) by. It is
-    /// dropped with the verdict, which is when permits go back.
-    pub fn hold(&mut self, held: Box<dyn Any + Send + Sync>) {
-        self.held = Some(held);
+    /// For store implementers: attaches what the store needs to [`settle`](super::Store::settle).
+    /// It is dropped with the verdict, which is when permits are released.
+    pub fn set_extension(&mut self, extension: Box<dyn Any + Send + Sync>) {
+        self.extension = Some(extension);
     }
 
-    /// For those who write a store: what was kept.
-    pub fn let_go(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
-        self.held.take()
+    /// For store implementers: takes back what was attached.
+    pub fn take_extension(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
+        self.extension.take()
     }
 
-    /// Makes it what `source` says of no asks, as by [`new`](Self::new). Permits and what it
-    /// [holds](Self::hold) go, as if it were dropped; memory of its own it gives back.
+    /// Resets it to a verdict of no asks, as from [`new`](Self::new). Permits and the
+    /// [extension](Self::set_extension) are released, as if it were dropped, and so is spilled
+    /// memory.
     pub fn clear(&mut self, source: Source) {
-        self.land();
-        self.statuses.clear();
-        if self.statuses.spilled() {
-            self.statuses = SmallVec::new();
+        self.release_permits();
+        self.results.clear();
+        if self.results.spilled() {
+            self.results = SmallVec::new();
         }
-        (self.source, self.table, self.held) = (source, None, None);
+        (self.source, self.table, self.extension) = (source, None, None);
     }
 
-    /// For those who write a store: what the next ask came to.
+    /// For store implementers: adds the result of the next ask.
     #[inline]
-    pub fn push(&mut self, status: AskResult) {
-        self.statuses.push(status);
+    pub fn push(&mut self, result: AskResult) {
+        self.results.push(result);
     }
 
-    /// Whether the request passed. If not, nothing was charged.
+    /// Whether the request was allowed. If not, nothing was charged.
     pub fn is_allowed(&self) -> bool {
-        !self.turned_away().any(|_| true)
+        !self.denied().any(|_| true)
     }
 
-    /// Whether it was turned away, for now or for good.
+    /// Whether the request was denied, for now or for good.
     pub fn is_denied(&self) -> bool {
         !self.is_allowed()
     }
 
-    /// Whether waiting will not help.
+    /// Whether the request was denied and waiting does not help.
     pub fn is_never(&self) -> bool {
-        self.turned_away()
-            .any(|(_, status)| status.decision.is_never())
+        self.denied().any(|(_, result)| result.decision.is_never())
     }
 
-    /// Which ask turned it away, by its index: one that never admits it, else the one that takes
-    /// longest.
+    /// Returns the index of the ask that denied it: one that can never be allowed, else the one
+    /// that takes longest.
     pub fn binding(&self) -> Option<usize> {
-        let weight = |status: &AskResult| match status.decision.retry_after() {
-            _ if status.decision.is_never() => (true, 0),
+        let weight = |result: &AskResult| match result.decision.retry_after() {
+            _ if result.decision.is_never() => (true, 0),
             after => (false, after.map_or(0, nanos)),
         };
         // Of equals the first.
         let worst = self
-            .turned_away()
-            .map(|(at, status)| (weight(status), core::cmp::Reverse(at)))
+            .denied()
+            .map(|(at, result)| (weight(result), core::cmp::Reverse(at)))
             .max()?;
         Some(worst.1.0)
     }
 
-    /// How long until the same request passes if nobody else comes. None if it has passed or never
-    /// will, or waits only for permits, of which nobody knows when they come back.
+    /// Returns how long until the same request is allowed if no other comes in between. `None` if
+    /// it was allowed or never will be, or waits only for permits, which may be released at any
+    /// time.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.is_never() {
-            true => None,
-            false => self
-                .turned_away()
-                .filter_map(|(_, status)| status.decision.retry_after())
-                .max(),
+        if self.is_never() {
+            return None;
         }
+        self.denied()
+            .filter_map(|(_, result)| result.decision.retry_after())
+            .max()
     }
 
-    /// How long the caller must wait before it acts: the longest of the waits, and of what its
-    /// queues tell it.
+    /// Returns how long the caller must wait before it acts: the longest of the waits, and of the
+    /// delays of its pacing limits.
     pub fn delay(&self) -> Duration {
-        match self.is_allowed() {
-            false => Duration::ZERO,
-            true => {
-                let waits = self.statuses.iter().filter(|status| status.decides());
-                waits
-                    .map(|status| status.decision.delay())
-                    .max()
-                    .unwrap_or_default()
-            }
+        if self.is_denied() {
+            return Duration::ZERO;
         }
+        let waits = self.results.iter().filter(|result| result.can_deny());
+        waits
+            .map(|result| result.decision.delay())
+            .max()
+            .unwrap_or_default()
     }
 
-    /// Who decided.
+    /// Returns who decided.
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// What each ask came to, in their order. Asks for the same limit and key are judged as one.
-    pub fn statuses(&self) -> impl ExactSizeIterator<Item = &AskResult> {
-        self.statuses.iter()
+    /// Returns the result of each ask, in their order. Asks for the same limit and key are judged
+    /// as one.
+    pub fn results(&self) -> impl ExactSizeIterator<Item = &AskResult> {
+        self.results.iter()
     }
 
-    fn turned_away(&self) -> impl Iterator<Item = (usize, &AskResult)> {
-        let statuses = self.statuses.iter().enumerate();
-        statuses.filter(|(_, status)| status.decides() && status.decision.is_denied())
+    fn denied(&self) -> impl Iterator<Item = (usize, &AskResult)> {
+        let results = self.results.iter().enumerate();
+        results.filter(|(_, result)| result.can_deny() && result.decision.is_denied())
     }
 
-    fn land(&mut self) {
-        let Some(home) = self.permits.take() else {
+    fn release_permits(&mut self) {
+        let Some(permits) = self.permits.take() else {
             return;
         };
         for receipt in self
-            .statuses
+            .results
             .iter()
-            .filter_map(|status| status.charged)
+            .filter_map(|result| result.charged)
             .filter(|receipt| receipt.permit)
         {
-            home.land(receipt.hash, receipt.cost);
+            permits.release(receipt.hash, receipt.cost);
         }
     }
 }
 
 impl Drop for Verdict {
     fn drop(&mut self) {
-        self.land();
+        self.release_permits();
     }
 }
 
@@ -329,7 +331,7 @@ impl fmt::Debug for Verdict {
             .field("allowed", &self.is_allowed())
             .field("binding", &self.binding())
             .field("source", &self.source)
-            .field("statuses", &self.statuses)
+            .field("results", &self.results)
             .finish()
     }
 }

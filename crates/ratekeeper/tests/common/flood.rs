@@ -1,6 +1,6 @@
-//! The flood: random keys by the million against a table that holds few, while two abusers keep
-//! calling. What the abusers were admitted is checked over every interval; what well-behaved new
-//! keys were told is counted.
+//! Flood simulation: millions of random keys against a small table, while two abusers keep calling.
+//! Checks what the abusers were allowed over every interval, and counts how many new keys were
+//! denied.
 
 use super::bounds::{self, Admitted};
 use ratekeeper::{Clock, Keyed, Limit, ManualClock, Timestamp, keyed::KeyedStats};
@@ -9,28 +9,28 @@ pub(crate) struct Flood {
     pub(crate) limit: Limit,
     /// Distinct random keys, one call each.
     pub(crate) keys: u64,
-    /// The cap of the table.
-    pub(crate) cap: usize,
-    /// New keys a second of simulated time.
+    /// How many keys the table is made for.
+    pub(crate) max_keys: usize,
+    /// New keys per second of simulated time.
     pub(crate) per_second: u64,
 }
 
 pub(crate) struct Report {
     pub(crate) abusers: [Abuser; 2],
-    /// New keys that were turned away, in each tenth of the flood.
+    /// New keys that were denied, in each tenth of the flood.
     pub(crate) denied: [u64; 10],
-    pub(crate) figures: KeyedStats,
-    /// The most keys that the table told of at any time it was asked.
+    pub(crate) stats: KeyedStats,
+    /// The largest number of keys that the table reported.
     pub(crate) most_keys: u64,
-    /// Resident bytes beyond those of before there was a table, at the end of each tenth.
+    /// Resident bytes in addition to those before the table was created, at the end of each tenth.
     pub(crate) resident: [u64; 10],
 }
 
 pub(crate) struct Abuser {
     pub(crate) name: &'static str,
     pub(crate) calls: u64,
-    pub(crate) admitted: Vec<Admitted>,
-    pub(crate) broken: Option<String>,
+    pub(crate) allowed: Vec<Admitted>,
+    pub(crate) violation: Option<String>,
 }
 
 impl Report {
@@ -39,9 +39,9 @@ impl Report {
     }
 }
 
-/// Slots of the table: two for each key it was made for, in lines of four.
-pub(crate) fn slots(figures: &KeyedStats) -> u64 {
-    (2 * figures.max_keys).next_multiple_of(4)
+/// Returns the slots of the table: two for each key it was made for, in cache lines of four.
+pub(crate) fn slots(stats: &KeyedStats) -> u64 {
+    (2 * stats.max_keys).next_multiple_of(4)
 }
 
 /// A bijection: distinct numbers stay distinct.
@@ -52,7 +52,7 @@ fn scattered(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Resident bytes of this process; 0 where the system does not say.
+/// Returns the resident bytes of this process; 0 where the system does not report them.
 pub(crate) fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm
@@ -69,14 +69,14 @@ impl Flood {
         let start = clock.now().as_unix_nanos();
         let empty = resident();
         let keyed = Keyed::<u64, _>::builder(self.limit)
-            .max_keys(self.cap)
+            .max_keys(self.max_keys)
             .clock(clock.clone())
             .build();
         let abuser = |name| Abuser {
             name,
             calls: 0,
-            admitted: Vec::new(),
-            broken: None,
+            allowed: Vec::new(),
+            violation: None,
         };
         let mut abusers = [abuser("steady"), abuser("in bursts")];
         let (mut denied, mut most_keys, mut used) = ([0; 10], 0, [0; 10]);
@@ -88,8 +88,8 @@ impl Flood {
             if call(scattered(number)).is_denied() {
                 denied[(number * 10 / self.keys) as usize] += 1;
             }
-            // One calls all the time; the other lies low until it is forgotten, then calls as fast
-            // as it can.
+            // One calls all the time; the other pauses until it is evicted, then calls as fast as
+            // it can.
             let lies_low = number / 65_536 % 4 != 3;
             for (which, calls) in [(0, number % 8 == 0), (1, !lies_low)] {
                 let decision = if calls {
@@ -101,7 +101,7 @@ impl Flood {
                 abuser.calls += 1;
                 if decision.is_allowed() {
                     let delay = decision.delay().as_nanos() as u64;
-                    abuser.admitted.push(Admitted {
+                    abuser.allowed.push(Admitted {
                         at: now,
                         cost: 1,
                         delay,
@@ -116,14 +116,14 @@ impl Flood {
             }
         }
         for abuser in &mut abusers {
-            abuser.broken = bounds::broken(&self.limit, &abuser.admitted);
+            abuser.violation = bounds::broken(&self.limit, &abuser.allowed);
         }
-        let figures = keyed.stats();
+        let stats = keyed.stats();
         Report {
             abusers,
             denied,
-            most_keys: most_keys.max(figures.keys),
-            figures,
+            most_keys: most_keys.max(stats.keys),
+            stats,
             resident: used,
         }
     }

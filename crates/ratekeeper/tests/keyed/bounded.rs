@@ -1,4 +1,4 @@
-//! With room for a few keys only: forgetting may deny, it never admits what a memory of everything
+//! Tables with few slots: evictions may cause denials, but never allow what a memory of everything
 //! would not.
 
 use super::common::bounds::{self, Admitted};
@@ -12,18 +12,18 @@ use ratekeeper::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-fn keyed(limit: Limit, most: usize) -> (Keyed<u64, ManualClock>, ManualClock) {
+fn keyed(limit: Limit, max_keys: usize) -> (Keyed<u64, ManualClock>, ManualClock) {
     let clock = ManualClock::new();
     (
         Keyed::builder(limit)
-            .max_keys(most)
+            .max_keys(max_keys)
             .clock(clock.clone())
             .build(),
         clock,
     )
 }
 
-/// A few keys that come back, and many that push them out.
+/// A few keys that come back, and many that evict them.
 fn keys() -> impl Strategy<Value = u64> {
     prop_oneof![3 => 0_u64..4, 2 => 4_u64..40]
 }
@@ -59,7 +59,7 @@ enum Op {
         cost: u64,
         back: u64,
     },
-    /// So many keys that were never seen before, one call each.
+    /// This many new keys, one call each.
     Churn(u64),
     Pass(u64),
 }
@@ -77,24 +77,24 @@ fn ops(stale: bool) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Checks alone: what each key was admitted, in the order of its calls, and whether at a stale
-/// instant.
+/// Runs checks only; returns what each key was allowed, in the order of its calls, and whether at a
+/// stale instant.
 fn checked(
     limit: Limit,
-    most: usize,
+    max_keys: usize,
     ops: &[Op],
 ) -> Result<BTreeMap<u64, Vec<(Admitted, bool)>>, TestCaseError> {
-    let (keyed, clock) = keyed(limit, most);
+    let (keyed, clock) = keyed(limit, max_keys);
     let unit = limit.fills_in().expect("refills").as_nanos() as u64;
     let unit = unit.div_ceil(64).max(1);
-    let mut admitted: BTreeMap<u64, Vec<(Admitted, bool)>> = BTreeMap::new();
+    let mut allowed: BTreeMap<u64, Vec<(Admitted, bool)>> = BTreeMap::new();
     let mut new = 1_000_000;
     let mut call = |key: u64, cost: u64, at: u64| {
         let decision = keyed.key(&key).at(instant(at)).check_n(cost);
         if decision.is_allowed() {
             let delay = decision.delay().as_nanos() as u64;
             let stale = at < clock.now().as_unix_nanos();
-            admitted
+            allowed
                 .entry(key)
                 .or_default()
                 .push((Admitted { at, cost, delay }, stale));
@@ -111,9 +111,9 @@ fn checked(
             }
         }
     }
-    let figures = keyed.stats();
-    prop_assert!(figures.keys <= slots(&figures), "{:?}", figures);
-    Ok(admitted)
+    let stats = keyed.stats();
+    prop_assert!(stats.keys <= slots(&stats), "{:?}", stats);
+    Ok(allowed)
 }
 
 proptest! {
@@ -122,40 +122,40 @@ proptest! {
     /// TB1, SL1, FW1, FW2, SC1, SC2, LQ1, LQ3 and the strict counter, for each key over every
     /// interval.
     #[test]
-    fn no_key_is_admitted_more_than_its_bound(
-        limit in limits(), most in 1_usize..20, ops in prop::collection::vec(ops(false), 1..150),
+    fn no_key_exceeds_its_bound(
+        limit in limits(), max_keys in 1_usize..20, ops in prop::collection::vec(ops(false), 1..150),
     ) {
-        for (key, admitted) in checked(limit, most, &ops)? {
-            let admitted: Vec<_> = admitted.into_iter().map(|(admitted, _)| admitted).collect();
-            prop_assert_eq!(bounds::broken(&limit, &admitted), None, "key {}: {:?}", key, admitted);
+        for (key, allowed) in checked(limit, max_keys, &ops)? {
+            let allowed: Vec<_> = allowed.into_iter().map(|(allowed, _)| allowed).collect();
+            prop_assert_eq!(bounds::broken(&limit, &allowed), None, "key {}: {:?}", key, allowed);
             if limit.algorithm_kind() == Algorithm::SlidingWindow {
-                prop_assert_eq!(bounds::broken_weighted(&limit, &admitted), None, "key {}: {:?}", key, admitted);
+                prop_assert_eq!(bounds::broken_weighted(&limit, &allowed), None, "key {}: {:?}", key, allowed);
             }
         }
     }
 
-    /// The same where callers' clocks are behind: a stale instant may be stricter, never looser. A
+    /// The same with callers' clocks behind: a stale instant may be stricter, never looser. A
     /// window, a log and a refundable bucket judge a stale call at the latest instant in the stored
     /// state (for an evicted key: in the floor). That instant is not visible from outside, so for
     /// them only the calls at the present instant are counted.
     #[test]
-    fn no_key_is_admitted_more_at_stale_instants(
-        limit in limits(), most in 1_usize..20, ops in prop::collection::vec(ops(true), 1..150),
+    fn no_key_exceeds_its_bound_at_stale_instants(
+        limit in limits(), max_keys in 1_usize..20, ops in prop::collection::vec(ops(true), 1..150),
     ) {
         let own_instant = !limit.is_refundable()
             && matches!(limit.algorithm_kind(), Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing);
-        for (key, admitted) in checked(limit, most, &ops)? {
-            let counts = admitted.into_iter().filter(|(_, stale)| own_instant || !stale);
-            let admitted: Vec<_> = counts.map(|(admitted, _)| admitted).collect();
-            prop_assert_eq!(bounds::broken(&limit, &admitted), None, "key {}: {:?}", key, admitted);
+        for (key, allowed) in checked(limit, max_keys, &ops)? {
+            let counts = allowed.into_iter().filter(|(_, stale)| own_instant || !stale);
+            let allowed: Vec<_> = counts.map(|(allowed, _)| allowed).collect();
+            prop_assert_eq!(bounds::broken(&limit, &allowed), None, "key {}: {:?}", key, allowed);
         }
     }
 }
 
-/// Parts a token, so that every interval from 1 to 10 ns brings whole parts a nanosecond.
+/// Parts per token, so that every interval from 1 to 10 ns refills whole parts per nanosecond.
 const PARTS: i128 = 2_520;
 
-/// What the table ran on for a while, both ends included.
+/// A period in which one limit was in force, both ends included.
 #[derive(Clone, Copy, Debug)]
 struct Era {
     from: u64,
@@ -166,7 +166,7 @@ struct Era {
     added: u64,
 }
 
-/// Something a key was admitted.
+/// A charge that a key was allowed.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
     event: Event,
@@ -177,21 +177,21 @@ struct Admission {
 
 #[derive(Default)]
 struct Past {
-    admitted: Vec<Admission>,
+    allowed: Vec<Admission>,
     charges: Vec<(Charge<ManualClock>, usize)>,
     slots: Vec<(Reservation<ManualClock>, usize)>,
-    /// When an operator gave how much.
+    /// Grants: when, and how much.
     gifts: Vec<(u64, u64)>,
 }
 
 impl Past {
-    fn admit(&mut self, at: u64, cost: u64) -> usize {
-        self.admitted.push(Admission {
+    fn allow(&mut self, at: u64, cost: u64) -> usize {
+        self.allowed.push(Admission {
             event: Event { at, cost },
             crossed: false,
             cancelled: false,
         });
-        self.admitted.len() - 1
+        self.allowed.len() - 1
     }
 }
 
@@ -207,14 +207,14 @@ enum Verb {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Thing {
+enum Action {
     Key(u64, Verb),
     Churn(u64),
     Pass(u64),
     Change(u64, u64, Carry),
 }
 
-fn things(changes: u32) -> impl Strategy<Value = Thing> {
+fn actions(changes: u32) -> impl Strategy<Value = Action> {
     let carry = prop::sample::select(vec![
         Carry::Keep,
         Carry::Keep,
@@ -232,17 +232,17 @@ fn things(changes: u32) -> impl Strategy<Value = Thing> {
     let gift = prop_oneof![(1_u64..5).prop_map(Verb::Grant), Just(Verb::Reset)];
     let verb = prop_oneof![20 => verb, 1 => gift];
     let change = (1_u64..=10, 1_u64..=6, carry)
-        .prop_map(|(interval, burst, carry)| Thing::Change(interval, burst, carry));
+        .prop_map(|(interval, burst, carry)| Action::Change(interval, burst, carry));
     prop_oneof![
-        30 => (keys(), verb).prop_map(|(key, verb)| Thing::Key(key, verb)),
-        4 => (1_u64..40).prop_map(Thing::Churn),
-        10 => prop_oneof![0_u64..10, 0_u64..10, 10_u64..80].prop_map(Thing::Pass),
+        30 => (keys(), verb).prop_map(|(key, verb)| Action::Key(key, verb)),
+        4 => (1_u64..40).prop_map(Action::Churn),
+        10 => prop_oneof![0_u64..10, 0_u64..10, 10_u64..80].prop_map(Action::Pass),
         changes => change,
     ]
 }
 
-/// A table and everything that happened to its keys.
-struct World {
+/// A table, and the history of its keys.
+struct History {
     keyed: Keyed<u64, ManualClock>,
     clock: ManualClock,
     eras: Vec<Era>,
@@ -250,9 +250,9 @@ struct World {
     new: u64,
 }
 
-impl World {
-    fn new(interval: u64, burst: u64, most: usize) -> Self {
-        let (keyed, clock) = keyed(whole_interval(interval, burst), most);
+impl History {
+    fn new(interval: u64, burst: u64, max_keys: usize) -> Self {
+        let (keyed, clock) = keyed(whole_interval(interval, burst), max_keys);
         let from = clock.now().as_unix_nanos();
         let era = Era {
             from,
@@ -274,18 +274,18 @@ impl World {
         self.clock.now().as_unix_nanos()
     }
 
-    /// Does it; returns the key that it was done to.
-    fn run(&mut self, thing: Thing) -> Option<u64> {
-        match thing {
-            Thing::Pass(by) => self.clock.advance(Duration::from_nanos(by)),
-            Thing::Churn(keys) => {
+    /// Runs an action; returns the key it was applied to.
+    fn run(&mut self, action: Action) -> Option<u64> {
+        match action {
+            Action::Pass(by) => self.clock.advance(Duration::from_nanos(by)),
+            Action::Churn(keys) => {
                 for key in self.new..self.new + keys {
                     self.call(key, Verb::Check(1));
                 }
                 self.new += keys;
             }
-            Thing::Change(interval, burst, carry) => self.change(interval, burst, carry),
-            Thing::Key(key, verb) => {
+            Action::Change(interval, burst, carry) => self.change(interval, burst, carry),
+            Action::Key(key, verb) => {
                 self.call(key, verb);
                 return Some(key);
             }
@@ -299,31 +299,31 @@ impl World {
         match verb {
             Verb::Check(cost) => {
                 if view.check_n(cost).is_allowed() {
-                    past.admit(now, cost);
+                    past.allow(now, cost);
                 }
             }
             Verb::Take(cost) => {
                 if let Ok(charge) = view.take(cost) {
-                    let index = past.admit(now, cost);
+                    let index = past.allow(now, cost);
                     past.charges.push((charge, index));
                 }
             }
             Verb::Reserve(cost) => {
                 if let Ok(slot) = view.reserve(cost) {
-                    let index = past.admit(slot.act_at().as_unix_nanos(), cost);
+                    let index = past.allow(slot.act_at().as_unix_nanos(), cost);
                     past.slots.push((slot, index));
                 }
             }
             Verb::Settle(which, eighths) if !past.charges.is_empty() => {
                 let (charge, index) = past.charges.swap_remove(which % past.charges.len());
-                let cost = &mut past.admitted[index].event.cost;
+                let cost = &mut past.allowed[index].event.cost;
                 *cost = (*cost * eighths).div_ceil(8);
                 charge.settle(*cost);
             }
             Verb::Cancel(which) if !past.slots.is_empty() => {
                 let (slot, index) = past.slots.swap_remove(which % past.slots.len());
                 slot.cancel();
-                past.admitted[index].cancelled = past.admitted[index].event.at >= now;
+                past.allowed[index].cancelled = past.allowed[index].event.at >= now;
             }
             Verb::Settle(..) | Verb::Cancel(_) => {}
             Verb::Grant(tokens) => {
@@ -332,11 +332,11 @@ impl World {
             }
             Verb::Reset => {
                 view.reset();
-                // What was promised ahead acts all the same, beside a full bucket.
+                // Reservations made before act all the same, beside a full bucket.
                 let ahead = past
                     .slots
                     .iter()
-                    .map(|(_, index)| past.admitted[*index].event);
+                    .map(|(_, index)| past.allowed[*index].event);
                 let ahead: u64 = ahead
                     .filter(|event| event.at >= now)
                     .map(|event| event.cost)
@@ -354,7 +354,7 @@ impl World {
         self.keyed.set_limit_with(limit, carry);
         for past in self.keys.values_mut() {
             for (_, index) in &past.slots {
-                let admission = &mut past.admitted[*index];
+                let admission = &mut past.allowed[*index];
                 admission.crossed |= admission.event.at >= now;
             }
         }
@@ -362,7 +362,7 @@ impl World {
         old.to = now;
         let added = match carry {
             Carry::Reset => burst,
-            // A key that was fresh and forgotten is new under the new limit.
+            // A key that was evicted while fresh is new under the new limit.
             _ => burst.saturating_sub(old.burst),
         };
         self.eras.push(Era {
@@ -384,28 +384,27 @@ impl World {
                 .clone()
                 .map(|era| i128::from(era.added))
                 .sum::<i128>();
-        // What an operator gives while slots are promised ahead is had beside them, whenever they
-        // act.
+        // What is granted while slots are reserved comes on top of them, whenever they act.
         tokens += past
             .gifts
             .iter()
             .filter(|(at, _)| *at <= t)
             .map(|gift| i128::from(gift.1))
             .sum::<i128>();
-        // A reset or an addition fills no more than there is room for, but each of several may.
+        // A reset or a grant fills no more than a full bucket, but each of several may.
         tokens * PARTS + share(first) + within.map(share).sum::<i128>()
     }
 
-    /// An interval that holds more than its bound and what was reserved across changes.
+    /// Returns an interval with more than its bound and what was reserved across changes.
     fn broken(&self, past: &Past, on_offer: Option<Event>) -> Option<String> {
         let on_top: i128 = past
-            .admitted
+            .allowed
             .iter()
             .filter(|a| a.crossed)
             .map(|a| i128::from(a.event.cost))
             .sum();
         let acting = past
-            .admitted
+            .allowed
             .iter()
             .filter(|admission| !admission.cancelled)
             .map(|admission| admission.event);
@@ -419,9 +418,12 @@ impl World {
             let mut spent = 0;
             for event in events.iter().filter(|event| event.at >= s) {
                 spent += i128::from(event.cost) * PARTS;
-                let most = self.bound(past, s, event.at) + on_top * PARTS;
-                if spent > most {
-                    return Some(format!("{spent} from {s} to {}, at most {most}", event.at));
+                let bound = self.bound(past, s, event.at) + on_top * PARTS;
+                if spent > bound {
+                    return Some(format!(
+                        "{spent} from {s} to {}, at bound {bound}",
+                        event.at
+                    ));
                 }
             }
         }
@@ -437,7 +439,7 @@ impl World {
             None,
             "key {}: {:?} in {:?}",
             key,
-            past.admitted,
+            past.allowed,
             self.eras
         );
         for by in [0, 1, 2, 3, 5, 10, 20, 40] {
@@ -451,7 +453,7 @@ impl World {
                 cost,
                 key,
                 at,
-                past.admitted,
+                past.allowed,
                 self.eras
             );
         }
@@ -459,10 +461,15 @@ impl World {
     }
 }
 
-fn run(interval: u64, burst: u64, most: usize, things: &[Thing]) -> Result<(), TestCaseError> {
-    let mut world = World::new(interval, burst, most);
-    for thing in things {
-        if let Some(key) = world.run(*thing) {
+fn run(
+    interval: u64,
+    burst: u64,
+    max_keys: usize,
+    actions: &[Action],
+) -> Result<(), TestCaseError> {
+    let mut world = History::new(interval, burst, max_keys);
+    for action in actions {
+        if let Some(key) = world.run(*action) {
             world.assert_p1(key)?;
         }
     }
@@ -472,43 +479,43 @@ fn run(interval: u64, burst: u64, most: usize, things: &[Thing]) -> Result<(), T
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// P1 on the net cost at act times: take and settle, reserve and cancel, whatever is forgotten
-    /// in between.
+    /// P1 on the net cost at act times: take and settle, reserve and cancel, with evictions in
+    /// between.
     #[test]
-    fn what_comes_back_to_a_key_that_was_forgotten_keeps_p1(
-        interval in 1_u64..=10, burst in 1_u64..=6, most in 1_usize..20,
-        things in prop::collection::vec(things(0), 1..100),
+    fn refunds_to_an_evicted_key_keep_p1(
+        interval in 1_u64..=10, burst in 1_u64..=6, max_keys in 1_usize..20,
+        actions in prop::collection::vec(actions(0), 1..100),
     ) {
-        run(interval, burst, most, &things)?;
+        run(interval, burst, max_keys, &actions)?;
     }
 
     /// The same with live changes: what comes on top is what was reserved and not yet due, and what
     /// the change adds.
     #[test]
     fn live_changes_keep_p1_for_every_key(
-        interval in 1_u64..=10, burst in 1_u64..=6, most in 1_usize..20,
-        things in prop::collection::vec(things(2), 1..100),
+        interval in 1_u64..=10, burst in 1_u64..=6, max_keys in 1_usize..20,
+        actions in prop::collection::vec(actions(2), 1..100),
     ) {
-        run(interval, burst, most, &things)?;
+        run(interval, burst, max_keys, &actions)?;
     }
 
-    /// Windows and logs of which the number changes: never more than the largest number in force.
+    /// Windows and logs whose count changes: never more than the largest count in force.
     #[test]
-    fn windows_that_change_their_number_keep_the_largest_bound(
+    fn windows_that_change_their_count_keep_the_largest_bound(
         algorithm in prop::sample::select(vec![
             Algorithm::FixedWindow, Algorithm::FixedWindowFirstHit, Algorithm::SlidingWindow,
             Algorithm::SlidingWindowStrict, Algorithm::SlidingLog,
         ]),
-        counts in prop::collection::vec(1_u64..=6, 3), most in 1_usize..20,
+        counts in prop::collection::vec(1_u64..=6, 3), max_keys in 1_usize..20,
         ops in prop::collection::vec((ops(false), prop::option::weighted(0.05, 0_usize..3)), 1..150),
     ) {
         let limit = |count: u64| Limit::of(count, Duration::from_secs(60)).algorithm(algorithm);
-        let (keyed, clock) = keyed(limit(counts[0]), most);
-        let mut admitted: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
+        let (keyed, clock) = keyed(limit(counts[0]), max_keys);
+        let mut allowed: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
         let mut new = 1_000_000;
         let mut call = |key: u64, cost: u64| {
             if keyed.check_n(&key, cost).is_allowed() {
-                admitted.entry(key).or_default().push(Admitted { at: clock.now().as_unix_nanos(), cost, delay: 0 });
+                allowed.entry(key).or_default().push(Admitted { at: clock.now().as_unix_nanos(), cost, delay: 0 });
             }
         };
         for (op, change) in ops {
@@ -525,21 +532,21 @@ proptest! {
             }
         }
         let largest = limit(*counts.iter().max().expect("three"));
-        for (key, admitted) in admitted {
-            prop_assert_eq!(bounds::broken(&largest, &admitted), None, "key {}: {:?}", key, admitted);
+        for (key, allowed) in allowed {
+            prop_assert_eq!(bounds::broken(&largest, &allowed), None, "key {}: {:?}", key, allowed);
         }
     }
 
-    /// Windows and logs: take and settle, whatever is forgotten in between.
+    /// Windows and logs: take and settle, with evictions in between.
     #[test]
     fn windows_that_settle_keep_their_bound_on_the_net_cost(
-        // A queue tells its starts to `check` only; what a settle shortens there is not a start.
-        limit in limits().prop_filter("a queue", |limit| limit.algorithm_kind() != Algorithm::Pacing), most in 1_usize..20,
+        // A queue returns its starts to `check` only; what a settle shortens there is not a start.
+        limit in limits().prop_filter("a queue", |limit| limit.algorithm_kind() != Algorithm::Pacing), max_keys in 1_usize..20,
         ops in prop::collection::vec((ops(false), any::<bool>(), 0_usize..8, 0_u64..4), 1..120),
     ) {
-        let (keyed, clock) = keyed(limit, most);
+        let (keyed, clock) = keyed(limit, max_keys);
         let unit = limit.fills_in().expect("refills").div_f64(64.0).max(Duration::from_nanos(1));
-        let mut admitted: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
+        let mut allowed: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
         let mut charges: Vec<(Charge<ManualClock>, u64, usize)> = Vec::new();
         let mut new = 1_000_000;
         for (op, settle, which, actual) in ops {
@@ -547,9 +554,9 @@ proptest! {
                 Op::Pass(by) => clock.advance(unit * by as u32),
                 Op::Check { key, cost, .. } => {
                     if let Ok(charge) = keyed.key(&key).take(cost) {
-                        let admitted = admitted.entry(key).or_default();
-                        charges.push((charge, key, admitted.len()));
-                        admitted.push(Admitted { at: clock.now().as_unix_nanos(), cost, delay: 0 });
+                        let allowed = allowed.entry(key).or_default();
+                        charges.push((charge, key, allowed.len()));
+                        allowed.push(Admitted { at: clock.now().as_unix_nanos(), cost, delay: 0 });
                     }
                 }
                 Op::Churn(keys) => {
@@ -559,18 +566,18 @@ proptest! {
             }
             if settle && !charges.is_empty() {
                 let (charge, key, index) = charges.swap_remove(which % charges.len());
-                let cost = &mut admitted.get_mut(&key).expect("charged")[index].cost;
+                let cost = &mut allowed.get_mut(&key).expect("charged")[index].cost;
                 *cost = actual.min(*cost);
                 charge.settle(*cost);
             }
         }
-        for (key, admitted) in admitted {
-            prop_assert_eq!(bounds::broken(&limit, &admitted), None, "key {}: {:?}", key, admitted);
+        for (key, allowed) in allowed {
+            prop_assert_eq!(bounds::broken(&limit, &allowed), None, "key {}: {:?}", key, allowed);
         }
     }
 }
 
-/// The limit in every algorithm, and its name.
+/// Returns the limit with every algorithm, and its name.
 fn every(limit: Limit) -> impl Iterator<Item = (Limit, String)> {
     let all = Algorithm::ALL
         .into_iter()
@@ -579,10 +586,9 @@ fn every(limit: Limit) -> impl Iterator<Item = (Limit, String)> {
         .map(|limit| (limit, limit.to_string()))
 }
 
-/// Room for one key or so, all used up by whoever comes: an abuser that churns keys gets nothing
-/// back by it.
+/// About one slot, and every key uses all of it: an abuser that churns keys gains nothing.
 #[test]
-fn churning_keys_resets_nobody() {
+fn churning_keys_resets_no_key() {
     for (limit, algorithm) in every(Limit::per_minute(5)) {
         let (keyed, clock) = keyed(limit, 1);
         let spend = || (0..20).filter(|_| keyed.check(&0).is_allowed()).count() as u64;
@@ -600,16 +606,16 @@ fn churning_keys_resets_nobody() {
             keyed.stats()
         );
         assert!(keyed.stats().keys <= slots(&keyed.stats()));
-        // What was displaced does not weigh on anybody for longer than it would have on its own
+        // What was evicted affects other keys for no longer than it would have affected its own
         // key.
         clock.advance(Duration::from_secs(180));
         assert_eq!(spend(), limit.capacity(), "{algorithm}");
     }
 }
 
-/// Keys that are fresh again make room without a loss, whoever comes next.
+/// Keys that are fresh again are evicted without a loss, whichever key comes next.
 #[test]
-fn fresh_keys_make_room_and_nobody_is_denied() {
+fn fresh_keys_are_evicted_and_no_call_is_denied() {
     for (limit, algorithm) in every(Limit::per_second(5)) {
         let (keyed, clock) = keyed(limit, 100);
         for key in 0..20_000_u64 {
@@ -624,20 +630,20 @@ fn fresh_keys_make_room_and_nobody_is_denied() {
             );
             clock.advance(Duration::from_secs(3));
         }
-        let figures = keyed.stats();
-        assert_eq!(figures.evicted_live, 0, "{algorithm}");
+        let stats = keyed.stats();
+        assert_eq!(stats.evicted_live, 0, "{algorithm}");
         assert!(
-            figures.evicted_fresh >= 20_000 - slots(&figures),
-            "{algorithm}: {figures:?}"
+            stats.evicted_fresh >= 20_000 - slots(&stats),
+            "{algorithm}: {stats:?}"
         );
-        assert!(figures.live <= 1, "{algorithm}: {figures:?}");
+        assert!(stats.live <= 1, "{algorithm}: {stats:?}");
     }
 }
 
-/// A key that was forgotten while fresh is fresh at the present, not at an instant when it was not.
+/// A key that was evicted while fresh is fresh at the present, not at an instant when it was not.
 /// (A window or log judges the call at the floor's own window: it is counted there.)
 #[test]
-fn a_fresh_key_that_was_forgotten_is_not_fresh_at_an_older_instant() {
+fn an_evicted_fresh_key_is_not_fresh_at_an_earlier_instant() {
     for algorithm in [
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
@@ -656,9 +662,9 @@ fn a_fresh_key_that_was_forgotten_is_not_fresh_at_an_older_instant() {
     }
 }
 
-/// Looking writes nothing, also for keys that are not there.
+/// A peek writes nothing, also for keys that are not there.
 #[test]
-fn a_peek_takes_no_room() {
+fn a_peek_inserts_no_key() {
     let (keyed, _) = keyed(Limit::per_second(5), 100);
     for key in 0..1_000 {
         assert!(keyed.key(&key).peek().is_allowed());
@@ -666,13 +672,13 @@ fn a_peek_takes_no_room() {
         assert!(keyed.check_n(&key, 0).is_allowed());
         assert!(keyed.check_n(&key, 6).is_never());
     }
-    let figures = keyed.stats();
-    assert_eq!((figures.live, figures.evicted_live), (0, 0), "{figures:?}");
+    let stats = keyed.stats();
+    assert_eq!((stats.live, stats.evicted_live), (0, 0), "{stats:?}");
 }
 
-/// A cap in bytes holds too, for algorithms whose state does not fit a word as well.
+/// `max_bytes` holds too, for algorithms whose state does not fit a word as well.
 #[test]
-fn a_cap_in_bytes_bounds_what_is_held() {
+fn max_bytes_bounds_the_memory() {
     for (limit, algorithm) in every(Limit::per_minute(50)) {
         let clock = ManualClock::new();
         let keyed = Keyed::<u64, _>::builder(limit)
@@ -683,23 +689,23 @@ fn a_cap_in_bytes_bounds_what_is_held() {
             let _ = keyed.check_n(&key, 1 + key % 7);
             clock.advance(Duration::from_millis(1));
         }
-        let figures = keyed.stats();
-        assert!(figures.bytes <= 64 * 1_024, "{algorithm}: {figures:?}");
-        assert!(figures.keys <= slots(&figures), "{algorithm}: {figures:?}");
+        let stats = keyed.stats();
+        assert!(stats.bytes <= 64 * 1_024, "{algorithm}: {stats:?}");
+        assert!(stats.keys <= slots(&stats), "{algorithm}: {stats:?}");
     }
 }
 
-/// As docs/keys.md says it, of a table with all that it may come to use.
+/// As docs/keys.md says, for a table with everything it may use.
 #[test]
-fn a_key_weighs_at_most_72_bytes() {
+fn a_key_takes_at_most_72_bytes() {
     let (keyed, _) = keyed(Limit::per_second(5), 10_000);
     let slack = 2 * 7 * 8; // To begin on a cache line.
     assert_eq!(keyed.stats().bytes, 10_000 * 72 + slack);
 }
 
-/// A charge of a key that was displaced gives back to nobody else.
+/// Refunding a charge of an evicted key refunds no other key.
 #[test]
-fn a_charge_of_a_displaced_key_gives_nothing_to_others() {
+fn a_charge_of_an_evicted_key_refunds_nothing_to_others() {
     for (limit, algorithm) in every(Limit::per_minute(5)) {
         let (keyed, _) = keyed(limit, 1);
         let charges: Vec<_> = (0..300)
@@ -710,12 +716,12 @@ fn a_charge_of_a_displaced_key_gives_nothing_to_others() {
             .collect();
         drop(others);
         charges.into_iter().for_each(|charge| charge.settle(0));
-        // Everything was given back: each may have up to its limit again, none more.
+        // Everything was refunded: each may use up to its limit again, none more.
         for key in 0..300 {
-            let passed = (0..20).filter(|_| keyed.check(&key).is_allowed()).count() as u64;
+            let allowed = (0..20).filter(|_| keyed.check(&key).is_allowed()).count() as u64;
             assert!(
-                passed <= limit.capacity(),
-                "{algorithm}: key {key} passed {passed}"
+                allowed <= limit.capacity(),
+                "{algorithm}: key {key} passed {allowed}"
             );
         }
     }

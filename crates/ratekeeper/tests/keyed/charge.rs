@@ -1,5 +1,5 @@
-//! A charge that does not hold its table comes to the same as one that does, with the figures a
-//! look would tell.
+//! Charge tokens, which do not hold their table, settle as charges do, and their decisions equal
+//! those of a peek.
 
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Keyed, Limit, ManualClock};
@@ -35,7 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 proptest! {
     #[test]
-    fn both_charges_come_to_the_same(
+    fn a_token_and_a_charge_settle_alike(
         algorithm in prop::sample::select(&ALGORITHMS[..]),
         ops in prop::collection::vec(op(), 1..60),
     ) {
@@ -47,19 +47,19 @@ proptest! {
         for op in ops {
             match op {
                 Op::Charge { key, cost } => match (holding.key(&key).take(cost), free.key(&key).take_token(cost)) {
-                    (Ok(charge), (told, taken)) => {
-                        prop_assert!(told.is_allowed());
+                    (Ok(charge), (answer, taken)) => {
+                        prop_assert!(answer.is_allowed());
                         prop_assert_eq!(charge.cost(), taken.cost());
-                        let seen = free.key(&key).peek_n(0);
+                        let observed = free.key(&key).peek_n(0);
                         prop_assert_eq!(
-                            (told.capacity(), told.remaining(), told.reset_after()),
-                            (seen.capacity(), seen.remaining(), seen.reset_after())
+                            (answer.capacity(), answer.remaining(), answer.reset_after()),
+                            (observed.capacity(), observed.remaining(), observed.reset_after())
                         );
                         charges.push((charge, taken));
                     }
-                    (Err(denied), (told, nothing)) => {
-                        prop_assert_eq!(denied.decision(), told);
-                        // It took nothing, so nothing comes back and nothing is added.
+                    (Err(denied), (answer, nothing)) => {
+                        prop_assert_eq!(denied.decision(), answer);
+                        // It took nothing, so nothing is refunded and nothing is added.
                         free.settle(nothing, u64::from(key));
                     }
                 },
@@ -84,7 +84,7 @@ proptest! {
 }
 
 #[test]
-fn what_another_table_charged_is_left_as_it_is() {
+fn a_token_of_another_table_is_ignored() {
     let tables =
         [(); 2].map(|()| Keyed::<str, _>::with_clock(Limit::per_hour(10), ManualClock::new()));
     let [(_, mine), (_, other)] = tables.each_ref().map(|table| table.key("a").take_token(4));
@@ -114,9 +114,9 @@ fn without_a_limit_there_is_nothing_to_settle() {
     assert_eq!(keyed.adjustments().not_returned, 0);
 }
 
-/// A table of two keys has one line.
+/// A table of two keys has one cache line.
 #[test]
-fn what_comes_back_to_a_key_is_not_the_matter_of_those_around_it() {
+fn a_refund_to_a_key_does_not_affect_its_neighbours() {
     for algorithm in ALGORITHMS {
         let clock = ManualClock::new();
         let limit = Limit::per_hour(10).algorithm(algorithm);

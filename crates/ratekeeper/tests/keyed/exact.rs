@@ -1,4 +1,4 @@
-//! With room for every key, each is as if it had a limiter of its own.
+//! With a slot for every key, each key behaves as a limiter of its own.
 
 use super::common::model::{Model, Told};
 use super::common::traces::{Step, any_limits, cases, instant, moved_by, same_kind, steps};
@@ -7,10 +7,10 @@ use ratekeeper::{Charge, Clock, Keyed, Limit, Limiter, ManualClock, Reservation,
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Few enough that no bucket of the table overflows.
+/// Few enough keys that no cache line of the table overflows.
 const KEYS: u64 = 6;
 const ROOM: usize = 4_096;
-/// Here they do not overflow either, but stand close together.
+/// Here they do not overflow either, but are close together.
 const LITTLE_ROOM: usize = 8;
 
 fn keyed(limit: Limit) -> (Keyed<u64, ManualClock>, ManualClock) {
@@ -28,9 +28,9 @@ fn keyed_with(room: usize, limit: Limit) -> (Keyed<u64, ManualClock>, ManualCloc
     )
 }
 
-/// The histories that a key may have had. There is more than one after a change of the limit:
-/// whether a key that was fresh has been forgotten, and is new under the new limit, or is
-/// remembered, cannot be told from outside.
+/// The possible histories of a key. There is more than one after a change of the limit: whether a
+/// key that was fresh has been evicted, and is new under the new limit, or is still in the table,
+/// cannot be seen from outside.
 struct Histories(Vec<Model>);
 
 impl Histories {
@@ -48,9 +48,9 @@ impl Histories {
         self.0.iter().any(|model| model.is_silent_on(now, cost))
     }
 
-    /// Whether a call was told what one of them says; the others have been something else.
-    fn told(&mut self, told: Told, call: impl Fn(&mut Model) -> Told) -> bool {
-        self.0.retain_mut(|model| call(model) == told);
+    /// Whether a call's answer is that of one of them; the others are dropped.
+    fn retain_matching(&mut self, answer: Told, call: impl Fn(&mut Model) -> Told) -> bool {
+        self.0.retain_mut(|model| call(model) == answer);
         !self.0.is_empty()
     }
 }
@@ -81,18 +81,18 @@ fn calls() -> impl Strategy<Value = Call> {
     })
 }
 
-fn told(view: &ratekeeper::keyed::Key<'_, ManualClock>, cost: u64, verb: Verb) -> Told {
+fn answer(view: &ratekeeper::keyed::Key<'_, ManualClock>, cost: u64, verb: Verb) -> Told {
     Told::from(match verb {
         Verb::Check => view.check_n(cost),
         Verb::Peek => view.peek_n(cost),
-        // An admission tells nothing but that it passed: what is left is asked for.
+        // `take` returns no numbers: what remains is read separately.
         Verb::Take => match view.take(cost) {
             Ok(charge) => {
                 assert_eq!(charge.cost(), cost);
-                let mut told = Told::from(view.peek_n(0));
-                // Cost 0 is denied while there is debt, which a take leaves nowhere.
-                told.outcome = ratekeeper::Outcome::Allowed;
-                return told;
+                let mut answer = Told::from(view.peek_n(0));
+                // Cost 0 is denied while there is debt, which a take never leaves.
+                answer.outcome = ratekeeper::Outcome::Allowed;
+                return answer;
             }
             Err(denied) => denied.decision(),
         },
@@ -104,9 +104,9 @@ fn modelled(model: &mut Model, at: u64, cost: u64, verb: Verb) -> Told {
         Verb::Check => model.check(at, cost),
         Verb::Peek => model.peek(at, cost),
         Verb::Take => {
-            let told = model.check(at, cost);
-            if told.outcome != ratekeeper::Outcome::Allowed {
-                return told;
+            let answer = model.check(at, cost);
+            if answer.outcome != ratekeeper::Outcome::Allowed {
+                return answer;
             }
             Told {
                 outcome: ratekeeper::Outcome::Allowed,
@@ -119,10 +119,10 @@ fn modelled(model: &mut Model, at: u64, cost: u64, verb: Verb) -> Told {
 proptest! {
     #![proptest_config(cases(250))]
 
-    /// Decisions and figures, for every algorithm, any costs, idle spells, stale instants and live
-    /// changes.
+    /// Decisions and their numbers, for every algorithm, any costs, idle spells, stale instants and
+    /// live changes.
     #[test]
-    fn each_key_decides_and_tells_as_the_model_of_it(
+    fn each_key_decides_as_its_model(
         limit in any_limits(),
         changes in prop::collection::vec((1_u64..=9, 1_u64..=9), 3),
         ops in prop::collection::vec((calls(), prop::option::weighted(0.03, 0_usize..3)), 1..120),
@@ -137,13 +137,13 @@ proptest! {
             let silent = model.is_silent_on(at, cost) || verb == Verb::Take && model.is_silent_on(at, 0);
             if !silent {
                 let view = keyed.key(&key);
-                let told = if at == now { told(&view, cost, verb) } else { told(&view.at(instant(at)), cost, verb) };
+                let answer = if at == now { answer(&view, cost, verb) } else { answer(&view.at(instant(at)), cost, verb) };
                 let before = model.0.clone();
-                let known = model.told(told, |model| modelled(model, at, cost, verb));
+                let known = model.retain_matching(answer, |model| modelled(model, at, cost, verb));
                 if !known && keyed.stats().evicted_fresh > 0 {
                     return Ok(());
                 }
-                prop_assert!(known, "{:?} {} of key {} at {}: {:?}\nnot of {:?}", verb, cost, key, at, told, before);
+                prop_assert!(known, "{:?} {} of key {} at {}: {:?}\nnot of {:?}", verb, cost, key, at, answer, before);
             }
             if let Some(next) = change.and_then(|which| same_kind(&limit, changes[which])) {
                 keyed.set_limit(next);
@@ -154,7 +154,7 @@ proptest! {
     }
 }
 
-/// One thing that happens to a key, or to all.
+/// One operation on a key, or on all keys.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Check(u64),
@@ -163,7 +163,7 @@ enum Op {
     Take(u64),
     Reserve(u64),
     Within(u64, u64),
-    /// One of those outstanding, at so many eighths.
+    /// Settles one outstanding charge, at this many eighths.
     Settle(usize, u64),
     Cancel(usize),
     Grant(u64),
@@ -198,17 +198,17 @@ fn ops() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A limiter that a key may be, with what is out of it.
+/// A limiter that a key may equal, with its outstanding charges and reservations.
 struct Twin {
     limiter: Limiter<ManualClock>,
     charges: Vec<Option<Charge<ManualClock>>>,
     slots: Vec<Option<Reservation<ManualClock>>>,
 }
 
-/// What a verb showed.
+/// What a verb returned.
 #[derive(Clone, PartialEq, Debug)]
-enum Seen {
-    Told(Told),
+enum Observation {
+    Decision(Told),
     Charged(bool),
     Slot(Result<Duration, Option<Told>>),
     Nothing,
@@ -217,10 +217,10 @@ enum Seen {
 proptest! {
     #![proptest_config(cases(250))]
 
-    /// Every verb, whatever the limit changes to: as a limiter of its own would, whoever else is
-    /// about.
+    /// Every verb behaves as on a limiter of its own, whatever the limit changes to and whatever
+    /// other keys do.
     #[test]
-    fn each_key_is_as_a_limiter_of_its_own(
+    fn each_key_behaves_as_a_limiter_of_its_own(
         room in prop::sample::select(vec![LITTLE_ROOM, ROOM]),
         limits in prop::collection::vec(any_limits(), 4),
         ops in prop::collection::vec((ops(), 0..KEYS), 1..100),
@@ -235,7 +235,7 @@ proptest! {
             twins.insert(key, vec![fresh(limits[0])]);
         }
         let mut outstanding: BTreeMap<u64, (Vec<_>, Vec<_>)> = BTreeMap::new();
-        // What is told of an instant before a reset is only stricter, in either.
+        // At an instant before a reset either may only be stricter.
         let mut was_reset = BTreeSet::new();
         for (op, key) in ops {
             let now = clock.now();
@@ -255,8 +255,8 @@ proptest! {
                         Op::ResetAll => keyed.reset(),
                         _ => keyed.set_limit_with(limit, carry),
                     }
-                    // What was charged or reserved before a change gives nothing back to a key, and
-                    // something to a limiter.
+                    // What was charged or reserved before a change is not refunded to a key, but is
+                    // to a limiter.
                     outstanding.clear();
                     for possible in twins.values_mut() {
                         possible.iter_mut().for_each(|twin| twin.charges.clear());
@@ -274,22 +274,22 @@ proptest! {
             }
             let view = keyed.key(&key);
             let (charges, slots) = outstanding.entry(key).or_default();
-            let seen = match op {
-                Op::Check(cost) => Seen::Told(view.check_n(cost).into()),
-                Op::Stale(cost, back) => Seen::Told(view.at(now - unit * back as u32).check_n(cost).into()),
-                Op::Peek(cost) => Seen::Told(view.peek_n(cost).into()),
+            let observed = match op {
+                Op::Check(cost) => Observation::Decision(view.check_n(cost).into()),
+                Op::Stale(cost, back) => Observation::Decision(view.at(now - unit * back as u32).check_n(cost).into()),
+                Op::Peek(cost) => Observation::Decision(view.peek_n(cost).into()),
                 Op::Take(cost) => {
                     let taken = view.take(cost).ok();
-                    let seen = Seen::Charged(taken.is_some());
+                    let observed = Observation::Charged(taken.is_some());
                     charges.push(taken);
-                    seen
+                    observed
                 }
                 Op::Reserve(cost) | Op::Within(cost, _) => {
                     let longest = if let Op::Within(_, units) = op { unit * units as u32 } else { Duration::MAX };
                     let slot = view.reserve_within(cost, longest);
-                    let seen = slot.as_ref().map(|slot| slot.delay()).map_err(|error| error.decision().map(Told::from));
+                    let observed = slot.as_ref().map(|slot| slot.delay()).map_err(|error| error.decision().map(Told::from));
                     slots.push(slot.ok());
-                    Seen::Slot(seen)
+                    Observation::Slot(observed)
                 }
                 Op::Settle(which, eighths) => {
                     let which = which % charges.len().max(1);
@@ -302,7 +302,7 @@ proptest! {
                             }
                         }
                     }
-                    Seen::Nothing
+                    Observation::Nothing
                 }
                 Op::Cancel(which) => {
                     let which = which % slots.len().max(1);
@@ -314,15 +314,15 @@ proptest! {
                             }
                         }
                     }
-                    Seen::Nothing
+                    Observation::Nothing
                 }
                 Op::Grant(tokens) => {
                     view.grant(tokens);
-                    Seen::Nothing
+                    Observation::Nothing
                 }
                 Op::Reset => {
                     view.reset();
-                    Seen::Nothing
+                    Observation::Nothing
                 }
                 Op::Pass(_) | Op::Change(..) | Op::ResetAll => unreachable!(),
             };
@@ -332,37 +332,37 @@ proptest! {
             possible.retain_mut(|twin| {
                 let limiter = &twin.limiter;
                 let would = match op {
-                    Op::Check(cost) => Seen::Told(limiter.check_n(cost).into()),
-                    Op::Stale(cost, back) => Seen::Told(limiter.at(now - unit * back as u32).check_n(cost).into()),
-                    Op::Peek(cost) => Seen::Told(limiter.peek_n(cost).into()),
+                    Op::Check(cost) => Observation::Decision(limiter.check_n(cost).into()),
+                    Op::Stale(cost, back) => Observation::Decision(limiter.at(now - unit * back as u32).check_n(cost).into()),
+                    Op::Peek(cost) => Observation::Decision(limiter.peek_n(cost).into()),
                     Op::Take(cost) => {
                         let taken = limiter.take(cost).ok();
-                        let seen = Seen::Charged(taken.is_some());
+                        let observed = Observation::Charged(taken.is_some());
                         twin.charges.resize_with(charges.len() - 1, || None);
                         twin.charges.push(taken);
-                        seen
+                        observed
                     }
                     Op::Reserve(cost) | Op::Within(cost, _) => {
                         let longest = if let Op::Within(_, units) = op { unit * units as u32 } else { Duration::MAX };
                         let slot = limiter.reserve_within(cost, longest);
-                        let seen =
+                        let observed =
                             slot.as_ref().map(|slot| slot.delay()).map_err(|error| error.decision().map(Told::from));
                         twin.slots.resize_with(slots.len() - 1, || None);
                         twin.slots.push(slot.ok());
-                        Seen::Slot(seen)
+                        Observation::Slot(observed)
                     }
                     Op::Grant(tokens) => {
                         limiter.grant(tokens);
-                        Seen::Nothing
+                        Observation::Nothing
                     }
                     Op::Reset => {
                         limiter.reset();
-                        Seen::Nothing
+                        Observation::Nothing
                     }
-                    _ => Seen::Nothing,
+                    _ => Observation::Nothing,
                 };
                 let then = (Told::from(limiter.peek()), limiter.tokens());
-                let same = would == seen && then == after;
+                let same = would == observed && then == after;
                 if !same {
                     others.push((would, then));
                 }
@@ -373,7 +373,7 @@ proptest! {
             }
             prop_assert!(
                 !possible.is_empty(),
-                "{:?} of key {} under {}: {:?} and then {:?}\nnot {:?}", op, key, keyed.limit(), seen, after, others
+                "{:?} of key {} under {}: {:?} and then {:?}\nnot {:?}", op, key, keyed.limit(), observed, after, others
             );
             if let Op::Reset = op {
                 was_reset.insert(key);
@@ -383,9 +383,9 @@ proptest! {
     }
 }
 
-/// The limit in force, its burst, what is counted: of the table as of a limiter.
+/// The limit in force, its burst, and the counters: of the table as of a limiter.
 #[test]
-fn a_table_tells_its_limit_and_counts_what_came_on_top() {
+fn a_table_returns_its_limit_and_counts_adjustments() {
     let (keyed, _) = keyed(Limit::per_second(2).burst(10));
     assert_eq!(
         (keyed.limit(), keyed.burst()),
@@ -412,7 +412,7 @@ fn a_table_tells_its_limit_and_counts_what_came_on_top() {
     assert_eq!(keyed.key(&2).peek().remaining(), 20);
 }
 
-/// A setting that is in force changes nothing.
+/// Setting the value in force changes nothing.
 #[test]
 fn setting_the_limit_that_is_in_force_does_nothing() {
     let (keyed, _) = keyed(Limit::per_second(1).burst(10));

@@ -1,10 +1,10 @@
-//! The flood, small: 50 M keys are `cargo run --release -p ratekeeper-bench --bin flood`.
+//! A small flood; `cargo run --release -p ratekeeper-bench --bin flood` runs one of 50 M keys.
 
 use super::common::flood::{Flood, slots};
 use ratekeeper::Limit;
 
 #[test]
-fn a_flood_of_random_keys_admits_no_abuser_more_than_its_bound() {
+fn a_flood_of_random_keys_lets_no_abuser_exceed_its_bound() {
     for limit in [
         "10/s",
         "5/min",
@@ -17,27 +17,26 @@ fn a_flood_of_random_keys_admits_no_abuser_more_than_its_bound() {
         let report = Flood {
             limit,
             keys: 200_000,
-            cap: 1_000,
+            max_keys: 1_000,
             per_second: 20_000,
         }
         .run();
         for abuser in &report.abusers {
             assert_eq!(
-                abuser.broken,
+                abuser.violation,
                 None,
-                "{limit}, {}: {} admitted",
+                "{limit}, {}: {} allowed",
                 abuser.name,
-                abuser.admitted.len()
+                abuser.allowed.len()
             );
         }
-        let figures = report.figures;
-        assert!(report.most_keys <= slots(&figures), "{limit}: {figures:?}");
+        let stats = report.stats;
+        assert!(report.most_keys <= slots(&stats), "{limit}: {stats:?}");
         assert!(
-            figures.evicted_fresh + figures.evicted_live
-                >= 200_000 - report.denied() - slots(&figures)
+            stats.evicted_fresh + stats.evicted_live >= 200_000 - report.denied() - slots(&stats)
         );
         println!(
-            "{limit}: {} of 200,000 new keys denied, by tenth {:?}; {figures:?}",
+            "{limit}: {} of 200,000 new keys denied, by tenth {:?}; {stats:?}",
             report.denied(),
             report.denied
         );

@@ -1,4 +1,4 @@
-//! In flight per key: never more than N, whatever the pressure, and forgotten at zero.
+//! Units in flight per key: never more than N, whatever the load, and dropped at zero.
 
 use super::common::traces::cases;
 use proptest::prelude::*;
@@ -6,14 +6,14 @@ use ratekeeper::{keyed::KeyPermit, keyed::KeyedConcurrency};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-fn gates(limit: u64, most: usize) -> KeyedConcurrency<u64> {
-    KeyedConcurrency::builder(limit).max_keys(most).build()
+fn gates(limit: u64, max_keys: usize) -> KeyedConcurrency<u64> {
+    KeyedConcurrency::builder(limit).max_keys(max_keys).build()
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Take(u64, u64),
-    /// One of those outstanding.
+    /// Drops one outstanding permit.
     Drop(usize),
     Limit(u64),
 }
@@ -30,10 +30,10 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn each_key_holds_what_was_taken_and_never_more_than_may_be(
-        limit in 1_u64..6, most in prop_oneof![1_usize..20, Just(500)], ops in prop::collection::vec(ops(), 1..200),
+    fn each_key_holds_its_permits_and_never_more_than_the_limit(
+        limit in 1_u64..6, max_keys in prop_oneof![1_usize..20, Just(500)], ops in prop::collection::vec(ops(), 1..200),
     ) {
-        let gates = gates(limit, most);
+        let gates = gates(limit, max_keys);
         let mut limit = limit;
         let mut held: BTreeMap<u64, u64> = BTreeMap::new();
         let mut permits = Vec::new();
@@ -49,8 +49,9 @@ proptest! {
                             *held.entry(key).or_default() += cost;
                         }
                         Err(busy) => {
-                            // In a table of a few lines all of a key's may be one, of four slots.
-                            let full = || most < 500 && gates.figures().live >= 4;
+                            // In a table of few cache lines all of a key's may be the same one, of
+                            // four slots.
+                            let full = || max_keys < 500 && gates.stats().live >= 4;
                             prop_assert!(before + cost > limit || full(), "{} beside {} of {}", cost, before, limit);
                             prop_assert_eq!(busy.retry_after(), None);
                             prop_assert_eq!(busy.is_never(), cost > limit);
@@ -74,15 +75,15 @@ proptest! {
             }
         }
         let live = held.values().filter(|held| **held > 0).count() as u64;
-        let figures = gates.figures();
-        prop_assert_eq!((figures.live, figures.evicted_live), (live, 0), "what is in flight is never displaced");
+        let stats = gates.stats();
+        prop_assert_eq!((stats.live, stats.evicted_live), (live, 0), "what is in flight is never evicted");
         drop(permits);
-        prop_assert_eq!(gates.figures().live, 0);
+        prop_assert_eq!(gates.stats().live, 0);
         prop_assert!((0..60).all(|key| gates.in_flight(&key) == 0));
     }
 }
 
-/// Many threads on few slots of a table: a permit is for its own key, and no key is above its limit
+/// Many threads on a table of few slots: a permit is for its own key, and no key is above its limit
 /// at any time.
 #[test]
 fn many_threads_never_hold_more_than_the_limit_of_a_key() {
@@ -119,7 +120,7 @@ fn many_threads_never_hold_more_than_the_limit_of_a_key() {
             });
         }
     });
-    let figures = gates.figures();
-    assert_eq!((figures.live, figures.evicted_live), (0, 0), "{figures:?}");
+    let stats = gates.stats();
+    assert_eq!((stats.live, stats.evicted_live), (0, 0), "{stats:?}");
     assert!((0..KEYS as u64).all(|key| gates.in_flight(&key) == 0));
 }

@@ -1,4 +1,4 @@
-//! Any key that can be hashed, borrowed as a map's key is.
+//! Key types: any type that can be hashed, borrowed as a map's key is.
 
 use ratekeeper::{Keyed, Limit, ManualClock};
 use std::borrow::Borrow;
@@ -6,8 +6,8 @@ use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-/// 200 keys, used up in turn: each has what the limit says, whatever it is made of.
-fn each_has_its_own<K: Borrow<Q> + ?Sized, Q: Hash + ?Sized>(
+/// 200 keys, used up one after the other: each has the full limit, whatever its type.
+fn each_key_has_its_own_bucket<K: Borrow<Q> + ?Sized, Q: Hash + ?Sized>(
     keyed: &Keyed<K, ManualClock>,
     clock: &ManualClock,
     key: impl Fn(u64) -> Box<Q>,
@@ -44,9 +44,9 @@ fn keyed<K: ?Sized>() -> (Keyed<K, ManualClock>, ManualClock) {
 #[test]
 fn strings_and_slices_of_strings() {
     let (by_str, clock) = keyed::<str>();
-    each_has_its_own::<str, str>(&by_str, &clock, |i| format!("user-{i}").into());
+    each_key_has_its_own_bucket::<str, str>(&by_str, &clock, |i| format!("user-{i}").into());
     let (by_string, clock) = keyed::<String>();
-    each_has_its_own::<String, str>(&by_string, &clock, |i| format!("user-{i}").into());
+    each_key_has_its_own_bucket::<String, str>(&by_string, &clock, |i| format!("user-{i}").into());
     assert!(by_string.check_n(&String::from("user-1"), 5).is_allowed());
     assert!(
         by_string.check("user-1").is_denied(),
@@ -57,21 +57,21 @@ fn strings_and_slices_of_strings() {
 #[test]
 fn addresses_and_numbers() {
     let (by_address, clock) = keyed::<IpAddr>();
-    each_has_its_own::<IpAddr, IpAddr>(&by_address, &clock, |i| match i % 2 {
+    each_key_has_its_own_bucket::<IpAddr, IpAddr>(&by_address, &clock, |i| match i % 2 {
         0 => Box::new(Ipv4Addr::from_bits(0x0A00_0000 + i as u32).into()),
         _ => Box::new(Ipv6Addr::from_bits((0x2001_0DB8 << 96) + u128::from(i)).into()),
     });
     let (by_number, clock) = keyed::<u64>();
-    each_has_its_own::<u64, u64>(&by_number, &clock, Box::new);
+    each_key_has_its_own_bucket::<u64, u64>(&by_number, &clock, Box::new);
     let (by_pair, clock) = keyed::<(u64, &'static str)>();
-    each_has_its_own::<(u64, &'static str), _>(&by_pair, &clock, |i| {
+    each_key_has_its_own_bucket::<(u64, &'static str), _>(&by_pair, &clock, |i| {
         Box::new((i / 2, ["get", "put"][i as usize % 2]))
     });
 }
 
-/// What a person types first.
+/// The first example a reader tries.
 #[test]
-fn the_first_lines_of_the_docs() {
+fn the_first_example_of_the_docs() {
     let per_user = Keyed::<str>::new(Limit::per_hour(5));
     assert_eq!(
         (0..9).filter(|_| per_user.check("u1").is_allowed()).count(),

@@ -1,14 +1,14 @@
-//! Many subjects under one limit, each held against a model that remembers everything: exactly as
-//! if it were alone while there is room for all, and never more than its bound where there is not.
+//! Keyed limiters, each key compared with a model that remembers everything: equal to a limiter of
+//! its own while there is a slot for every key, and never above its bound where there is not.
 
-mod arrivals;
 mod bounded;
 mod charge;
 #[path = "../common/mod.rs"]
 mod common;
-mod displaced;
+mod eviction;
 mod exact;
 mod flood;
+mod gcra;
 mod in_flight;
 mod kinds;
 mod threads;

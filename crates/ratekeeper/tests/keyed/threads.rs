@@ -8,22 +8,22 @@ use std::time::Duration;
 const KEYS: usize = 64;
 const THREADS: u64 = 4;
 
-/// Every thread calls every key in an order of its own; what each key was admitted.
-fn admitted(keyed: &Keyed<u64, ManualClock>, rounds: u64, churn: bool) -> Vec<u64> {
-    let admitted: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+/// Every thread calls every key in an order of its own; returns what each key was allowed.
+fn allowed(keyed: &Keyed<u64, ManualClock>, rounds: u64, churn: bool) -> Vec<u64> {
+    let allowed: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let admitted = &admitted;
+            let allowed = &allowed;
             scope.spawn(move || {
                 let mut random = thread + 1;
                 for i in 0..rounds * KEYS as u64 {
                     random = random
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1_442_695_040_888_963_407);
-                    // Each comes round as often as any other, in whatever order.
+                    // Each key is called as often as any other.
                     let key = (i * 29 + thread * 17) % KEYS as u64;
                     if keyed.check(&key).is_allowed() {
-                        admitted[key as usize].fetch_add(1, Ordering::Relaxed);
+                        allowed[key as usize].fetch_add(1, Ordering::Relaxed);
                     }
                     if churn {
                         let _ = keyed.check(&(random | 1 << 63));
@@ -32,11 +32,11 @@ fn admitted(keyed: &Keyed<u64, ManualClock>, rounds: u64, churn: bool) -> Vec<u6
             });
         }
     });
-    admitted.into_iter().map(AtomicU64::into_inner).collect()
+    allowed.into_iter().map(AtomicU64::into_inner).collect()
 }
 
 #[test]
-fn a_frozen_clock_admits_exactly_the_limit_of_each_key() {
+fn on_a_frozen_clock_exactly_the_limit_of_each_key_is_allowed() {
     for algorithm in Algorithm::ALL {
         let limit = Limit::per_minute(20).algorithm(algorithm);
         let keyed = Keyed::builder(limit)
@@ -44,7 +44,7 @@ fn a_frozen_clock_admits_exactly_the_limit_of_each_key() {
             .clock(ManualClock::new())
             .build();
         assert_eq!(
-            admitted(&keyed, 10, false),
+            allowed(&keyed, 10, false),
             vec![limit.capacity(); KEYS],
             "{algorithm}"
         );
@@ -53,29 +53,27 @@ fn a_frozen_clock_admits_exactly_the_limit_of_each_key() {
 }
 
 #[test]
-fn a_frozen_clock_admits_at_most_the_limit_of_each_key_where_keys_are_pushed_out() {
+fn on_a_frozen_clock_at_most_the_limit_of_each_key_is_allowed_under_eviction() {
     for algorithm in Algorithm::ALL {
         let limit = Limit::per_minute(20).algorithm(algorithm);
         let keyed = Keyed::<u64>::builder(limit)
             .max_keys(16)
             .clock(ManualClock::new())
             .build();
-        let admitted = admitted(&keyed, 30, true);
+        let allowed = allowed(&keyed, 30, true);
         assert!(
-            admitted
-                .iter()
-                .all(|admitted| *admitted <= limit.capacity()),
-            "{algorithm}: {admitted:?}"
+            allowed.iter().all(|allowed| *allowed <= limit.capacity()),
+            "{algorithm}: {allowed:?}"
         );
         assert!(keyed.stats().evicted_live > 0, "{algorithm}");
         assert!(keyed.stats().keys <= slots(&keyed.stats()), "{algorithm}");
     }
 }
 
-/// The clock moves, the limit changes to and fro, keys are pushed out: at most burst + rate · time
-/// for each key.
+/// The clock moves, the limit changes to and fro, keys are evicted: at most burst + rate · time for
+/// each key.
 #[test]
-fn changes_while_keys_are_pushed_out_mint_nothing() {
+fn live_changes_under_eviction_create_no_tokens() {
     let clock = ManualClock::new();
     let limits = [
         Limit::per_second(10).burst(20),
@@ -86,25 +84,25 @@ fn changes_while_keys_are_pushed_out_mint_nothing() {
         .clock(clock.clone())
         .build();
     let start = clock.now();
-    let admitted = std::thread::scope(|scope| {
+    let allowed = std::thread::scope(|scope| {
         scope.spawn(|| {
             for change in 0..400 {
                 clock.advance(Duration::from_millis(5));
                 keyed.set_limit(limits[change % 2]);
             }
         });
-        admitted(&keyed, 100, true)
+        allowed(&keyed, 100, true)
     });
-    let most = 20 + 10 * (clock.now() - start).as_secs() + 10;
+    let bound = 20 + 10 * (clock.now() - start).as_secs() + 10;
     assert!(
-        admitted.iter().all(|admitted| *admitted <= most),
-        "{admitted:?}, at most {most}"
+        allowed.iter().all(|allowed| *allowed <= bound),
+        "{allowed:?}, at bound {bound}"
     );
 }
 
 /// Takes and settles from many threads on few slots: no key ends above its limit.
 #[test]
-fn charges_that_come_back_from_many_threads_give_no_key_more_than_its_limit() {
+fn refunds_from_many_threads_give_no_key_more_than_its_limit() {
     let limit = Limit::per_hour(100);
     let keyed = Keyed::<u64>::builder(limit)
         .max_keys(16)
@@ -125,7 +123,9 @@ fn charges_that_come_back_from_many_threads_give_no_key_more_than_its_limit() {
                     let (key, cost) = (pick % KEYS as u64, 1 + pick / 64 % 3);
                     match pick / 256 % 3 {
                         0 => {
-                            held.extend(keyed.key(&key).take(cost).ok().map(|charge| (charge, key)))
+                            held.extend(
+                                keyed.key(&key).take(cost).ok().map(|charge| (charge, key)),
+                            );
                         }
                         1 if keyed.check_n(&key, cost).is_allowed() => {
                             net[key as usize].fetch_add(cost, Ordering::Relaxed);

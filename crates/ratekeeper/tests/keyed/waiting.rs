@@ -1,4 +1,4 @@
-//! Waiting for a key's turn.
+//! Waiting on keys.
 
 use ratekeeper::{Algorithm, Clock, Keyed, Limit, ManualClock, Timestamp, limiter::WaitError};
 use std::sync::Mutex;
@@ -6,20 +6,21 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn keyed(limit: Limit, most: usize) -> (Keyed<u64, ManualClock>, ManualClock) {
+fn keyed(limit: Limit, max_keys: usize) -> (Keyed<u64, ManualClock>, ManualClock) {
     let clock = ManualClock::new();
     (
         Keyed::builder(limit)
-            .max_keys(most)
+            .max_keys(max_keys)
             .clock(clock.clone())
             .build(),
         clock,
     )
 }
 
-/// One line a key: those of a key are served in order, and another key waits for nobody.
+/// One queue per key: waits on one key are served in order, and waits on another key are
+/// independent.
 #[test]
-fn waiters_of_a_key_stand_in_line_and_hold_up_no_other_key() {
+fn waiters_of_a_key_are_served_in_order_and_delay_no_other_key() {
     // A full queue turns waiters away.
     for algorithm in Algorithm::ALL
         .into_iter()
@@ -62,9 +63,9 @@ fn waiters_of_a_key_stand_in_line_and_hold_up_no_other_key() {
     }
 }
 
-/// A waiter owns its slot, also if its key is pushed out of the table while it waits.
+/// A waiter owns its slot, also if its key is evicted while it waits.
 #[test]
-fn a_slot_that_is_waited_for_counts_when_its_key_was_pushed_out() {
+fn a_waiters_slot_counts_after_its_key_is_evicted() {
     let (keyed, clock) = keyed(Limit::per_second(1).burst(1), 1);
     let start = clock.now();
     assert!(keyed.check(&0).is_allowed());
@@ -87,7 +88,7 @@ fn a_slot_that_is_waited_for_counts_when_its_key_was_pushed_out() {
 }
 
 #[test]
-fn a_wait_that_is_too_long_takes_nothing_and_close_ends_all() {
+fn a_wait_beyond_its_deadline_takes_nothing_and_close_ends_all() {
     // A full queue turns waiters away.
     for algorithm in Algorithm::ALL
         .into_iter()
@@ -156,14 +157,14 @@ fn a_wait_that_is_dropped_gives_its_slot_back() {
 /// takes constant time, a hundred times as much where each looks at all others.
 #[cfg(feature = "tokio")]
 #[test]
-fn a_waiter_takes_no_longer_where_many_wait() {
+fn a_wait_takes_no_longer_among_many_waiters() {
     use std::future::Future;
     use std::task::{Context, Waker};
 
     const FEW: u64 = 200;
     const MANY: u64 = 100 * FEW;
-    // Waits on so many keys, or by so many on one key; drops the waits in the order in which they
-    // came.
+    // Waits on this many keys, or this many times on one key; drops the waits in the order in which
+    // they came.
     let time = |waiters: u64, keys: u64| {
         let (keyed, _) = keyed(
             Limit::per_minute(1).algorithm(Algorithm::FixedWindow),

@@ -1,4 +1,4 @@
-//! Verdicts that are settled later, by a receipt: once, as if they had been settled in place.
+//! Detached verdicts: settled later by a receipt, once, as if they had been settled in place.
 
 use proptest::prelude::*;
 use ratekeeper::{
@@ -25,11 +25,11 @@ fn later(clock: &ManualClock, seconds: u64) -> Timestamp {
 }
 
 fn remaining(store: &Store, limit: &LimitHandle) -> u64 {
-    let seen = store.decide_now(
+    let observed = store.decide_now(
         &[Ask::new(limit, "k").cost(0).mode(Mode::Peek)],
         store.clock().now(),
     );
-    seen.statuses().next().unwrap().decision().remaining()
+    observed.results().next().unwrap().decision().remaining()
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_receipt_settles_once() {
 }
 
 #[test]
-fn a_receipt_that_comes_too_late_gives_nothing_back() {
+fn an_expired_receipt_refunds_nothing() {
     let (store, clock) = store();
     let limit = store
         .limit("limit", "10/d fixed_window".parse().unwrap())
@@ -79,11 +79,11 @@ fn a_receipt_that_comes_too_late_gives_nothing_back() {
 }
 
 #[test]
-fn permits_are_out_until_settled_or_until_their_time_is_over() {
+fn permits_are_held_until_settled_or_expired() {
     let (store, clock) = store();
     let slots = store.concurrency("slots", 2).unwrap();
     let take = || store.decide_now(&[Ask::new(&slots, "k")], clock.now());
-    let [settled, forgotten] = [10, 20].map(|seconds| {
+    let [settled, expired] = [10, 20].map(|seconds| {
         let verdict = take();
         assert!(verdict.is_allowed());
         store
@@ -108,14 +108,14 @@ fn permits_are_out_until_settled_or_until_their_time_is_over() {
         "the other came back by itself"
     );
     assert_eq!(
-        store.settle_detached_now(&forgotten, &[], clock.now()),
+        store.settle_detached_now(&expired, &[], clock.now()),
         Err(SettleError::Expired)
     );
     assert_eq!(remaining(&store, &slots), 2);
 }
 
 #[test]
-fn a_receipt_of_another_process_is_refused() {
+fn a_receipt_of_another_process_is_an_error() {
     let (first, clock) = store();
     let (second, _) = store();
     let limits = [&first, &second].map(|store| store.limit("limit", Limit::per_hour(10)).unwrap());
@@ -141,7 +141,7 @@ fn a_receipt_of_another_process_is_refused() {
 }
 
 #[test]
-fn a_change_in_between_is_counted_as_ever() {
+fn a_refund_lost_to_a_change_in_between_is_counted() {
     let (store, clock) = store();
     let limit = store.limit("limit", Limit::per_hour(10)).unwrap();
     let verdict = store.decide_now(&[Ask::new(&limit, "k").cost(4)], clock.now());
@@ -153,15 +153,15 @@ fn a_change_in_between_is_counted_as_ever() {
         store.settle_detached_now(&receipt, &[1], clock.now()),
         Ok(())
     );
-    assert_eq!(store.counts(&limit).not_returned, 3);
+    assert_eq!(store.adjustments(&limit).not_returned, 3);
 }
 
 /// A limit, a key, a cost, a mode, and how many milliseconds the caller would wait.
-type Asked = (usize, u8, u64, Mode, Option<u64>);
+type ReferenceAsk = (usize, u8, u64, Mode, Option<u64>);
 
 #[derive(Clone, Debug)]
 enum Step {
-    Decide(Vec<Asked>),
+    Decide(Vec<ReferenceAsk>),
     Settle(usize, Vec<u64>),
     Drop(usize),
     Change(usize, u64),
@@ -199,7 +199,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn told(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration, Duration)> {
+fn answer(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration, Duration)> {
     let one = |status: &ratekeeper::store::AskResult| {
         let decision = status.decision();
         (
@@ -210,29 +210,29 @@ fn told(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration, 
             decision.delay(),
         )
     };
-    verdict.statuses().map(one).collect()
+    verdict.results().map(one).collect()
 }
 
-/// What is kept of a verdict: itself, or a receipt.
+/// An unsettled verdict: itself, or its receipt.
 #[expect(clippy::large_enum_variant, reason = "there are few")]
-enum Kept {
-    Itself(Verdict),
+enum Unsettled {
+    Verdict(Verdict),
     Receipt(Vec<u8>),
 }
 
-/// Longer than anything lasts, and whole windows of every length.
+/// Longer than any limit needs to refill, and a multiple of every window.
 const LATER: Duration = Duration::from_secs(10 * 86_400);
 
-/// One store, limits of it, and a clock: whatever keys share in its table, they share it both
-/// times.
-struct World {
+/// One store, limits of it, and a clock. If keys share a bucket of its table, they share it in both
+/// runs.
+struct History {
     store: Store,
     clock: ManualClock,
     limits: Vec<(LimitHandle, Limit)>,
     slots: LimitHandle,
 }
 
-impl World {
+impl History {
     fn new(limits: [usize; 3]) -> Self {
         let (store, clock) = store();
         clock.set(Timestamp::from_unix(Duration::from_secs(1_700_000_000)));
@@ -252,7 +252,8 @@ impl World {
         }
     }
 
-    /// What is told on a trace, and what was counted; then all is as it was before, later.
+    /// Runs a trace and returns its answers and counters; then advances the clock until all keys
+    /// are fresh.
     fn run(
         &self,
         steps: &[Step],
@@ -267,17 +268,17 @@ impl World {
         let not_returned = || {
             limits
                 .iter()
-                .map(|(limit, _)| store.counts(limit).not_returned)
+                .map(|(limit, _)| store.adjustments(limit).not_returned)
                 .sum::<u64>()
         };
         let (begin, before) = (clock.now(), not_returned());
-        let (mut seen, mut kept) = (Vec::new(), Vec::new());
+        let (mut observed, mut unsettled) = (Vec::new(), Vec::new());
         for step in steps {
             let now = clock.now();
             match step {
                 Step::Decide(asked) => {
                     let keys: Vec<[u8; 1]> = asked.iter().map(|(_, key, ..)| [*key]).collect();
-                    let ask = |(asked, key): (&Asked, _)| {
+                    let ask = |(asked, key): (&ReferenceAsk, _)| {
                         let (limit, _, cost, mode, wait) = *asked;
                         let limit = limits.get(limit).map_or(slots, |(limit, _)| limit);
                         Ask {
@@ -295,39 +296,43 @@ impl World {
                         .map(ask)
                         .collect();
                     let verdict = store.decide_now(&asks, now);
-                    seen.push(told(&verdict));
-                    kept.push(match detached {
-                        false => Kept::Itself(verdict),
-                        true => Kept::Receipt(store.detach_now(verdict, now + LATER, now).unwrap()),
+                    observed.push(answer(&verdict));
+                    unsettled.push(match detached {
+                        false => Unsettled::Verdict(verdict),
+                        true => {
+                            Unsettled::Receipt(store.detach_now(verdict, now + LATER, now).unwrap())
+                        }
                     });
                 }
-                Step::Settle(which, actual) if *which < kept.len() => {
-                    self.settle(kept.swap_remove(*which), actual)
+                Step::Settle(which, actual) if *which < unsettled.len() => {
+                    self.settle(unsettled.swap_remove(*which), actual);
                 }
-                Step::Drop(which) if *which < kept.len() => {
-                    self.settle(kept.swap_remove(*which), &[])
+                Step::Drop(which) if *which < unsettled.len() => {
+                    self.settle(unsettled.swap_remove(*which), &[]);
                 }
                 Step::Settle(..) | Step::Drop(_) => {}
                 Step::Change(limit, to) => {
-                    store.set_limit(&limits[*limit].0, Limit::per_second(*to))
+                    store.set_limit(&limits[*limit].0, Limit::per_second(*to));
                 }
                 Step::Advance(by) => clock.advance(Duration::from_millis(*by)),
             }
         }
         let counted = not_returned() - before;
-        kept.into_iter().for_each(|kept| self.settle(kept, &[]));
+        unsettled
+            .into_iter()
+            .for_each(|unsettled| self.settle(unsettled, &[]));
         limits
             .iter()
             .for_each(|(handle, limit)| store.set_limit(handle, *limit));
         clock.set(begin + LATER);
-        (seen, counted)
+        (observed, counted)
     }
 
-    fn settle(&self, kept: Kept, actual: &[u64]) {
+    fn settle(&self, unsettled: Unsettled, actual: &[u64]) {
         let now = self.clock.now();
-        match kept {
-            Kept::Itself(verdict) => self.store.settle_now(verdict, actual, now),
-            Kept::Receipt(receipt) => {
+        match unsettled {
+            Unsettled::Verdict(verdict) => self.store.settle_now(verdict, actual, now),
+            Unsettled::Receipt(receipt) => {
                 assert_eq!(
                     self.store.settle_detached_now(&receipt, actual, now),
                     Ok(())
@@ -343,13 +348,13 @@ impl World {
 
 proptest! {
     #[test]
-    fn later_is_as_good_as_now(
+    fn settling_by_receipt_equals_settling_in_place(
         limits in [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()],
         steps in prop::collection::vec(step(), 1..60),
     ) {
-        let world = World::new(limits);
-        // A key that is known keeps its tokens through a change, and one that is not has those of
-        // the new limit: first all are made known.
+        let world = History::new(limits);
+        // A key in the table keeps its tokens through a change, and one that is not has those of
+        // the new limit: so all keys are inserted first.
         drop(world.run(&steps, false));
         let (itself, detached) = (world.run(&steps, false), world.run(&steps, true));
         prop_assert_eq!(itself, detached);

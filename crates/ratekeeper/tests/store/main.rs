@@ -1,5 +1,5 @@
-//! Several limits at once: all or nothing, held against a reference that decides one call after the
-//! other and remembers everything.
+//! The memory store: several limits decided all or nothing, compared with a reference that decides
+//! one call after the other and remembers everything.
 
 #[path = "../common/mod.rs"]
 mod common;

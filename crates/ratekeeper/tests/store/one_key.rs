@@ -1,4 +1,4 @@
-//! What an operator does to one key, and what becomes of the keys of each limit.
+//! Grants and resets of one key, and statistics of the keys of each limit.
 
 use ratekeeper::{
     Algorithm, Ask, Clock, Keyed, Limit, ManualClock, MemoryStore, Store, Timestamp,
@@ -16,7 +16,7 @@ fn store() -> (MemoryStore<ManualClock>, ManualClock) {
     (MemoryStore::builder().clock(clock.clone()).build(), clock)
 }
 
-/// Ten an hour by each algorithm that takes them all at once: all but pacing.
+/// Ten an hour with each algorithm that allows them all at once: all but pacing.
 fn tens() -> impl Iterator<Item = Limit> {
     let at_once = Algorithm::ALL
         .into_iter()
@@ -33,14 +33,14 @@ fn take(store: &MemoryStore<ManualClock>, limit: &LimitHandle, key: &str, cost: 
 fn left(store: &MemoryStore<ManualClock>, limit: &LimitHandle, key: &str) -> u64 {
     let verdict = store.decide_now(&[Ask::new(limit, key).cost(0)], store.clock().now());
     verdict
-        .statuses()
+        .results()
         .next()
         .expect("a status")
         .decision()
         .remaining()
 }
 
-/// The answer of a store that answers at once.
+/// Returns the output of a future that is ready when first polled.
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -61,21 +61,30 @@ fn a_grant_gives_back_what_was_used_and_is_counted() {
         }
         store.grant(&handle, b"k", 2);
         assert_eq!(
-            (left(&store, &handle, "k"), store.counts(&handle).granted),
+            (
+                left(&store, &handle, "k"),
+                store.adjustments(&handle).granted
+            ),
             (6, 2),
             "{limit}"
         );
         // No more than was used, and no more is counted.
         store.grant(&handle, b"k", u64::MAX);
         assert_eq!(
-            (left(&store, &handle, "k"), store.counts(&handle).granted),
+            (
+                left(&store, &handle, "k"),
+                store.adjustments(&handle).granted
+            ),
             (10, 6),
             "{limit}"
         );
         store.grant(&handle, b"k", 5);
-        store.grant(&handle, b"nobody", 5);
+        store.grant(&handle, b"unknown", 5);
         assert_eq!(
-            (left(&store, &handle, "k"), store.counts(&handle).granted),
+            (
+                left(&store, &handle, "k"),
+                store.adjustments(&handle).granted
+            ),
             (10, 6),
             "{limit}"
         );
@@ -84,18 +93,18 @@ fn a_grant_gives_back_what_was_used_and_is_counted() {
                 && take(&store, &handle, "k", 10)
                 && !take(&store, &handle, "k", 1)
         );
-        // Nobody else has anything of it.
+        // No other key is affected.
         assert_eq!(
             (left(&store, &handle, "l"), left(&store, &other, "k")),
             (4, 4),
             "{limit}"
         );
-        assert_eq!(store.counts(&other).granted, 0);
+        assert_eq!(store.adjustments(&other).granted, 0);
     }
 }
 
 #[test]
-fn a_settle_does_not_take_a_gift_of_meanwhile_for_its_own() {
+fn a_settle_does_not_mistake_a_grant_for_its_own_refund() {
     for (gift, then, back) in [(6, 10, 0), (3, 7, 3)] {
         let (store, clock) = store();
         let handle = store.limit("a", Limit::per_hour(10)).unwrap();
@@ -132,11 +141,18 @@ fn a_reset_makes_a_key_fresh_and_only_it() {
             "{limit}"
         );
         assert_eq!(
-            (store.counts(&handle).changes, store.counts(&other).changes),
+            (
+                store.adjustments(&handle).changes,
+                store.adjustments(&other).changes
+            ),
             (1, 0)
         );
-        assert_eq!((store.live(&handle), store.live(&other)), (1, 1), "{limit}");
-        // What was charged before does not come back on top.
+        assert_eq!(
+            (store.live_keys(&handle), store.live_keys(&other)),
+            (1, 1),
+            "{limit}"
+        );
+        // Earlier charges are not refunded on top.
         assert!(take(&store, &handle, "k", 10), "{limit}");
         store.settle_now(before, &[0], clock.now());
         assert!(!take(&store, &handle, "k", 1), "{limit}");
@@ -163,33 +179,36 @@ fn a_queue_is_shortened_by_a_grant_and_empty_after_a_reset() {
     let waits: Vec<_> = (0..5).map(|_| delay()).collect();
     assert_eq!(waits, [0, 1, 2, 3, 4].map(|n| n * SECOND));
     store.grant(&queue, b"k", 2);
-    assert_eq!((delay(), store.counts(&queue).granted), (3 * SECOND, 2));
+    assert_eq!(
+        (delay(), store.adjustments(&queue).granted),
+        (3 * SECOND, 2)
+    );
     store.reset(&queue, b"k");
     assert_eq!(delay(), Duration::ZERO);
 }
 
 #[test]
-fn permits_in_flight_stay_out() {
+fn permits_in_flight_are_not_reset_or_granted() {
     let (store, clock) = store();
     let slots = store.concurrency("slots", 3).unwrap();
     let held = store.decide_now(&[Ask::new(&slots, "k").cost(2)], clock.now());
     store.grant(&slots, b"k", 2);
     store.reset(&slots, b"k");
     assert_eq!(
-        (left(&store, &slots, "k"), store.counts(&slots)),
+        (left(&store, &slots, "k"), store.adjustments(&slots)),
         (1, Default::default())
     );
     let last = store.decide_now(&[Ask::new(&slots, "k")], clock.now());
     assert!(last.is_allowed() && !take(&store, &slots, "k", 1));
-    // Each comes back once.
+    // Each is released once.
     drop(held);
     assert_eq!(left(&store, &slots, "k"), 2);
     drop(last);
-    assert_eq!((left(&store, &slots, "k"), store.live(&slots)), (3, 0));
+    assert_eq!((left(&store, &slots, "k"), store.live_keys(&slots)), (3, 0));
 }
 
-/// A key of a store is a key of a table of one limit: whatever is done to both, they are left with
-/// the same.
+/// A key of a store behaves as a key of a `Keyed` with one limit: the same operations on both leave
+/// the same state.
 #[test]
 fn grants_resets_and_settles_mix_as_they_do_for_a_keyed_limiter() {
     for limit in tens() {
@@ -240,7 +259,7 @@ fn grants_resets_and_settles_mix_as_they_do_for_a_keyed_limiter() {
                 );
             }
         }
-        assert_eq!(store.counts(&handle), keyed.adjustments(), "{limit}");
+        assert_eq!(store.adjustments(&handle), keyed.adjustments(), "{limit}");
         assert!(
             keyed.adjustments().granted > 100,
             "{limit}: {:?}",
@@ -249,8 +268,8 @@ fn grants_resets_and_settles_mix_as_they_do_for_a_keyed_limiter() {
     }
 }
 
-/// Limits of several kinds, each with so many keys that have used something, and as many that are
-/// fresh again.
+/// Registers limits of several kinds, each with some keys that have used something, and as many
+/// that are fresh again.
 fn populated(store: &MemoryStore<ManualClock>, clock: &ManualClock) -> Vec<LimitHandle> {
     let mut limits: Vec<_> = tens()
         .map(|limit| store.limit("rate", limit).unwrap())
@@ -271,7 +290,7 @@ fn populated(store: &MemoryStore<ManualClock>, clock: &ManualClock) -> Vec<Limit
 }
 
 #[test]
-fn a_census_says_what_live_says() {
+fn key_stats_agree_with_live() {
     let (store, clock) = store();
     let mut limits = populated(&store, &clock);
     let slots = store.concurrency("slots", 3).unwrap();
@@ -279,27 +298,27 @@ fn a_census_says_what_live_says() {
         .map(|key| store.decide_now(&[Ask::new(&slots, &format!("{key}"))], clock.now()))
         .collect();
     limits.push(slots);
-    // Entries of the terms before a change are still of the limit, and one may be asked about
+    // Entries of the version before a change are still of the limit, and a limit may be asked about
     // twice.
     store.set_limit(&limits[0], Limit::per_hour(20));
     limits.push(limits[3].clone());
-    let census = store.key_stats(&limits);
+    let key_stats = store.key_stats(&limits);
     assert_eq!(
-        census.iter().map(|one| one.live).collect::<Vec<_>>(),
+        key_stats.iter().map(|one| one.live).collect::<Vec<_>>(),
         [10, 20, 30, 40, 50, 60, 70, 0, 5, 40]
     );
-    for (limit, census) in limits.iter().zip(&census) {
-        // Two keys may meet in one place, and one of them be forgotten once it is fresh: that
+    for (limit, key_stats) in limits.iter().zip(&key_stats) {
+        // Two keys may share a slot's candidates, and one of them be evicted once it is fresh: that
         // depends on the hash.
         assert_eq!(
-            (census.live, census.evicted_live),
-            (store.live(limit), 0),
+            (key_stats.live, key_stats.evicted_live),
+            (store.live_keys(limit), 0),
             "{limit:?}"
         );
     }
     assert_eq!(
         at_once(async { Store::key_stats(&store, &limits) }),
-        Some(census)
+        Some(key_stats)
     );
     assert_eq!(store.key_stats(&[]), []);
     drop(held);
@@ -307,13 +326,13 @@ fn a_census_says_what_live_says() {
 }
 
 #[test]
-fn evictions_are_counted_by_the_limit_whose_key_went() {
+fn evictions_are_counted_for_the_limit_of_the_evicted_key() {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(100)
         .clock(clock.clone())
         .build();
-    // So many that the floor denies nobody.
+    // A capacity at which the floor denies no key.
     let limits: Vec<_> = ["a", "b", "quiet"]
         .map(|name| store.limit(name, Limit::per_hour(1_000_000)).unwrap())
         .into();
@@ -328,7 +347,7 @@ fn evictions_are_counted_by_the_limit_whose_key_went() {
     );
     assert_eq!(a.live + a.evicted_live, 10_000);
     assert_eq!((b, quiet), Default::default());
-    // All keys of the first are fresh by now, and make room for the second's.
+    // All keys of the first are fresh by now, and are evicted for the second's.
     clock.advance(3_600 * SECOND);
     let there = a.live;
     flood(&limits[1]);
@@ -342,12 +361,12 @@ fn evictions_are_counted_by_the_limit_whose_key_went() {
     );
     assert_eq!((a.evicted_live, b.evicted_fresh), (10_000 - there, 0));
     assert_eq!(b.live + b.evicted_live, 10_000);
-    let figures = store.figures();
+    let stats = store.stats();
     assert_eq!(
-        (figures.evicted_fresh, figures.evicted_live),
+        (stats.evicted_fresh, stats.evicted_live),
         (a.evicted_fresh, a.evicted_live + b.evicted_live)
     );
-    assert_eq!(figures.live, b.live);
+    assert_eq!(stats.live, b.live);
 }
 
 #[test]
@@ -357,7 +376,7 @@ fn evictions_of_all_limits_are_those_of_the_table() {
         .max_keys(20)
         .clock(clock.clone())
         .build();
-    // Of logs too, which go for want of bytes as well as of room.
+    // Of logs too, which are evicted for want of bytes as well as of slots.
     let limits: Vec<_> = Algorithm::ALL
         .map(|algorithm| {
             store
@@ -379,19 +398,19 @@ fn evictions_of_all_limits_are_those_of_the_table() {
         }
         clock.advance(round % 3 * SECOND);
     }
-    let (census, figures) = (store.key_stats(&limits), store.figures());
-    let sum = |count: fn(&LimitKeyStats) -> u64| census.iter().map(count).sum::<u64>();
-    assert_eq!(sum(|one| one.live), figures.live);
-    assert_eq!(sum(|one| one.evicted_fresh), figures.evicted_fresh);
-    assert_eq!(sum(|one| one.evicted_live), figures.evicted_live);
+    let (key_stats, stats) = (store.key_stats(&limits), store.stats());
+    let sum = |count: fn(&LimitKeyStats) -> u64| key_stats.iter().map(count).sum::<u64>();
+    assert_eq!(sum(|one| one.live), stats.live);
+    assert_eq!(sum(|one| one.evicted_fresh), stats.evicted_fresh);
+    assert_eq!(sum(|one| one.evicted_live), stats.evicted_live);
     assert!(
-        figures.evicted_fresh > 0 && census.iter().all(|one| one.evicted_live > 0),
-        "{census:?}"
+        stats.evicted_fresh > 0 && key_stats.iter().all(|one| one.evicted_live > 0),
+        "{key_stats:?}"
     );
 }
 
 #[test]
-fn handles_of_another_store_are_nobodys() {
+fn handles_of_another_store_are_ignored() {
     let ((store, clock), (other, _)) = (self::store(), self::store());
     let limits = populated(&store, &clock);
     let foreign: Vec<_> = tens()
@@ -402,11 +421,14 @@ fn handles_of_another_store_are_nobodys() {
     for limit in &foreign {
         store.grant(limit, b"live-1", 6);
         store.reset(limit, b"live-1");
-        assert_eq!((left(&other, limit, "live-1"), store.live(limit)), (4, 0));
+        assert_eq!(
+            (left(&other, limit, "live-1"), store.live_keys(limit)),
+            (4, 0)
+        );
     }
     assert_eq!(store.key_stats(&foreign), [LimitKeyStats::default(); 7]);
     assert_eq!(store.key_stats(&limits), before);
-    // Among others they do not disturb.
+    // They do not affect the other asks.
     let mixed = store.key_stats(&[foreign[1].clone(), limits[1].clone(), foreign[2].clone()]);
     assert_eq!(
         mixed,
@@ -419,22 +441,25 @@ fn handles_of_another_store_are_nobodys() {
     let changes = limits
         .iter()
         .chain(&foreign)
-        .map(|limit| store.counts(limit).changes)
+        .map(|limit| store.adjustments(limit).changes)
         .sum::<u64>();
     assert_eq!(changes, 0);
 }
 
 #[test]
-fn a_caller_may_bring_the_instant() {
+fn a_caller_may_pass_the_instant() {
     let (store, clock) = store();
     let limit = store.limit("a", Limit::per_minute(1)).unwrap();
     let ask = [Ask::new(&limit, "k")];
-    let passes = |now: Timestamp| at_once(store.decide_at(&ask, now)).is_allowed();
+    let is_allowed = |now: Timestamp| at_once(store.decide_at(&ask, now)).is_allowed();
     let now = Store::now(&store);
     assert_eq!(now, clock.now());
-    assert!(passes(now) && !passes(now));
+    assert!(is_allowed(now) && !is_allowed(now));
     let later = now + 60 * SECOND;
-    assert!(passes(later) && !passes(later), "the clock was not asked");
+    assert!(
+        is_allowed(later) && !is_allowed(later),
+        "the clock was not asked"
+    );
     assert!(
         !at_once(store.decide(&ask)).is_allowed(),
         "the clock stands still"

@@ -1,14 +1,14 @@
-//! The reference: every limit and key has a model of its own; a call is judged on all of them, then
-//! charged to all or to none.
+//! The reference store: every limit and key has a model of its own; a call is judged on all of
+//! them, then charged to all or to none.
 
 use super::common::model::{Call, Model, Told};
 use ratekeeper::{Limit, Mode, Outcome};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// An ask as the reference sees it.
+/// An ask to the reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ReferenceAsk {
     pub(crate) limit: usize,
     pub(crate) key: u64,
     pub(crate) cost: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Asked {
     pub(crate) max_wait: Duration,
 }
 
-impl Asked {
+impl ReferenceAsk {
     fn call(&self, cost: u64) -> Call {
         Call {
             cost,
@@ -27,17 +27,17 @@ impl Asked {
     }
 }
 
-/// What the reference says of a call.
+/// The reference's result of a call.
 #[derive(Clone, Debug)]
-pub(crate) struct Says {
+pub(crate) struct ReferenceResult {
     pub(crate) allowed: bool,
     pub(crate) never: bool,
-    /// Any of these may be named; more than one when they tie, or are one ask merged.
+    /// Any of these may be the binding ask; more than one when they tie, or are merged into one.
     pub(crate) binding: Vec<usize>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) delay: Duration,
-    /// What each ask is told.
-    pub(crate) told: Vec<Told>,
+    /// The answer to each ask.
+    pub(crate) answer: Vec<Told>,
 }
 
 pub(crate) struct Reference {
@@ -53,22 +53,22 @@ impl Reference {
         }
     }
 
-    /// Whether nobody says what becomes of a call; see the model.
-    pub(crate) fn is_silent_on(&self, asks: &[Asked], now: u64) -> bool {
+    /// Whether the specification leaves the result of a call open; see the model.
+    pub(crate) fn is_silent_on(&self, asks: &[ReferenceAsk], now: u64) -> bool {
         asks.iter().filter(|ask| ask.cost == 0).any(|ask| {
             let model = self.subjects.get(&(ask.limit, ask.key));
             model.is_some_and(|model| model.is_silent_on_call(now, ask.call(0)))
         })
     }
 
-    pub(crate) fn decide(&mut self, asks: &[Asked], now: u64) -> Says {
-        // Asks on the same limit and key are one, and their costs add.
-        let mut merged: BTreeMap<(usize, u64), (Asked, u64)> = BTreeMap::new();
+    pub(crate) fn decide(&mut self, asks: &[ReferenceAsk], now: u64) -> ReferenceResult {
+        // Asks on the same limit and key are merged, and their costs add.
+        let mut merged: BTreeMap<(usize, u64), (ReferenceAsk, u64)> = BTreeMap::new();
         for ask in asks {
             let (first, cost) = merged.entry((ask.limit, ask.key)).or_insert((*ask, 0));
             assert_eq!(
-                Asked { cost: 0, ..*first },
-                Asked { cost: 0, ..*ask },
+                ReferenceAsk { cost: 0, ..*first },
+                ReferenceAsk { cost: 0, ..*ask },
                 "one limit and key, two ways to ask"
             );
             *cost = cost.saturating_add(ask.cost);
@@ -78,7 +78,7 @@ impl Reference {
                 .entry((*limit, *key))
                 .or_insert_with(|| Model::new(self.limits[*limit]));
         }
-        // All on the same state before.
+        // All judged on the same state.
         let before: BTreeMap<_, _> = merged
             .iter()
             .map(|(at, (ask, cost))| (*at, self.subjects[at].look(now, ask.call(*cost))))
@@ -86,20 +86,25 @@ impl Reference {
         let enforced = |at: &(usize, u64)| merged[at].0.mode != Mode::Shadow;
         let stops: Vec<_> = before
             .iter()
-            .filter(|(at, told)| enforced(at) && told.outcome != Outcome::Allowed)
+            .filter(|(at, answer)| enforced(at) && answer.outcome != Outcome::Allowed)
             .collect();
         let allowed = stops.is_empty();
-        let never = stops.iter().any(|(_, told)| told.outcome == Outcome::Never);
-        let longest = stops.iter().filter_map(|(_, told)| told.retry_after).max();
-        let binds = |told: &Told| match never {
-            true => told.outcome == Outcome::Never,
-            false => told.retry_after == longest,
+        let never = stops
+            .iter()
+            .any(|(_, answer)| answer.outcome == Outcome::Never);
+        let longest = stops
+            .iter()
+            .filter_map(|(_, answer)| answer.retry_after)
+            .max();
+        let binds = |answer: &Told| match never {
+            true => answer.outcome == Outcome::Never,
+            false => answer.retry_after == longest,
         };
         let binding: Vec<_> = (0..asks.len())
             .filter(|i| {
                 stops
                     .iter()
-                    .any(|(at, told)| **at == (asks[*i].limit, asks[*i].key) && binds(told))
+                    .any(|(at, answer)| **at == (asks[*i].limit, asks[*i].key) && binds(answer))
             })
             .collect();
         let mut after = before.clone();
@@ -119,8 +124,8 @@ impl Reference {
         let delays = before
             .iter()
             .filter(|(at, _)| enforced(at))
-            .map(|(_, told)| told.delay);
-        Says {
+            .map(|(_, answer)| answer.delay);
+        ReferenceResult {
             allowed,
             never,
             binding,
@@ -130,7 +135,7 @@ impl Reference {
             } else {
                 Duration::ZERO
             },
-            told: asks
+            answer: asks
                 .iter()
                 .map(|ask| after[&(ask.limit, ask.key)])
                 .collect(),

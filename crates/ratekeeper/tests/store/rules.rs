@@ -1,4 +1,4 @@
-//! The rules one by one, as a person would say them.
+//! The rules of a store, one by one.
 
 use ratekeeper::{
     Ask, Clock, Limit, ManualClock, MemoryStore, Mode, Store, Verdict, store::AskOutcome,
@@ -13,7 +13,7 @@ fn store() -> (MemoryStore<ManualClock>, ManualClock) {
     (MemoryStore::builder().clock(clock.clone()).build(), clock)
 }
 
-/// What is left of a limit for a key.
+/// Returns what remains of a limit for a key.
 fn left(
     store: &MemoryStore<ManualClock>,
     limit: &LimitHandle,
@@ -22,7 +22,7 @@ fn left(
 ) -> u64 {
     let verdict = store.decide_now(&[Ask::new(limit, key).mode(Mode::Peek)], now);
     verdict
-        .statuses()
+        .results()
         .next()
         .expect("a status")
         .decision()
@@ -30,19 +30,19 @@ fn left(
 }
 
 fn outcomes(verdict: &Verdict) -> Vec<AskOutcome> {
-    verdict.statuses().map(|status| status.outcome()).collect()
+    verdict.results().map(|status| status.outcome()).collect()
 }
 
 #[test]
-fn more_keys_than_any_memory_holds_are_an_error_and_no_panic() {
-    let told = MemoryStore::builder()
+fn more_keys_than_memory_are_an_error_and_no_panic() {
+    let answer = MemoryStore::builder()
         .max_keys(usize::MAX)
         .try_build()
         .map(drop)
         .unwrap_err();
     assert_eq!(
-        told.to_string(),
-        "the system has no memory for a store of as many keys; lower max_keys"
+        answer.to_string(),
+        "not enough memory for a store of this many keys; lower max_keys"
     );
 }
 
@@ -88,7 +88,7 @@ fn all_are_charged_or_none_is() {
 }
 
 #[test]
-fn asks_on_the_same_limit_and_key_are_one_and_their_costs_add() {
+fn asks_on_the_same_limit_and_key_are_merged_and_their_costs_add() {
     let (store, clock) = store();
     let (limit, other) = (
         store.limit("a", Limit::per_minute(5)).unwrap(),
@@ -101,7 +101,7 @@ fn asks_on_the_same_limit_and_key_are_one_and_their_costs_add() {
     let verdict = store.decide_now(&[ask(2), Ask::new(&other, "k"), ask(2)], now);
     assert!(verdict.is_allowed());
     let remaining: Vec<_> = verdict
-        .statuses()
+        .results()
         .map(|status| status.decision().remaining())
         .collect();
     assert_eq!(remaining, [1, 4, 1]);
@@ -123,7 +123,7 @@ fn asks_on_the_same_limit_and_key_are_one_and_their_costs_add() {
 }
 
 #[test]
-fn a_shadow_ask_denies_nobody_and_is_charged_only_with_the_rest() {
+fn a_shadow_ask_denies_nothing_and_is_charged_only_with_the_rest() {
     let (store, clock) = store();
     let (strict, wide) = (
         store.limit("strict", Limit::per_minute(1)).unwrap(),
@@ -159,7 +159,7 @@ fn a_shadow_ask_denies_nobody_and_is_charged_only_with_the_rest() {
             .decide_now(&[Ask::new(&wide, "k").cost(2)], now)
             .is_allowed()
     );
-    // The rest is denied: what the shadow would have admitted is not charged.
+    // The rest is denied: what the shadow ask would have allowed is not charged.
     assert!(!store.decide_now(&asks, now).is_allowed());
     assert_eq!(left(&store, &strict, "k", now), 1);
     // A shadow ask that never fits does not make the verdict never.
@@ -175,7 +175,7 @@ fn a_peek_charges_nothing() {
     for _ in 0..10 {
         let verdict = store.decide_now(&[Ask::new(&limit, "k").mode(Mode::Peek).cost(3)], now);
         assert!(verdict.is_allowed());
-        assert_eq!(verdict.statuses().next().unwrap().decision().remaining(), 3);
+        assert_eq!(verdict.results().next().unwrap().decision().remaining(), 3);
     }
     assert!(
         store
@@ -197,7 +197,7 @@ fn a_class_sees_a_smaller_bucket_and_may_not_go_into_debt() {
     let low = || Ask::new(&limit, "k").reserve(4);
     let verdict = store.decide_now(&[low().cost(6)], now);
     assert!(verdict.is_allowed());
-    let decision = verdict.statuses().next().unwrap().decision();
+    let decision = verdict.results().next().unwrap().decision();
     assert_eq!((decision.capacity(), decision.remaining()), (6, 0));
     assert_eq!(decision.reset_after(), 6 * SECOND);
     let denied = store.decide_now(&[low()], now);
@@ -209,13 +209,13 @@ fn a_class_sees_a_smaller_bucket_and_may_not_go_into_debt() {
         store.decide_now(&[low().cost(7)], now).is_never(),
         "7 never fit into 10 - 4"
     );
-    // Those without a reserve have what is left.
+    // Asks without a reserve may use what is left.
     assert!(
         store
             .decide_now(&[Ask::new(&limit, "k").cost(4)], now)
             .is_allowed()
     );
-    // They may go into debt with patience, a class with a reserve may not.
+    // They may go into debt with a maximum wait, a class with a reserve may not.
     let late = store.decide_now(&[low().max_wait(60 * SECOND)], now);
     assert!(!late.is_allowed());
     assert_eq!(late.retry_after(), Some(5 * SECOND));
@@ -271,7 +271,7 @@ fn the_wait_is_the_largest_and_each_within_its_own_maximum() {
     assert!(!asks(500, 1_000).is_allowed());
     let third = asks(1_000, 2_000);
     assert_eq!((third.is_allowed(), third.delay()), (true, 2 * SECOND));
-    // A check is refused while there is debt.
+    // A check is denied while there is debt.
     assert!(!store.decide_now(&[Ask::new(&fast, "k")], now).is_allowed());
 }
 
@@ -310,7 +310,7 @@ fn the_binding_limit_is_never_first_else_the_one_that_takes_longest() {
 }
 
 #[test]
-fn permits_come_back_when_the_verdict_is_dropped_or_settled() {
+fn permits_are_released_when_the_verdict_is_dropped_or_settled() {
     let (store, clock) = store();
     let (slots, rate) = (
         store.concurrency("slots", 2).unwrap(),
@@ -350,7 +350,7 @@ fn permits_come_back_when_the_verdict_is_dropped_or_settled() {
             .decide_now(&[Ask::new(&slots, "k").cost(2)], now)
             .is_allowed()
     );
-    // Looking takes no permit.
+    // A peek takes no permit.
     let looks: Vec<_> = (0..5)
         .map(|_| store.decide_now(&[Ask::new(&slots, "l").mode(Mode::Peek)], now))
         .collect();
@@ -358,7 +358,7 @@ fn permits_come_back_when_the_verdict_is_dropped_or_settled() {
 }
 
 #[test]
-fn a_verdict_that_is_used_again_gives_its_permits_back_first() {
+fn a_reused_verdict_releases_its_permits_first() {
     let (store, clock) = store();
     let slots = store.concurrency("slots", 1).unwrap();
     let mut verdict = Verdict::new(Source::Closed);
@@ -378,7 +378,7 @@ fn a_verdict_that_is_used_again_gives_its_permits_back_first() {
     verdict.clear(Source::Open);
     assert_eq!(
         (
-            verdict.statuses().len(),
+            verdict.results().len(),
             verdict.is_allowed(),
             verdict.source()
         ),
@@ -392,7 +392,7 @@ fn a_verdict_that_is_used_again_gives_its_permits_back_first() {
 }
 
 #[test]
-fn a_settle_gives_back_to_all_of_them() {
+fn a_settle_refunds_every_ask() {
     let (store, clock) = store();
     let (user, global) = (
         store.limit("user", Limit::per_hour(100)).unwrap(),
@@ -421,7 +421,7 @@ fn a_settle_gives_back_to_all_of_them() {
         ),
         (80, 970)
     );
-    // Upwards it is charged at once.
+    // A higher cost is charged at once.
     let verdict = store.decide_now(
         &[
             Ask::new(&user, "k").cost(10),
@@ -437,7 +437,7 @@ fn a_settle_gives_back_to_all_of_them() {
         ),
         (50, 960)
     );
-    // A denial has nothing to give back; nor has a peek, or a shadow that was not charged.
+    // A denial has nothing to refund; nor has a peek, or a shadow ask that was not charged.
     let denied = store.decide_now(
         &[
             Ask::new(&user, "k").cost(60),
@@ -466,7 +466,7 @@ fn a_settle_gives_back_to_all_of_them() {
     assert_eq!(left(&store, &user, "k", now), 20);
     store.settle_now(merged, &[5, 5], now);
     assert_eq!(left(&store, &user, "k", now), 40);
-    // Too few figures keep what was charged, too many are nobody's.
+    // With too few costs the rest keeps its charge; too many are ignored.
     let short = store.decide_now(
         &[
             Ask::new(&user, "k").cost(10),
@@ -505,7 +505,7 @@ fn more_asks_than_eight_are_decided_alike() {
     };
     let verdict = store.decide_now(&asks(), now);
     assert!(verdict.is_allowed());
-    assert_eq!(verdict.statuses().count(), 31);
+    assert_eq!(verdict.results().count(), 31);
     let denied = store.decide_now(&asks(), now);
     assert_eq!((denied.is_allowed(), denied.binding()), (false, Some(30)));
     assert!(
@@ -519,13 +519,13 @@ fn more_asks_than_eight_are_decided_alike() {
             .iter()
             .all(|limit| left(&store, limit, "k", now) == 5)
     );
-    // Nothing asked is allowed.
+    // A call without asks is allowed.
     let nothing = store.decide_now(&[], now);
     assert_eq!(
         (
             nothing.is_allowed(),
             nothing.binding(),
-            nothing.statuses().count()
+            nothing.results().count()
         ),
         (true, None, 0)
     );
@@ -552,7 +552,7 @@ fn a_limit_can_change_while_it_is_in_use() {
 }
 
 #[test]
-fn unlimited_asks_pass_and_none_stops_all() {
+fn an_unlimited_ask_is_allowed_and_deny_all_denies_everything() {
     let (store, clock) = store();
     let (free, none) = (
         store.limit("free", Limit::unlimited()).unwrap(),

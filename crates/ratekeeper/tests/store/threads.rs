@@ -1,4 +1,4 @@
-//! All at once, on a frozen clock.
+//! Many threads on one store, on a frozen clock.
 
 use ratekeeper::{Algorithm, Ask, Clock, Limit, ManualClock, MemoryStore};
 use std::sync::Barrier;
@@ -20,19 +20,19 @@ fn exactly_k(global: Limit, second: Limit, max_keys: usize) {
         store.limit("second", second).unwrap(),
     );
     let now = clock.now();
-    // The second limit is used up for those who are to be denied.
+    // The second limit is used up for the requests to be denied.
     for denied in 0..THREADS {
         while store
             .decide_now(&[Ask::new(&second, &format!("denied-{denied}"))], now)
             .is_allowed()
         {}
     }
-    let (admitted, wrong) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (allowed, wrong) = (AtomicU64::new(0), AtomicU64::new(0));
     let begin = Barrier::new(THREADS as usize);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (store, global, second, begin) = (&store, &global, &second, &begin);
-            let (admitted, wrong) = (&admitted, &wrong);
+            let (allowed, wrong) = (&allowed, &wrong);
             scope.spawn(move || {
                 let denied_key = format!("denied-{thread}");
                 begin.wait();
@@ -44,12 +44,12 @@ fn exactly_k(global: Limit, second: Limit, max_keys: usize) {
                         assert!(verdict.binding().is_some());
                     }
                     let key = format!("fits-{fits}");
-                    // Either order: claims are made in an order of the store's own.
+                    // Either order: the store claims entries in an order of its own.
                     let asks = match fits % 2 {
                         0 => [Ask::new(global, "all"), Ask::new(second, &key)],
                         _ => [Ask::new(second, &key), Ask::new(global, "all")],
                     };
-                    admitted.fetch_add(
+                    allowed.fetch_add(
                         u64::from(store.decide_now(&asks, now).is_allowed()),
                         Ordering::Relaxed,
                     );
@@ -57,23 +57,23 @@ fn exactly_k(global: Limit, second: Limit, max_keys: usize) {
             });
         }
     });
-    let told = format!("{:?} and {:?}", global.limit(), second.limit());
+    let label = format!("{:?} and {:?}", global.limit(), second.limit());
     assert_eq!(
         wrong.into_inner(),
         0,
-        "{told}: admitted though the second limit denies"
+        "{label}: allowed though the second limit denies"
     );
-    assert_eq!(admitted.into_inner(), k, "{told}: none of the K is denied");
-    // None was charged for a denied request: the global limit is used up by exactly K, and those
-    // who fit have their second limit charged once.
+    assert_eq!(allowed.into_inner(), k, "{label}: none of the K is denied");
+    // No denied request was charged: the global limit is used up by exactly K, and each of those
+    // has its second limit charged once.
     let spent = store.decide_now(&[Ask::new(&global, "all")], now);
-    assert!(!spent.is_allowed(), "{told}");
+    assert!(!spent.is_allowed(), "{label}");
     for fits in 0..k {
         let key = format!("fits-{fits}");
         let verdict =
             store.decide_now(&[Ask::new(&second, &key).mode(ratekeeper::Mode::Peek)], now);
         let left = verdict
-            .statuses()
+            .results()
             .next()
             .expect("a status")
             .decision()
@@ -81,13 +81,13 @@ fn exactly_k(global: Limit, second: Limit, max_keys: usize) {
         assert_eq!(
             left,
             second.limit().unwrap().capacity() - 1,
-            "{told}: {key}"
+            "{label}: {key}"
         );
     }
 }
 
 #[test]
-fn exactly_k_are_admitted_and_none_is_denied_by_a_charge_that_is_taken_back() {
+fn exactly_k_are_allowed_and_none_is_denied_by_a_charge_that_is_taken_back() {
     for algorithm in Algorithm::ALL {
         exactly_k(
             Limit::per_hour(400).algorithm(algorithm),
@@ -102,9 +102,9 @@ fn exactly_k_are_admitted_and_none_is_denied_by_a_charge_that_is_taken_back() {
     }
 }
 
-/// The same with permits as the second limit: those who are denied leave no permit behind.
+/// The same with permits as the second limit: denied requests leave no permit behind.
 #[test]
-fn exactly_k_are_admitted_beside_permits() {
+fn exactly_k_are_allowed_beside_permits() {
     let clock = ManualClock::new();
     let store = MemoryStore::builder().clock(clock.clone()).build();
     let (global, slots) = (
@@ -112,22 +112,22 @@ fn exactly_k_are_admitted_beside_permits() {
         store.concurrency("slots", 2).unwrap(),
     );
     let now = clock.now();
-    let admitted = AtomicU64::new(0);
+    let allowed = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (store, global, slots, admitted) = (&store, &global, &slots, &admitted);
+            let (store, global, slots, allowed) = (&store, &global, &slots, &allowed);
             scope.spawn(move || {
                 for i in 0..400_u64 {
                     let key = format!("user-{}", (i + thread) % 4);
                     let verdict =
                         store.decide_now(&[Ask::new(global, "all"), Ask::new(slots, &key)], now);
-                    admitted.fetch_add(u64::from(verdict.is_allowed()), Ordering::Relaxed);
+                    allowed.fetch_add(u64::from(verdict.is_allowed()), Ordering::Relaxed);
                 }
             });
         }
     });
-    assert_eq!(admitted.into_inner(), 300);
-    // Every verdict is gone, and so is every permit.
+    assert_eq!(allowed.into_inner(), 300);
+    // Every verdict is dropped, and every permit released.
     for user in 0..4 {
         let key = format!("user-{user}");
         let both = store.decide_now(&[Ask::new(&slots, &key).cost(2)], now);
@@ -135,10 +135,10 @@ fn exactly_k_are_admitted_beside_permits() {
     }
 }
 
-/// Many limits in any order from many threads: what passed was charged to all of them, what did not
-/// to none.
+/// Many limits in any order from many threads: allowed requests were charged to all of them, denied
+/// ones to none.
 #[test]
-fn what_passed_is_charged_everywhere_and_what_did_not_nowhere() {
+fn an_allowed_request_is_charged_everywhere_and_a_denied_one_nowhere() {
     const LIMITS: usize = 6;
     const KEYS: usize = 5;
     let clock = ManualClock::new();
@@ -196,7 +196,7 @@ fn what_passed_is_charged_everywhere_and_what_did_not_nowhere() {
             let verdict =
                 store.decide_now(&[Ask::new(limit, &key).mode(ratekeeper::Mode::Peek)], now);
             let left = verdict
-                .statuses()
+                .results()
                 .next()
                 .expect("a status")
                 .decision()
@@ -205,27 +205,31 @@ fn what_passed_is_charged_everywhere_and_what_did_not_nowhere() {
                 charged.load(Ordering::Relaxed),
                 limit.limit().unwrap().capacity(),
             );
-            // A queue takes a whole cost at its last place (merged, 4 asks of 3 at most): what
-            // remains is then none.
+            // A queue takes a whole cost at its last slot (merged, 4 asks of 3 at most): what
+            // remains is then 0.
             assert_eq!(
                 left,
                 capacity.saturating_sub(charged),
                 "{} {key}: {charged} charged",
                 limit.name()
             );
-            let most = if limit.name() == "limit-2" {
+            let max_keys = if limit.name() == "limit-2" {
                 capacity + 4 * 3 - 1
             } else {
                 capacity
             };
-            assert!(charged <= most, "{} {key}: {charged} charged", limit.name());
+            assert!(
+                charged <= max_keys,
+                "{} {key}: {charged} charged",
+                limit.name()
+            );
         }
     }
 }
 
-/// A table with room for few: never too many, whatever is pushed out.
+/// A table of few slots: never too many are allowed, whatever is evicted.
 #[test]
-fn exactly_k_at_most_where_keys_are_pushed_out() {
+fn at_most_k_are_allowed_under_eviction() {
     for algorithm in Algorithm::ALL {
         let clock = ManualClock::new();
         let store = MemoryStore::builder()
@@ -238,24 +242,24 @@ fn exactly_k_at_most_where_keys_are_pushed_out() {
             store.limit("user", limit).unwrap(),
         );
         let now = clock.now();
-        let (admitted, by_user) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (allowed, by_user) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for thread in 0..4_u64 {
-                let (store, global, user, admitted, by_user) =
-                    (&store, &global, &user, &admitted, &by_user);
+                let (store, global, user, allowed, by_user) =
+                    (&store, &global, &user, &allowed, &by_user);
                 scope.spawn(move || {
                     for i in 0..500_u64 {
                         let key = format!("{thread}-{i}");
                         let both =
                             store.decide_now(&[Ask::new(global, "all"), Ask::new(user, &key)], now);
-                        admitted.fetch_add(u64::from(both.is_allowed()), Ordering::Relaxed);
+                        allowed.fetch_add(u64::from(both.is_allowed()), Ordering::Relaxed);
                         let one = store.decide_now(&[Ask::new(user, "one")], now);
                         by_user.fetch_add(u64::from(one.is_allowed()), Ordering::Relaxed);
                     }
                 });
             }
         });
-        assert!(admitted.into_inner() <= limit.capacity(), "{algorithm}");
+        assert!(allowed.into_inner() <= limit.capacity(), "{algorithm}");
         assert!(by_user.into_inner() <= limit.capacity(), "{algorithm}");
     }
 }

@@ -1,9 +1,9 @@
-//! Random calls with several asks each, against the reference.
+//! Random calls with several asks each, compared with the reference.
 
 use super::common::bounds::{self, Admitted};
 use super::common::model::Told;
 use super::common::traces::{Step, any_limits, cases, instant, moved_by, same_kind, steps};
-use super::reference::{Asked, Reference, Says};
+use super::reference::{Reference, ReferenceAsk, ReferenceResult};
 use proptest::prelude::*;
 use ratekeeper::{
     Algorithm, Ask, Clock, Limit, ManualClock, MemoryStore, Mode, Outcome, Verdict,
@@ -28,7 +28,7 @@ fn store(limits: &[Limit], max_keys: usize) -> (Store, ManualClock, Vec<LimitHan
     (store, clock, handles)
 }
 
-fn decide(store: &Store, handles: &[LimitHandle], asks: &[Asked], now: u64) -> Verdict {
+fn decide(store: &Store, handles: &[LimitHandle], asks: &[ReferenceAsk], now: u64) -> Verdict {
     let keys: Vec<_> = asks.iter().map(|ask| ask.key.to_be_bytes()).collect();
     let asks: Vec<_> = asks
         .iter()
@@ -81,9 +81,9 @@ fn picks() -> impl Strategy<Value = Vec<Pick>> {
     prop_oneof![6 => prop::collection::vec(pick.clone(), 1..4), 1 => prop::collection::vec(pick, 8..12)]
 }
 
-/// Asks of one limit and key ask in one way; queues and windows know neither reserves nor waits of
-/// a caller's own.
-fn asked(picks: &[Pick], limits: &[Limit]) -> Vec<Asked> {
+/// Asks of one limit and key have the same parameters; queues and windows have no reserves and no
+/// maximum wait.
+fn asked(picks: &[Pick], limits: &[Limit]) -> Vec<ReferenceAsk> {
     let mut first: BTreeMap<(usize, u64), Pick> = BTreeMap::new();
     picks
         .iter()
@@ -98,11 +98,11 @@ fn asked(picks: &[Pick], limits: &[Limit]) -> Vec<Asked> {
                 .fills_in()
                 .map_or(1_000, |fill| fill.as_nanos() as u64 / 64)
                 .max(1);
-            Asked {
+            ReferenceAsk {
                 limit: pick.limit,
                 key: pick.key,
                 cost: pick.cost,
-                // What is told to a class that may touch nothing is not said.
+                // What a class that may use nothing sees is not specified.
                 reserve: if queue {
                     0
                 } else {
@@ -120,32 +120,46 @@ fn asked(picks: &[Pick], limits: &[Limit]) -> Vec<Asked> {
         .collect()
 }
 
-fn assert_says(verdict: &Verdict, says: &Says, asks: &[Asked]) -> Result<(), TestCaseError> {
-    prop_assert_eq!(verdict.is_allowed(), says.allowed, "{:?}", says);
-    prop_assert_eq!(verdict.is_never(), says.never, "{:?}", says);
-    prop_assert_eq!(verdict.retry_after(), says.retry_after, "{:?}", says);
-    prop_assert_eq!(verdict.delay(), says.delay, "{:?}", says);
+fn assert_expected(
+    verdict: &Verdict,
+    expected: &ReferenceResult,
+    asks: &[ReferenceAsk],
+) -> Result<(), TestCaseError> {
+    prop_assert_eq!(verdict.is_allowed(), expected.allowed, "{:?}", expected);
+    prop_assert_eq!(verdict.is_never(), expected.never, "{:?}", expected);
+    prop_assert_eq!(
+        verdict.retry_after(),
+        expected.retry_after,
+        "{:?}",
+        expected
+    );
+    prop_assert_eq!(verdict.delay(), expected.delay, "{:?}", expected);
     prop_assert_eq!(verdict.source(), Source::Memory);
     match verdict.binding() {
-        None => prop_assert!(says.allowed, "{:?}", says),
-        Some(index) => prop_assert!(says.binding.contains(&index), "{} of {:?}", index, says),
+        None => prop_assert!(expected.allowed, "{:?}", expected),
+        Some(index) => prop_assert!(
+            expected.binding.contains(&index),
+            "{} of {:?}",
+            index,
+            expected
+        ),
     }
-    prop_assert_eq!(verdict.statuses().count(), asks.len());
-    for ((status, told), ask) in verdict.statuses().zip(&says.told).zip(asks) {
-        let outcome = match (told.outcome, ask.mode) {
-            (Outcome::Allowed, _) if told.delay.is_zero() => AskOutcome::Allowed,
+    prop_assert_eq!(verdict.results().count(), asks.len());
+    for ((status, answer), ask) in verdict.results().zip(&expected.answer).zip(asks) {
+        let outcome = match (answer.outcome, ask.mode) {
+            (Outcome::Allowed, _) if answer.delay.is_zero() => AskOutcome::Allowed,
             (Outcome::Allowed, _) => AskOutcome::Delayed,
             (_, Mode::Shadow) => AskOutcome::ShadowDenied,
             (Outcome::Denied, _) => AskOutcome::Denied,
             (Outcome::Never, _) => AskOutcome::Never,
         };
-        prop_assert_eq!(status.outcome(), outcome, "{:?} of {:?}", ask, says);
+        prop_assert_eq!(status.outcome(), outcome, "{:?} of {:?}", ask, expected);
         prop_assert_eq!(
             Told::from(status.decision()),
-            *told,
+            *answer,
             "{:?} of {:?}",
             ask,
-            says
+            expected
         );
     }
     Ok(())
@@ -154,9 +168,9 @@ fn assert_says(verdict: &Verdict, says: &Says, asks: &[Asked]) -> Result<(), Tes
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// Decisions, figures and the binding limit, for any asks, with room for every key.
+    /// Decisions, their numbers and the binding limit, for any asks, with a slot for every key.
     #[test]
-    fn the_store_decides_and_tells_as_the_reference_does(
+    fn the_store_decides_as_the_reference(
         limits in prop::collection::vec(any_limits(), 4),
         changes in prop::collection::vec((0_usize..4, 1_u64..=9, 1_u64..=9), 2),
         calls in prop::collection::vec((picks(), steps(), prop::option::weighted(0.03, 0_usize..2)), 1..60),
@@ -173,12 +187,12 @@ proptest! {
             if reference.is_silent_on(&asks, now) {
                 continue;
             }
-            let says = reference.decide(&asks, now);
+            let expected = reference.decide(&asks, now);
             let verdict = decide(&store, &handles, &asks, now);
-            assert_says(&verdict, &says, &asks)?;
+            assert_expected(&verdict, &expected, &asks)?;
             if let Some((which, count, other)) = change.map(|change| changes[change])
                 && let Some(next) = same_kind(&limits[which], (count, other))
-                // What a fresh key has after a change depends on whether it was forgotten: see the
+                // What a fresh key has after a change depends on whether it was evicted: see the
                 // keyed tests.
                 && next.capacity() <= limits[which].capacity()
             {
@@ -189,10 +203,9 @@ proptest! {
         }
     }
 
-    /// With room for a few keys only: no key of any limit is admitted more than its bound, at stale
-    /// instants neither.
+    /// With few slots: no key of any limit exceeds its bound, at stale instants neither.
     #[test]
-    fn no_key_of_any_limit_is_admitted_more_than_its_bound(
+    fn no_key_of_any_limit_exceeds_its_bound(
         counts in prop::collection::vec((prop::sample::select(Algorithm::ALL.to_vec()), 1_u64..5, 40_u64..200), 4),
         max_keys in 1_usize..20,
         calls in prop::collection::vec(
@@ -211,14 +224,14 @@ proptest! {
             })
             .collect();
         let (store, clock, handles) = store(&limits, max_keys);
-        let mut admitted: BTreeMap<(usize, u64), Vec<Admitted>> = BTreeMap::new();
+        let mut allowed: BTreeMap<(usize, u64), Vec<Admitted>> = BTreeMap::new();
         for (asks, pass, back) in calls {
             clock.advance(Duration::from_nanos(pass));
             let now = clock.now().as_unix_nanos() - back;
             let wait = Duration::ZERO;
             let asks: Vec<_> = asks
                 .into_iter()
-                .map(|(limit, key, cost)| Asked { limit, key, cost, reserve: 0, mode: Mode::Enforce, max_wait: wait })
+                .map(|(limit, key, cost)| ReferenceAsk { limit, key, cost, reserve: 0, mode: Mode::Enforce, max_wait: wait })
                 .collect();
             let verdict = decide(&store, &handles, &asks, now);
             prop_assert_eq!(verdict.is_allowed(), verdict.binding().is_none());
@@ -226,31 +239,30 @@ proptest! {
                 continue;
             }
             let mut merged: BTreeMap<(usize, u64), Admitted> = BTreeMap::new();
-            for (ask, status) in asks.iter().zip(verdict.statuses()) {
+            for (ask, status) in asks.iter().zip(verdict.results()) {
                 let delay = status.decision().delay().as_nanos() as u64;
                 merged.entry((ask.limit, ask.key)).or_insert(Admitted { at: now, cost: 0, delay }).cost += ask.cost;
             }
             for (at, call) in merged {
-                // A window or log judges a stale call at what is stored; when that is cannot be
-                // seen from outside.
+                // A window or log judges a stale call at its stored instant, which is not visible
+                // from outside.
                 let judged_by = limits[at.0].algorithm_kind();
                 let bucket = [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Pacing].contains(&judged_by);
                 if bucket || back == 0 {
-                    admitted.entry(at).or_default().push(call);
+                    allowed.entry(at).or_default().push(call);
                 }
             }
         }
-        for ((limit, key), admitted) in admitted {
+        for ((limit, key), allowed) in allowed {
             let limit = &limits[limit];
-            prop_assert_eq!(bounds::broken(limit, &admitted), None, "{} key {}: {:?}", limit, key, admitted);
+            prop_assert_eq!(bounds::broken(limit, &allowed), None, "{} key {}: {:?}", limit, key, allowed);
         }
     }
 
-    /// Verdicts that are held and settled later, in a table with room for a few: on the net cost no
-    /// key is above its bound, and permits in flight are never more than may be, whatever is pushed
-    /// out.
+    /// Verdicts that are held and settled later, in a table of few slots: on the net cost no key is
+    /// above its bound, and permits in flight never exceed the limit, whatever is evicted.
     #[test]
-    fn what_verdicts_give_back_keeps_every_bound(
+    fn refunds_of_verdicts_keep_every_bound(
         algorithms in prop::collection::vec(prop::sample::select(vec![
             Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog,
             Algorithm::SlidingWindowStrict,
@@ -270,9 +282,9 @@ proptest! {
             .collect();
         let (store, clock, mut handles) = store(&limits, max_keys);
         handles.push(store.concurrency("slots", 3).unwrap());
-        let mut admitted: BTreeMap<(usize, u64), Vec<Admitted>> = BTreeMap::new();
+        let mut allowed: BTreeMap<(usize, u64), Vec<Admitted>> = BTreeMap::new();
         let mut flying: BTreeMap<u64, u64> = BTreeMap::new();
-        let mut held: Vec<(Verdict, Vec<Asked>, Vec<usize>)> = Vec::new();
+        let mut held: Vec<(Verdict, Vec<ReferenceAsk>, Vec<usize>)> = Vec::new();
         for (asks, pass, which, actual) in calls {
             clock.advance(Duration::from_nanos(pass));
             let now = clock.now().as_unix_nanos();
@@ -280,7 +292,7 @@ proptest! {
             let asks: Vec<_> = asks
                 .into_iter()
                 .map(|(limit, key, cost)| {
-                    Asked { limit, key, cost, reserve: 0, mode: Mode::Enforce, max_wait: Duration::ZERO }
+                    ReferenceAsk { limit, key, cost, reserve: 0, mode: Mode::Enforce, max_wait: Duration::ZERO }
                 })
                 .filter(|ask| {
                     let new = !known.contains(&(ask.limit, ask.key));
@@ -290,39 +302,39 @@ proptest! {
                 .collect();
             let verdict = decide(&store, &handles, &asks, now);
             if verdict.is_allowed() {
-                let mut places = Vec::new();
+                let mut indices = Vec::new();
                 for ask in &asks {
                     if ask.limit == 3 {
                         *flying.entry(ask.key).or_default() += ask.cost;
                         prop_assert!(flying[&ask.key] <= 3, "{} in flight of key {}", flying[&ask.key], ask.key);
-                        places.push(0);
+                        indices.push(0);
                     } else {
-                        let admitted = admitted.entry((ask.limit, ask.key)).or_default();
-                        places.push(admitted.len());
-                        admitted.push(Admitted { at: now, cost: ask.cost, delay: 0 });
+                        let allowed = allowed.entry((ask.limit, ask.key)).or_default();
+                        indices.push(allowed.len());
+                        allowed.push(Admitted { at: now, cost: ask.cost, delay: 0 });
                     }
                 }
-                held.push((verdict, asks, places));
+                held.push((verdict, asks, indices));
             }
             if actual < 4 && !held.is_empty() {
-                let (verdict, asks, places) = held.swap_remove(which.index(held.len()));
+                let (verdict, asks, indices) = held.swap_remove(which.index(held.len()));
                 let mut costs = Vec::new();
-                for (ask, place) in asks.iter().zip(places) {
+                for (ask, index) in asks.iter().zip(indices) {
                     let cost = actual.min(ask.cost);
                     costs.push(cost);
                     match ask.limit {
                         3 => *flying.get_mut(&ask.key).expect("in flight") -= ask.cost,
-                        _ => admitted.get_mut(&(ask.limit, ask.key)).expect("charged")[place].cost = cost,
+                        _ => allowed.get_mut(&(ask.limit, ask.key)).expect("charged")[index].cost = cost,
                     }
                 }
                 store.settle_now(verdict, &costs, instant(now));
             }
         }
-        for ((limit, key), admitted) in admitted {
+        for ((limit, key), allowed) in allowed {
             let limit = &limits[limit];
-            prop_assert_eq!(bounds::broken(limit, &admitted), None, "{} key {}: {:?}", limit, key, admitted);
+            prop_assert_eq!(bounds::broken(limit, &allowed), None, "{} key {}: {:?}", limit, key, allowed);
         }
         drop(held);
-        prop_assert_eq!(store.live(&handles[3]), 0, "every permit is back");
+        prop_assert_eq!(store.live_keys(&handles[3]), 0, "every permit is back");
     }
 }

@@ -1,5 +1,4 @@
-//! Asks that wait for their tokens, some of which come to nothing: what acts is never more than the
-//! limit.
+//! Asks that wait for their tokens, some of them cancelled: what acts never exceeds the limit.
 
 use proptest::prelude::*;
 use ratekeeper::{Ask, Clock, Limit, ManualClock, MemoryStore, Timestamp, Verdict};
@@ -13,7 +12,7 @@ enum Op {
         cost: u64,
         longest: u64,
     },
-    /// One of those that wait or have acted ends at another cost, none most of the time.
+    /// One of those that wait or have acted is settled at another cost, most of the time 0.
     Settle {
         which: usize,
         actual: u64,
@@ -31,16 +30,16 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// One a nanosecond, four at once: in any interval at most four and its length act, net of what
-    /// was given back.
+    /// One per nanosecond, a burst of four: in any interval at most four and its length act, net of
+    /// refunds.
     #[test]
-    fn what_acts_keeps_to_the_limit_whoever_leaves(ops in ops()) {
+    fn reserved_work_keeps_to_the_limit_after_cancellations(ops in ops()) {
         let clock = ManualClock::new();
         let store = MemoryStore::builder().max_keys(100).clock(clock.clone()).build();
         let limit = store.limit("x", Limit::of(1, Duration::from_nanos(1)).burst(BURST)).unwrap();
         let start = clock.now();
         let at = |now: Timestamp| now.saturating_since(start).as_nanos() as u64;
-        // When it acts, what it costs, and what to settle it by.
+        // When it acts, what it costs, and its verdict.
         let mut acts: Vec<(u64, u64, Option<Verdict>)> = Vec::new();
         for op in ops {
             match op {
@@ -73,7 +72,7 @@ proptest! {
 }
 
 #[test]
-fn who_leaves_before_its_time_gives_its_place_back() {
+fn a_cancelled_wait_gives_its_slot_back() {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(100)
@@ -86,11 +85,11 @@ fn who_leaves_before_its_time_gives_its_place_back() {
     let [(0, _), (60, second), (120, third)] = delays else {
         panic!("{delays:?}")
     };
-    // The last one leaves: the next one has its place.
+    // The last one is cancelled: the next one gets its slot.
     store.settle_now(third, &[0], clock.now());
     let again = decide();
     assert_eq!(again.delay().as_secs(), 120);
-    // One before it leaves: what stands behind it keeps its time, so nothing is free.
+    // One before it is cancelled: later ones keep their times, so nothing is free.
     store.settle_now(second, &[0], clock.now());
     assert_eq!(decide().delay().as_secs(), 180);
 }

@@ -57,7 +57,7 @@ async fn decide(builder: RedisStoreBuilder) -> Result<(), ConnectError> {
     let limit = store
         .limit(TRIED, Limit::per_second(1000).burst(1))
         .map_err(|error| ConnectError::Memory(error.to_string()))?;
-    let trouble = || store.status().trouble.map(|(_, trouble)| trouble);
+    let trouble = || store.status().error.map(|(_, trouble)| trouble);
     for _ in 0..TRIES {
         if trouble().is_none()
             && store.decide(&[Ask::new(&limit, b"any")]).await.source() == Source::Redis

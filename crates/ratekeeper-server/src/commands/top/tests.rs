@@ -55,7 +55,7 @@ fn under_pressure() -> Value {
                     "latency_ms": 12.4, "baseline_ms": 9.8, "news": true}],
         "shed": {"pressure": 0.42, "lowest_served": "sheddable", "classes": [{"class": "critical_plus", "admitted": 10, "shed": 0},
                  {"class": "sheddable", "admitted": 1500, "shed": 500}]}, "late": 7});
-    status["store"] = json!({"kind": "redis", "trouble": "Redis cannot be reached (Connection refused); see that it runs",
+    status["store"] = json!({"kind": "redis", "trouble": "Redis cannot be reached (Connection refused); check that it runs",
                              "fallback_active": true, "errors": {"timeout": 3, "refused": 0}, "keys": null});
     (status["ready"], status["reloads"]["stale"]) = (json!(false), json!(true));
     status

@@ -486,7 +486,7 @@ impl<C: Clock> Envoy<C> {
 }
 
 fn decisions(verdict: &Verdict) -> Few<Decision> {
-    verdict.statuses().map(|status| status.decision()).collect()
+    verdict.results().map(|status| status.decision()).collect()
 }
 
 /// How much a descriptor asks for: its own number, else that of the request, else 1.

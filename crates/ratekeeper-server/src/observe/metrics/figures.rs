@@ -317,9 +317,7 @@ fn store_figures<C: Clock>(page: &mut Page, store: &AnyStore<C>) {
         AnyStore::Memory(_) => None,
         AnyStore::Redis(redis) => Some(redis.status()),
     };
-    let away = status
-        .as_ref()
-        .is_some_and(|status| status.trouble.is_some());
+    let away = status.as_ref().is_some_and(|status| status.error.is_some());
     let help = "1 while the store does not answer.";
     page.family("ratekeeper_store_fallback_active", help, Kind::Gauge)
         .sample(&[], u64::from(away));
@@ -329,7 +327,7 @@ fn store_figures<C: Clock>(page: &mut Page, store: &AnyStore<C>) {
         "Decisions the store did not make, by why.",
         Kind::Counter,
     );
-    for (kind, many) in status.counts.troubles {
+    for (kind, many) in status.counts.errors {
         errors.sample(&[("kind", kind)], many);
     }
     let (counts, leases) = (&status.counts, &status.counts.leases);

@@ -123,7 +123,7 @@ impl Session {
                 }
                 if batch.many > 1 {
                     // What is known of their keys is fetched for all at once.
-                    arrivals.warm(batch.calls().map(|call| call.key));
+                    arrivals.prefetch(batch.calls().map(|call| call.key));
                 }
                 let mut reply = Reply::new(out, self.client.protocol);
                 for call in batch.calls() {

@@ -1,9 +1,9 @@
-//! What was charged and is settled later, by a receipt: kept here until then, or until its time is
-//! over.
+//! Detached verdicts: charges that are settled later by a receipt, stored here until then or until
+//! they expire.
 //!
-//! A receipt names the store and a number, and nothing of what was charged leaves the process:
-//! settling takes it out, so that it is done once. Permits whose time is over go back with the next
-//! decision.
+//! A receipt names the store and a number; nothing of what was charged leaves the process. Settling
+//! removes the charges, so that it happens once. The permits of expired ones are released with the
+//! next decision.
 
 use super::super::{DetachError, Receipt, SettleError, Verdict};
 use super::MemoryStore;
@@ -15,54 +15,59 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// So many may be waiting to be settled: about 50 MB.
-const MOST: usize = 1 << 18;
+/// How many may wait to be settled: about 50 MB.
+const MAX_DETACHED: usize = 1 << 18;
 
-/// The bytes of a receipt: the store, the number, until when.
-const BYTES: usize = 24;
+/// The bytes of a receipt: the store id, the number, the expiration time.
+const RECEIPT_BYTES: usize = 24;
 
-pub(super) struct Detached {
-    /// Sets this store apart from any other, the one before a restart included.
-    store: u64,
-    /// When the next one is over, in nanoseconds; nothing is before that.
+/// Charges of detached verdicts, until they are settled or expire.
+pub(super) struct DetachedCharges {
+    /// Identifies this store among all others, including the one before a restart.
+    store_id: u64,
+    /// When the next one expires, in nanoseconds; none expires before that.
     earliest: AtomicU64,
-    kept: Mutex<Kept>,
+    state: Mutex<DetachedState>,
 }
 
+/// The charges by number, and when they expire.
 #[derive(Default)]
-struct Kept {
+struct DetachedState {
     last: u64,
     charges: HashMap<u64, Charges>,
-    /// When each is over, and which.
-    ends: BTreeSet<(u64, u64)>,
+    /// When each expires, and its number.
+    expirations: BTreeSet<(u64, u64)>,
 }
 
 /// What one verdict charged, ask by ask.
 type Charges = Box<[Option<Receipt>]>;
 
-impl Detached {
+impl DetachedCharges {
     pub(super) fn new() -> Self {
-        let store = RandomState::new().hash_one(0_u8);
+        let store_id = RandomState::new().hash_one(0_u8);
         Self {
-            store,
+            store_id,
             earliest: AtomicU64::new(u64::MAX),
-            kept: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
-    /// Whether something is over that has not been taken out.
+    /// Whether something has expired and was not removed yet.
     #[inline]
-    pub(super) fn is_overdue(&self, now: Timestamp) -> bool {
+    pub(super) fn has_expired(&self, now: Timestamp) -> bool {
         now.as_unix_nanos() >= self.earliest.load(Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, DetachedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_earliest(&self, kept: &Kept) {
+    fn set_earliest(&self, state: &DetachedState) {
         self.earliest.store(
-            kept.ends.first().map_or(u64::MAX, |(until, _)| *until),
+            state
+                .expirations
+                .first()
+                .map_or(u64::MAX, |(until, _)| *until),
             Relaxed,
         );
     }
@@ -70,7 +75,7 @@ impl Detached {
 
 /// # Settling later
 impl<C: Clock> MemoryStore<C> {
-    /// Keeps a verdict until it is settled by its receipt, at an instant of your choice; see
+    /// Detaches a verdict, to be settled by its receipt, at an instant of your choice; see
     /// [`Store::detach`](crate::Store::detach).
     pub fn detach_now(
         &self,
@@ -79,41 +84,41 @@ impl<C: Clock> MemoryStore<C> {
         now: Timestamp,
     ) -> Result<Vec<u8>, DetachError> {
         let detached = &self.inner.detached;
-        if detached.is_overdue(now) {
-            self.end_overdue(now);
+        if detached.has_expired(now) {
+            self.expire(now);
         }
-        // What another store charged stays with that one.
+        // Charges of another store stay there.
         let is_own = verdict.table == Some(self.inner.table.id);
         let until = until.as_unix_nanos();
         let number = {
-            let mut kept = detached.lock();
-            if kept.charges.len() >= MOST {
-                drop(kept);
-                let nothing: Vec<u64> = verdict.statuses().map(|_| 0).collect();
+            let mut state = detached.lock();
+            if state.charges.len() >= MAX_DETACHED {
+                drop(state);
+                let nothing: Vec<u64> = verdict.results().map(|_| 0).collect();
                 self.settle_now(verdict, &nothing, now);
                 return Err(DetachError::TooMany);
             }
-            kept.last += 1;
-            let number = kept.last;
+            state.last += 1;
+            let number = state.last;
             let charges = verdict
-                .statuses()
-                .map(|status| status.charged.filter(|_| is_own));
-            kept.charges.insert(number, charges.collect());
-            kept.ends.insert((until, number));
-            detached.set_earliest(&kept);
+                .results()
+                .map(|result| result.charged.filter(|_| is_own));
+            state.charges.insert(number, charges.collect());
+            state.expirations.insert((until, number));
+            detached.set_earliest(&state);
             number
         };
-        // From here on they are out until that.
+        // From here on the permits are held until the receipt is settled or expires.
         if is_own {
             verdict.permits = None;
         }
-        Ok([detached.store, number, until]
+        Ok([detached.store_id, number, until]
             .iter()
             .flat_map(|word| word.to_be_bytes())
             .collect())
     }
 
-    /// Settles what was detached, at an instant of your choice; see
+    /// Settles a detached verdict, at an instant of your choice; see
     /// [`Store::settle_detached`](crate::Store::settle_detached).
     pub fn settle_detached_now(
         &self,
@@ -121,56 +126,59 @@ impl<C: Clock> MemoryStore<C> {
         actual: &[u64],
         now: Timestamp,
     ) -> Result<(), SettleError> {
-        let words = <[u8; BYTES]>::try_from(receipt).map_err(|_| SettleError::InvalidReceipt)?;
+        let words =
+            <[u8; RECEIPT_BYTES]>::try_from(receipt).map_err(|_| SettleError::InvalidReceipt)?;
         let word =
             |at: usize| u64::from_be_bytes(core::array::from_fn(|byte| words[8 * at + byte]));
-        let (store, number, until) = (word(0), word(1), word(2));
+        let (store_id, number, until) = (word(0), word(1), word(2));
         let detached = &self.inner.detached;
-        if store != detached.store {
+        if store_id != detached.store_id {
             return Err(SettleError::UnknownCharge);
         }
         if now.as_unix_nanos() >= until {
             return Err(SettleError::Expired);
         }
         let charges = {
-            let mut kept = detached.lock();
-            let charges = kept
+            let mut state = detached.lock();
+            let charges = state
                 .charges
                 .remove(&number)
                 .ok_or(SettleError::AlreadySettled)?;
-            kept.ends.remove(&(until, number));
-            detached.set_earliest(&kept);
+            state.expirations.remove(&(until, number));
+            detached.set_earliest(&state);
             charges
         };
         self.settle_charges(charges.iter().copied(), actual, || now);
-        self.land(&charges);
+        self.release_permits(&charges);
         Ok(())
     }
 
-    /// Takes out what is over: its permits go back.
+    /// Removes what has expired and releases its permits.
     #[cold]
-    pub(super) fn end_overdue(&self, now: Timestamp) {
+    pub(super) fn expire(&self, now: Timestamp) {
         let detached = &self.inner.detached;
-        let mut over: Vec<Charges> = Vec::new();
+        let mut expired: Vec<Charges> = Vec::new();
         {
-            let mut kept = detached.lock();
-            while let Some((until, number)) = kept
-                .ends
+            let mut state = detached.lock();
+            while let Some((until, number)) = state
+                .expirations
                 .first()
                 .copied()
                 .filter(|(until, _)| *until <= now.as_unix_nanos())
             {
-                kept.ends.remove(&(until, number));
-                over.extend(kept.charges.remove(&number));
+                state.expirations.remove(&(until, number));
+                expired.extend(state.charges.remove(&number));
             }
-            detached.set_earliest(&kept);
+            detached.set_earliest(&state);
         }
-        over.iter().for_each(|charges| self.land(charges));
+        expired
+            .iter()
+            .for_each(|charges| self.release_permits(charges));
     }
 
-    fn land(&self, charges: &[Option<Receipt>]) {
+    fn release_permits(&self, charges: &[Option<Receipt>]) {
         for receipt in charges.iter().flatten().filter(|receipt| receipt.permit) {
-            self.inner.table.land(receipt.hash, receipt.cost);
+            self.inner.table.release_permits(receipt.hash, receipt.cost);
         }
     }
 }

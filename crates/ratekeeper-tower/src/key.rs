@@ -54,7 +54,8 @@ impl Key {
         Self(By::Ip)
     }
 
-    /// A header, such as an API key. Its value is hashed with a secret, and kept nowhere.
+    /// A header, such as an API key. Its value is hashed with a secret, and kept nowhere. Requests
+    /// without it, or with an empty one, are counted by their address.
     pub fn header(name: HeaderName) -> Self {
         Self(By::Header(name))
     }
@@ -141,10 +142,12 @@ impl By {
             By::Header(name) => head
                 .headers
                 .get(name)
+                .filter(|value| !value.is_empty())
                 .map(|value| writer.begin().part(value))
                 .is_some(),
             By::Cookie(name) => head
                 .cookie(name)
+                .filter(|value| !value.is_empty())
                 .map(|value| writer.begin().part(value))
                 .is_some(),
             By::Function(key) => key(&head, writer.begin()),

@@ -26,7 +26,7 @@ pub use ending::Completion;
 pub use explain::{Explanation, KeyState, LimitState, PolicyTrace};
 pub use figures::{PolicyStats, TopKey, Utilization};
 pub use here::MaybeReady;
-pub use operator::KeySelector;
+pub use operator::{KeySelector, SeenValue};
 pub(crate) use overrides::LONGEST;
 pub use overrides::{Override, OverrideError};
 pub use places::RejectionStats;

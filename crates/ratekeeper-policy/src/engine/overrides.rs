@@ -104,6 +104,11 @@ impl Override {
         }
     }
 
+    /// The attributes that the key is made of.
+    pub(crate) fn by(&self) -> &[Attribute] {
+        &self.by
+    }
+
     /// The policy it is under.
     pub fn policy(&self) -> &str {
         &self.policy

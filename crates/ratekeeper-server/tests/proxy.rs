@@ -428,13 +428,13 @@ fn config_check_says_all_that_serve_and_proxy_warn_about() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let checked = warnings(&String::from_utf8(output.stdout).unwrap());
     let expected = [
-        "the policy `api` counts by user, which no request has in `ratekeeper proxy`, so requests are counted by their address \
+        "the policy `api` counts by user, which no request has in `ratekeeper proxy` or at /auth/*, so requests are counted by their address \
          instead; name its header as `user` in [identity]",
-        "the policy `api` chooses the plan by plan, which no request has in `ratekeeper proxy`, so every request has the plan \
+        "the policy `api` chooses the plan by plan, which no request has in `ratekeeper proxy` or at /auth/*, so every request has the plan \
          `free`; only callers of POST /v1/check and the like send it",
-        "the policy `login` counts by api_key, which no request has in `ratekeeper proxy`, so it applies to no request; name its \
+        "the policy `login` counts by api_key, which no request has in `ratekeeper proxy` or at /auth/*, so it applies to no request; name its \
          header as `api_key` in [identity]",
-        "the policy `eu` matches by region, which no request has in `ratekeeper proxy`, so it applies to no request; only callers \
+        "the policy `eu` matches by region, which no request has in `ratekeeper proxy` or at /auth/*, so it applies to no request; only callers \
          of POST /v1/check and the like send it",
     ];
     for says in expected {

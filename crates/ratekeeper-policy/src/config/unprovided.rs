@@ -1,12 +1,13 @@
-//! Attributes that policies use and `ratekeeper proxy` does not provide.
+//! Attributes that policies use and neither `ratekeeper proxy` nor forward-auth provides.
 
-use super::{Config, Identity};
+use super::Identity;
 use crate::attribute::Attribute;
 use crate::matching::Match;
+use crate::policies::Policies;
 use crate::policy::{Cost, Limits, Missing, Policy};
 
 impl Identity {
-    /// Whether requests in `ratekeeper proxy` can have this attribute: a header names it, or every
+    /// Whether requests in `ratekeeper proxy` and at `/auth` can have this attribute: a header names it, or every
     /// request has it.
     pub fn provides(&self, attribute: &Attribute) -> bool {
         match attribute {
@@ -26,14 +27,11 @@ impl Identity {
             | Attribute::Header(_) => true,
         }
     }
-}
 
-impl Config {
-    /// What happens in `ratekeeper proxy` for lack of attributes that policies use and no request
-    /// there has; a sentence each.
-    pub fn unprovided_in_proxy(&self) -> Vec<String> {
+    /// What happens in `ratekeeper proxy` and at `/auth` for lack of attributes that policies use
+    /// and no request there has; a sentence each.
+    pub fn unprovided(&self, policies: &Policies) -> Vec<String> {
         let mut found = Vec::new();
-        let policies = &self.policies;
         for policy in &policies.policies {
             self.unprovided_by(policy, &mut found);
         }
@@ -53,7 +51,7 @@ impl Config {
     }
 
     fn unprovided_by(&self, policy: &Policy, found: &mut Vec<String>) {
-        let lacks = |attribute: &&Attribute| !self.identity.provides(attribute);
+        let lacks = |attribute: &&Attribute| !self.provides(attribute);
         let name = &policy.name;
         if let Some(attribute) = self.unmatched(&policy.matching) {
             let what = format!("the policy `{name}` matches");
@@ -114,7 +112,7 @@ impl Config {
         when.attributes
             .iter()
             .map(|(attribute, _)| attribute)
-            .find(|attribute| !self.identity.provides(attribute))
+            .find(|attribute| !self.provides(attribute))
     }
 
     fn sentence(&self, what: &str, attribute: &Attribute, then: &str) -> String {
@@ -128,7 +126,7 @@ impl Config {
             _ => "only callers of POST /v1/check and the like send it".to_owned(),
         };
         format!(
-            "{what} by {attribute}, which no request has in `ratekeeper proxy`, so {then}; {mend}"
+            "{what} by {attribute}, which no request has in `ratekeeper proxy` or at /auth/*, so {then}; {mend}"
         )
     }
 }

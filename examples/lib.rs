@@ -7,3 +7,7 @@
 #[cfg(doctest)]
 #[doc = include_str!("../docs/clients.md")]
 mod clients {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/keys.md")]
+mod keys {}

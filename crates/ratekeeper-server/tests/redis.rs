@@ -487,7 +487,7 @@ fn a_start_without_redis_says_that_fingerprints_do_not_last() {
     let says = "Fingerprints of keys are those of this node alone until Redis answers; key_secret in [store] makes them stay\n";
     assert!(start(&away, "").contains(says), "{}", start(&away, ""));
     let secret = "key_secret = \"at least sixteen bytes\"\n";
-    for lasting in [start(&away, secret), start(&redis.url(), "")] {
+    for lasting in [start(&away, secret), start(redis.url(), "")] {
         assert!(!lasting.contains("Fingerprints"), "{lasting}");
     }
 }

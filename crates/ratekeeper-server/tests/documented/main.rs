@@ -110,7 +110,7 @@ fn config_check_says_what_the_pages_say() {
 fn every_policy_limits_under_serve() {
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for (block, file) in right() {
-        for policy in policies(&for_this_machine(&file, &REDIS.url())) {
+        for policy in policies(&for_this_machine(&file, REDIS.url())) {
             match decided(&policy).or_else(|_| decided(&policy.alone())) {
                 Ok(limits) => seen += usize::from(limits),
                 Err(error) => wrong.push(format!("{}: `{}`: {error}", block.place, policy.name)),
@@ -265,7 +265,7 @@ fn every_policy_limits_under_proxy() {
     let upstream = upstream();
     let (mut wrong, mut seen) = (Vec::new(), 0);
     for (block, file) in right() {
-        let file = for_this_machine(&file, &REDIS.url());
+        let file = for_this_machine(&file, REDIS.url());
         let (_, said) = checked(&file.to_string(), Path::new(""));
         for policy in policies(&file) {
             if is_said_not_to_apply(&policy.name, &said) {

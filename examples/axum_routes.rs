@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release --example axum_routes
 //!
-//! Each line says what to expect; a number in brackets makes curl ask that often:
+//! Each line says what to expect; a range in brackets makes curl repeat the request:
 //!
 //!     curl -i 'http://127.0.0.1:3000/search?n=[1-4]'                       # 200 200 200 429
 //!     curl -i http://127.0.0.1:3000/                                       # 200

@@ -1,12 +1,10 @@
-//! A client that behaves, against a gateway with a limit: everything gets through, and nobody is
-//! turned away.
+//! An HTTP client that stays within a gateway's limit: all requests get through, and none is denied.
 //!
 //!     cargo run --release -- proxy --upstream http://127.0.0.1:3000 --limit "10/s burst 5"    # in another terminal
 //!     cargo run --release --example client [http://127.0.0.1:8080 [plain]]
 //!
-//! Four tasks send 25 requests as fast as they may. The layer reads what the gateway says of its
-//! limit with each response, and waits before it is reached. With `plain` there is no layer: that
-//! is how it looks without.
+//! Four tasks send 25 requests as fast as they may. The layer reads the limit headers of each
+//! response, and waits before the limit is reached. With `plain` the layer is left out.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -62,7 +60,7 @@ where
     for task in 0..TASKS {
         let (client, url) = (client.clone(), url.to_owned());
         handles.push(tasks.spawn_local(async move {
-            let mut turned_away = 0;
+            let mut denied = 0;
             for number in (task..REQUESTS).step_by(TASKS) {
                 let request = Request::get(&url)
                     .body(Full::default())
@@ -77,18 +75,18 @@ where
                     started.elapsed(),
                     response.status()
                 );
-                turned_away += usize::from(response.status() == 429);
+                denied += usize::from(response.status() == 429);
             }
-            Ok::<_, String>(turned_away)
+            Ok::<_, String>(denied)
         }));
     }
     tasks.await;
-    let mut turned_away = 0;
+    let mut denied = 0;
     for handle in handles {
-        turned_away += handle.await??;
+        denied += handle.await??;
     }
     println!(
-        "{REQUESTS} requests in {:.1?}, {turned_away} turned away",
+        "{REQUESTS} requests in {:.1?}, {denied} denied",
         started.elapsed()
     );
     Ok(())

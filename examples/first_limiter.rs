@@ -9,24 +9,24 @@ fn main() {
     let clock = ManualClock::new();
     let limiter = Limiter::with_clock(Limit::per_second(2).burst(5), clock.clone());
 
-    let knock = |when: &str, calls: usize| {
+    let calls_at = |when: &str, calls: usize| {
         println!("\n{when}");
-        let mut passed = 0;
+        let mut allowed = 0;
         for call in 1..=calls {
             let decision = limiter.check();
-            passed += usize::from(decision.is_allowed());
+            allowed += usize::from(decision.is_allowed());
             match decision.retry_after() {
-                None => println!("  call {call}: passes, {} left", decision.remaining()),
-                Some(after) => println!("  call {call}: turned away, come back in {after:?}"),
+                None => println!("  call {call}: allowed, {} left", decision.remaining()),
+                Some(after) => println!("  call {call}: denied, retry after {after:?}"),
             }
         }
-        println!("  {passed} of {calls} passed");
+        println!("  {allowed} of {calls} allowed");
     };
 
     println!("limit: {}", limiter.limit());
-    knock("at first the bucket is full", 7);
+    calls_at("at first the bucket is full", 7);
     clock.advance(Duration::from_secs(1));
-    knock("a second later it holds two", 3);
+    calls_at("a second later it holds two", 3);
     clock.advance(Duration::from_secs(10));
-    knock("ten seconds later it is full, and no more than full", 6);
+    calls_at("ten seconds later it is full, and no more than full", 6);
 }

@@ -1,17 +1,17 @@
-//! A limit for all together, which waits up to 500 ms and then answers 503, in front of one for
+//! One limit for all requests, which waits up to 500 ms and then answers 503, in front of one for
 //! each address, which answers 429.
 //!
 //!     cargo run --release --example global_then_ip
 //!
-//! Each line says what to expect; a number in brackets makes curl ask that often:
+//! Each line says what to expect; a range in brackets makes curl repeat the request:
 //!
 //!     curl -i 'http://127.0.0.1:3000/?n=[1-7]'                            # 200 200 200 200 200 429 429
 //!     curl -i --interface 127.0.0.2 'http://127.0.0.1:3000/?n=[1-5]'      # 200 200 200 200 200
 //!
-//! What the inner limit turns away is given back to the outer one: nobody uses it up for the
-//! others. Past 10 at once the outer one lets through 4 a second, so one client after the other
-//! waits up to 250 ms, and of many at once two wait and the others get a 503. With "1/h burst 10"
-//! there is nothing to wait for:
+//! What the inner limit denies is refunded to the outer one, so one client cannot use it up for the
+//! others. Beyond 10 at once the outer limit allows 4 a second: single requests wait up to 250 ms,
+//! and of many at once two wait and the others get a 503. With "1/h burst 10" there is nothing to
+//! wait for:
 //!
 //!     cargo run --release --example global_then_ip -- 3000 "1/h burst 10"
 //!     curl -i --interface 127.0.0.3 http://127.0.0.1:3000/                # 503, after the two lines above

@@ -1,9 +1,9 @@
-//! hyper without a framework: the layer around a function, and the address of each connection told
+//! hyper without a framework: the layer around a function, and the address of each connection passed
 //! to it.
 //!
 //!     cargo run --release --example hyper_plain
 //!
-//! Each line says what to expect; a number in brackets makes curl ask that often:
+//! Each line says what to expect; a range in brackets makes curl repeat the request:
 //!
 //!     curl -i 'http://127.0.0.1:3000/?n=[1-4]'                         # 200 200 200 429
 //!     curl -i http://127.0.0.1:3000/healthz                            # 200

@@ -1,9 +1,16 @@
-//! One screen each: `cargo run --example first_limiter`, `worker_pool`, `paid_api`,
-//! `reserve_and_decide`, `plans`, `policies`, `follow_load`; a fleet on one Redis: `three_nodes`; a
-//! client that behaves: `client`; in a web service: `axum_routes`, `login`, `global_then_ip`,
-//! `hyper_plain`, `tonic_service`.
+//! Examples of one screen each, listed in examples/README.md.
+//!
+//! This library only holds documentation: the Rust code of these pages is compiled, and run unless
+//! it is marked `no_run`.
 
-/// The code in docs/clients.md is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/rust.md")]
+mod rust {}
+
 #[cfg(doctest)]
 #[doc = include_str!("../docs/clients.md")]
 mod clients {}

@@ -1,17 +1,17 @@
-//! Guessing passwords: only failures count, so whoever knows the password is never in the way of
-//! the limit.
+//! Password guessing: only failed logins count, so correct logins never use up the limit.
 //!
 //!     cargo run --release --example login
 //!
-//! Each line says what to expect; a number in brackets makes curl ask that often:
+//! Each line says what to expect; a range in brackets makes curl repeat the request:
 //!
 //!     curl -i 'http://127.0.0.1:3000/login?n=[1-5]' -d 'ann:secret'               # 200 200 200 200 200
 //!     curl -i 'http://127.0.0.1:3000/login?n=[1-4]' -d 'ann:guess'                # 401 401 401 429
 //!     curl -i http://127.0.0.1:3000/login -d 'ann:secret'                         # 429
 //!     curl -i --interface 127.0.0.2 http://127.0.0.1:3000/login -d 'ann:secret'   # 200
 //!
-//! A try is charged before it is looked at, and given back if it was right: a thousand guesses at
-//! once are three guesses too. So who sends many right ones at once may be turned away as well.
+//! An attempt is charged before it is checked, and refunded if it was correct, so a thousand
+//! simultaneous guesses are three guesses too. Many simultaneous correct logins may be denied as
+//! well.
 
 use axum::Router;
 use axum::http::StatusCode;

@@ -1,5 +1,5 @@
 //! A client of a paid API that allows 5 calls a second: it waits before each call instead of being
-//! turned away.
+//! denied.
 //!
 //!     cargo run --release --example paid_api
 

@@ -1,5 +1,5 @@
-//! A limit for each user, one for all users of a plan together, and one for everybody: a request
-//! passes all or none.
+//! A limit for each user, one for all users of a plan together, and one for everybody: a request is
+//! charged to all of them or to none.
 //!
 //!     cargo run --release --example plans
 
@@ -64,6 +64,6 @@ async fn main() -> Result<(), TooManyLimitsError> {
             None => println!("  200"),
         }
     }
-    println!("\n* turned it away; what the others had room for was not charged to them");
+    println!("\n* denied it; the other limits were not charged");
     Ok(())
 }

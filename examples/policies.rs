@@ -1,5 +1,4 @@
-//! Policies from a text: who may do what, why somebody was turned away, and another limit while it
-//! runs.
+//! Policies from text: decide requests, explain a denial, and change a limit while the program runs.
 //!
 //! Run it with `cargo run --example policies`.
 

@@ -1,10 +1,10 @@
-//! Three processes, one Redis, one limit: together they admit what one alone would. Then the same
-//! by reading and writing.
+//! Three processes, one Redis, one limit: together they allow what one alone would. Then the same
+//! with GET, then SET.
 //!
 //!     cargo run --release --example three_nodes [redis://127.0.0.1:6379]
 //!
-//! Without an address, and without REDIS_URL, it starts a redis-server of its own and ends it
-//! again.
+//! Without an address, and without REDIS_URL, it starts its own redis-server and stops it
+//! at the end.
 
 use ratekeeper::{Ask, Limit, Store, store::LimitHandle, store::OnFailure};
 use ratekeeper_redis::RedisStore;
@@ -142,7 +142,7 @@ fn fleet(title: &str, kind: &str, url: &str, prefix: &str) -> Result<bool, Box<d
     for (_, input, _) in &mut nodes {
         input.write_all(b"go\n")?;
     }
-    println!("{title}\n  node    asked  admitted   denied");
+    println!("{title}\n  node    calls   allowed   denied");
     let (mut all, mut total) = (0, 0);
     let mut said = Vec::new();
     for (child, _, mut output) in nodes {

@@ -1,14 +1,14 @@
-//! tonic: a gRPC service behind the layer. Who is over the limit gets RESOURCE_EXHAUSTED, and when
-//! to try again.
+//! tonic: a gRPC service behind the layer. Calls over the limit get RESOURCE_EXHAUSTED with the
+//! time to retry.
 //!
 //!     cargo run --release --example tonic_service
 //!
-//! It calls itself four times, of which three pass. From outside it is a gRPC status too, within an
+//! It calls itself four times; three calls are allowed. From outside it is a gRPC status too, within an
 //! HTTP 200:
 //!
 //!     curl -i -s --http2-prior-knowledge -X POST http://127.0.0.1:3000/grpc.health.v1.Health/Check -H 'content-type: application/grpc'   # grpc-status: 8
 //!
-//! (No message is sent: it is turned away before anybody reads one.)
+//! (No message is sent: the call is denied before a message is read.)
 //!
 //! grpcurl says it with less: `grpcurl -plaintext 127.0.0.1:3000 grpc.health.v1.Health/Check`, and
 //! `Code: ResourceExhausted`.

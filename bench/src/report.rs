@@ -26,7 +26,7 @@ pub(crate) struct Ratio {
     pub(crate) ratio: f64,
 }
 
-/// A line of DESIGN.md, "What it must cost", held against this run.
+/// A performance goal, compared with this run.
 pub(crate) struct Goal {
     pub(crate) text: String,
     pub(crate) bound: Bound,

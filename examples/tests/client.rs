@@ -1,6 +1,5 @@
-//! The example of a client, against the gateway as it is installed: without the layer many are
-//! turned away, with it nobody. And the layer around a channel of tonic, against a server of tonic
-//! with a limit.
+//! The client example against the real gateway: without the layer many requests are denied, with it
+//! none. And the layer around a tonic channel, against a tonic server with a limit.
 
 use ratekeeper::Limit;
 use ratekeeper_tower::RateLimitLayer;
@@ -142,7 +141,7 @@ fn told(arguments: &[&str]) -> String {
     said.lines().last().unwrap().to_owned()
 }
 
-fn turned_away(line: &str) -> u32 {
+fn denied(line: &str) -> u32 {
     line.rsplit(", ")
         .next()
         .unwrap()
@@ -154,15 +153,15 @@ fn turned_away(line: &str) -> u32 {
 }
 
 #[test]
-fn with_the_layer_everything_gets_through_and_nobody_is_turned_away() {
+fn with_the_layer_all_requests_get_through_and_none_is_denied() {
     let upstream = upstream();
     let behaved = Gateway::in_front_of(&upstream, "10/s burst 5");
     let line = told(&[&behaved.url]);
-    assert_eq!(turned_away(&line), 0, "{line}");
+    assert_eq!(denied(&line), 0, "{line}");
     // A limit by the hour, so that this holds however slow the machine is.
     let plain = Gateway::in_front_of(&upstream, "5/h");
     let line = told(&[&plain.url, "plain"]);
-    assert_eq!(turned_away(&line), 20, "{line}");
+    assert_eq!(denied(&line), 20, "{line}");
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn told(output: Output) -> (Option<i32>, String, String) {
     )
 }
 
-/// The sum line of each of the two tables: asked, admitted, denied.
+/// The sum line of each of the two tables: calls, allowed, denied.
 fn sums(printed: &str) -> Vec<Vec<u64>> {
     let sums = printed
         .lines()
@@ -55,7 +55,7 @@ fn holds(told: &(Option<i32>, String, String)) {
         panic!("{printed}")
     };
     assert!(printed.contains("it holds"), "{printed}");
-    // The burst was there to be had, and somebody was turned away; so the load was one.
+    // The whole burst was used and some calls were denied, so the load was high enough.
     assert!(ratekeeper[1] >= 200 && ratekeeper[2] > 0, "{printed}");
     assert!(naive[1] > 0, "{printed}");
 }

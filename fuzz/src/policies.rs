@@ -1,6 +1,6 @@
 //! What the fuzz targets of `ratekeeper-policy` run.
 
-use ratekeeper_policy::config::{Config, Place};
+use ratekeeper_policy::config::{Config, Location};
 use ratekeeper_policy::matching::PathPattern;
 
 /// Any text as a file: what is said of it lies within it, and what is good is shown as a file that
@@ -13,7 +13,7 @@ pub fn config(data: &[u8]) {
     assert_eq!(loaded.config.is_none(), loaded.has_errors());
     for said in &loaded.diagnostics {
         assert!(!said.message.contains('\n'), "one line: {said}");
-        if let Place::File { line, column, .. } = said.place {
+        if let Location::File { line, column, .. } = said.location {
             let there = text.split('\n').nth(line - 1).expect("a line of the file");
             assert!((1..=there.chars().count() + 1).contains(&column), "{said}");
         }

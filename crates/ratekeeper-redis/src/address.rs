@@ -27,22 +27,22 @@ impl fmt::Display for Address {
 }
 
 /// What a url says.
-pub(crate) enum Place {
+pub(crate) enum Deployment {
     One(Endpoint),
     Sentinels {
         sentinels: Vec<Address>,
         master: String,
-        dial: Dial,
+        dial: Dialer,
     },
     Cluster {
         seeds: Vec<Address>,
-        dial: Dial,
+        dial: Dialer,
     },
 }
 
 /// How any of several servers is spoken to.
 #[derive(Clone)]
-pub(crate) struct Dial {
+pub(crate) struct Dialer {
     scheme: &'static str,
     /// `user:password@`, or nothing.
     user_info: String,
@@ -51,7 +51,7 @@ pub(crate) struct Dial {
     certificates: Option<Certificates>,
 }
 
-impl Dial {
+impl Dialer {
     pub(crate) fn endpoint(&self, address: &Address) -> Result<Endpoint, ConnectError> {
         let url = format!(
             "{}://{}{address}{}",
@@ -89,7 +89,7 @@ const SEVERAL: [(&str, &str, u16); 4] = [
     ("rediss+cluster://", "rediss", 6_379),
 ];
 
-impl Place {
+impl Deployment {
     pub(crate) fn of(url: &str, ca_file: Option<&Path>) -> Result<Self, ConnectError> {
         let certificates = match ca_file {
             Some(path) => Some((path.to_owned(), read(path)?)),
@@ -115,7 +115,7 @@ impl Place {
             hosts.split(',').map(|host| address(host, port)).collect();
         let addresses = addresses
             .ok_or_else(|| bad("its hosts are no list of host:port, divided by commas"))?;
-        let mut dial = Dial {
+        let mut dial = Dialer {
             scheme,
             user_info,
             database: String::new(),
@@ -243,16 +243,16 @@ fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
 mod tests {
     use super::*;
 
-    fn several(url: &str) -> Option<(Vec<String>, String, Dial)> {
+    fn several(url: &str) -> Option<(Vec<String>, String, Dialer)> {
         let text = |all: Vec<Address>| all.iter().map(Address::to_string).collect();
-        match Place::of(url, None).ok()? {
-            Place::One(_) => None,
-            Place::Sentinels {
+        match Deployment::of(url, None).ok()? {
+            Deployment::One(_) => None,
+            Deployment::Sentinels {
                 sentinels,
                 master,
                 dial,
             } => Some((text(sentinels), master, dial)),
-            Place::Cluster { seeds, dial } => Some((text(seeds), String::new(), dial)),
+            Deployment::Cluster { seeds, dial } => Some((text(seeds), String::new(), dial)),
         }
     }
 
@@ -288,7 +288,7 @@ mod tests {
             ("redis+cluster://a:0", "divided by commas"),
             ("redis+cluster://", "divided by commas"),
         ] {
-            let told = Place::of(url, None)
+            let told = Deployment::of(url, None)
                 .err()
                 .map(|error| error.to_string())
                 .unwrap_or_default();

@@ -5,11 +5,11 @@
 //! A board that Redis has lost is put back by the nodes that had read it.
 
 use crate::health::Health;
-use crate::keeper::Way;
+use crate::maintenance::RedisRoute;
 use crate::random::random_bytes;
 use crate::reply::{BOARD, SHORT};
 use crate::store::{Inner, RedisStore};
-use crate::trouble::StoreError;
+use crate::store_error::StoreError;
 use ratekeeper::{Clock, Timestamp};
 use redis::Value;
 use std::collections::HashMap;
@@ -109,12 +109,12 @@ impl RedisStore {
 
 /// Where the store hands in what it wants of the board.
 pub(crate) struct Door {
-    orders: mpsc::Sender<(Order, Told)>,
+    orders: mpsc::Sender<(Order, OrderReply)>,
     seen: watch::Receiver<Notices>,
     began: AtomicBool,
 }
 
-type Told = oneshot::Sender<Result<bool, StoreError>>;
+type OrderReply = oneshot::Sender<Result<bool, StoreError>>;
 
 enum Order {
     Put {
@@ -147,23 +147,23 @@ impl Door {
 }
 
 /// Who looks after it.
-pub(crate) struct Caretaker {
-    orders: mpsc::Receiver<(Order, Told)>,
+pub(crate) struct BoardTask {
+    orders: mpsc::Receiver<(Order, OrderReply)>,
     seen: watch::Sender<Notices>,
     /// The version that was read last.
     known: String,
     /// What there was.
-    held: HashMap<String, Held>,
+    held: HashMap<String, PostedNotice>,
     node: String,
 }
 
 /// A notice as it was read: a space and its text, or nothing where it was taken down.
-struct Held {
+struct PostedNotice {
     rest: String,
     until: Timestamp,
 }
 
-pub(crate) fn board(node: u64) -> (Door, Caretaker) {
+pub(crate) fn board(node: u64) -> (Door, BoardTask) {
     let (orders, incoming) = mpsc::channel(ORDERS);
     let (seen, seeing) = watch::channel(Notices::default());
     let node = format!("{node:016x}");
@@ -173,7 +173,7 @@ pub(crate) fn board(node: u64) -> (Door, Caretaker) {
             seen: seeing,
             began: AtomicBool::new(false),
         },
-        Caretaker {
+        BoardTask {
             orders: incoming,
             seen,
             known: String::new(),
@@ -184,8 +184,8 @@ pub(crate) fn board(node: u64) -> (Door, Caretaker) {
 }
 
 /// How it is spoken to.
-struct Wire {
-    way: Way,
+struct BoardScript {
+    way: RedisRoute,
     key: String,
     /// The key of the secret.
     secret: String,
@@ -194,14 +194,14 @@ struct Wire {
     inner: Weak<Inner>,
 }
 
-impl Caretaker {
+impl BoardTask {
     /// Runs until the store is gone. Nobody looks before the first order.
-    pub(crate) async fn run(mut self, way: Way, fleet: String, inner: Weak<Inner>) {
+    pub(crate) async fn run(mut self, way: RedisRoute, fleet: String, inner: Weak<Inner>) {
         let Some(health) = inner.upgrade().map(|inner| Arc::clone(&inner.health)) else {
             return;
         };
         let (key, secret) = (format!("{fleet}:board"), format!("{fleet}:secret"));
-        let mut wire = Wire {
+        let mut wire = BoardScript {
             way,
             key,
             secret,
@@ -228,7 +228,11 @@ impl Caretaker {
         }
     }
 
-    async fn carry_out(&mut self, wire: &mut Wire, order: Order) -> Result<bool, StoreError> {
+    async fn carry_out(
+        &mut self,
+        wire: &mut BoardScript,
+        order: Order,
+    ) -> Result<bool, StoreError> {
         let version = self.version();
         let done = match order {
             Order::Look => true,
@@ -253,7 +257,7 @@ impl Caretaker {
     }
 
     /// Reads what has changed, and puts back what was lost.
-    async fn look(&mut self, wire: &mut Wire) -> Result<(), StoreError> {
+    async fn look(&mut self, wire: &mut BoardScript) -> Result<(), StoreError> {
         let known = self.known.clone();
         let mut read = wire.read(&known).await?;
         if read.version == known {
@@ -277,7 +281,7 @@ impl Caretaker {
     }
 
     /// What this node had read, is not over, and is not there.
-    fn lost(&self, wire: &Wire, read: &Read) -> Vec<[String; 3]> {
+    fn lost(&self, wire: &BoardScript, read: &BoardContents) -> Vec<[String; 3]> {
         let Some(now) = wire.now() else {
             return Vec::new();
         };
@@ -298,7 +302,7 @@ impl Caretaker {
         .collect()
     }
 
-    fn take(&mut self, read: Read) {
+    fn take(&mut self, read: BoardContents) {
         self.known = read.version;
         self.held = read.held;
         let mut notices: Vec<SharedNotice> = self
@@ -319,12 +323,12 @@ impl Caretaker {
 }
 
 /// What is on the board; nothing is held if it is the version that was known.
-struct Read {
+struct BoardContents {
     version: String,
-    held: HashMap<String, Held>,
+    held: HashMap<String, PostedNotice>,
 }
 
-impl Wire {
+impl BoardScript {
     fn now(&self) -> Option<Timestamp> {
         Some(self.inner.upgrade()?.fallback.clock().now())
     }
@@ -344,7 +348,7 @@ impl Wire {
     }
 
     /// What is there.
-    async fn read(&mut self, known: &str) -> Result<Read, StoreError> {
+    async fn read(&mut self, known: &str) -> Result<BoardContents, StoreError> {
         let answer = self.ask(&["see", known]).await?;
         let here = self.now().ok_or(StoreError::Broken)?;
         let unreadable = || StoreError::Protocol("its answer to our script is not ours".to_owned());
@@ -369,13 +373,13 @@ impl Wire {
             let lasts = Duration::from_millis(u64::try_from(ends.saturating_sub(now)).unwrap_or(0));
             held.insert(
                 name,
-                Held {
+                PostedNotice {
                     rest: value[digits..].to_owned(),
                     until: here + lasts,
                 },
             );
         }
-        Ok(Read { version, held })
+        Ok(BoardContents { version, held })
     }
 
     /// Runs the script. Whatever it does comes to the same if it is done twice.

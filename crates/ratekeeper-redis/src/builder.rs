@@ -1,24 +1,24 @@
 //! Making a store: where Redis is, and how it is to be used.
 
-use crate::address::Place;
+use crate::address::Deployment;
+use crate::batched_connection::BatchedConnection;
 use crate::board;
-use crate::cluster::{Cluster, Lanes};
-use crate::entrance::Entrance;
+use crate::cluster::{Cluster, ConnectionConfig};
+use crate::connection_handle::ConnectionHandle;
 use crate::fallback::Fallback;
 use crate::health::Health;
-use crate::keeper::{Keeper, Way};
-use crate::lane::Lane;
-use crate::lease::{self, table::Leases};
+use crate::lease::{self, table::LeaseTable};
 use crate::limits::Limits;
 use crate::limits_check::LimitsCheck;
-use crate::link::{At, Link, Server};
+use crate::maintenance::{Maintenance, RedisRoute};
 use crate::permits::Permits;
 use crate::random::random_bytes;
+use crate::reconnecting::{At, ReconnectingConnection, Server};
 use crate::script::Scripts;
-use crate::secret::Agreed;
+use crate::secret::FleetSecret;
 use crate::sentinel::Sentinels;
 use crate::store::{Inner, RedisStore};
-use crate::trouble::StoreError;
+use crate::store_error::StoreError;
 use ratekeeper::{MemoryStore, store::OnFailure};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -193,16 +193,16 @@ impl RedisStoreBuilder {
     /// when it answers. A url that cannot be read is one, and a Redis that answers that it will
     /// never do.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
-        let place = Place::of(&self.url, self.ca_file.as_deref())?;
+        let place = Deployment::of(&self.url, self.ca_file.as_deref())?;
         let health = Arc::new(Health::default());
         let (scripts, time) = self.scripts();
         let connections = self.connections.max(1);
         // Held by whatever runs in a Cluster, so that it can be waited for.
         let (running, mut ended) = tokio::sync::mpsc::channel(1);
-        let in_cluster = matches!(place, Place::Cluster { .. });
+        let in_cluster = matches!(place, Deployment::Cluster { .. });
         let at = match place {
-            Place::One(client) => Ok(At::One(client)),
-            Place::Sentinels {
+            Deployment::One(client) => Ok(At::One(client)),
+            Deployment::Sentinels {
                 sentinels,
                 master,
                 dial,
@@ -212,7 +212,7 @@ impl RedisStoreBuilder {
                 dial,
                 self.sentinel_auth.as_ref(),
             )?)),
-            Place::Cluster { seeds, dial } => Err((seeds, dial)),
+            Deployment::Cluster { seeds, dial } => Err((seeds, dial)),
         };
         let (way, lanes, workers) = match at {
             Ok(at) => {
@@ -223,8 +223,11 @@ impl RedisStoreBuilder {
                 });
                 let most = self.max_waiting.div_ceil(connections);
                 let lane = |_| {
-                    let (link, scripts) = (Link::new(Arc::clone(&server)), Arc::clone(&scripts));
-                    let (door, lane) = Lane::new(
+                    let (link, scripts) = (
+                        ReconnectingConnection::new(Arc::clone(&server)),
+                        Arc::clone(&scripts),
+                    );
+                    let (door, lane) = BatchedConnection::new(
                         link,
                         scripts,
                         Arc::clone(&health),
@@ -233,14 +236,14 @@ impl RedisStoreBuilder {
                         time.clone(),
                         None,
                     );
-                    (Entrance::Lane(door), lane)
+                    (ConnectionHandle::Lane(door), lane)
                 };
                 let (lanes, workers): (Vec<_>, Vec<_>) = (0..connections).map(lane).unzip();
-                (Way::to(server), lanes, workers)
+                (RedisRoute::to(server), lanes, workers)
             }
             Err((seeds, dial)) => {
                 let (timeout, most_waiting) = (self.timeout, self.max_waiting);
-                let lanes = Lanes {
+                let lanes = ConnectionConfig {
                     scripts,
                     timeout,
                     connections,
@@ -257,8 +260,8 @@ impl RedisStoreBuilder {
                     running.clone(),
                 );
                 (
-                    Way::Cluster(Arc::clone(&cluster)),
-                    vec![Entrance::Cluster(cluster)],
+                    RedisRoute::Cluster(Arc::clone(&cluster)),
+                    vec![ConnectionHandle::Cluster(cluster)],
                     Vec::new(),
                 )
             }
@@ -267,7 +270,7 @@ impl RedisStoreBuilder {
         let node = u64::from_be_bytes(random_bytes());
         let (board, caretaker) = board::board(node);
         let (board_way, fleet) = (way.another(), way.fleet(&self.prefix));
-        let (leases, fetches) = Leases::new(self.max_keys, self.timeout);
+        let (leases, fetches) = LeaseTable::new(self.max_keys, self.timeout);
         let inner = Arc::new(Inner {
             names: MemoryStore::builder().max_keys(1).build(),
             limits: Limits::new(&self.prefix, in_cluster),
@@ -275,7 +278,7 @@ impl RedisStoreBuilder {
                 .map_err(|error| ConnectError::Memory(error.to_string()))?,
             health,
             lanes,
-            secret: Arc::new(Agreed::new(self.key_secret.as_deref())),
+            secret: Arc::new(FleetSecret::new(self.key_secret.as_deref())),
             permits: Arc::new(Permits::new(node)),
             leases,
             heartbeat: Arc::default(),
@@ -287,12 +290,12 @@ impl RedisStoreBuilder {
             children: Mutex::default(),
             parent: None,
         });
-        let keeper = Keeper::new(&inner, way, self.counted.then_some(node), &self.prefix);
+        let keeper = Maintenance::new(&inner, way, self.counted.then_some(node), &self.prefix);
         let (sender, seen) = tokio::sync::oneshot::channel();
         let (first, weak) = (Arc::clone(&inner), Arc::downgrade(&inner));
         let run = async move {
             let mut workers: tokio::task::JoinSet<()> =
-                workers.into_iter().map(Lane::run).collect();
+                workers.into_iter().map(BatchedConnection::run).collect();
             let result = keeper.look(&first).await;
             let fatal = result.is_err();
             drop(first);
@@ -300,7 +303,7 @@ impl RedisStoreBuilder {
                 return;
             }
             tokio::spawn(caretaker.run(board_way, fleet, weak.clone()));
-            tokio::spawn(lease::flight::run(fetches, weak));
+            tokio::spawn(lease::request::run(fetches, weak));
             keeper.run().await;
             // What was handed in last, permits that go back, is still sent.
             let all = async {
@@ -341,7 +344,7 @@ impl RedisStoreBuilder {
     }
 }
 
-impl Keeper {
+impl Maintenance {
     /// The first look: an error if this Redis will never do.
     async fn look(&self, inner: &Inner) -> Result<(), StoreError> {
         let version = match self.find().await {

@@ -1,7 +1,7 @@
 //! One connection to a server.
 
-use crate::reply::{Measured, ReplyLimit};
-use crate::trouble::StoreError;
+use crate::reply::{BoundedReplies, ReplyLimit};
+use crate::store_error::StoreError;
 use redis::aio::{AsyncStream, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, Value};
 use rustls::pki_types::ServerName;
@@ -50,7 +50,7 @@ impl Endpoint {
             .stream()
             .await
             .map_err(|error| StoreError::unreachable(&error))?;
-        let stream = Measured::new(stream, Arc::clone(&limit));
+        let stream = BoundedReplies::new(stream, Arc::clone(&limit));
         // Answers are waited for as long as callers do, which they say themselves.
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(None)

@@ -8,8 +8,8 @@ use crate::limits::Limits;
 use crate::random::random_bytes;
 use crate::request::Receipt;
 use crate::script::PermitName;
-use crate::script::amend::{Amend, Amendment, Once};
-use crate::script::decide::Cold;
+use crate::script::amend::{Amend, AmendOnce, Amendment};
+use crate::script::decide::ColdState;
 use ratekeeper::{Timestamp, limit::MicrosLimit, limit::WindowCounter, store::SettleError};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ const SHARED: u8 = 1;
 const LOCAL: u8 = 2;
 
 /// Permits of one key.
-pub(crate) type Taken = (Arc<[u8]>, MicrosLimit, Vec<PermitName>);
+pub(crate) type PermitSet = (Arc<[u8]>, MicrosLimit, Vec<PermitName>);
 
 /// What a receipt says.
-pub(crate) enum Detached {
-    Shared(Shared),
+pub(crate) enum ReceiptCharges {
+    Shared(RedisCharge),
     /// Those asks that the node counted, by their places, and its own receipt of them.
     Local {
         places: Vec<usize>,
@@ -36,15 +36,15 @@ pub(crate) enum Detached {
 }
 
 /// What was charged on Redis.
-pub(crate) struct Shared {
+pub(crate) struct RedisCharge {
     pub(crate) number: [u8; 16],
     pub(crate) until: Timestamp,
     /// By ask, with what its limit is called.
     pub(crate) charges: Vec<Option<(u64, Receipt)>>,
-    pub(crate) permits: Vec<Taken>,
+    pub(crate) permits: Vec<PermitSet>,
 }
 
-impl Shared {
+impl RedisCharge {
     /// What settles it, and how many units cannot be given back because their limit is another now.
     pub(crate) fn settled(
         self,
@@ -64,7 +64,7 @@ impl Shared {
                 &self.number,
                 marks.next().unwrap_or_default(),
             );
-            Once {
+            AmendOnce {
                 mark,
                 keep,
                 who,
@@ -137,9 +137,9 @@ pub(crate) fn receipt_number() -> [u8; 16] {
     random_bytes()
 }
 
-impl Detached {
+impl ReceiptCharges {
     pub(crate) fn pack(&self) -> Vec<u8> {
-        let mut packed = Packed(Vec::with_capacity(128));
+        let mut packed = ReceiptWriter(Vec::with_capacity(128));
         match self {
             Self::Local { places, receipt } => {
                 packed.0.push(LOCAL);
@@ -147,7 +147,7 @@ impl Detached {
                 places.iter().for_each(|place| packed.number(*place as u64));
                 packed.0.extend_from_slice(receipt);
             }
-            Self::Shared(Shared {
+            Self::Shared(RedisCharge {
                 number,
                 until,
                 charges,
@@ -174,7 +174,7 @@ impl Detached {
 
     pub(crate) fn unpack(bytes: &[u8]) -> Result<Self, SettleError> {
         let (kind, rest) = bytes.split_first().ok_or(SettleError::InvalidReceipt)?;
-        let mut read = Read(rest);
+        let mut read = ReceiptReader(rest);
         let read = match *kind {
             LOCAL => read.local(),
             SHARED => read
@@ -187,9 +187,9 @@ impl Detached {
     }
 }
 
-struct Packed(Vec<u8>);
+struct ReceiptWriter(Vec<u8>);
 
-impl Packed {
+impl ReceiptWriter {
     /// Seven bits a byte, the lowest first; the highest bit says that more follow.
     fn number(&mut self, mut number: u64) {
         while number > 0x7f {
@@ -223,7 +223,7 @@ impl Packed {
         };
         self.text(key);
         self.limit(limit);
-        let Cold {
+        let ColdState {
             refunded,
             given,
             resets,
@@ -269,9 +269,9 @@ impl Packed {
 }
 
 /// Reads what was packed; none where it was not.
-struct Read<'a>(&'a [u8]);
+struct ReceiptReader<'a>(&'a [u8]);
 
-impl Read<'_> {
+impl ReceiptReader<'_> {
     fn bytes(&mut self, count: usize) -> Option<&[u8]> {
         let (read, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -345,7 +345,7 @@ impl Read<'_> {
         let (name, cost, time) = (self.number()?, self.number()?, self.number()?);
         let (after, before) = (self.number()?, self.number()?);
         let [refunded, given] = [self.number()?, self.number()?];
-        let cold = Cold {
+        let cold = ColdState {
             refunded,
             given,
             resets: self.number()?,
@@ -367,7 +367,7 @@ impl Read<'_> {
         )))
     }
 
-    fn permits(&mut self) -> Option<Taken> {
+    fn permits(&mut self) -> Option<PermitSet> {
         let (key, limit, count) = (self.text()?, self.limit()?, self.count()?);
         let names = self.bytes(count.checked_mul(16)?)?;
         let names = names
@@ -377,7 +377,7 @@ impl Read<'_> {
         Some((key, limit, names))
     }
 
-    fn shared(&mut self) -> Option<Shared> {
+    fn shared(&mut self) -> Option<RedisCharge> {
         let number = self.bytes(16)?.try_into().ok()?;
         let until = Timestamp::from_unix_nanos(self.number()?);
         let charges = (0..self.count()?)
@@ -386,7 +386,7 @@ impl Read<'_> {
         let permits = (0..self.count()?)
             .map(|_| self.permits())
             .collect::<Option<_>>()?;
-        Some(Shared {
+        Some(RedisCharge {
             number,
             until,
             charges,
@@ -394,11 +394,11 @@ impl Read<'_> {
         })
     }
 
-    fn local(&mut self) -> Option<Detached> {
+    fn local(&mut self) -> Option<ReceiptCharges> {
         let places = (0..self.count()?)
             .map(|_| usize::try_from(self.number()?).ok())
             .collect::<Option<_>>()?;
-        Some(Detached::Local {
+        Some(ReceiptCharges::Local {
             places,
             receipt: self.0.to_vec(),
         })
@@ -412,7 +412,7 @@ mod tests {
 
     fn receipt(limit: &str) -> (u64, Receipt) {
         let limit = limit.parse::<Limit>().unwrap().in_micros();
-        let cold = Cold {
+        let cold = ColdState {
             refunded: 1,
             given: u64::MAX,
             resets: 3,
@@ -456,7 +456,7 @@ mod tests {
             vec![[7; 16], [8; 16]],
         )];
         let until = Timestamp::from_unix_nanos(1_700_000_000_000_000_000);
-        Detached::Shared(Shared {
+        ReceiptCharges::Shared(RedisCharge {
             number: [9; 16],
             until,
             charges,
@@ -485,15 +485,15 @@ mod tests {
     #[test]
     fn what_is_packed_is_read_back() {
         let bytes = packed();
-        let again = Detached::unpack(&bytes).unwrap_or_else(|error| panic!("{error}"));
+        let again = ReceiptCharges::unpack(&bytes).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(again.pack(), bytes);
-        let local = Detached::Local {
+        let local = ReceiptCharges::Local {
             places: vec![0, 300],
             receipt: vec![1, 2, 3],
         }
         .pack();
         assert_eq!(
-            Detached::unpack(&local).map(|local| local.pack()),
+            ReceiptCharges::unpack(&local).map(|local| local.pack()),
             Ok(local)
         );
     }
@@ -502,13 +502,16 @@ mod tests {
     fn what_is_cut_off_or_changed_never_panics() {
         let bytes = packed();
         for length in 0..bytes.len() {
-            assert!(Detached::unpack(&bytes[..length]).is_err(), "{length}");
+            assert!(
+                ReceiptCharges::unpack(&bytes[..length]).is_err(),
+                "{length}"
+            );
         }
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 let mut changed = bytes.clone();
                 changed[at] ^= 1 << bit;
-                drop(Detached::unpack(&changed));
+                drop(ReceiptCharges::unpack(&changed));
             }
         }
     }

@@ -5,7 +5,7 @@
 //! have been spent by others. What is spent here is debited there when that server answers again.
 //! Each primary of a Cluster has outages of its own.
 
-use crate::limits::{Registered, Rule};
+use crate::limits::{RegisteredLimit, Rule};
 use crate::script::decide::FEW;
 use ratekeeper::{
     Ask, Clock, Limit, MemoryStore, Mode, Outcome, Timestamp, limit::MicrosLimit,
@@ -55,7 +55,7 @@ struct Outage {
 pub(crate) const ONLY_SERVER: u64 = 0;
 
 /// What a key spent here, to be debited.
-pub(crate) struct Spent {
+pub(crate) struct LocalSpending {
     pub(crate) limit: u64,
     pub(crate) key: Box<[u8]>,
     pub(crate) tokens: u64,
@@ -129,7 +129,7 @@ impl Fallback {
     }
 
     /// Sets the share of a limit that has changed, or of which there are other nodes now.
-    pub(crate) fn set(&self, limit: &Registered) {
+    pub(crate) fn set(&self, limit: &RegisteredLimit) {
         match limit.rule {
             Rule::Rate(rate) => self.set_if_new(&limit.share, rate.share(self.nodes())),
             Rule::InFlight(most) => self
@@ -149,7 +149,7 @@ impl Fallback {
     pub(crate) fn decide(
         &self,
         asks: &[Ask<'_>],
-        limits: &[Option<Arc<Registered>>],
+        limits: &[Option<Arc<RegisteredLimit>>],
         servers: &[u64],
     ) -> Verdict {
         let now = self.shares.clock().now();
@@ -208,7 +208,7 @@ impl Fallback {
     fn spread(
         &self,
         asks: &[Ask<'_>],
-        limits: &[Option<Arc<Registered>>],
+        limits: &[Option<Arc<RegisteredLimit>>],
         own: Verdict,
     ) -> Verdict {
         let mut verdict = Verdict::new(own.source());
@@ -225,16 +225,16 @@ impl Fallback {
                 None => verdict.push(AskResult::new(passes(limit.as_deref()), ask.mode)),
             }
         }
-        verdict.hold(Box::new(Part { own, places }));
+        verdict.hold(Box::new(LocalAsks { own, places }));
         verdict
     }
 
-    fn turned_away(&self, asks: &[Ask<'_>], limits: &[Option<Arc<Registered>>]) -> Verdict {
+    fn turned_away(&self, asks: &[Ask<'_>], limits: &[Option<Arc<RegisteredLimit>>]) -> Verdict {
         let mut verdict = Verdict::new(Source::Closed);
         for (ask, limit) in asks.iter().zip(limits) {
             let decision = match limit.as_deref() {
                 // A second is as good a guess as any: the store is tried again within one.
-                Some(Registered {
+                Some(RegisteredLimit {
                     form,
                     on_failure: OnFailure::Closed,
                     ..
@@ -282,7 +282,7 @@ impl Fallback {
     fn remember(
         &self,
         asks: &[Ask<'_>],
-        limits: &[Option<Arc<Registered>>],
+        limits: &[Option<Arc<RegisteredLimit>>],
         server_of: impl Fn(usize) -> u64,
         now: Timestamp,
         verdict: &Verdict,
@@ -311,10 +311,10 @@ impl Fallback {
         let now = self.shares.clock().now();
         match verdict
             .let_go()
-            .and_then(|held| held.downcast::<Part>().ok())
+            .and_then(|held| held.downcast::<LocalAsks>().ok())
         {
             Some(part) => {
-                let Part { own, places } = *part;
+                let LocalAsks { own, places } = *part;
                 let actual: Vec<u64> = places
                     .iter()
                     .map_while(|place| actual.get(*place))
@@ -335,7 +335,7 @@ impl Fallback {
         let now = self.shares.clock().now();
         let (places, own) = match verdict
             .let_go()
-            .and_then(|held| held.downcast::<Part>().ok())
+            .and_then(|held| held.downcast::<LocalAsks>().ok())
         {
             Some(part) => (part.places, part.own),
             None => {
@@ -362,7 +362,7 @@ impl Fallback {
     }
 
     /// The outage of a server is over: what each key has spent and not got back here.
-    pub(crate) fn over(&self, server: u64, limits: &[Arc<Registered>]) -> Vec<Spent> {
+    pub(crate) fn over(&self, server: u64, limits: &[Arc<RegisteredLimit>]) -> Vec<LocalSpending> {
         let Some(Outage { spent, .. }) = self.lock().by_server.remove(&server) else {
             return Vec::new();
         };
@@ -375,7 +375,7 @@ impl Fallback {
             // What time has given back here it would have given back there.
             let missing = decision.capacity().saturating_sub(decision.remaining());
             let tokens = tokens.min(missing);
-            (tokens > 0).then_some(Spent {
+            (tokens > 0).then_some(LocalSpending {
                 limit: number,
                 key,
                 tokens,
@@ -390,7 +390,7 @@ impl Fallback {
 }
 
 /// The verdict of those asks that this node counts, and which they are.
-struct Part {
+struct LocalAsks {
     own: Verdict,
     places: Vec<usize>,
 }
@@ -425,7 +425,7 @@ fn part(most: u64, nodes: u64) -> u64 {
 }
 
 /// What is told by a limit that lets everyone in.
-fn passes(limit: Option<&Registered>) -> ratekeeper::Decision {
+fn passes(limit: Option<&RegisteredLimit>) -> ratekeeper::Decision {
     limit.map_or_else(MicrosLimit::no_capacity, |_| {
         MicrosLimit::Unlimited.bucket_decision(Outcome::Allowed, 0, 0)
     })

@@ -1,6 +1,6 @@
 //! Whether the store can be reached: the breaker, and what happened.
 
-use crate::trouble::StoreError;
+use crate::store_error::StoreError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

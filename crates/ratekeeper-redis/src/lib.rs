@@ -31,39 +31,39 @@
 //! What a failure can add, as formulas with numbers, is in `docs/distributed.md`.
 
 mod address;
+mod batched_connection;
 mod board;
 mod builder;
 mod cluster;
 mod connection;
+mod connection_handle;
 mod detached;
-mod entrance;
-mod examine;
 mod fallback;
 mod health;
-mod keeper;
+mod inspect;
 mod key;
-mod lane;
 mod lease;
 mod limits;
 mod limits_check;
-mod link;
+mod maintenance;
 mod permits;
-mod piece;
 mod probe;
 mod random;
+mod reconnecting;
 mod reply;
 mod request;
 mod script;
+mod script_call;
 mod secret;
 mod sentinel;
 mod store;
-mod trouble;
+mod store_error;
 
 pub use board::{Notices, SharedNotice};
 pub use builder::{ConnectError, RedisStoreBuilder};
-pub use examine::{Inspected, Inspection};
+pub use inspect::{Inspection, InspectionReport};
 pub use key::derived_secret;
 pub use lease::table::LeaseStats;
 pub use limits_check::LimitsMismatch;
 pub use store::{RedisStats, RedisStatus, RedisStore};
-pub use trouble::{MAXMEMORY_ADVICE, MAXMEMORY_POLICY, StoreError};
+pub use store_error::{MAXMEMORY_ADVICE, MAXMEMORY_POLICY, StoreError};

@@ -2,15 +2,15 @@
 //! server.
 
 use crate::key::{Stem, Tag};
-use crate::lease::table::Leased;
-use crate::lease::terms;
+use crate::lease::eligibility;
+use crate::lease::table::LeasedLimit;
 use ratekeeper::{Limit, limit::MicrosLimit, store::LimitHandle, store::OnFailure};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 /// One limit as it is now.
 #[derive(Clone, Debug)]
-pub(crate) struct Registered {
+pub(crate) struct RegisteredLimit {
     pub(crate) rule: Rule,
     pub(crate) form: MicrosLimit,
     pub(crate) stem: Stem,
@@ -22,29 +22,29 @@ pub(crate) struct Registered {
     /// How old what a node knows may be, if it may decide by leases.
     pub(crate) staleness: Option<Duration>,
     /// How it is leased, if it is.
-    pub(crate) lease: Option<Arc<Leased>>,
+    pub(crate) lease: Option<Arc<LeasedLimit>>,
     /// The longest it was ever leased for: that long a log counts longer.
     leased_for: u64,
     name: Box<str>,
 }
 
-impl Registered {
+impl RegisteredLimit {
     /// Makes it what its rule, its name and its staleness say.
     fn settle(&mut self, number: u64, prefix: &str) {
         let form = self.rule.form();
         let manner = self
             .staleness
-            .and_then(|staleness| terms::manner(&form, staleness));
+            .and_then(|staleness| eligibility::manner(&form, staleness));
         self.leased_for = self.leased_for.max(manner.map_or(0, |manner| manner.lives));
-        self.form = terms::stretched(form, self.leased_for);
+        self.form = eligibility::stretched(form, self.leased_for);
         self.stem = Stem::new(prefix, &self.name, &self.form, self.tag.clone());
         let (form, stem) = (self.form, &self.stem);
-        let same = |known: &Leased, manner| {
+        let same = |known: &LeasedLimit, manner| {
             known.form == form && known.manner == manner && known.stem == *stem
         };
         self.lease = manner.map(|manner| match &self.lease {
             Some(known) if same(known, manner) => Arc::clone(known),
-            _ => Arc::new(Leased {
+            _ => Arc::new(LeasedLimit {
                 number,
                 form,
                 stem: stem.clone(),
@@ -76,7 +76,7 @@ impl Rule {
 pub(crate) struct Limits {
     prefix: Box<str>,
     in_cluster: bool,
-    all: RwLock<Vec<Arc<Registered>>>,
+    all: RwLock<Vec<Arc<RegisteredLimit>>>,
 }
 
 impl Limits {
@@ -109,7 +109,7 @@ impl Limits {
         let tag = self.in_cluster.then(Tag::default);
         let stem = Stem::new(&self.prefix, name, &form, tag.clone());
         let (staleness, lease, leased_for, name) = (None, None, 0, name.into());
-        let added = Registered {
+        let added = RegisteredLimit {
             rule,
             form,
             stem,
@@ -131,11 +131,11 @@ impl Limits {
         all[at] = added;
     }
 
-    pub(crate) fn get(&self, handle: &LimitHandle) -> Option<Arc<Registered>> {
+    pub(crate) fn get(&self, handle: &LimitHandle) -> Option<Arc<RegisteredLimit>> {
         self.numbered(handle.number())
     }
 
-    pub(crate) fn numbered(&self, number: u64) -> Option<Arc<Registered>> {
+    pub(crate) fn numbered(&self, number: u64) -> Option<Arc<RegisteredLimit>> {
         self.all
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -155,7 +155,7 @@ impl Limits {
             .any(|limit| limit.stem.id == id && limit.form == *form)
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Registered>> {
+    pub(crate) fn all(&self) -> Vec<Arc<RegisteredLimit>> {
         self.all
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -166,13 +166,13 @@ impl Limits {
     pub(crate) fn change(
         &self,
         handle: &LimitHandle,
-        change: impl FnOnce(&mut Registered, &mut Box<str>),
+        change: impl FnOnce(&mut RegisteredLimit, &mut Box<str>),
     ) -> bool {
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         let Some(known) = all.get_mut(handle.number() as usize) else {
             return false;
         };
-        let mut changed = Registered::clone(known);
+        let mut changed = RegisteredLimit::clone(known);
         let mut name = changed.name.clone();
         change(&mut changed, &mut name);
         changed.name = name;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Permits {
     node: u64,
     next: AtomicU64,
-    held: Mutex<Held>,
+    held: Mutex<HeldPermits>,
     /// Given up while the server was in trouble, so to be given up once more.
     again: Mutex<Vec<Amendment>>,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Permits {
 const MOST_AGAIN: usize = 4_096;
 
 /// By the key they are of.
-type Held = HashMap<Arc<[u8]>, (MicrosLimit, Vec<PermitName>), foldhash::fast::RandomState>;
+type HeldPermits = HashMap<Arc<[u8]>, (MicrosLimit, Vec<PermitName>), foldhash::fast::RandomState>;
 
 impl Permits {
     pub(crate) fn new(node: u64) -> Self {
@@ -114,7 +114,7 @@ impl Permits {
         all
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, HeldPermits> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

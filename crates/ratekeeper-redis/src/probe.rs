@@ -3,11 +3,11 @@
 //! A heartbeat tells less: it has more time, is another script, and goes over a connection of its
 //! own. So a server that failed decisions is well again only when it has made some.
 
+use crate::batched_connection::BatchHandle;
 use crate::health::Health;
-use crate::lane::Door;
 use crate::script::amend::{Amend, Amendment};
 use crate::script::decide::{Question, Questions};
-use crate::trouble::StoreError;
+use crate::store_error::StoreError;
 use ratekeeper::{Mode, limit::MicrosLimit};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(crate) fn questions(key: &str) -> Questions {
 /// them, and notes it.
 pub(crate) async fn run(
     health: &Health,
-    doors: impl Iterator<Item = &Door>,
+    doors: impl Iterator<Item = &BatchHandle>,
     questions: &Questions,
     slot: u16,
     timeout: Duration,
@@ -71,7 +71,7 @@ pub(crate) async fn run(
 
 /// A busy machine may miss some of them.
 async fn ask(
-    door: &Door,
+    door: &BatchHandle,
     questions: &Questions,
     slot: u16,
     timeout: Duration,
@@ -96,7 +96,7 @@ async fn ask(
 /// An amendment that changes nothing. Without the right to run that script refunds are lost. And
 /// once the server knows it, a refund is never sent a second time, with its text, behind decisions
 /// that were queued after it.
-async fn amend(door: &Door, question: &Question, slot: u16) -> Result<(), StoreError> {
+async fn amend(door: &BatchHandle, question: &Question, slot: u16) -> Result<(), StoreError> {
     let amendment = Amendment {
         key: Arc::clone(&question.key),
         limit: question.limit,
@@ -109,7 +109,7 @@ async fn amend(door: &Door, question: &Question, slot: u16) -> Result<(), StoreE
 }
 
 async fn once(
-    door: &Door,
+    door: &BatchHandle,
     questions: &Questions,
     slot: u16,
     timeout: Duration,

@@ -58,7 +58,7 @@ impl ReplyLimit {
 
 /// Where in a reply the next byte is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum At {
+enum ParsePosition {
     /// The first byte of a value, which says what it is.
     Kind,
     /// A line with a number: how long a text is, or how many values follow.
@@ -84,7 +84,7 @@ enum Kind {
 /// The framing of replies (RESP 2 and 3), as far as it tells how long they are.
 #[derive(Debug)]
 struct Frames {
-    at: At,
+    at: ParsePosition,
     /// Bytes and values of the reply that is being read.
     bytes: usize,
     values: usize,
@@ -94,12 +94,12 @@ struct Frames {
 
 /// A reply that is longer than allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct TooLong;
+struct ReplyTooLong;
 
 impl Default for Frames {
     fn default() -> Self {
         Self {
-            at: At::Kind,
+            at: ParsePosition::Kind,
             bytes: 0,
             values: 0,
             missing: 1,
@@ -108,14 +108,14 @@ impl Default for Frames {
 }
 
 impl Frames {
-    fn read(&mut self, mut read: &[u8], max_bytes: usize) -> Result<(), TooLong> {
+    fn read(&mut self, mut read: &[u8], max_bytes: usize) -> Result<(), ReplyTooLong> {
         while let Some(first) = read.first().copied() {
             let used = match self.at {
-                At::Kind => {
-                    self.at = At::of(first);
+                ParsePosition::Kind => {
+                    self.at = ParsePosition::of(first);
                     1
                 }
-                At::Length {
+                ParsePosition::Length {
                     kind,
                     number,
                     is_negative,
@@ -136,7 +136,7 @@ impl Frames {
                             max_bytes,
                         )?;
                     } else {
-                        self.at = At::Length {
+                        self.at = ParsePosition::Length {
                             kind,
                             number,
                             is_negative,
@@ -145,20 +145,20 @@ impl Frames {
                     }
                     1
                 }
-                At::Line { ends: true } if first == b'\n' => {
+                ParsePosition::Line { ends: true } if first == b'\n' => {
                     self.complete();
                     1
                 }
-                At::Line { .. } => {
+                ParsePosition::Line { .. } => {
                     let end = read.iter().position(|byte| *byte == b'\r');
-                    self.at = At::Line {
+                    self.at = ParsePosition::Line {
                         ends: end.is_some(),
                     };
                     end.map_or(read.len(), |end| end + 1)
                 }
-                At::Bytes(left) => {
+                ParsePosition::Bytes(left) => {
                     let used = left.min(read.len());
-                    self.at = At::Bytes(left - used);
+                    self.at = ParsePosition::Bytes(left - used);
                     if left == used {
                         self.complete();
                     }
@@ -172,7 +172,7 @@ impl Frames {
             }
             self.bytes += used;
             if self.bytes > max_bytes {
-                return Err(TooLong);
+                return Err(ReplyTooLong);
             }
         }
         Ok(())
@@ -185,17 +185,17 @@ impl Frames {
         number: usize,
         is_none: bool,
         max_bytes: usize,
-    ) -> Result<(), TooLong> {
+    ) -> Result<(), ReplyTooLong> {
         match kind {
             Kind::Bytes { may_be_none: true } if is_none => self.complete(),
             // What is less than nothing the client takes for more than there can be.
-            Kind::Bytes { .. } if is_none || number > max_bytes => return Err(TooLong),
-            Kind::Bytes { .. } => self.at = At::Bytes(number + 2),
+            Kind::Bytes { .. } if is_none || number > max_bytes => return Err(ReplyTooLong),
+            Kind::Bytes { .. } => self.at = ParsePosition::Bytes(number + 2),
             Kind::Values { each, more } => {
                 let values = number.saturating_mul(each).saturating_add(more);
                 self.values = self.values.saturating_add(values);
                 if self.values > (max_bytes / BYTES_PER_VALUE).max(64) {
-                    return Err(TooLong);
+                    return Err(ReplyTooLong);
                 }
                 self.missing += values;
                 self.complete();
@@ -207,11 +207,11 @@ impl Frames {
     /// A value was read to its end.
     fn complete(&mut self) {
         self.missing -= 1;
-        self.at = At::Kind;
+        self.at = ParsePosition::Kind;
     }
 }
 
-impl At {
+impl ParsePosition {
     fn of(kind: u8) -> Self {
         let length = |kind| Self::Length {
             kind,
@@ -232,13 +232,13 @@ impl At {
 }
 
 /// A connection whose replies are measured as they are read.
-pub(crate) struct Measured<S> {
+pub(crate) struct BoundedReplies<S> {
     stream: S,
     frames: Frames,
     limit: Arc<ReplyLimit>,
 }
 
-impl<S> Measured<S> {
+impl<S> BoundedReplies<S> {
     pub(crate) fn new(stream: S, limit: Arc<ReplyLimit>) -> Self {
         Self {
             stream,
@@ -248,7 +248,7 @@ impl<S> Measured<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Measured<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedReplies<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -275,7 +275,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Measured<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Measured<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedReplies<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -299,7 +299,7 @@ mod tests {
 
     /// Reads it in pieces of every size; whether all of it is allowed, and where the framing stands
     /// then.
-    fn read(bytes: &[u8], max_bytes: usize) -> Result<(At, usize), TooLong> {
+    fn read(bytes: &[u8], max_bytes: usize) -> Result<(ParsePosition, usize), ReplyTooLong> {
         let in_pieces = |size: usize| {
             let mut frames = Frames::default();
             bytes
@@ -341,10 +341,10 @@ mod tests {
         ];
         for reply in replies {
             let text = String::from_utf8_lossy(reply);
-            assert_eq!(read(reply, 1_000), Ok((At::Kind, 0)), "{text}");
+            assert_eq!(read(reply, 1_000), Ok((ParsePosition::Kind, 0)), "{text}");
             assert_eq!(
                 read(&reply.repeat(50), 100),
-                Ok((At::Kind, 0)),
+                Ok((ParsePosition::Kind, 0)),
                 "each of many is measured by itself: {text}"
             );
             let (_, begun) = read(&reply[..reply.len() - 1], 1_000).unwrap();
@@ -367,21 +367,21 @@ mod tests {
         ] {
             assert_eq!(
                 read(reply, 1_000),
-                Err(TooLong),
+                Err(ReplyTooLong),
                 "{}",
                 String::from_utf8_lossy(reply)
             );
         }
         // And what never ends, when it is that long.
         let line = [&b"-ERR "[..], &[b'x'; 996]].concat();
-        assert_eq!(read(&line, 1_000), Err(TooLong));
+        assert_eq!(read(&line, 1_000), Err(ReplyTooLong));
         assert!(read(&line[..1_000], 1_000).is_ok());
         let list = [
             &b"*50\r\n"[..],
             &b"$30\r\n012345678901234567890123456789\r\n".repeat(40),
         ]
         .concat();
-        assert_eq!(read(&list, 1_000), Err(TooLong));
+        assert_eq!(read(&list, 1_000), Err(ReplyTooLong));
         assert!(read(&list, 2_000).is_ok());
     }
 }

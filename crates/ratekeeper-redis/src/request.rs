@@ -1,10 +1,10 @@
 //! One request: its asks as questions to the script, and the figures that come back as a verdict.
 
 use crate::key::Secret;
-use crate::limits::Registered;
+use crate::limits::RegisteredLimit;
 use crate::script::PermitName;
-use crate::script::amend::{Amend, Amendment, GiveBack};
-use crate::script::decide::{Cold, FEW, Figures, Question, Questions};
+use crate::script::amend::{Amend, Amendment, Refund};
+use crate::script::decide::{BucketInfo, ColdState, FEW, Question, Questions};
 use ratekeeper::{
     Ask, Decision, Mode, Outcome, Verdict, limit::MicrosLimit, limit::WindowCounter,
     store::AskResult, store::Source,
@@ -17,7 +17,7 @@ const MOST_PERMITS: u64 = 4_096;
 
 /// What becomes of one ask.
 #[derive(Clone, Copy)]
-enum Place {
+enum AskPlan {
     /// It is part of this question.
     Asked(usize),
     /// Nobody needs to be asked: it passes, or it never does.
@@ -29,7 +29,7 @@ pub(crate) struct Request {
     pub(crate) questions: Questions,
     /// What the class of each question may not touch.
     reserves: SmallVec<[u64; FEW]>,
-    places: SmallVec<[Place; FEW]>,
+    places: SmallVec<[AskPlan; FEW]>,
     /// Whether it never passes, so that nothing is charged: the others only tell how they stand.
     hopeless: bool,
 }
@@ -38,7 +38,7 @@ impl Request {
     /// `limits` are those of the asks, in their order; none where a limit is not of this store.
     pub(crate) fn new(
         asks: &[Ask<'_>],
-        limits: &[Option<Arc<Registered>>],
+        limits: &[Option<Arc<RegisteredLimit>>],
         secret: &Secret,
         mut permit: impl FnMut() -> PermitName,
     ) -> Self {
@@ -48,10 +48,10 @@ impl Request {
         for (ask, limit) in asks.iter().zip(limits) {
             let place = match limit {
                 Some(limit) if limit.form == MicrosLimit::Unlimited => {
-                    Place::Known(MicrosLimit::Unlimited.bucket_decision(Outcome::Allowed, 0, 0))
+                    AskPlan::Known(MicrosLimit::Unlimited.bucket_decision(Outcome::Allowed, 0, 0))
                 }
-                Some(limit) => Place::Asked(add(&mut questions, ask, limit, secret)),
-                None => Place::Known(MicrosLimit::no_capacity()),
+                Some(limit) => AskPlan::Asked(add(&mut questions, ask, limit, secret)),
+                None => AskPlan::Known(MicrosLimit::no_capacity()),
             };
             hopeless |= limit.is_none();
             places.push(place);
@@ -83,7 +83,7 @@ impl Request {
     pub(crate) fn verdict(
         &self,
         asks: &[Ask<'_>],
-        figures: &[Figures],
+        figures: &[BucketInfo],
     ) -> (Verdict, SmallVec<[Option<Receipt>; FEW]>) {
         let decides = |question: &Question| question.mode != Mode::Shadow;
         let charged = !self.hopeless
@@ -98,8 +98,8 @@ impl Request {
         let mut earlier: SmallVec<[u64; FEW]> = self.questions.iter().map(|_| 0).collect();
         for (ask, place) in asks.iter().zip(&self.places) {
             let (decision, receipt) = match *place {
-                Place::Known(decision) => (decision, None),
-                Place::Asked(at) => {
+                AskPlan::Known(decision) => (decision, None),
+                AskPlan::Asked(at) => {
                     let (question, figures) = (&self.questions[at], &figures[at]);
                     let takes = charged && figures.fits && question.mode != Mode::Peek;
                     let decision = told(question, self.reserves[at], figures, takes);
@@ -121,7 +121,7 @@ impl Request {
 fn add(
     questions: &mut SmallVec<[Question; FEW]>,
     ask: &Ask<'_>,
-    limit: &Registered,
+    limit: &RegisteredLimit,
     secret: &Secret,
 ) -> usize {
     let key = secret.name(&limit.stem, ask.key);
@@ -167,7 +167,7 @@ impl Question {
 }
 
 /// What a caller is told. `takes`: it was charged, so that the figures are those of after it.
-fn told(question: &Question, reserve: u64, figures: &Figures, takes: bool) -> Decision {
+fn told(question: &Question, reserve: u64, figures: &BucketInfo, takes: bool) -> Decision {
     let Some(limit) = question.limit.with_reserve(reserve) else {
         return MicrosLimit::no_capacity();
     };
@@ -244,24 +244,24 @@ pub(crate) struct Receipt {
     pub(crate) time: u64,
     pub(crate) after: u64,
     pub(crate) before: u64,
-    pub(crate) cold: Cold,
+    pub(crate) cold: ColdState,
 }
 
 impl Receipt {
     /// What an ask of a question charged, after `earlier` of the same: one after the other, so that
     /// each gives back what is its own.
-    fn new(question: &Question, ask: &Ask<'_>, figures: &Figures, earlier: u64) -> Option<Self> {
+    fn new(question: &Question, ask: &Ask<'_>, figures: &BucketInfo, earlier: u64) -> Option<Self> {
         Self::of(question, figures, ask.cost, earlier, ask.limit.number())
     }
 
     /// What a question charged, as a whole.
-    pub(crate) fn of_all(question: &Question, figures: &Figures) -> Option<Self> {
+    pub(crate) fn of_all(question: &Question, figures: &BucketInfo) -> Option<Self> {
         Self::of(question, figures, question.cost, 0, 0)
     }
 
     fn of(
         question: &Question,
-        figures: &Figures,
+        figures: &BucketInfo,
         cost: u64,
         earlier: u64,
         number: u64,
@@ -340,7 +340,7 @@ impl Receipt {
             let unused = units(cost.saturating_sub(actual));
             // What it cost beyond the charge is charged in the same step.
             let before = actual.saturating_sub(cost);
-            let what = Amend::GiveBack(GiveBack {
+            let what = Amend::GiveBack(Refund {
                 unused,
                 charged_at: time,
                 after,
@@ -354,7 +354,7 @@ impl Receipt {
             std::cmp::Ordering::Greater => Amend::ChargeMore(actual - cost),
             std::cmp::Ordering::Less => {
                 let unused = units(cost - actual);
-                Amend::GiveBack(GiveBack {
+                Amend::GiveBack(Refund {
                     unused,
                     charged_at: time,
                     after,

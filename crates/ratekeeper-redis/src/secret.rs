@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::sync::{PoisonError, RwLock};
 
-pub(crate) struct Agreed {
+pub(crate) struct FleetSecret {
     /// What this node would have it be, as it is left in Redis.
     offer: String,
     chosen: bool,
@@ -25,7 +25,7 @@ struct State {
 }
 
 /// What the fleet's secret is to this node.
-pub(crate) enum Known {
+pub(crate) enum SecretKnowledge {
     Same,
     /// It is another, and there is nothing this node can do about it; what to do.
     Differs(&'static str),
@@ -36,7 +36,7 @@ pub(crate) enum Known {
 const PLAIN: &str = "plain:";
 const HASH: &str = "hash:";
 
-impl Agreed {
+impl FleetSecret {
     /// The operator's own, or one to agree on.
     pub(crate) fn new(chosen: Option<&str>) -> Self {
         let (offer, secret) = match chosen {
@@ -72,35 +72,35 @@ impl Agreed {
     }
 
     /// What Redis says it is.
-    pub(crate) fn seen(&self, stored: &[u8]) -> Known {
+    pub(crate) fn seen(&self, stored: &[u8]) -> SecretKnowledge {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         if ![PLAIN, HASH]
             .iter()
             .any(|kind| stored.starts_with(kind.as_bytes()))
         {
-            return Known::Spoilt;
+            return SecretKnowledge::Spoilt;
         }
         if inner.seen == stored {
-            return Known::Same;
+            return SecretKnowledge::Same;
         }
         inner.seen = stored.to_vec();
         match (self.chosen, stored.starts_with(PLAIN.as_bytes())) {
-            (true, _) if stored == self.offer.as_bytes() => Known::Same,
-            (true, _) => Known::Differs(
+            (true, _) if stored == self.offer.as_bytes() => SecretKnowledge::Same,
+            (true, _) => SecretKnowledge::Differs(
                 "another node of this prefix goes by another key_secret, so their buckets are not shared; give all nodes \
                  the same one, or another prefix, and DEL the key that ends in :secret",
             ),
             (false, true) => {
                 inner.secret = Some(Secret::new(stored));
                 inner.agreed = Some(String::from_utf8_lossy(stored).into_owned());
-                Known::Same
+                SecretKnowledge::Same
             }
             (false, false) => {
                 // Those who have agreed on one stay together.
                 inner
                     .secret
                     .get_or_insert_with(|| Secret::new(self.offer.as_bytes()));
-                Known::Differs(
+                SecretKnowledge::Differs(
                     "other nodes of this prefix go by a key_secret and this one has none, so their buckets are not shared; \
                      set [store] key_secret here too",
                 )

@@ -1,10 +1,10 @@
 //! The primary that sentinels name.
 
-use crate::address::{Address, Dial};
+use crate::address::{Address, Dialer};
 use crate::builder::ConnectError;
 use crate::connection::{Connection, Endpoint};
 use crate::reply::SHORT;
-use crate::trouble::StoreError;
+use crate::store_error::StoreError;
 use redis::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 pub(crate) struct Sentinels {
     sentinels: Vec<Arc<Sentinel>>,
     master: String,
-    dial: Dial,
+    dial: Dialer,
     /// Whom they named last.
     named: Mutex<Option<Address>>,
 }
@@ -33,7 +33,7 @@ impl Sentinels {
     pub(crate) fn new(
         addresses: &[Address],
         master: String,
-        dial: Dial,
+        dial: Dialer,
         auth: Option<&(String, String)>,
     ) -> Result<Self, ConnectError> {
         let own = dial.as_user(auth);

@@ -2,21 +2,21 @@
 
 use crate::board;
 use crate::cluster::Servers;
-use crate::detached::{self, Detached, Shared};
-use crate::entrance::Entrance;
+use crate::connection_handle::ConnectionHandle;
+use crate::detached::{self, ReceiptCharges, RedisCharge};
 use crate::fallback::Fallback;
 use crate::health::{Health, TROUBLES};
 use crate::key::{Secret, Tag};
-use crate::lease::table::{Here, LeaseStats, Leases};
-use crate::limits::{Limits, Registered, Rule};
+use crate::lease::table::{LeaseStats, LeaseTable, LocalAnswer};
+use crate::limits::{Limits, RegisteredLimit, Rule};
 use crate::limits_check::{LimitsCheck, LimitsMismatch};
 use crate::permits::Permits;
 use crate::request::{Receipt, Request};
 use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment, BEFORE};
 use crate::script::decide::{Answer, FEW, Question};
-use crate::secret::Agreed;
-use crate::trouble::StoreError;
+use crate::secret::FleetSecret;
+use crate::store_error::StoreError;
 use ratekeeper::{
     Ask, Clock, Limit, MemoryStore, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
     limit::MicrosLimit, store::DetachError, store::LimitHandle, store::LimitKeyStats,
@@ -45,10 +45,10 @@ pub(crate) struct Inner {
     pub(crate) limits: Limits,
     pub(crate) fallback: Fallback,
     pub(crate) health: Arc<Health>,
-    pub(crate) lanes: Vec<Entrance>,
-    pub(crate) secret: Arc<Agreed>,
+    pub(crate) lanes: Vec<ConnectionHandle>,
+    pub(crate) secret: Arc<FleetSecret>,
     pub(crate) permits: Arc<Permits>,
-    pub(crate) leases: Leases,
+    pub(crate) leases: LeaseTable,
     /// Why the last heartbeat of this node failed, if it did.
     pub(crate) heartbeat: Arc<Mutex<Option<StoreError>>>,
     pub(crate) limits_check: Arc<LimitsCheck>,
@@ -99,7 +99,7 @@ pub struct RedisStats {
     pub leases: LeaseStats,
 }
 
-type Limited = SmallVec<[Option<Arc<Registered>>; FEW]>;
+type RegisteredLimits = SmallVec<[Option<Arc<RegisteredLimit>>; FEW]>;
 
 impl RedisStore {
     /// How it is.
@@ -179,7 +179,7 @@ impl RedisStore {
             lanes: lanes.clone(),
             secret: Arc::clone(secret),
             permits: Arc::clone(permits),
-            leases: Leases::new(0, self.inner.timeout).0,
+            leases: LeaseTable::new(0, self.inner.timeout).0,
             heartbeat: Arc::clone(heartbeat),
             limits_check: Arc::clone(limits_check),
             board: Arc::clone(board),
@@ -204,7 +204,7 @@ impl RedisStore {
         self.inner.health.is_well()
     }
 
-    fn limits_of(&self, asks: &[Ask<'_>]) -> Limited {
+    fn limits_of(&self, asks: &[Ask<'_>]) -> RegisteredLimits {
         let of = |ask: &Ask<'_>| match self.inner.names.knows(ask.limit) {
             true => self.inner.limits.get(ask.limit),
             false => None,
@@ -214,7 +214,7 @@ impl RedisStore {
 
     /// What can be said without asking Redis, by what is held on lease.
     #[inline]
-    fn here(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Option<Verdict>) -> Here {
+    fn here(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Option<Verdict>) -> LocalAnswer {
         let Inner {
             leases,
             limits,
@@ -224,7 +224,7 @@ impl RedisStore {
         } = &*self.inner;
         match asks.iter().all(|ask| names.knows(ask.limit)) {
             true => leases.decide(asks, limits, now, !health.is_open(), verdict),
-            false => Here::Unknown,
+            false => LocalAnswer::Unknown,
         }
     }
 
@@ -243,13 +243,13 @@ impl RedisStore {
         let mut known = None;
         match self.here(asks, now, &mut known) {
             // Who has less time than the flight may take asks by itself.
-            Here::Wait(flight) if timeout >= inner.timeout => {
+            LocalAnswer::Wait(flight) if timeout >= inner.timeout => {
                 failed = flight.ended().await.err();
                 let now = self.now();
                 self.here(asks, now, &mut known);
                 left = timeout.saturating_sub(now.saturating_since(began));
             }
-            Here::Decided | Here::Wait(_) | Here::Unknown => {}
+            LocalAnswer::Decided | LocalAnswer::Wait(_) | LocalAnswer::Unknown => {}
         }
         match known {
             Some(verdict) => verdict,
@@ -289,7 +289,7 @@ impl RedisStore {
     async fn ask(
         &self,
         asks: &[Ask<'_>],
-        limits: &Limited,
+        limits: &RegisteredLimits,
         secret: &Secret,
         timeout: Duration,
     ) -> Result<Verdict, StoreError> {
@@ -305,7 +305,7 @@ impl RedisStore {
             .find(|question| matches!(question.limit, MicrosLimit::InFlight { .. }));
         let lane = &inner.lanes[inner.lane_of(&permits.unwrap_or(first).key)];
         let figures = match lane.decide(Arc::clone(&request.questions), timeout).await {
-            Ok(Answer::Told { figures }) => figures,
+            Ok(Answer::ReplyReceiver { figures }) => figures,
             Ok(Answer::BadKey(at)) => {
                 return Err(StoreError::BadKey(
                     String::from_utf8_lossy(&request.questions[at].key).into_owned(),
@@ -338,7 +338,7 @@ impl RedisStore {
             .zip(&figures)
             .filter(|(_, told)| told.fits)
             .filter(taken);
-        let mut held = Held {
+        let mut held = VerdictCharges {
             inner: Arc::clone(inner),
             receipts,
             permits: Vec::new(),
@@ -371,7 +371,7 @@ impl RedisStore {
             .knows(handle)
             .then(|| inner.limits.get(handle))
             .flatten();
-        let counts = |limit: &Arc<Registered>| {
+        let counts = |limit: &Arc<RegisteredLimit>| {
             !matches!(
                 limit.form,
                 MicrosLimit::Unlimited | MicrosLimit::InFlight { .. }
@@ -406,9 +406,9 @@ impl Inner {
     }
 
     /// Which server each ask is decided without.
-    fn missing(&self, asks: &[Ask<'_>], limits: &Limited) -> Servers {
+    fn missing(&self, asks: &[Ask<'_>], limits: &RegisteredLimits) -> Servers {
         let secret = self.secret.get();
-        let name = |(ask, limit): (&Ask<'_>, &Option<Arc<Registered>>)| {
+        let name = |(ask, limit): (&Ask<'_>, &Option<Arc<RegisteredLimit>>)| {
             Some(secret.as_ref()?.name(&limit.as_ref()?.stem, ask.key))
         };
         self.lanes[0].missing(asks.iter().zip(limits).map(name))
@@ -454,13 +454,13 @@ impl Drop for RedisStore {
 }
 
 /// What a verdict of this store is settled by. Dropped, it gives its permits up.
-struct Held {
+struct VerdictCharges {
     inner: Arc<Inner>,
     receipts: SmallVec<[Option<Receipt>; FEW]>,
     permits: Vec<(Arc<[u8]>, MicrosLimit, Vec<PermitName>)>,
 }
 
-impl Drop for Held {
+impl Drop for VerdictCharges {
     fn drop(&mut self) {
         for (key, limit, names) in self.permits.drain(..) {
             self.inner.give_up(&key, limit, names, true);
@@ -563,11 +563,11 @@ impl Store for RedisStore {
         }
         let Some(mut held) = verdict
             .let_go()
-            .and_then(|held| held.downcast::<Held>().ok())
+            .and_then(|held| held.downcast::<VerdictCharges>().ok())
         else {
             return;
         };
-        let Held {
+        let VerdictCharges {
             receipts, permits, ..
         } = &mut *held;
         let mut amendments: Vec<Amendment> = Vec::new();
@@ -599,9 +599,9 @@ impl Store for RedisStore {
         let inner = &self.inner;
         if verdict.source() == Source::LocalShare {
             let (places, receipt) = inner.fallback.detach(verdict, until)?;
-            return Ok(Detached::Local { places, receipt }.pack());
+            return Ok(ReceiptCharges::Local { places, receipt }.pack());
         }
-        let mut shared = Shared {
+        let mut shared = RedisCharge {
             number: detached::receipt_number(),
             until,
             charges: Vec::new(),
@@ -609,7 +609,7 @@ impl Store for RedisStore {
         };
         if let Some(mut held) = verdict
             .let_go()
-            .and_then(|held| held.downcast::<Held>().ok())
+            .and_then(|held| held.downcast::<VerdictCharges>().ok())
         {
             let named =
                 |receipt: Receipt| Some((inner.limits.numbered(receipt.number)?.stem.id, receipt));
@@ -634,16 +634,16 @@ impl Store for RedisStore {
             }
             inner.report(told);
         }
-        Ok(Detached::Shared(shared).pack())
+        Ok(ReceiptCharges::Shared(shared).pack())
     }
 
     async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), SettleError> {
         let inner = &self.inner;
-        let shared = match Detached::unpack(receipt)? {
-            Detached::Local { places, receipt } => {
+        let shared = match ReceiptCharges::unpack(receipt)? {
+            ReceiptCharges::Local { places, receipt } => {
                 return inner.fallback.settle_detached(&places, &receipt, actual);
             }
-            Detached::Shared(shared) => shared,
+            ReceiptCharges::Shared(shared) => shared,
         };
         let now = self.now();
         if now >= shared.until {
@@ -711,7 +711,11 @@ impl RedisStore {
 
     /// Changes a limit. What is held of it on lease is dropped: it was of what the limit was
     /// before.
-    fn change(&self, handle: &LimitHandle, change: impl FnOnce(&mut Registered, &mut Box<str>)) {
+    fn change(
+        &self,
+        handle: &LimitHandle,
+        change: impl FnOnce(&mut RegisteredLimit, &mut Box<str>),
+    ) {
         if self.inner.limits.change(handle, change) {
             self.inner.leases.forget(handle.number());
         }

@@ -72,7 +72,14 @@ fn all_algorithms_hold_from_three_nodes() {
                 "{text}: hardly anything was admitted: {report:?}"
             );
         }
-        // Names are spread, and nobody can read them.
+        // Enough keys that some are on each primary, whatever the secret that they are hashed with.
+        let (store, limits) = &nodes[0];
+        for key in 0..40 {
+            let key = format!("spread {key}");
+            let verdict = store.decide(&[Ask::new(&limits[0], &key)]).await;
+            assert_eq!(verdict.source(), Source::Redis);
+        }
+        // Names are spread over the primaries, and callers cannot be read from them.
         let mut having: Vec<u16> = Vec::new();
         for (node, key) in cluster.keys("ratekeeper:*") {
             assert!(

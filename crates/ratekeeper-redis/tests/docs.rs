@@ -236,7 +236,7 @@ async fn names_tell_the_limit_and_every_key_but_the_secret_ends() {
     );
     let name = key_of(&redis, 'b');
     assert!(
-        name.starts_with("ratekeeper:login,ip_60s_1:b:") && name.len() == 26 + 22,
+        name.starts_with("ratekeeper:login,ip_60s_1:b:") && name.len() == 28 + 22,
         "{name}"
     );
     let ages = [
@@ -381,7 +381,7 @@ fn the_guide_says_what_the_errors_say_about_a_full_redis() {
         .map_or(section, |(section, _)| section)
         .replace('\n', " ");
     assert!(section.to_lowercase().contains(advice), "{section}");
-    let oom = table("What Redis refuses is told")
+    let oom = table("Errors of Redis are reported with the remedy")
         .into_iter()
         .find(|row| row[0] == "`OOM`")
         .unwrap();

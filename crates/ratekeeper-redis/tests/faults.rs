@@ -1,6 +1,6 @@
 //! P7 and the price of a failure: under load from three nodes, each thing that can go wrong with
 //! Redis or the way to it. Every decision ends while the fault lasts, what is admitted keeps the
-//! bound with what ALGORITHMS.md adds for the fault, and Redis decides again when it can.
+//! bound with what docs/spec/stores.md adds for the fault, and Redis decides again when it can.
 
 mod common;
 

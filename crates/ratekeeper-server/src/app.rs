@@ -13,7 +13,7 @@ use crate::run::log;
 use crate::store::{self, AnyStore};
 use arc_swap::ArcSwap;
 use ratekeeper::{Clock, store::OnFailure};
-use ratekeeper_policy::config::{Config, Identity, KeysShown};
+use ratekeeper_policy::config::{Config, IdentityConfig, KeyDisplay};
 use ratekeeper_policy::{Engine, EngineError, EngineOptions};
 use ratekeeper_tower::{
     self as tower, Preflight, RateLimitLayer, decider::PolicyDecider, identity::IdentityHints,
@@ -37,7 +37,7 @@ pub(crate) struct App<C: Clock> {
     pub(crate) envoy: Envoy<C>,
     /// Of reservations.
     pub(crate) ids: Ids,
-    pub(crate) identity: ArcSwap<Identity>,
+    pub(crate) identity: ArcSwap<IdentityConfig>,
     /// The same limits for whole requests: what `/auth` asks.
     pub(crate) layer: ArcSwap<RateLimitLayer<PolicyDecider<AnyStore<C>>>>,
     /// Whether `/auth` has been asked by this configuration.
@@ -83,7 +83,7 @@ impl<C: Clock> App<C> {
         options.timed_every = 1;
         options.top = config.stats.top;
         options.load = Some(crate::observe::load::source());
-        options.plain_keys = config.stats.keys == KeysShown::Plain;
+        options.plain_keys = config.stats.keys == KeyDisplay::Plain;
         options.fingerprints = store::fingerprint_secret(&config.store);
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
         let (seen, waits) = (tower::Identity::direct().hints(HINTS), DelayStats::new());
@@ -130,7 +130,7 @@ impl<C: Clock> App<C> {
     }
 
     /// Believes others from now on.
-    pub(crate) fn believe(&self, identity: Identity) {
+    pub(crate) fn believe(&self, identity: IdentityConfig) {
         if **self.identity.load() != identity {
             let seen = (&self.seen, &self.waits, &self.preflights);
             self.layer.store(Arc::new(auth_layer(
@@ -205,7 +205,7 @@ impl<C: Clock> App<C> {
 fn auth_layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
     preflight: Preflight,
-    believed: &Identity,
+    believed: &IdentityConfig,
     (seen, waits, preflights): (&tower::Identity, &DelayStats, &PreflightStats),
 ) -> RateLimitLayer<PolicyDecider<AnyStore<C>>> {
     let layer = gateway::layer(engine, believed, seen, waits)

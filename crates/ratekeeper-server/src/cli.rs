@@ -1,4 +1,4 @@
-//! What a user types: `ratekeeper [serve]`, `ratekeeper proxy`, `ratekeeper config …`, `ratekeeper
+//! The command line: `ratekeeper [serve]`, `ratekeeper proxy`, `ratekeeper config …`, `ratekeeper
 //! explain`, `ratekeeper admin …`, `ratekeeper top`, `ratekeeper doctor`, `ratekeeper version`.
 
 use crate::commands::admin::AdminArgs;
@@ -8,7 +8,8 @@ use ratekeeper_policy::{Missing, PolicyLimit};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Rate limits served to any stack. Without a command: serve.
+/// Rate limiting as a gateway, an HTTP and gRPC service and a RESP server. The default command is
+/// `serve`
 #[derive(Parser)]
 #[command(name = "ratekeeper", version, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -20,22 +21,22 @@ struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Serve decisions until SIGTERM or SIGINT; SIGHUP loads the configuration again
+    /// Serve decisions until SIGTERM or SIGINT; SIGHUP reloads the configuration
     Serve(ServeArgs),
-    /// Stand in front of a service and limit what reaches it
+    /// Run a reverse proxy that limits the requests to a service
     Proxy(ProxyArgs),
-    /// Check, show and document a configuration
+    /// Check, show or document a configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Say what a configuration makes of a request, and why
+    /// Show how a configuration would decide a request, and why
     Explain(ExplainArgs),
-    /// Look at a running ratekeeper, and change what it does with one key
+    /// Inspect a running server and change the limits of a key: ban, override, grant, reset
     Admin(AdminArgs),
-    /// Watch a running ratekeeper in the terminal: decisions a second, policies, keys, store,
+    /// Show live statistics of a running server: decisions per second, policies, keys, store and
     /// breakers
     Top(TopArgs),
-    /// Look for the usual mistakes: in a configuration, in its Redis, in the server that runs; ends
-    /// with 1 if there are any, with 2 if it cannot look
+    /// Find common mistakes in a configuration, its Redis and the running server. Exit code 1: found
+    /// some; 2: cannot check
     Doctor(DoctorArgs),
     /// Print the version
     Version,
@@ -43,25 +44,26 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// The configuration, in TOML; without it everything has its default
+    /// Configuration file (TOML). Without one, the defaults apply
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The configuration files of envoyproxy/ratelimit, for Envoy's rate limit service; beats the
-    /// file and the environment
+    /// Directory with envoyproxy/ratelimit's configuration files, for Envoy's rate limit service.
+    /// Overrides the file and the environment
     #[arg(long, value_name = "DIR")]
     pub(crate) envoy_config: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub(crate) struct ProxyArgs {
-    /// The service, as in http://127.0.0.1:3000 or https://app.internal; several are balanced.
-    /// Beats the file and the environment
+    /// URL of the service, such as http://127.0.0.1:3000 or https://app.internal. Repeat it to
+    /// balance over several. Overrides the file and the environment
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Vec<String>,
-    /// The limit, as in "10/s burst 20"
+    /// Limit, such as "10/s burst 20"
     #[arg(long, conflicts_with = "config")]
     pub(crate) limit: Option<PolicyLimit>,
-    /// What it counts by: ip, header:NAME, host, method, path, endpoint, or all for one bucket
+    /// What the limit counts by: ip, header:NAME, host, method, path, endpoint, or all for one
+    /// bucket
     #[arg(
         long,
         value_name = "ATTRIBUTE",
@@ -69,86 +71,86 @@ pub(crate) struct ProxyArgs {
         requires = "limit"
     )]
     pub(crate) by: String,
-    /// What happens to a request that lacks that: address (its client address is counted), skip,
-    /// shared or deny
+    /// What to do with a request that lacks the attribute: address (count by its client address),
+    /// skip, shared or deny
     #[arg(long, value_name = "RULE", default_value = "address", requires = "limit", value_parser = missing)]
     pub(crate) missing: Missing,
-    /// Where to listen, as 0.0.0.0:8080 or unix:/run/ratekeeper/http.sock; beats the file and the
-    /// environment
+    /// Address to listen on, such as 0.0.0.0:8080 or unix:/run/ratekeeper/http.sock. Overrides the
+    /// file and the environment
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<Listen>,
-    /// The certificate to listen with, in PEM form; with --tls-key
+    /// Certificate chain of the listener (PEM). Requires --tls-key
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// Its private key, in PEM form
+    /// Private key of the listener (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Who signs for clients, in PEM form: who shows no certificate of theirs is not served
+    /// CA certificates (PEM). Clients must present a certificate signed by one of them
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_client_ca: Option<PathBuf>,
-    /// The configuration, in TOML
+    /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Say what is wrong with a configuration or doubtful; ends with 1 if something is wrong, with
-    /// 2 if it cannot be read
+    /// Check a configuration. Exit code 0: valid, perhaps with warnings; 1: errors; 2: cannot be
+    /// read
     Check {
-        /// The configuration, in TOML
+        /// Configuration file (TOML)
         #[arg(required_unless_present = "envoy_config")]
         file: Option<PathBuf>,
-        /// The configuration files of envoyproxy/ratelimit; beats the file and the environment, as
-        /// with serve
+        /// Directory with envoyproxy/ratelimit's configuration files. Overrides the file and the
+        /// environment, as with serve
         #[arg(long, value_name = "DIR")]
         envoy_config: Option<PathBuf>,
-        /// How to print it
+        /// Output format
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
-    /// Print the configuration in force: the file, the environment over it, and every default
+    /// Print the effective configuration: file, environment and defaults
     Show {
-        /// The configuration, in TOML; without it the environment and the defaults alone
+        /// Configuration file (TOML). Without one, the environment and the defaults apply
         file: Option<PathBuf>,
     },
-    /// Print the limits as a Markdown table, for the documentation of an API
+    /// Print the limits as a Markdown table for an API's documentation
     Docs {
-        /// The configuration, in TOML
+        /// Configuration file (TOML)
         file: PathBuf,
     },
 }
 
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
-    /// The configuration, in TOML; without it the environment and the defaults alone
+    /// Configuration file (TOML). Without one, the environment and the defaults apply
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The request, as in 'ip=1.2.3.4 method=GET path=/api/x header:x-tenant="a b"'
+    /// Attributes of the request, such as 'ip=1.2.3.4 method=GET path=/api/x header:x-tenant="a b"'
     #[arg(long, value_name = "ATTRIBUTES")]
     pub(crate) subject: String,
-    /// How much it costs
+    /// Cost of the request
     #[arg(long, default_value_t = 1)]
     pub(crate) cost: u64,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
 }
 
 #[derive(Args)]
 pub(crate) struct TopArgs {
-    /// Where its admin listener is
+    /// URL of the server's admin listener
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
     pub(crate) url: String,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
-    /// How many seconds there are between two looks, 0.1 to 3600
+    /// Seconds between updates, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) interval: Duration,
-    /// Print it once and end
+    /// Print the statistics once and exit
     #[arg(long)]
     pub(crate) once: bool,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t, requires = "once")]
     pub(crate) format: Format,
 }
@@ -169,40 +171,40 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
-    /// The configuration, in TOML; without it the environment and the defaults alone
+    /// Configuration file (TOML). Without one, the environment and the defaults apply
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The admin listener of the server to look at, as http://127.0.0.1:9090 or
-    /// unix:/run/ratekeeper/admin.sock; where the configuration has it, if it is not said
+    /// URL of the server's admin listener, such as http://127.0.0.1:9090 or
+    /// unix:/run/ratekeeper/admin.sock. By default the one of the configuration
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
     #[command(flatten)]
     pub(crate) tls: TlsArgs,
-    /// Only say whether the server is there and ready, for health checks
+    /// Only check that the server is running and ready, for health checks
     #[arg(long)]
     pub(crate) probe: bool,
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
 }
 
-/// How an https:// listener is spoken to.
+/// TLS options of a client of an https:// listener.
 #[derive(Args, Clone, Default)]
 pub(crate) struct TlsArgs {
-    /// Who signs for an https:// listener, in PEM form; whom the system trusts, if it is not said
+    /// CA certificates (PEM) that sign the listener's certificate. By default the system's
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// The certificate to show to a listener that wants one, in PEM form; with --client-key
+    /// Client certificate (PEM). Requires --client-key
     #[arg(long, global = true, value_name = "FILE", requires = "client_key")]
     client_cert: Option<PathBuf>,
-    /// Its private key, in PEM form
+    /// Private key of the client certificate (PEM)
     #[arg(long, global = true, value_name = "FILE", requires = "client_cert")]
     client_key: Option<PathBuf>,
 }
 
 impl TlsArgs {
-    /// The certificate to show, if there is one.
-    pub(crate) fn own(&self) -> Option<Certificate> {
+    /// The client certificate, if one is set.
+    pub(crate) fn client_certificate(&self) -> Option<Certificate> {
         Some(Certificate::new(
             self.client_cert.clone()?,
             self.client_key.clone()?,
@@ -212,14 +214,14 @@ impl TlsArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Text for people
     #[default]
     Text,
-    /// For programs
+    /// JSON for programs
     Json,
 }
 
-/// The command of this process; ends it with code 2 and the usage where there is none.
+/// Parses the command line. A wrong one ends the process with exit code 2 and the usage.
 pub(crate) fn command() -> Command {
     let cli = Cli::parse();
     cli.command.unwrap_or(Command::Serve(cli.serve))

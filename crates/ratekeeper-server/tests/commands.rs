@@ -165,8 +165,8 @@ fn explain_refuses_attributes_that_no_policy_can_use() {
     assert_eq!((code, out.as_str()), (2, ""));
     assert_eq!(
         error,
-        "ratekeeper: --subject: `usr` is not a known attribute; did you mean `user`? (If it is one of your own, add \
-         attributes = [\"usr\"] in [identity].)\n"
+        "ratekeeper: --subject: unknown attribute `usr`; did you mean `user`? If it is one of your own, add \
+         attributes = [\"usr\"] in [identity]\n"
     );
     let declared = format!("[identity]\nattributes = [\"usr\"]\n{GOOD}");
     let file = config_file(&declared);

@@ -84,8 +84,8 @@ fn requests_that_share_the_bucket_unknown_are_warned_about_once() {
 
 #[test]
 fn serve_warns_of_what_no_request_to_auth_can_have() {
-    let warning = "the policy `api` counts by user, which no request has in `ratekeeper proxy` or at /auth/*, so requests are \
-                   counted by their address instead; name its header as `user` in [identity]";
+    let warning = "the policy `api` counts by `user`, but no request in `ratekeeper proxy` or at /auth/* has this attribute, so \
+                   requests are counted by their address instead; name its header as `user` in [identity]";
     // Callers of the API send what they like: nobody is warned before a proxy asks.
     let server = Server::with_config(&config(""));
     server.check(r#"{"subject":{"user":"ann"}}"#);
@@ -102,7 +102,7 @@ fn serve_warns_of_what_no_request_to_auth_can_have() {
         1,
     ));
     forwarded(&server, "caddy", "192.0.2.1");
-    assert_eq!(warnings(server, "which no request has"), 0);
+    assert_eq!(warnings(server, "but no request in"), 0);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn an_attribute_that_no_policy_can_use_is_told_to_the_operator() {
         assert_eq!(answer.status(), 200);
         server.request("POST", "/v1/reserve", r#"{"subject":{"usr":"ann"}}"#);
     }
-    let says = "callers send an attribute that no policy uses: `usr` is not a known attribute; did you mean `user`?";
+    let says = "callers send an attribute that no policy can use: unknown attribute `usr`; did you mean `user`?";
     let findings = server.admin("GET", "/admin/doctor").json();
     let found = findings["findings"].as_array().unwrap();
     assert!(

@@ -325,7 +325,7 @@ fn a_strange_answer_of_the_service_is_no_trouble_for_the_client() {
     assert!(trailers.contains("x-sum: 7"), "{trailers}");
 }
 
-/// README's own line, asked by clients that do not send the header.
+/// The option of docs/getting-started.md, asked by clients that do not send the header.
 #[test]
 fn requests_without_the_header_are_counted_by_their_address() {
     for (missing, allowed) in [
@@ -428,14 +428,15 @@ fn config_check_says_all_that_serve_and_proxy_warn_about() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let checked = warnings(&String::from_utf8(output.stdout).unwrap());
     let expected = [
-        "the policy `api` counts by user, which no request has in `ratekeeper proxy` or at /auth/*, so requests are counted by their address \
-         instead; name its header as `user` in [identity]",
-        "the policy `api` chooses the plan by plan, which no request has in `ratekeeper proxy` or at /auth/*, so every request has the plan \
-         `free`; only callers of POST /v1/check and the like send it",
-        "the policy `login` counts by api_key, which no request has in `ratekeeper proxy` or at /auth/*, so it applies to no request; name its \
-         header as `api_key` in [identity]",
-        "the policy `eu` matches by region, which no request has in `ratekeeper proxy` or at /auth/*, so it applies to no request; only callers \
-         of POST /v1/check and the like send it",
+        "the policy `api` counts by `user`, but no request in `ratekeeper proxy` or at /auth/* has this attribute, so \
+         requests are counted by their address instead; name its header as `user` in [identity]",
+        "the policy `api` chooses the plan by `plan`, but no request in `ratekeeper proxy` or at /auth/* has this \
+         attribute, so every request has the plan `free`; only callers of POST /v1/check and similar \
+         APIs can send it",
+        "the policy `login` counts by `api_key`, but no request in `ratekeeper proxy` or at /auth/* has this attribute, \
+         so the policy never applies; name its header as `api_key` in [identity]",
+        "the policy `eu` matches by `region`, but no request in `ratekeeper proxy` or at /auth/* has this attribute, so \
+         the policy never applies; only callers of POST /v1/check and similar APIs can send it",
     ];
     for says in expected {
         assert!(
@@ -489,15 +490,15 @@ fn a_wrong_command_line_is_code_2() {
     for (args, says) in [
         (
             &["--upstream", "localhost:3000"][..],
-            "is not where a service can be",
+            "must be the URL of a service",
         ),
         (
             &["--upstream", "ftp://example.com"],
-            "is not where a service can be",
+            "must be the URL of a service",
         ),
         (
             &["--upstream", "http://user:secret@127.0.0.1:1"],
-            "is not where a service can be",
+            "must be the URL of a service",
         ),
         (
             &["--upstream", "http://127.0.0.1:1", "--limit", "10 a second"],

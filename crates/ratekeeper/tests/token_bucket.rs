@@ -1,5 +1,5 @@
 //! The token bucket against an oracle that remembers every admitted event: TB1 to TB8 of
-//! ALGORITHMS.md.
+//! docs/spec/algorithms.md.
 
 mod common;
 

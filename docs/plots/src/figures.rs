@@ -109,9 +109,9 @@ fn one(algorithm: Algorithm) -> String {
     let mut svg = Svg::new(WIDTH, 430.0);
     svg.title(20.0, 32.0, 18, &title_of(algorithm));
     let acts = if algorithm == Algorithm::Pacing {
-        "admitted, at its start"
+        "allowed, at its start"
     } else {
-        "admitted"
+        "allowed"
     };
     legend(
         &mut svg,
@@ -125,7 +125,7 @@ fn one(algorithm: Algorithm) -> String {
         54.0,
         Anchor::Start,
         &format!(
-            "“{}”: {some} of {all} calls admitted, at most {most} of them within 1 s",
+            "“{}”: {some} of {all} calls allowed, at most {most} of them within 1 s",
             limit(algorithm)
         ),
     );
@@ -144,12 +144,7 @@ fn one(algorithm: Algorithm) -> String {
     frame.axes(&mut svg, &times, false, &values([0, 10, 20, 30]));
     calls_panel(&mut svg, frame, 0.8, &offered, &passed);
 
-    svg.note(
-        20.0,
-        246.0,
-        Anchor::Start,
-        "admitted within the last second",
-    );
+    svg.note(20.0, 246.0, Anchor::Start, "allowed within the last second");
     let frame = Frame {
         y: 254.0,
         height: 136.0,
@@ -160,7 +155,7 @@ fn one(algorithm: Algorithm) -> String {
     window_panel(&mut svg, frame, &passed);
     frame.mark(&mut svg, N, OVER, "N = 20");
     frame.mark(&mut svg, 2 * N, MUTED, "2N = 40");
-    svg.finish(&format!("What {algorithm} admits of bursty traffic"))
+    svg.finish(&format!("What {algorithm} allows of bursty traffic"))
 }
 
 fn overview() -> String {
@@ -199,14 +194,14 @@ fn overview() -> String {
                 y,
                 &[
                     (OFFERED, 100.0, "offered"),
-                    (ADMITTED, 0.0, "admitted, per 100 ms"),
+                    (ADMITTED, 0.0, "allowed, per 100 ms"),
                 ],
             );
             legend(
                 &mut svg,
                 x + 34.0,
                 y + 20.0,
-                &[("#d9e4f8", 0.0, "admitted within the last second")],
+                &[("#d9e4f8", 0.0, "allowed within the last second")],
             );
             legend(
                 &mut svg,
@@ -223,7 +218,7 @@ fn overview() -> String {
             frame.right(),
             y + 24.0,
             Anchor::End,
-            &format!("{some} admitted, at most {most} in 1 s"),
+            &format!("{some} allowed, at most {most} in 1 s"),
         );
         frame.axes(&mut svg, &times, false, &values([0, 30]));
         calls_panel(&mut svg, frame, 0.4, &offered, &passed);
@@ -233,7 +228,7 @@ fn overview() -> String {
         let dashed = format!(r#"stroke="{OVER}" stroke-dasharray="5 3""#);
         svg.line([below.x, y], [below.right(), y], &dashed);
     }
-    svg.finish("What each algorithm admits of the same bursty traffic")
+    svg.finish("What each algorithm allows of the same bursty traffic")
 }
 
 /// Waits as lines, one for each series; `mark` is a wait that matters.
@@ -283,7 +278,7 @@ fn waits(
             &[(
                 color,
                 0.0,
-                &format!("“{}”: {some} of {all} admitted", series.name),
+                &format!("“{}”: {some} of {all} allowed", series.name),
             )],
         );
         x += 285.0;
@@ -307,7 +302,7 @@ fn burst() -> String {
         .collect();
     let note = format!("the server does {SERVES} a second; 20 a second and bursts of 60 come in");
     waits(
-        "How long admitted calls wait at the server",
+        "How long allowed calls wait at the server",
         &note,
         frame,
         1,
@@ -332,7 +327,7 @@ fn queue() -> String {
         .collect();
     let note = "pacing at 20 a second while 30 a second come in";
     waits(
-        "How long admitted calls wait in the queue",
+        "How long allowed calls wait in the queue",
         note,
         frame,
         5,
@@ -348,7 +343,7 @@ fn herd() -> String {
         20.0,
         32.0,
         18,
-        "100 clients, each “10/10s”, all coming back when told to",
+        "100 clients, each “10/10s”, that retry at their Retry-After",
     );
     svg.note(
         20.0,
@@ -389,5 +384,5 @@ fn herd() -> String {
         );
         frame.bars(&mut svg, SLICE, &counts, 0.2, ADMITTED);
     }
-    svg.finish("Calls that reach a service from 100 clients that come back when told to")
+    svg.finish("Calls that reach a service from 100 clients that retry at their Retry-After")
 }

@@ -12,17 +12,17 @@ use std::fmt::Write;
 #[path = "../../../crates/ratekeeper-redis/src/lease/central.rs"]
 mod central;
 #[allow(dead_code, reason = "the store needs all of it")]
-#[path = "../../../crates/ratekeeper-redis/src/lease/held.rs"]
-mod held;
+#[path = "../../../crates/ratekeeper-redis/src/lease/node.rs"]
+mod node;
 
-use central::{Central, Terms};
-use held::{Held, Manner, Spent, Wish};
+use central::{BucketParams, CentralBucket};
+use node::{HeldLease, LeaseDemand, LeaseSettings, SpendOutcome};
 
 const NODES: usize = 4;
 /// 1000/s burst 2000, and each node is asked for as much.
 const RATE: u64 = 1_000;
 const BURST: u64 = 2_000;
-const TERMS: Terms = Terms {
+const TERMS: BucketParams = BucketParams {
     per_micro: 1,
     token: 1_000,
     capacity: BURST * 1_000,
@@ -75,7 +75,7 @@ impl Outcome {
         };
         match way {
             Way::Exact => {
-                let mut central = Central::fresh(&TERMS, 0);
+                let mut central = CentralBucket::fresh(&TERMS, 0);
                 for (now, node) in asks {
                     outcome.calls += 1;
                     let at = now + ROUND_TRIP / 2;
@@ -121,11 +121,11 @@ impl Outcome {
 
 /// Nodes that take leases.
 struct Fleet {
-    central: Central,
-    manner: Manner,
-    nodes: [Held; NODES],
+    central: CentralBucket,
+    manner: LeaseSettings,
+    nodes: [HeldLease; NODES],
     /// By the time they are at Redis: who, when it was sent, for what.
-    flights: Vec<(u64, usize, u64, Wish)>,
+    flights: Vec<(u64, usize, u64, LeaseDemand)>,
     /// Who waits for a flight.
     waiting: Vec<usize>,
 }
@@ -134,12 +134,12 @@ impl Fleet {
     fn new(staleness: u64) -> Self {
         let lives = (TERMS.capacity / 4 / TERMS.per_micro).min(staleness);
         Self {
-            central: Central::fresh(&TERMS, 0),
-            manner: Manner {
+            central: CentralBucket::fresh(&TERMS, 0),
+            manner: LeaseSettings {
                 lives,
                 burst: BURST,
             },
-            nodes: [Held::default(); NODES],
+            nodes: [HeldLease::default(); NODES],
             flights: Vec::new(),
             waiting: Vec::new(),
         }
@@ -179,14 +179,14 @@ impl Fleet {
     fn ask(&mut self, now: u64, node: usize, outcome: &mut Outcome, may_wait: bool) {
         let (held, clock) = (&mut self.nodes[node], now * 1_000);
         match held.spend(clock, 1) {
-            Spent::Paid { .. } => {
+            SpendOutcome::Paid { .. } => {
                 outcome.admit(now, node);
                 if held.is_low(clock) {
                     self.fly(now, node, outcome);
                 }
             }
-            Spent::Denied { .. } => {}
-            Spent::Unknown => {
+            SpendOutcome::Denied { .. } => {}
+            SpendOutcome::Unknown => {
                 self.fly(now, node, outcome);
                 if self.nodes[node].fetching && may_wait {
                     self.waiting.push(node);
@@ -262,13 +262,13 @@ pub(crate) fn figure() -> String {
         20.0,
         32.0,
         18,
-        "Four nodes, one key of “1000/s burst 2000”, each asked 1,000 times a second",
+        "Four nodes, one key of “1000/s burst 2000”, 1,000 calls a second to each",
     );
     svg.note(
         20.0,
         54.0,
         Anchor::Start,
-        "admitted by all of them since the beginning",
+        "allowed by all of them since the start",
     );
     let seconds: Vec<_> = (0..=LENGTH / SECOND)
         .map(|s| (s * SECOND, format!("{s} s")))
@@ -322,6 +322,6 @@ pub(crate) fn figure() -> String {
         "burst + rate · time",
     );
     svg.finish(
-        "What four nodes admit: exactly, on leases, and by counts that are exchanged every second",
+        "What four nodes allow: exactly, with leases, and with counts exchanged every second",
     )
 }

@@ -67,38 +67,38 @@ pub(crate) fn all() -> Vec<Table> {
 fn about(algorithm: Algorithm) -> [&'static str; 3] {
     match algorithm {
         Algorithm::TokenBucket => [
-            "In any time t at most B + r·t, so up to B + N in one window; nobody waits.",
+            "At most B + r·t in any time t, so up to B + N in one window; no waiting.",
             "O(1), one atomic word",
-            "The default: an average rate, and bursts up to a size you choose.",
+            "The default: an average rate, with bursts up to a size you choose.",
         ],
         Algorithm::Pacing => [
-            "One start an interval, never sooner; nobody waits longer than M, the rest is turned away.",
+            "One start each interval, never sooner; no wait longer than M, the rest is denied.",
             "O(1), one atomic word",
-            "What is behind it cannot take bursts, and callers can wait.",
+            "A backend that cannot take bursts, and callers that can wait.",
         ],
         Algorithm::FixedWindow => [
-            "At most N in each aligned window, so up to 2N at the edge of two, and that is reached.",
+            "At most N in each aligned window, so up to 2N at the edge of two windows, which does happen.",
             "O(1), one atomic word while the numbers fit, else a short lock",
-            "Quotas that people count by the clock: “1,000 a day, new at midnight UTC”.",
+            "Quotas by the clock: “1,000 a day, reset at midnight UTC”.",
         ],
         Algorithm::FixedWindowFirstHit => [
             "At most N from a caller's first call until W later, so up to 2N − 1 within W.",
             "O(1), a short lock",
-            "The same quota, with edges that differ from caller to caller.",
+            "The same quotas, with windows that start at each caller's first call.",
         ],
         Algorithm::SlidingWindow => [
             "About N in any window; below 2N in the worst case.",
             "O(1), one atomic word while the numbers fit, else a short lock",
-            "A sliding limit for little memory, where an estimate will do.",
+            "A sliding window in little memory, where an estimate is enough.",
         ],
         Algorithm::SlidingWindowStrict => [
             "At most N in any window; a call counts for up to W·(1 + 1/10).",
             "O(1): 11 counters, a short lock",
-            "A hard bound with bounded memory, where a tenth too strict will do.",
+            "A hard bound in fixed memory, where 10 % too strict is acceptable.",
         ],
         _ => [
             "At most N in any window, exactly.",
-            "O(1) to deny, O(log N) when entries expire, O(cost) to admit; a short lock",
+            "O(1) to deny, O(log N) when entries expire, O(cost) to allow; a short lock",
             "A hard and exact bound with a small N.",
         ],
     }
@@ -128,12 +128,12 @@ fn which(measured: &[(Algorithm, Measured)]) -> Table {
     };
     Table::new(
         "which",
-        "Which one when",
+        "Which algorithm to choose",
         &[
             "name",
-            "take it for",
-            "it promises",
-            "a decision",
+            "use it for",
+            "guarantee",
+            "cost of a decision",
             "bytes, `20/s`",
             "bytes, `10000/h`",
         ],
@@ -160,11 +160,11 @@ fn accuracy(measured: &[(Algorithm, Measured)]) -> Table {
         "Accuracy, N = 20 in W = 1 s",
         &[
             "name",
-            "most in any 1 s: attacked",
+            "most in any 1 s: under attack",
             "in the plot",
-            "of those admitted, beyond N",
-            "admitted in all, the log being 100 %",
-            "a second under overload",
+            "share of allowed calls beyond N",
+            "allowed in total, log = 100 %",
+            "rate under overload",
         ],
         measured.iter().map(row).collect(),
     )
@@ -185,8 +185,13 @@ fn retry_after() -> Table {
     };
     Table::new(
         "retry_after",
-        "What the first denied call is told: 60/min, all at once at 15 s past the minute",
-        &["algorithm", "`retry_after()`", "Retry-After", "pass then"],
+        "Retry-After of the first denied call: 60/min, all at once at 15 s past the minute",
+        &[
+            "algorithm",
+            "`retry_after()`",
+            "Retry-After",
+            "allowed then",
+        ],
         ALGORITHMS.map(row).into(),
     )
 }
@@ -211,7 +216,7 @@ fn bursts() -> Table {
     Table::new(
         "bursts",
         "Bursts of 60 on a server that does 80 a second",
-        &["limit", "turned away", "longest wait at the server"],
+        &["limit", "denied", "longest wait at the server"],
         experiments::bursts().into_iter().map(row).collect(),
     )
 }
@@ -237,7 +242,7 @@ fn queues() -> Table {
         "30 a second for 30 s into 20 a second; callers leave after 2 s",
         &[
             "limit",
-            "admitted",
+            "allowed",
             "longest wait",
             "started after the caller had left",
             "started in time",
@@ -265,12 +270,12 @@ fn fleets() -> Table {
     };
     Table::new(
         "a fleet",
-        "Four nodes, one key of 1000/s burst 2000, each asked 1,000 times a second for 8 s",
+        "Four nodes, one key of 1000/s burst 2000, 1,000 calls a second to each for 8 s",
         &[
             "",
-            "calls of Redis a second",
+            "Redis calls a second",
             "decisions a call",
-            "admitted",
+            "allowed",
             "most beyond burst + rate · time",
             "Jain's index",
         ],
@@ -293,8 +298,8 @@ fn herds() -> Table {
     };
     Table::new(
         "herds",
-        "100 clients, each 10/10s, coming back when told to: calls that reach the service per 100 ms",
-        &["algorithm", "clients started within", "mean", "peak"],
+        "100 clients, each 10/10s, that retry at their Retry-After: calls that reach the service per 100 ms",
+        &["algorithm", "clients start within", "mean", "peak"],
         Herd::ALL.iter().map(row).collect(),
     )
 }

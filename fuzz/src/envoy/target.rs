@@ -1,7 +1,7 @@
 //! What the fuzz target of Envoy's limits runs.
 
 use super::config::EnvoyConfig;
-use super::matching::{Place, find};
+use super::matching::{RuleIndex, find};
 
 /// Any text as a file: what is wrong is told in a line that points into it; what is right reads the
 /// same again, and finds a rule that there is for whatever descriptor.
@@ -50,7 +50,7 @@ pub fn envoy(data: &[u8]) {
                 (found, &bucket),
                 (find(level, descriptor(), &mut same), &same)
             );
-            assert!(found.is_none_or(|Place(at)| at < config.rules.len()));
+            assert!(found.is_none_or(|RuleIndex(at)| at < config.rules.len()));
         }
     }
 }

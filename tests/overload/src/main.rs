@@ -84,7 +84,7 @@ fn run() -> Result<bool, String> {
         TIMES * peak
     );
     println!(
-        "| in the gateway | answered in time, a second | of the peak | turned away at once | left unanswered | p99 |"
+        "| in the gateway | answered in time, a second | share of peak | denied at once | unanswered | p99 |"
     );
     println!("| --- | --- | --- | --- | --- | --- |");
     let mut met = true;

@@ -1,5 +1,4 @@
-//! DESIGN.md, "What it must cost": the lines that are about many keys, and those of memory and
-//! threads beside them.
+//! The performance goals for many keys, and for memory and threads.
 
 use super::apart::Apart;
 use super::measured::{Case, Measured, many};

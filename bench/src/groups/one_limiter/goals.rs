@@ -1,4 +1,4 @@
-//! DESIGN.md, "What it must cost": the two lines that are about one limiter.
+//! The two performance goals for one limiter.
 
 use super::column::Column;
 use super::measured::Measured;

@@ -1,8 +1,7 @@
-//! Names of attributes: those that are built in, and those that `attributes` in `[identity]`
-//! declares.
+//! Known attribute names: the built-in ones, and those declared by `attributes` in `[identity]`.
 
-use super::nearest::nearest;
 use super::read::is_header_name;
+use super::suggest::did_you_mean;
 use crate::attribute::{Attribute, HANDLING, KNOWN};
 use std::fmt;
 
@@ -13,7 +12,7 @@ use std::fmt;
 /// use ratekeeper_policy::config::known_attribute;
 ///
 /// assert_eq!(known_attribute("api_key", &[]), Ok(Attribute::ApiKey));
-/// assert_eq!(known_attribute("apikey", &[]).unwrap_err().meant(), Some("api_key"));
+/// assert_eq!(known_attribute("apikey", &[]).unwrap_err().suggestion(), Some("api_key"));
 /// assert_eq!(known_attribute("region", &["region".to_owned()]), Ok(Attribute::named("region")));
 /// ```
 pub fn known_attribute(
@@ -21,39 +20,39 @@ pub fn known_attribute(
     declared: &[String],
 ) -> Result<Attribute, UnknownAttributeError> {
     let attribute = Attribute::named(name);
-    match attribute.is_built_in() || declared.iter().any(|known| known == name) {
-        true => Ok(attribute),
-        false => Err(UnknownAttributeError {
-            name: name.to_owned(),
-            meant: meant(name, declared),
-        }),
+    if attribute.is_built_in() || declared.iter().any(|known| known == name) {
+        return Ok(attribute);
     }
+    Err(UnknownAttributeError {
+        name: name.to_owned(),
+        suggestion: suggestion(name, declared),
+    })
 }
 
-/// The name of an attribute that is neither built in nor declared.
+/// The error for an attribute name that is neither built in nor declared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownAttributeError {
     name: String,
-    meant: Option<String>,
+    suggestion: Option<String>,
 }
 
 impl UnknownAttributeError {
-    /// The name that was probably meant.
-    pub fn meant(&self) -> Option<&str> {
-        self.meant.as_deref()
+    /// The known name that was probably meant.
+    pub fn suggestion(&self) -> Option<&str> {
+        self.suggestion.as_deref()
     }
 }
 
 impl fmt::Display for UnknownAttributeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name.escape_debug();
-        write!(f, "`{name}` is not a known attribute; ")?;
+        write!(f, "unknown attribute `{name}`; ")?;
         let declare = format!("add attributes = [\"{name}\"] in [identity]");
-        match &self.meant {
-            Some(meant) => write!(
+        match &self.suggestion {
+            Some(suggestion) => write!(
                 f,
-                "did you mean `{}`? (If it is one of your own, {declare}.)",
-                meant.escape_debug()
+                "did you mean `{}`? If it is one of your own, {declare}",
+                suggestion.escape_debug()
             ),
             None => write!(f, "if it is one of your own, {declare}"),
         }
@@ -62,7 +61,8 @@ impl fmt::Display for UnknownAttributeError {
 
 impl std::error::Error for UnknownAttributeError {}
 
-fn meant(name: &str, declared: &[String]) -> Option<String> {
+/// The known name that is closest to an unknown one.
+fn suggestion(name: &str, declared: &[String]) -> Option<String> {
     let plain = |name: &str| {
         name.to_lowercase()
             .replace(['-', '_'], "")
@@ -74,9 +74,9 @@ fn meant(name: &str, declared: &[String]) -> Option<String> {
     if let Some(known) = names().find(|known| plain(known) == plain(name)) {
         return Some(known.to_owned());
     }
-    // Only headers have hyphens.
+    // Of all names, only those of headers have hyphens.
     if name.contains('-') && is_header_name(name) {
         return Some(format!("header:{name}"));
     }
-    nearest(name, names()).map(ToOwned::to_owned)
+    did_you_mean(name, names()).map(ToOwned::to_owned)
 }

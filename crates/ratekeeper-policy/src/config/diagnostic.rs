@@ -1,60 +1,61 @@
-//! What is wrong or doubtful, and where: one line each.
+//! Diagnostics: errors and warnings about a configuration, each with its location.
 
 use crate::validate::Severity;
 use std::fmt;
 
-/// Something that is wrong with a configuration, or doubtful.
+/// An error or a warning about a configuration.
 ///
 /// It prints as one line: ``ratekeeper.toml:12:9: error: unknown key `limt` in [[policy]] "login";
 /// did you mean `limit`?``
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// Error or warning.
     pub severity: Severity,
-    /// Where it is.
-    pub place: Place,
-    /// What is wrong, and what would be right.
+    /// Where the problem is.
+    pub location: Location,
+    /// What is wrong, and how to fix it.
     pub message: String,
 }
 
-/// Where something is said.
+/// The location of a value: in the file, or in an environment variable.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Place {
-    /// Nowhere in particular.
+pub enum Location {
+    /// No particular location.
     Nowhere,
-    /// In a file.
+    /// A position in a file.
     File {
-        /// Its name as it was given.
+        /// The name of the file, as it was given.
         file: String,
         /// The line, from 1.
         line: usize,
         /// The column in characters, from 1.
         column: usize,
     },
-    /// In an environment variable of that name.
+    /// The environment variable of this name.
     Variable(String),
 }
 
 impl Diagnostic {
-    pub(crate) fn error(place: Place, message: String) -> Self {
+    /// An error.
+    pub(crate) fn error(location: Location, message: String) -> Self {
         Self {
             severity: Severity::Error,
-            place,
+            location,
             message,
         }
     }
 
     /// A warning.
-    pub fn warning(place: Place, message: String) -> Self {
+    pub fn warning(location: Location, message: String) -> Self {
         Self {
             severity: Severity::Warning,
-            place,
+            location,
             message,
         }
     }
 
-    /// Whether it cannot be.
+    /// Whether it is an error: the configuration cannot be used.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
@@ -66,14 +67,14 @@ impl fmt::Display for Diagnostic {
             Severity::Error => "error",
             Severity::Warning => "warning",
         };
-        match &self.place {
-            Place::Nowhere => write!(f, "{severity}: {}", self.message),
-            place => write!(f, "{place}: {severity}: {}", self.message),
+        match &self.location {
+            Location::Nowhere => write!(f, "{severity}: {}", self.message),
+            location => write!(f, "{location}: {severity}: {}", self.message),
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nowhere => Ok(()),

@@ -1,45 +1,45 @@
-//! `RATEKEEPER_<SECTION>__<KEY>`: a variable for every key that has one value or a list of them,
-//! outside of the policies.
+//! Environment variables `RATEKEEPER_<SECTION>__<KEY>`: one for every key outside of the policies
+//! that has a single value or a list of them.
 
-use super::diagnostic::{Diagnostic, Place};
+use super::diagnostic::{Diagnostic, Location};
+use super::key_type::{KeySpec, KeyType, TableSpec};
 use super::keys::FILE;
-use super::kind::{Key, Kind, Table};
-use super::nearest::nearest;
-use super::tree::{Data, Entry, Spot, Value};
+use super::suggest::did_you_mean;
+use super::value::{Data, Entry, Position, Value};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-/// What the variables begin with.
+/// The prefix of the variables.
 pub(crate) const PREFIX: &str = "RATEKEEPER_";
 
-/// The environment; what is empty counts as unset.
+/// The environment variables by name. Empty values are treated as absent.
 pub(crate) type Variables = BTreeMap<String, String>;
 
-/// A variable, and the key that it stands for.
+/// A variable, and the key that it sets.
 pub(crate) struct Variable {
     pub(crate) name: String,
-    /// The tables round the key.
-    within: Vec<&'static str>,
-    key: &'static Key,
+    /// The tables that the key is in, outermost first.
+    tables: Vec<&'static str>,
+    key: &'static KeySpec,
 }
 
-/// All of them, from the table of keys.
+/// All known variables, from the table of keys.
 pub(crate) static KNOWN: LazyLock<Vec<Variable>> = LazyLock::new(|| {
     let mut known = Vec::new();
     collect(&FILE, &[], &mut known);
     known
 });
 
-fn collect(table: &'static Table, within: &[&'static str], known: &mut Vec<Variable>) {
+fn collect(table: &'static TableSpec, tables: &[&'static str], known: &mut Vec<Variable>) {
     for key in table.keys() {
-        let path = [within, &[key.name]].concat();
-        match &key.kind {
-            Kind::Table(inner) => collect(inner, &path, known),
-            kind if kind.is_plain() => {
+        let path = [tables, &[key.name]].concat();
+        match &key.key_type {
+            KeyType::Table(inner) => collect(inner, &path, known),
+            key_type if key_type.fits_variable() => {
                 let name = format!("{PREFIX}{}", path.join("__").to_ascii_uppercase());
                 known.push(Variable {
                     name,
-                    within: within.to_vec(),
+                    tables: tables.to_vec(),
                     key,
                 });
             }
@@ -48,19 +48,19 @@ fn collect(table: &'static Table, within: &[&'static str], known: &mut Vec<Varia
     }
 }
 
-/// Puts what the variables say into the tree, over what the file says.
+/// Applies the variables to the values of the file, which they override.
 pub(crate) fn apply(tree: &mut Vec<Entry>, variables: &Variables) {
     for variable in KNOWN.iter() {
         let Some(text) = variables.get(&variable.name) else {
             continue;
         };
-        let at = Spot::Variable(&variable.name);
-        let value = value(&variable.key.kind, at, text.trim());
+        let at = Position::Variable(&variable.name);
+        let value = value(&variable.key.key_type, at, text.trim());
         let mut table = Some(&mut *tree);
-        for name in &variable.within {
+        for name in &variable.tables {
             table = table.and_then(|table| inner(table, name, at));
         }
-        // A table that is something else in the file is told as that.
+        // If the file has another type there, the reader reports that.
         if let Some(table) = table {
             table.retain(|entry| entry.name != variable.key.name);
             table.push(Entry {
@@ -72,7 +72,8 @@ pub(crate) fn apply(tree: &mut Vec<Entry>, variables: &Variables) {
     }
 }
 
-fn inner<'t>(table: &'t mut Vec<Entry>, name: &str, at: Spot) -> Option<&'t mut Vec<Entry>> {
+/// The table of this name in `table`, created if it is missing.
+fn inner<'t>(table: &'t mut Vec<Entry>, name: &str, at: Position) -> Option<&'t mut Vec<Entry>> {
     let index = table
         .iter()
         .position(|entry| entry.name == name)
@@ -94,32 +95,33 @@ fn inner<'t>(table: &'t mut Vec<Entry>, name: &str, at: Spot) -> Option<&'t mut 
     }
 }
 
-fn value(kind: &Kind, at: Spot, text: &str) -> Value {
-    let data = match kind {
-        Kind::Bool => truth(text).map(Data::Bool),
-        Kind::Percent => text.parse().ok().map(Data::Fraction),
-        Kind::Number { .. } => text.replace('_', "").parse().ok().map(Data::Whole),
-        Kind::Share => text.parse().ok().map(Data::Fraction),
-        Kind::OneOrMany(kind) => {
+/// The value of a variable, parsed by the type of its key.
+fn value(key_type: &KeyType, at: Position, text: &str) -> Value {
+    let data = match key_type {
+        KeyType::Bool => parse_bool(text).map(Data::Bool),
+        KeyType::Percent => text.parse().ok().map(Data::Float),
+        KeyType::Number { .. } => text.replace('_', "").parse().ok().map(Data::Integer),
+        KeyType::Share => text.parse().ok().map(Data::Float),
+        KeyType::OneOrMany(key_type) => {
             let parts = text
                 .split(',')
                 .map(str::trim)
                 .filter(|part| !part.is_empty());
-            Some(Data::List(
-                parts.map(|part| value(kind, at, part)).collect(),
+            Some(Data::Array(
+                parts.map(|part| value(key_type, at, part)).collect(),
             ))
         }
         _ => None,
     };
-    // What is not of its kind is told where the same is told of files.
+    // A value of the wrong type stays a string, which the reader reports as it does for files.
     Value {
         at,
-        data: data.unwrap_or_else(|| Data::Text(text.to_owned())),
+        data: data.unwrap_or_else(|| Data::String(text.to_owned())),
     }
 }
 
-/// Yes or no, as people write it in variables.
-pub(crate) fn truth(text: &str) -> Option<bool> {
+/// Parses a boolean as people write it in variables: `true`, `1`, `yes`, `on` and the opposites.
+pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Some(true),
         "false" | "0" | "no" | "off" => Some(false),
@@ -127,20 +129,20 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// Variables that look like ours and are not. Others set such too (Kubernetes does), so they never
-/// fail.
+/// Warnings about unknown variables with our prefix. They are not errors, because other programs
+/// set such variables too, Kubernetes for one.
 pub(crate) fn unknown(variables: &Variables) -> impl Iterator<Item = Diagnostic> {
     let is_known = |name: &str| KNOWN.iter().any(|known| known.name == name);
     variables
         .keys()
         .filter(move |name| name.starts_with(PREFIX) && !is_known(name))
         .map(|name| {
-            let message = match nearest(name, KNOWN.iter().map(|known| known.name.as_str())) {
+            let message = match did_you_mean(name, KNOWN.iter().map(|known| known.name.as_str())) {
                 Some(near) => {
-                    format!("no such variable is known, so it is ignored; did you mean {near}?")
+                    format!("unknown variable, ignored; did you mean {near}?")
                 }
-                None => "no such variable is known, so it is ignored".to_owned(),
+                None => "unknown variable, ignored".to_owned(),
             };
-            Diagnostic::warning(Place::Variable(name.clone()), message)
+            Diagnostic::warning(Location::Variable(name.clone()), message)
         })
 }

@@ -1,4 +1,4 @@
-//! What `ratekeeper proxy` stands in front of, and how.
+//! Configuration of the gateway, `ratekeeper proxy`.
 
 use super::Config;
 use crate::attribute::Attribute;
@@ -11,78 +11,80 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What the gateway stands in front of, and how.
+/// `[gateway]`: the upstreams and settings of `ratekeeper proxy`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Gateway {
-    /// The services behind it.
+pub struct GatewayConfig {
+    /// The services that requests are forwarded to.
     pub upstreams: Vec<Upstream>,
-    /// Which of them gets a request.
+    /// How an upstream is chosen.
     pub balance: Balance,
     /// The key of [`Balance::ByKey`]: an address, a path or a header.
     pub balance_by: Attribute,
-    /// Whether the upstreams are spoken to in HTTP/2.
+    /// Whether HTTP/2 is used to the upstreams.
     pub http2: bool,
-    /// Who signs for `https://` upstreams, in PEM form; if nothing is said, whom the system trusts.
+    /// The file with the CA certificates (PEM) for `https://` upstreams; if none, those of the
+    /// system.
     pub ca_file: Option<PathBuf>,
-    /// How often a request that was not sent is tried again.
+    /// The number of retries of a request that could not be sent.
     pub retries: u32,
-    /// Whether an upstream that keeps failing is left alone for a while.
+    /// Circuit breaker: whether an upstream that keeps failing gets no requests for a while.
     pub breaker: bool,
-    /// What is asked of each upstream to see if it is well.
+    /// The path of health checks on each upstream.
     pub health_path: Option<String>,
-    /// How often.
+    /// The interval of health checks.
     pub health_interval: Duration,
-    /// The certificate to listen with.
+    /// The certificate; with one, the gateway listens for HTTPS.
     pub tls: Option<Certificate>,
-    /// The hosts that are served; all if there are none.
+    /// The hosts that are served; all if empty.
     pub hosts: Vec<HostPattern>,
     /// How CORS preflight requests are counted.
     pub preflight: Preflight,
-    /// Whether connections of trusted proxies begin with the PROXY protocol.
+    /// Whether connections from trusted proxies begin with the PROXY protocol.
     pub proxy_protocol: bool,
-    /// How long a client may take to send a head.
+    /// The timeout for a client to send the head of a request.
     pub header_timeout: Duration,
-    /// How long a connection is kept without a request.
+    /// How long a client connection without a request is kept open.
     pub keep_alive: Duration,
-    /// How long a connection to an upstream may take.
+    /// The timeout for connecting to an upstream.
     pub connect_timeout: Duration,
-    /// How long nothing may come from either side while a request is under way.
+    /// The timeout of a request during which neither side sends anything.
     pub idle_timeout: Duration,
-    /// How long a request may take altogether.
+    /// The timeout of a whole request.
     pub total_timeout: Option<Duration>,
     /// How long a request that holds a permit of a concurrency limit is kept after its client has
-    /// left; zero is not at all.
+    /// left; zero ends it at once.
     pub abandoned_timeout: Duration,
-    /// How long an upgraded connection may be silent.
+    /// The idle timeout of an upgraded connection, such as a WebSocket.
     pub upgrade_timeout: Duration,
-    /// The largest head of a request, in bytes.
+    /// The maximum size of the head of a request, in bytes.
     pub max_head: usize,
-    /// The most headers of a request.
+    /// The maximum number of headers of a request.
     pub max_headers: usize,
-    /// The largest body of a request, in bytes.
+    /// The maximum size of the body of a request, in bytes.
     pub max_body: Option<u64>,
-    /// How long a request's body may keep the gateway waiting altogether, beyond
+    /// The total time that the gateway waits for the body of a request, beyond
     /// [`min_body_rate`](Self::min_body_rate).
     pub body_timeout: Duration,
-    /// The bytes of a request's body that are worth a second of waiting; without it bodies may come
-    /// as slowly as [`idle_timeout`](Self::idle_timeout) allows.
+    /// The minimum rate of request bodies, in bytes per second: this many bytes give back a second
+    /// of [`body_timeout`](Self::body_timeout). Without it, bodies may arrive as slowly as
+    /// [`idle_timeout`](Self::idle_timeout) allows.
     pub min_body_rate: Option<NonZero<u64>>,
-    /// The most connections of clients.
+    /// The maximum number of client connections.
     pub max_connections: usize,
-    /// The most connections of one address, if there is such a bound.
+    /// The maximum number of connections from one address, if limited.
     pub max_connections_per_address: Option<NonZero<usize>>,
     /// Where requests are logged.
     pub access_log: AccessLog,
-    /// One of so many is logged.
+    /// One in this many requests is logged.
     pub access_log_every: u64,
-    /// How long the service says that it is not ready before it stops to listen.
+    /// How long the service reports that it is not ready before the listeners close.
     pub drain_delay: Duration,
-    /// How long requests may go on after that.
+    /// Shutdown grace: how long requests may continue after that.
     pub drain_timeout: Duration,
 }
 
-impl Default for Gateway {
+impl Default for GatewayConfig {
     fn default() -> Self {
         Config::default().gateway
     }
@@ -92,11 +94,12 @@ impl Default for Gateway {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Certificate {
-    /// The file of the certificate and those it is signed by.
+    /// The file with the certificate and its chain.
     pub cert: PathBuf,
-    /// The file of the private key.
+    /// The file with the private key.
     pub key: PathBuf,
-    /// The file of who signs for clients; without one anybody is served.
+    /// The file with the CA certificates for clients; without one, no client certificate is
+    /// required.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -111,21 +114,21 @@ impl Certificate {
     }
 }
 
-/// Which of several upstreams gets a request.
+/// Load balancing: which upstream gets a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Balance {
-    /// `least`: the one with the fewest requests under way.
+    /// `least`: the one with the fewest requests in flight.
     #[default]
     Least,
     /// `round_robin`: each in turn.
     RoundRobin,
-    /// `by_key`: for the same key the same one, as long as it is well.
+    /// `by_key`: the same one for the same key, while it is healthy.
     ByKey,
 }
 
 impl Balance {
-    /// The name users type.
+    /// The name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Least => "least",
@@ -141,7 +144,7 @@ impl Balance {
     }
 }
 
-/// Where requests are logged.
+/// Where requests are logged: the access log.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum AccessLog {
@@ -150,12 +153,13 @@ pub enum AccessLog {
     Off,
     /// `stdout`: on standard output.
     Stdout,
-    /// At the end of a file.
+    /// Appended to a file.
     File(PathBuf),
 }
 
 impl AccessLog {
-    pub(crate) fn named(text: &str) -> Self {
+    /// `off`, `stdout`, or the path of a file.
+    pub(crate) fn parse(text: &str) -> Self {
         match text {
             "off" => Self::Off,
             "stdout" => Self::Stdout,
@@ -174,7 +178,7 @@ impl fmt::Display for AccessLog {
     }
 }
 
-/// A service to stand in front of: `http://host:port/path` or `https://…`.
+/// The URL of an upstream: `http://host:port/path` or `https://…`.
 ///
 /// ```
 /// use ratekeeper_policy::config::Upstream;
@@ -199,29 +203,31 @@ impl Upstream {
         self.tls
     }
 
-    /// Its name or address; of IPv6 without brackets.
+    /// The host name or address; an IPv6 address has no brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Its port; 80 or 443 if nothing is said.
+    /// The port; by default 80 or 443.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// What stands before every path, without a slash at its end.
+    /// The path that is prepended to the path of requests, without a trailing slash.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 }
 
-/// A text is no [`Upstream`].
+/// The error for text that is not an [`Upstream`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UpstreamError;
 
 impl fmt::Display for UpstreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("is not where a service can be; write it as in http://127.0.0.1:3000 or https://app.internal")
+        f.write_str(
+            "must be the URL of a service, such as http://127.0.0.1:3000 or https://app.internal",
+        )
     }
 }
 
@@ -237,13 +243,12 @@ impl FromStr for Upstream {
             _ => return Err(UpstreamError),
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        // A name and a password would go nowhere but into the log, and a query belongs to a
-        // request.
+        // User and password would only end up in the log, and a query belongs to a request.
         let is_path = |c: char| c.is_ascii_graphic() && !"?#\"<>\\^`{|}".contains(c);
         if !path.chars().all(is_path) {
             return Err(UpstreamError);
         }
-        let usual = if tls { 443 } else { 80 };
+        let default_port = if tls { 443 } else { 80 };
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => {
                 let (address, port) = rest.split_once(']').ok_or(UpstreamError)?;
@@ -265,7 +270,7 @@ impl FromStr for Upstream {
         }
         let is_port = |port: &&str| port.bytes().all(|byte| byte.is_ascii_digit());
         let port = match port {
-            None => usual,
+            None => default_port,
             Some(port) => Some(port)
                 .filter(is_port)
                 .and_then(|port| port.parse().ok())

@@ -1,4 +1,4 @@
-//! Where a listener is, and in which certificate.
+//! Addresses of the listeners, and their certificates.
 
 use super::gateway::Certificate;
 use std::fmt;
@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// What a Unix socket begins with.
-const UNIX: &str = "unix:";
+/// The prefix of a Unix socket.
+const UNIX_PREFIX: &str = "unix:";
 
-/// The longest path of a Unix socket, in bytes: systems have no room for more.
-const LONGEST_PATH: usize = 107;
+/// The longest path of a Unix socket, in bytes, by the limits of operating systems.
+const MAX_SOCKET_PATH: usize = 107;
 
-/// Where a listener is.
+/// The address of a listener: a TCP address or a Unix socket.
 ///
 /// ```
 /// use ratekeeper_policy::config::Listen;
@@ -28,12 +28,12 @@ const LONGEST_PATH: usize = 107;
 pub enum Listen {
     /// An address and a port.
     Tcp(SocketAddr),
-    /// A socket of this machine, by its path.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
 impl Listen {
-    /// Whether whoever it serves is on this machine.
+    /// Whether only clients on this machine can connect: loopback or a Unix socket.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -41,7 +41,7 @@ impl Listen {
         }
     }
 
-    /// The address, if it has one.
+    /// The TCP address, if it is one.
     pub fn tcp(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(address) => Some(*address),
@@ -60,7 +60,7 @@ impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+            Self::Unix(path) => write!(f, "{UNIX_PREFIX}{}", path.display()),
         }
     }
 }
@@ -69,12 +69,12 @@ impl FromStr for Listen {
     type Err = ListenError;
 
     fn from_str(text: &str) -> Result<Self, ListenError> {
-        let Some(path) = text.strip_prefix(UNIX) else {
+        let Some(path) = text.strip_prefix(UNIX_PREFIX) else {
             return text.parse().map(Self::Tcp).map_err(|_| ListenError);
         };
         let is_good = path.starts_with('/')
             && !path.ends_with('/')
-            && path.len() <= LONGEST_PATH
+            && path.len() <= MAX_SOCKET_PATH
             && !path.chars().any(char::is_control);
         if is_good {
             Ok(Self::Unix(path.into()))
@@ -84,7 +84,7 @@ impl FromStr for Listen {
     }
 }
 
-/// That is neither an address and a port nor a Unix socket.
+/// The error for text that is neither an address and a port nor a Unix socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ListenError;
@@ -93,15 +93,15 @@ impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "is neither an address and a port, as 127.0.0.1:8080, nor a Unix socket, as unix:/run/ratekeeper/http.sock with \
-             a path of at most {LONGEST_PATH} bytes"
+            "must be an address and a port such as 127.0.0.1:8080, or a Unix socket such as \
+             unix:/run/ratekeeper/http.sock with a path of at most {MAX_SOCKET_PATH} bytes"
         )
     }
 }
 
 impl std::error::Error for ListenError {}
 
-/// The certificate of each listener; none where it speaks without TLS.
+/// The certificate of each listener that uses TLS.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ListenerTls {

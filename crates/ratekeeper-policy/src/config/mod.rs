@@ -1,4 +1,4 @@
-//! The configuration: ratekeeper.toml, the environment over it, and what is wrong with either.
+//! Configuration: ratekeeper.toml, the environment variables that override it, and diagnostics.
 //!
 //! ```
 //! use ratekeeper_policy::config::Config;
@@ -20,75 +20,75 @@
 
 mod attributes;
 mod diagnostic;
-mod docs;
 mod env;
+mod file_watcher;
 mod gateway;
+mod key_type;
 mod keys;
-mod kind;
 mod listen;
-mod nearest;
-mod plain;
+mod markdown;
+mod observability;
+mod provenance;
 mod read;
 mod redis;
 mod schema;
 mod show;
-mod source;
+mod simple_env;
+mod suggest;
 mod time;
-mod tree;
 mod unprovided;
-mod watch;
-mod watched;
+mod value;
 
 pub use attributes::{UnknownAttributeError, known_attribute};
-pub use diagnostic::{Diagnostic, Place};
-pub use gateway::{AccessLog, Balance, Certificate, Gateway, Upstream, UpstreamError};
+pub use diagnostic::{Diagnostic, Location};
+pub use file_watcher::{FileWatcher, yaml_files};
+pub use gateway::{AccessLog, Balance, Certificate, GatewayConfig, Upstream, UpstreamError};
 pub use listen::{Listen, ListenError, ListenerTls};
+pub use observability::{LogConfig, LogFormat, TracesConfig};
 pub use redis::{RedisConfig, RedisUrl, RedisUrlError, Secret};
 pub use schema::schema;
-pub use time::{duration, duration_text, instant_text};
-pub use watch::{Watch, yaml_files};
-pub use watched::{LogConfig, LogFormat, TracesConfig};
+pub use time::{duration, duration_text, timestamp_text};
 
 use crate::policies::Policies;
 use crate::trusted_peers::TrustedPeers;
 use env::Variables;
 use ipnet::IpNet;
-use source::Sources;
+use provenance::Provenance;
 use std::io;
 #[cfg(unix)]
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use tree::{Source, Spot};
+use value::{FileText, Position};
 
-/// How the service runs, and who may do what.
+/// The configuration of the service and its policies.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Where it listens.
-    pub server: Server,
-    /// Where the counters are.
+    /// The listeners, and access for operators.
+    pub server: ServerConfig,
+    /// The store of the counters.
     pub store: StoreConfig,
-    /// Who is calling.
-    pub identity: Identity,
-    /// What is remembered of the heaviest callers.
+    /// How callers are identified.
+    pub identity: IdentityConfig,
+    /// Statistics of the heaviest callers.
     pub stats: StatsConfig,
-    /// What it says on standard error.
+    /// The log on standard error.
     pub log: LogConfig,
-    /// Spans of requests.
+    /// Traces of requests.
     pub traces: TracesConfig,
     /// Envoy's rate limit service.
-    pub envoy: EnvoyService,
-    /// What the gateway stands in front of.
-    pub gateway: Gateway,
-    /// Which limits apply.
+    pub envoy: EnvoyConfig,
+    /// The upstreams and settings of the gateway.
+    pub gateway: GatewayConfig,
+    /// The limits.
     pub policies: Policies,
 }
 
-/// Where the service listens; none where it does not.
+/// `[server]`: the listeners of the service, each of which may be off, and access for operators.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Server {
-    /// HTTP: checks, forward-auth, health.
+pub struct ServerConfig {
+    /// HTTP: checks, forward-auth and health.
     pub http: Option<Listen>,
     /// gRPC.
     pub grpc: Option<Listen>,
@@ -96,129 +96,132 @@ pub struct Server {
     pub resp: Option<Listen>,
     /// Metrics and administration.
     pub admin: Option<Listen>,
-    /// Their certificates.
+    /// The certificates of the listeners.
     pub tls: ListenerTls,
-    /// What signs the ids of reservations, where the operator chose it.
+    /// The secret that signs the ids of reservations, if it is configured.
     pub id_secret: Option<Secret>,
-    /// What operators must have who change something; without one only this machine may, on
-    /// loopback.
+    /// The token that operators must send with changes; without one, changes are accepted only from
+    /// this machine, on loopback.
     pub admin_token: Option<Secret>,
-    /// The file to which what operators did, or tried to, is appended.
+    /// The file to which changes by operators, and rejected attempts, are appended.
     pub audit_log: Option<PathBuf>,
 }
 
-/// Where the counters are, and how much of them is held in memory.
+/// `[store]`: where the counters are, and how much memory they may use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StoreConfig {
-    /// How many keys at most; with Redis, of those that are counted here while it is gone.
+    /// The maximum number of keys in memory; with Redis, of those that are counted here while it is
+    /// unavailable.
     pub max_keys: u64,
-    /// How many bytes the states take that are more than a word; if nothing is said the store
-    /// decides.
+    /// The maximum memory, in bytes, of states larger than one word; if none, the store decides.
     pub max_bytes: Option<u64>,
-    /// What names of keys and their fingerprints are hashed with, the same on every node; if
-    /// nothing is said the nodes agree on one through Redis, and without Redis it is another in
-    /// every process.
+    /// The secret with which key names and fingerprints are hashed, the same on every node. If
+    /// none, the nodes agree on one through Redis; without Redis, every process generates its own.
     pub key_secret: Option<Secret>,
-    /// The Redis that a fleet shares; none if the counters are in memory. What becomes of requests
-    /// while it is gone is with the [policies](Policies::default_on_failure), because it may change
-    /// while they run.
+    /// The Redis that a fleet shares; none if the counters are in memory. The fallback while it is
+    /// unavailable is part of the [policies](Policies::default_on_failure), because it may change
+    /// while the service runs.
     pub redis: Option<RedisConfig>,
 }
 
-/// Who is calling, and which headers are believed about it.
+/// `[identity]`: how callers are identified, and which headers are trusted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Identity {
-    /// Proxies whose forwarding header is believed.
+pub struct IdentityConfig {
+    /// The proxies whose forwarding header is trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// Whether that of whoever comes over a Unix socket is: `unix` among the proxies.
+    /// Whether peers on a Unix socket are trusted proxies too: `unix` in the list.
     pub trusts_unix: bool,
-    /// The one forwarding header, in lower case.
+    /// The forwarding header, in lower case.
     pub header: String,
-    /// How many bits of an IPv6 address name a client; the policies have it too.
+    /// The number of leading bits of an IPv6 address that identify a client; the policies have it
+    /// too.
     pub ipv6_prefix: u8,
-    /// The header that names the user, and who is believed about it.
+    /// The header that names the user, and the peers that may set it.
     pub user: Option<UserHeader>,
-    /// The header that has the API key, in lower case.
+    /// The header with the API key, in lower case.
     pub api_key: Option<String>,
-    /// The attributes of the user's own: those that callers of the APIs send, or a program adds.
+    /// The declared attributes: those that callers of the APIs send, or a program adds.
     pub attributes: Vec<String>,
-    /// The header in which trusted proxies say how important a request is, in lower case: that of
+    /// The header in which trusted proxies set the priority class, in lower case: `header` of
     /// `[shed]`.
     pub class: Option<String>,
-    /// The header in which they say when a request began, in lower case: the `start_header` of
+    /// The header in which they set the start time of a request, in lower case: `start_header` of
     /// `[shed]`.
     pub start: Option<String>,
 }
 
-/// The header that names the user, and the peers whose connections it is believed on.
+/// The header that names the user, and the peers from which it is trusted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct UserHeader {
     /// The header, in lower case.
     pub header: String,
-    /// The peers that are believed: on all other connections the header is ignored, and the gateway
-    /// does not forward it.
+    /// The peers that may set it. From other peers the header is ignored, and the gateway does not
+    /// forward it.
     pub from: TrustedPeers,
 }
 
-/// What is remembered of the heaviest callers.
+/// `[stats]`: statistics of the heaviest callers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StatsConfig {
-    /// How their keys are shown.
-    pub keys: KeysShown,
-    /// How many counters there are for them.
+    /// How keys are shown to operators.
+    pub keys: KeyDisplay,
+    /// The number of keys that are counted.
     pub top: usize,
 }
 
-/// Envoy's rate limit service: where its limits are written, and what it answers.
+/// `[envoy]`: Envoy's rate limit service, its configuration files and its responses.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct EnvoyService {
+pub struct EnvoyConfig {
     /// The configuration files of envoyproxy/ratelimit: their directory, or one of them.
     pub config: Option<PathBuf>,
-    /// Whether a request that is turned away uses up what is left.
+    /// Whether a denied request uses up what is left of its limits.
     pub denied_hits_consume: bool,
-    /// Whether Envoy is told to add headers to responses.
+    /// Whether Envoy adds rate limit headers to responses.
     pub response_headers: bool,
-    /// Whether Envoy's later filters are told of the descriptors.
+    /// Whether the descriptors are passed to Envoy's later filters as dynamic metadata.
     pub dynamic_metadata: bool,
 }
 
-/// How keys are shown to an operator.
+/// How keys are shown to operators.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KeysShown {
-    /// `fingerprint`: the same key is the same letters, and they say nothing else.
+pub enum KeyDisplay {
+    /// `fingerprint`: a hash, the same for the same key, which reveals nothing else.
     Fingerprint,
-    /// `plain`: as it is.
+    /// `plain`: the key itself.
     Plain,
 }
 
-/// What became of loading.
+/// The result of loading a configuration.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The configuration; none if there are errors.
     pub config: Option<Config>,
-    /// Everything that is wrong or doubtful, in the order of the file, then the variables.
+    /// All errors and warnings, in the order of the file, then those about variables.
     pub diagnostics: Vec<Diagnostic>,
-    /// The file could not be read at all.
+    /// Whether the file could not be read at all.
     pub unreadable: bool,
-    sources: Sources,
+    provenance: Provenance,
 }
 
-impl Loaded {
-    /// Whether something cannot be.
+impl LoadedConfig {
+    /// Whether there are errors, so that there is no configuration.
     pub fn has_errors(&self) -> bool {
         self.diagnostics.iter().any(Diagnostic::is_error)
     }
 }
 
 impl Config {
-    /// Reads the file, if there is one, and the environment over it.
-    pub fn load(file: Option<&Path>, env: impl IntoIterator<Item = (String, String)>) -> Loaded {
+    /// Reads the file, if there is one, and the variables, which override it.
+    pub fn load(
+        file: Option<&Path>,
+        env: impl IntoIterator<Item = (String, String)>,
+    ) -> LoadedConfig {
         let Some(path) = file else {
             return Self::parse("", "", env);
         };
@@ -227,7 +230,7 @@ impl Config {
             Ok(bytes) => bytes,
             Err(error) => {
                 let mut loaded = failed(Diagnostic::error(
-                    Place::Nowhere,
+                    Location::Nowhere,
                     format!("cannot read {name}: {error}"),
                 ));
                 loaded.unreadable = true;
@@ -239,112 +242,121 @@ impl Config {
             Err(error) => {
                 let valid = error.utf8_error().valid_up_to();
                 let text = String::from_utf8_lossy(&error.as_bytes()[..valid]);
-                let place = Source::new(&name, &text).place(Spot::File(text.len()));
+                let place = FileText::new(&name, &text).location(Position::File(text.len()));
                 failed(Diagnostic::error(
                     place,
-                    "this is not text in UTF-8; save the file as such".to_owned(),
+                    "the file is not valid UTF-8; save it as UTF-8 text".to_owned(),
                 ))
             }
         }
     }
 
-    /// Reads a text as if it were a file of that name, and the environment over it.
+    /// Reads `text` as if it were a file of this name, and the variables, which override it.
     pub fn parse(
         name: &str,
         text: &str,
         env: impl IntoIterator<Item = (String, String)>,
-    ) -> Loaded {
+    ) -> LoadedConfig {
         let variables = env
             .into_iter()
             .filter(|(_, value)| !value.trim().is_empty())
             .collect::<Variables>();
-        let source = Source::new(name, text);
-        let mut tree = match source.parse() {
+        let file = FileText::new(name, text);
+        let mut tree = match file.parse() {
             Ok(tree) => tree,
             Err(diagnostics) => {
-                return Loaded {
+                return LoadedConfig {
                     config: None,
                     diagnostics,
                     unreadable: false,
-                    sources: Sources::default(),
+                    provenance: Provenance::default(),
                 };
             }
         };
         env::apply(&mut tree, &variables);
-        let mut sources = Sources::of(&tree, &source);
-        let mut reader = read::Reader::new(&source);
-        let mut read = read::file::read(&mut reader, &tree);
-        let mut found = reader.found;
+        let mut provenance = Provenance::of(&tree, &file);
+        let mut reader = read::Reader::new(&file);
+        let mut parsed = read::file::read(&mut reader, &tree);
+        let mut diagnostics = reader.diagnostics;
 
-        let mut policies = std::mem::take(&mut read.policies);
-        if read.has_policies {
-            found.extend(plain::ignored(&variables));
+        let mut policies = std::mem::take(&mut parsed.policies);
+        if parsed.has_policies {
+            diagnostics.extend(simple_env::ignored_warning(&variables));
         } else {
-            let plain = plain::read(&variables, &mut found);
-            if let Some(enabled) = plain.enabled.filter(|_| !sources.is_variable("enabled")) {
-                sources.add("enabled", Place::Variable("RATE_LIMIT_ENABLED".to_owned()));
-                read.enabled = Some(enabled);
+            let simple = simple_env::read(&variables, &mut diagnostics);
+            if let Some(enabled) = simple
+                .enabled
+                .filter(|_| !provenance.is_variable("enabled"))
+            {
+                provenance.add(
+                    "enabled",
+                    Location::Variable("RATE_LIMIT_ENABLED".to_owned()),
+                );
+                parsed.enabled = Some(enabled);
             }
-            let (own, from) = plain
+            let (own, from) = simple
                 .policies
                 .unwrap_or_else(|| (Policies::built_in(), Vec::new()));
             policies.policies = own.policies;
             for (index, name) in from.into_iter().enumerate() {
-                sources.add(
+                provenance.add(
                     &format!("policy.{index}.limit"),
-                    Place::Variable(name.to_owned()),
+                    Location::Variable(name.to_owned()),
                 );
             }
         }
-        found.extend(env::unknown(&variables));
-        found.sort_by(|one, other| one.place.cmp(&other.place));
-        let has_errors = found.iter().any(Diagnostic::is_error);
-        let config = read.config(policies).filter(|_| !has_errors);
-        Loaded {
+        diagnostics.extend(env::unknown(&variables));
+        diagnostics.sort_by(|one, other| one.location.cmp(&other.location));
+        let has_errors = diagnostics.iter().any(Diagnostic::is_error);
+        let config = parsed.config(policies).filter(|_| !has_errors);
+        LoadedConfig {
             config,
-            diagnostics: found,
+            diagnostics,
             unreadable: false,
-            sources,
+            provenance,
         }
     }
 }
 
-/// Reads a file. A pipe or a device is not opened: to read it may take for ever, and a second time
-/// there is nothing.
+/// Reads a regular file. A pipe or a device is an error: reading it may block forever, and it
+/// cannot be read again.
 fn read_regular_file(path: &Path) -> io::Result<Vec<u8>> {
-    let kind = std::fs::metadata(path)?.file_type();
-    let what = match kind {
-        _ if kind.is_file() => return std::fs::read(path),
-        _ if kind.is_dir() => "a directory",
+    let file_type = std::fs::metadata(path)?.file_type();
+    let name = match file_type {
+        _ if file_type.is_file() => return std::fs::read(path),
+        _ if file_type.is_dir() => "a directory",
         #[cfg(unix)]
-        _ if kind.is_fifo() => "a pipe",
+        _ if file_type.is_fifo() => "a pipe",
         #[cfg(unix)]
-        _ if kind.is_socket() => "a socket",
+        _ if file_type.is_socket() => "a socket",
         _ => "a device",
     };
     Err(io::Error::other(format!(
-        "it is {what}; name a regular file"
+        "it is {name}; name a regular file"
     )))
 }
 
-fn failed(diagnostic: Diagnostic) -> Loaded {
-    Loaded {
+/// The result of loading with one error only.
+fn failed(diagnostic: Diagnostic) -> LoadedConfig {
+    LoadedConfig {
         config: None,
         diagnostics: vec![diagnostic],
         unreadable: false,
-        sources: Sources::default(),
+        provenance: Provenance::default(),
     }
 }
 
-/// The environment of this process, for [`Config::load`]. What is not text is left out.
+/// The environment variables of this process, for [`Config::load`]. Those that are not UTF-8 are
+/// left out.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
+
 impl Default for Config {
     fn default() -> Self {
         Self::parse("", "", [])
             .config
-            .expect("nothing said is nothing wrong")
+            .expect("an empty file is valid")
     }
 }

@@ -1,48 +1,49 @@
-//! How Redis is reached: its url, checked before anybody connects, and secrets that are never
+//! Configuration of Redis: its URL, validated before it is used, and secrets, which are never
 //! printed.
 
-use super::kind::either;
+use super::key_type::join_or;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The Redis that a fleet shares.
+/// The settings of the Redis that a fleet shares.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RedisConfig {
-    /// Where it is.
+    /// Its URL.
     pub url: RedisUrl,
-    /// How long it is waited for.
+    /// The timeout of a request to it.
     pub timeout: Duration,
-    /// What the names of its keys begin with.
+    /// The prefix of key names.
     pub prefix: String,
-    /// How many nodes share the limits, as long as Redis was never there to tell; at least 1.
+    /// The number of nodes that share the limits, used until Redis has answered once; at least 1.
     pub nodes: u32,
-    /// How long nodes may have different limits before that is reported.
+    /// How long nodes may have different limits before this is reported.
     pub rollout_grace: Duration,
-    /// How many connections there are; at least 1.
+    /// The number of connections; at least 1.
     pub connections: usize,
-    /// Who signs for a `rediss://` server, in PEM form; if nothing is said, whom the system trusts.
+    /// The file with the CA certificates (PEM) for a `rediss://` server; if none, those of the
+    /// system.
     pub ca_file: Option<PathBuf>,
-    /// The user of the sentinels, if they want one.
+    /// The user name for the sentinels, if they require one.
     pub sentinel_user: Option<String>,
-    /// The password of the sentinels, if they want one.
+    /// The password for the sentinels, if they require one.
     pub sentinel_password: Option<Secret>,
 }
 
-/// A text that is never printed.
+/// A string that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps a text from being printed.
+    /// Wraps a string so that it is not printed.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text, for who needs it.
+    /// The string itself.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -54,14 +55,15 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What stands where a password was.
+/// The replacement for a password.
 const HIDDEN: &str = "***";
 
-/// Where Redis is: `redis://user:password@host:6379/0`, `rediss://…` over TLS,
+/// The URL of Redis: `redis://user:password@host:6379/0`, `rediss://…` over TLS,
 /// `unix:///run/redis.sock?db=0&user=…&pass=…`.
 ///
-/// `redis+sentinel://user:password@host:26379,host:26379/mymaster/0` is the primary that sentinels
-/// name, `redis+cluster://user:password@host:6379,host:6379` a Cluster; with TLS they begin with
+/// `redis+sentinel://user:password@host:26379,host:26379/mymaster/0` is the primary of a
+/// Sentinel setup, `redis+cluster://user:password@host:6379,host:6379` a Cluster; with TLS they
+/// begin with
 /// `rediss+`.
 ///
 /// It prints without its password.
@@ -78,7 +80,7 @@ const HIDDEN: &str = "***";
 pub struct RedisUrl(String);
 
 impl RedisUrl {
-    /// All of it, to connect with.
+    /// The whole URL, with its password.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -88,39 +90,39 @@ impl RedisUrl {
         self.0.starts_with("rediss:") || self.0.starts_with("rediss+")
     }
 
-    /// Whether sentinels are asked.
+    /// Whether it is `redis+sentinel://` or `rediss+sentinel://`.
     pub fn has_sentinels(&self) -> bool {
         parts(&self.0).is_some_and(|(scheme, _)| scheme.ends_with("+sentinel"))
     }
 
-    /// Whether it is a Cluster.
+    /// Whether it is `redis+cluster://` or `rediss+cluster://`.
     pub fn is_cluster(&self) -> bool {
         parts(&self.0).is_some_and(|(scheme, _)| scheme.ends_with("+cluster"))
     }
 }
 
-/// Why a text is no [`RedisUrl`]. Nothing of the text is in it but the scheme: it may have a
-/// password.
+/// The error for text that is not a [`RedisUrl`]. It repeats no part of the text but the scheme,
+/// because the text may contain a password.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RedisUrlError {
-    /// It begins with none of the schemes: which one it has, if it has one.
+    /// The scheme is unknown or missing: the one found, if any.
     Scheme(Option<String>),
-    /// It has a space or a control character.
+    /// It contains whitespace or a control character.
     Blank,
-    /// There is no host, or what stands there cannot be one.
+    /// The host is missing or invalid.
     Host,
-    /// The port is none.
+    /// The port is invalid.
     Port,
     /// The database is not a number.
     Database,
-    /// A user without a password.
+    /// A user name without a password.
     User,
     /// Sentinels without the name of the primary.
     Primary,
     /// A Cluster with a database.
     Cluster,
-    /// No path of a socket, or something behind it that is not known.
+    /// The path of the socket is missing, or has an unknown parameter.
     Socket,
 }
 
@@ -139,36 +141,41 @@ impl fmt::Display for RedisUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Scheme(found) => {
-                let known = either(SCHEMES.iter().map(|scheme| format!("{scheme}://")));
+                let known = join_or(SCHEMES.iter().map(|scheme| format!("{scheme}://")));
                 write!(f, "it must begin with {known}")?;
-                found.as_ref().map_or(Ok(()), |found| write!(f, ", not with {found}://"))?;
-                f.write_str(", as in \"redis://127.0.0.1:6379\"")
+                found
+                    .as_ref()
+                    .map_or(Ok(()), |found| write!(f, ", not {found}://"))?;
+                f.write_str(", for example \"redis://127.0.0.1:6379\"")
             }
-            Self::Blank => f.write_str("it has a space in it; write one as %20"),
+            Self::Blank => f.write_str("it contains a space; write %20 instead"),
             Self::Host => f.write_str(
-                "it has no host, or none that can be, as in \"redis://127.0.0.1:6379\"; \
-                 in a password write / as %2F, ? as %3F and # as %23",
+                "it needs a valid host, for example \"redis://127.0.0.1:6379\"; in a password \
+                 write / as %2F, ? as %3F and # as %23",
             ),
             Self::Port => f.write_str(
-                "its port must be a number from 1 to 65535, as in \"redis://127.0.0.1:6379\"; \
-                 in a password write / as %2F, ? as %3F and # as %23",
+                "its port must be a number from 1 to 65535, for example \
+                 \"redis://127.0.0.1:6379\"; in a password write / as %2F, ? as %3F and # as %23",
             ),
             Self::Database => f.write_str(
-                "behind the host comes the number of the database and nothing else, as in \"redis://127.0.0.1:6379/0\"",
+                "only the number of the database may follow the host, for example \
+                 \"redis://127.0.0.1:6379/0\"",
             ),
             Self::User => f.write_str(
-                "it names a user, or has an @, but no password; write redis://user:password@host, or redis://:password@host for a \
-                 password alone",
+                "it has a user or an @, but no password; write redis://user:password@host, or \
+                 redis://:password@host for a password alone",
             ),
             Self::Primary => f.write_str(
-                "behind the sentinels comes what they call the primary, and then the database if it is not 0, as in \
-                 \"redis+sentinel://127.0.0.1:26379/mymaster\"",
+                "the name of the primary must follow the sentinels, and then the database if it is \
+                 not 0, for example \"redis+sentinel://127.0.0.1:26379/mymaster\"",
             ),
             Self::Cluster => f.write_str(
-                "a Cluster has no databases, so nothing comes behind its hosts, as in \"redis+cluster://127.0.0.1:6379\"",
+                "a Cluster has no databases, so nothing may follow its hosts, for example \
+                 \"redis+cluster://127.0.0.1:6379\"",
             ),
             Self::Socket => f.write_str(
-                "a socket is written as \"unix:///run/redis.sock\", and behind it what is needed of ?db=0&user=…&pass=…",
+                "a socket must be written as \"unix:///run/redis.sock\", followed by \
+                 ?db=0&user=…&pass=… as needed",
             ),
         }
     }
@@ -176,12 +183,12 @@ impl fmt::Display for RedisUrlError {
 
 impl std::error::Error for RedisUrlError {}
 
-/// A url in its parts, each as it is written.
+/// The parts of a URL, undecoded.
 enum Parts<'a> {
     Tcp {
         user_info: Option<&'a str>,
         host: &'a str,
-        behind: &'a str,
+        path_and_query: &'a str,
     },
     Socket {
         path: &'a str,
@@ -189,7 +196,7 @@ enum Parts<'a> {
     },
 }
 
-/// The scheme and the rest; none of an unknown scheme.
+/// The scheme and the parts; none if the scheme is unknown.
 fn parts(text: &str) -> Option<(&str, Parts<'_>)> {
     let (scheme, rest) = text
         .split_once("://")
@@ -200,7 +207,8 @@ fn parts(text: &str) -> Option<(&str, Parts<'_>)> {
             .map_or((rest, None), |(path, query)| (path, Some(query)));
         return Some((scheme, Parts::Socket { path, query }));
     }
-    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (authority, path_and_query) =
+        rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let (user_info, host) = authority
         .rsplit_once('@')
         .map_or((None, authority), |(user, host)| (Some(user), host));
@@ -209,7 +217,7 @@ fn parts(text: &str) -> Option<(&str, Parts<'_>)> {
         Parts::Tcp {
             user_info,
             host,
-            behind,
+            path_and_query,
         },
     ))
 }
@@ -228,7 +236,7 @@ impl FromStr for RedisUrl {
             Parts::Tcp {
                 user_info,
                 host,
-                behind,
+                path_and_query,
             } => {
                 let several = scheme.contains('+');
                 host.split(',')
@@ -237,8 +245,9 @@ impl FromStr for RedisUrl {
                 if !several {
                     check_host(host)?;
                 }
-                check_behind(scheme, behind)?;
-                // Without a password nobody would be logged in, and a password alone may be meant.
+                check_path(scheme, path_and_query)?;
+                // Without a password there would be no login, and the user may be meant as
+                // password.
                 let has_password = |info: &str| {
                     info.split_once(':')
                         .is_some_and(|(_, password)| !password.is_empty())
@@ -253,12 +262,11 @@ impl FromStr for RedisUrl {
     }
 }
 
-/// What stands before `://`, if it looks like a scheme and not like anything that is nobody's
-/// business.
+/// The text before `://`, if it looks like a scheme, and not like something that may be secret.
 fn scheme_of(text: &str) -> Option<String> {
-    const LONGEST: usize = 20;
+    const MAX_SCHEME_LEN: usize = 20;
     let (scheme, _) = text.split_once("://")?;
-    let is_scheme = scheme.len() <= LONGEST
+    let is_scheme = scheme.len() <= MAX_SCHEME_LEN
         && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme
             .chars()
@@ -266,6 +274,7 @@ fn scheme_of(text: &str) -> Option<String> {
     is_scheme.then(|| scheme.to_owned())
 }
 
+/// Validates a host with an optional port.
 fn check_host(text: &str) -> Result<(), RedisUrlError> {
     let (is_host, port) = match text.strip_prefix('[') {
         Some(rest) => {
@@ -295,18 +304,19 @@ fn check_host(text: &str) -> Result<(), RedisUrlError> {
     }
 }
 
-/// What comes behind the hosts.
-fn check_behind(scheme: &str, behind: &str) -> Result<(), RedisUrlError> {
+/// Validates what follows the hosts: the primary or the database.
+fn check_path(scheme: &str, path_and_query: &str) -> Result<(), RedisUrlError> {
     let is_database = |text: &str| text.is_empty() || is_number(text);
-    let path = behind.strip_prefix('/').unwrap_or_default();
-    let is_path = behind.is_empty() || behind.starts_with('/');
+    let path = path_and_query.strip_prefix('/').unwrap_or_default();
+    let is_path = path_and_query.is_empty() || path_and_query.starts_with('/');
     match scheme.split_once('+') {
         Some((_, "sentinel")) => {
             let (name, database) = path.split_once('/').unwrap_or((path, ""));
             let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-            match !name.is_empty() && name.chars().all(is_name) && is_database(database) {
-                true => Ok(()),
-                false => Err(RedisUrlError::Primary),
+            if !name.is_empty() && name.chars().all(is_name) && is_database(database) {
+                Ok(())
+            } else {
+                Err(RedisUrlError::Primary)
             }
         }
         Some(_) if is_path && (path.is_empty() || path == "0") => Ok(()),
@@ -316,8 +326,9 @@ fn check_behind(scheme: &str, behind: &str) -> Result<(), RedisUrlError> {
     }
 }
 
+/// Validates the path and the parameters of a Unix socket.
 fn check_socket(path: &str, query: Option<&str>) -> Result<(), RedisUrlError> {
-    // What follows a # would be left out, and with it half of a password.
+    // A # begins a fragment, which would be cut off, and with it part of a password.
     let cut = path.contains('#') || query.is_some_and(|query| query.contains('#'));
     if cut || !path.starts_with('/') || path == "/" {
         return Err(RedisUrlError::Socket);
@@ -344,9 +355,9 @@ fn is_number(text: &str) -> bool {
 }
 
 impl fmt::Display for RedisUrl {
-    /// Without the password.
+    /// The URL without its password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // It was looked at when it was made.
+        // It was validated when it was created, so this cannot happen.
         let Some((scheme, parts)) = parts(&self.0) else {
             return f.write_str(HIDDEN);
         };
@@ -355,13 +366,13 @@ impl fmt::Display for RedisUrl {
             Parts::Tcp {
                 user_info,
                 host,
-                behind,
+                path_and_query,
             } => {
                 if let Some(info) = user_info {
                     let user = info.split(':').next().unwrap_or_default();
                     write!(f, "{user}:{HIDDEN}@")?;
                 }
-                write!(f, "{host}{behind}")
+                write!(f, "{host}{path_and_query}")
             }
             Parts::Socket { path, query } => {
                 f.write_str(path)?;

@@ -1,8 +1,8 @@
-//! The JSON Schema of ratekeeper.toml, for editors: made from the table of keys.
+//! The JSON Schema of ratekeeper.toml, for editors, generated from the table of keys.
 
+use super::key_type::{DefaultValue, KeySpec, KeyType, MAX_INTEGER, TableSpec};
 use super::keys::FILE;
-use super::kind::{Default, Key, Kind, MOST, Table};
-use super::tree::Data;
+use super::value::Data;
 use ratekeeper::Algorithm;
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,7 @@ pub fn schema() -> Value {
     schema
 }
 
-fn table(table: &Table) -> Value {
+fn table(table: &TableSpec) -> Value {
     let keys = table.keys();
     let properties = keys
         .iter()
@@ -22,7 +22,7 @@ fn table(table: &Table) -> Value {
         .collect::<Map<_, _>>();
     let required = keys
         .iter()
-        .filter(|key| key.default == Default::Required)
+        .filter(|key| key.default == DefaultValue::Required)
         .map(|key| key.name)
         .collect::<Vec<_>>();
     let mut schema = json!({
@@ -37,30 +37,30 @@ fn table(table: &Table) -> Value {
     schema
 }
 
-fn property(key: &Key) -> Value {
-    let mut schema = kind(&key.kind);
+fn property(key: &KeySpec) -> Value {
+    let mut schema = type_schema(&key.key_type);
     schema["description"] = json!(key.doc);
     match key.default {
-        Default::Unset | Default::Required => {}
-        Default::Bool(value) => schema["default"] = json!(value),
-        Default::Number(value) => schema["default"] = json!(value),
-        Default::Text(value) => schema["default"] = json!(value),
-        Default::Empty => schema["default"] = json!([]),
+        DefaultValue::Unset | DefaultValue::Required => {}
+        DefaultValue::Bool(value) => schema["default"] = json!(value),
+        DefaultValue::Number(value) => schema["default"] = json!(value),
+        DefaultValue::Text(value) => schema["default"] = json!(value),
+        DefaultValue::Empty => schema["default"] = json!([]),
     }
-    if let Some(example) = super::tree::Value::parse(key.example).filter(|_| !key.secret) {
+    if let Some(example) = super::value::Value::parse(key.example).filter(|_| !key.secret) {
         schema["examples"] = json!([as_json(&example)]);
     }
     schema
 }
 
-fn as_json(value: &super::tree::Value) -> Value {
+fn as_json(value: &super::value::Value) -> Value {
     match &value.data {
-        Data::Text(text) => json!(text),
-        Data::Whole(number) => json!(i64::try_from(*number).unwrap_or(i64::MAX)),
-        Data::Fraction(number) => json!(number),
+        Data::String(text) => json!(text),
+        Data::Integer(number) => json!(i64::try_from(*number).unwrap_or(i64::MAX)),
+        Data::Float(number) => json!(number),
         Data::Bool(value) => json!(value),
-        Data::Time(time) => json!(time.to_string()),
-        Data::List(values) => values.iter().map(as_json).collect(),
+        Data::Datetime(time) => json!(time.to_string()),
+        Data::Array(values) => values.iter().map(as_json).collect(),
         Data::Table(entries) => entries
             .iter()
             .map(|entry| (entry.name.clone(), as_json(&entry.value)))
@@ -68,52 +68,63 @@ fn as_json(value: &super::tree::Value) -> Value {
     }
 }
 
-fn kind(of: &Kind) -> Value {
+fn type_schema(of: &KeyType) -> Value {
     match of {
-        Kind::Bool => json!({ "type": "boolean" }),
-        Kind::Number { min, max: MOST } => json!({ "type": "integer", "minimum": min }),
-        Kind::Number { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
-        Kind::Percent => json!({ "type": "number", "minimum": 0, "maximum": 100 }),
-        Kind::Share => json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }),
-        Kind::Reserve => {
+        KeyType::Bool => json!({ "type": "boolean" }),
+        KeyType::Number {
+            min,
+            max: MAX_INTEGER,
+        } => json!({ "type": "integer", "minimum": min }),
+        KeyType::Number { min, max } => {
+            json!({ "type": "integer", "minimum": min, "maximum": max })
+        }
+        KeyType::Percent => json!({ "type": "number", "minimum": 0, "maximum": 100 }),
+        KeyType::Share => json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }),
+        KeyType::Reserve => {
             json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, pattern("^[0-9.]+ *%$")] })
         }
-        Kind::Text | Kind::Limit | Kind::Preflight | Kind::Attribute | Kind::Host => {
+        KeyType::Text
+        | KeyType::Limit
+        | KeyType::Preflight
+        | KeyType::Attribute
+        | KeyType::Host => {
             json!({ "type": "string", "minLength": 1 })
         }
-        // As many letters as bytes if they are ASCII; of others fewer will do.
-        Kind::LongText { bytes } => json!({ "type": "string", "minLength": bytes.div_ceil(4) }),
-        Kind::OneOf(words) => json!({ "enum": words }),
-        Kind::OneOfNumbers(numbers) => json!({ "enum": numbers }),
-        Kind::Listener => pattern("^(off|.+:[0-9]{1,5}|unix:/.+)$"),
-        Kind::Network => pattern("^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"),
-        Kind::Proxy => pattern("^(unix|[0-9A-Fa-f:.]+(/[0-9]{1,3})?)$"),
-        Kind::HeaderName | Kind::Method => pattern("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"),
-        Kind::RedisUrl => pattern("^(rediss?(\\+sentinel|\\+cluster)?|redis\\+unix|unix)://.+$"),
-        Kind::Upstream => pattern("^https?://[^?#@]+$"),
-        Kind::Prefix => pattern("^[!-z|~]{1,64}$"),
-        Kind::Path => pattern("^/[^?#]*$"),
-        Kind::Algorithm => {
+        // JSON Schema counts characters, and a character has at most four bytes.
+        KeyType::LongText { bytes } => json!({ "type": "string", "minLength": bytes.div_ceil(4) }),
+        KeyType::OneOf(words) => json!({ "enum": words }),
+        KeyType::OneOfNumbers(numbers) => json!({ "enum": numbers }),
+        KeyType::Listener => pattern("^(off|.+:[0-9]{1,5}|unix:/.+)$"),
+        KeyType::Network => pattern("^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"),
+        KeyType::Proxy => pattern("^(unix|[0-9A-Fa-f:.]+(/[0-9]{1,3})?)$"),
+        KeyType::HeaderName | KeyType::Method => pattern("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"),
+        KeyType::RedisUrl => pattern("^(rediss?(\\+sentinel|\\+cluster)?|redis\\+unix|unix)://.+$"),
+        KeyType::Upstream => pattern("^https?://[^?#@]+$"),
+        KeyType::Prefix => pattern("^[!-z|~]{1,64}$"),
+        KeyType::Path => pattern("^/[^?#]*$"),
+        KeyType::Algorithm => {
             let names = Algorithm::ALL
                 .iter()
                 .map(|algorithm| algorithm.name())
                 .chain(["gcra"]);
             json!({ "enum": names.collect::<Vec<_>>() })
         }
-        Kind::Duration | Kind::DurationWithin { .. } => pattern("^[0-9]+[a-z]+$"),
-        Kind::Time => json!({ "type": "string", "format": "date-time" }),
-        Kind::Status => json!({ "anyOf": [
+        KeyType::Duration | KeyType::DurationWithin { .. } => pattern("^[0-9]+[a-z]+$"),
+        KeyType::Time => json!({ "type": "string", "format": "date-time" }),
+        KeyType::Status => json!({ "anyOf": [
             { "type": "integer", "minimum": 100, "maximum": 999 },
             pattern("^([1-9]xx|[1-9][0-9]{2}( *- *[1-9][0-9]{2})?)$"),
         ] }),
-        Kind::True => json!({ "const": true }),
-        Kind::OneOrMany(one) => {
-            json!({ "anyOf": [kind(one), { "type": "array", "items": kind(one) }] })
+        KeyType::True => json!({ "const": true }),
+        KeyType::OneOrMany(one) => {
+            json!({ "anyOf": [type_schema(one), { "type": "array", "items": type_schema(one) }] })
         }
-        Kind::Either(one, other) => json!({ "anyOf": [kind(one), kind(other)] }),
-        Kind::Table(inner) => table(inner),
-        Kind::Tables(inner) => json!({ "type": "array", "items": table(inner) }),
-        Kind::Named(one) => json!({ "type": "object", "additionalProperties": kind(one) }),
+        KeyType::Either(one, other) => json!({ "anyOf": [type_schema(one), type_schema(other)] }),
+        KeyType::Table(inner) => table(inner),
+        KeyType::Tables(inner) => json!({ "type": "array", "items": table(inner) }),
+        KeyType::Named(one) => {
+            json!({ "type": "object", "additionalProperties": type_schema(one) })
+        }
     }
 }
 

@@ -1,12 +1,11 @@
-//! Times as texts, both ways: how long, and until when.
+//! Durations and timestamps: parsing and formatting.
 
 use ratekeeper::{Limit, Timestamp};
 use std::fmt::Write as _;
 use std::time::Duration;
 use toml::value::{Datetime, Offset};
 
-/// A time such as `500ms`, `2s`, `15min`: what may stand behind the slash of a limit, with its
-/// number.
+/// Parses a duration such as `500ms`, `2s` or `15min`: a number with one of the units of a limit.
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,7 +21,7 @@ pub fn duration(text: &str) -> Option<Duration> {
     limit.rate().map(|rate| rate.period())
 }
 
-/// The same, or no time at all: `0s`.
+/// Parses a duration, or zero: `0s`.
 pub(crate) fn duration_or_zero(text: &str) -> Option<Duration> {
     let unit = text.trim_start_matches('0');
     if unit.len() < text.len() && unit.starts_with(|c: char| c.is_ascii_alphabetic()) {
@@ -31,7 +30,7 @@ pub(crate) fn duration_or_zero(text: &str) -> Option<Duration> {
     duration(text)
 }
 
-/// The text of a time that reads back to the same.
+/// Formats a duration so that it parses back to the same.
 pub fn duration_text(time: Duration) -> String {
     if time.is_zero() {
         return "0s".to_owned();
@@ -47,25 +46,26 @@ pub fn duration_text(time: Duration) -> String {
     }
 }
 
-/// Why a date and time is no end of an entry.
+/// The error for a date and time that is not a timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NoInstant {
-    /// It says not where on Earth.
-    NoOffset,
-    /// Before 1970 or after 2554.
+pub(crate) enum TimestampError {
+    /// It has no offset from UTC.
+    MissingOffset,
+    /// It is before 1970 or after 2554.
     OutOfRange,
-    /// A date alone, or a time.
-    Part,
+    /// It is only a date, or only a time.
+    NotDatetime,
 }
 
 const SECONDS_PER_DAY: i64 = 86_400;
 
-pub(crate) fn instant(time: &Datetime) -> Result<Timestamp, NoInstant> {
+/// The timestamp of a date and time with offset.
+pub(crate) fn timestamp(time: &Datetime) -> Result<Timestamp, TimestampError> {
     let (Some(date), Some(clock)) = (time.date, time.time) else {
-        return Err(NoInstant::Part);
+        return Err(TimestampError::NotDatetime);
     };
     let offset = match time.offset {
-        None => return Err(NoInstant::NoOffset),
+        None => return Err(TimestampError::MissingOffset),
         Some(Offset::Z) => 0,
         Some(Offset::Custom { minutes }) => i64::from(minutes) * 60,
     };
@@ -78,18 +78,18 @@ pub(crate) fn instant(time: &Datetime) -> Result<Timestamp, NoInstant> {
         + i64::from(clock.minute) * 60
         + i64::from(clock.second.unwrap_or(0));
     let seconds = u64::try_from(days * SECONDS_PER_DAY + of_day - offset)
-        .map_err(|_| NoInstant::OutOfRange)?;
+        .map_err(|_| TimestampError::OutOfRange)?;
     let nanos = seconds
         .checked_mul(1_000_000_000)
         .and_then(|all| all.checked_add(clock.nanosecond.unwrap_or(0).into()));
     nanos
         .map(Timestamp::from_unix_nanos)
-        .ok_or(NoInstant::OutOfRange)
+        .ok_or(TimestampError::OutOfRange)
 }
 
-/// An instant as TOML writes it, in UTC: `2026-01-31T12:00:00Z`.
-pub fn instant_text(instant: Timestamp) -> String {
-    let nanos = instant.as_unix_nanos();
+/// Formats a timestamp as TOML does, in UTC: `2026-01-31T12:00:00Z`.
+pub fn timestamp_text(timestamp: Timestamp) -> String {
+    let nanos = timestamp.as_unix_nanos();
     let (seconds, fraction) = ((nanos / 1_000_000_000) as i64, nanos % 1_000_000_000);
     let (year, month, day) = civil_from_days(seconds / SECONDS_PER_DAY);
     let of_day = seconds % SECONDS_PER_DAY;
@@ -101,7 +101,7 @@ pub fn instant_text(instant: Timestamp) -> String {
     text + "Z"
 }
 
-/// Days since 1970-01-01 of a date of the Gregorian calendar, counted in eras of 400 years that
+/// The number of days since 1970-01-01 of a Gregorian date, computed in eras of 400 years that
 /// begin in March.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
@@ -111,6 +111,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
+/// The year, month and day of a number of days since 1970-01-01.
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
@@ -167,35 +168,38 @@ mod tests {
             ("2030-01-01T00:00:00Z", 1_893_456_000),
             ("2100-03-01T00:00:00Z", 4_107_542_400),
         ] {
-            let read = instant(&text.parse().unwrap()).unwrap();
+            let read = timestamp(&text.parse().unwrap()).unwrap();
             assert_eq!(
                 read,
                 Timestamp::from_unix(Duration::from_secs(seconds)),
                 "{text}"
             );
-            assert_eq!(instant_text(read), text);
+            assert_eq!(timestamp_text(read), text);
         }
         let nanos = Timestamp::from_unix_nanos(1_500_000_000_120_000_000);
-        assert_eq!(instant(&instant_text(nanos).parse().unwrap()), Ok(nanos));
         assert_eq!(
-            instant(&"2030-01-01T02:00:00+02:00".parse().unwrap()),
-            instant(&"2030-01-01T00:00:00Z".parse().unwrap())
+            timestamp(&timestamp_text(nanos).parse().unwrap()),
+            Ok(nanos)
         );
         assert_eq!(
-            instant(&"2030-01-01T00:00:00".parse().unwrap()),
-            Err(NoInstant::NoOffset)
+            timestamp(&"2030-01-01T02:00:00+02:00".parse().unwrap()),
+            timestamp(&"2030-01-01T00:00:00Z".parse().unwrap())
         );
         assert_eq!(
-            instant(&"2030-01-01".parse().unwrap()),
-            Err(NoInstant::Part)
+            timestamp(&"2030-01-01T00:00:00".parse().unwrap()),
+            Err(TimestampError::MissingOffset)
         );
         assert_eq!(
-            instant(&"1969-12-31T23:59:59Z".parse().unwrap()),
-            Err(NoInstant::OutOfRange)
+            timestamp(&"2030-01-01".parse().unwrap()),
+            Err(TimestampError::NotDatetime)
         );
         assert_eq!(
-            instant(&"9999-01-01T00:00:00Z".parse().unwrap()),
-            Err(NoInstant::OutOfRange)
+            timestamp(&"1969-12-31T23:59:59Z".parse().unwrap()),
+            Err(TimestampError::OutOfRange)
+        );
+        assert_eq!(
+            timestamp(&"9999-01-01T00:00:00Z".parse().unwrap()),
+            Err(TimestampError::OutOfRange)
         );
     }
 }

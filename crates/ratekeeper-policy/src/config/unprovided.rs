@@ -1,14 +1,15 @@
-//! Attributes that policies use and neither `ratekeeper proxy` nor forward-auth provides.
+//! Warnings about attributes that policies use, but neither `ratekeeper proxy` nor forward-auth
+//! provides.
 
-use super::Identity;
+use super::IdentityConfig;
 use crate::attribute::Attribute;
 use crate::matching::Match;
 use crate::policies::Policies;
 use crate::policy::{Cost, Limits, Missing, Policy};
 
-impl Identity {
-    /// Whether requests in `ratekeeper proxy` and at `/auth` can have this attribute: a header names it, or every
-    /// request has it.
+impl IdentityConfig {
+    /// Whether requests in `ratekeeper proxy` and at `/auth` can have this attribute: every request
+    /// has it, or a header is configured for it.
     pub fn provides(&self, attribute: &Attribute) -> bool {
         match attribute {
             Attribute::User => self.user.is_some(),
@@ -28,53 +29,54 @@ impl Identity {
         }
     }
 
-    /// What happens in `ratekeeper proxy` and at `/auth` for lack of attributes that policies use
-    /// and no request there has; a sentence each.
+    /// Warnings about attributes that policies use, but no request in `ratekeeper proxy` or at
+    /// `/auth` has: one sentence each, with the consequence.
     pub fn unprovided(&self, policies: &Policies) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut warnings = Vec::new();
         for policy in &policies.policies {
-            self.unprovided_by(policy, &mut found);
+            self.unprovided_by(policy, &mut warnings);
         }
         for (list, entries) in [("allow", &policies.allow), ("deny", &policies.deny)] {
             for attribute in entries
                 .iter()
                 .filter_map(|entry| self.unmatched(&entry.matching))
             {
-                found.push(self.sentence(
+                warnings.push(self.warning(
                     &format!("an entry of [[{list}]] matches"),
                     attribute,
-                    "it never matches",
+                    "the entry never matches",
                 ));
             }
         }
-        found
+        warnings
     }
 
-    fn unprovided_by(&self, policy: &Policy, found: &mut Vec<String>) {
+    /// Adds the warnings about one policy.
+    fn unprovided_by(&self, policy: &Policy, warnings: &mut Vec<String>) {
         let lacks = |attribute: &&Attribute| !self.provides(attribute);
         let name = &policy.name;
         if let Some(attribute) = self.unmatched(&policy.matching) {
             let what = format!("the policy `{name}` matches");
-            found.push(self.sentence(&what, attribute, "it applies to no request"));
+            warnings.push(self.warning(&what, attribute, "the policy never applies"));
             return;
         }
         if let Some(attribute) = policy.key.iter().find(lacks) {
             let then = match policy.missing {
                 Missing::Address => "requests are counted by their address instead",
-                Missing::Skip => "it applies to no request",
+                Missing::Skip => "the policy never applies",
                 Missing::Shared => "all requests share one bucket",
-                Missing::Deny => "it denies every request",
+                Missing::Deny => "every request is denied",
             };
-            found.push(self.sentence(&format!("the policy `{name}` counts"), attribute, then));
+            warnings.push(self.warning(&format!("the policy `{name}` counts"), attribute, then));
         }
         if let Limits::Plan { attribute, default } = &policy.limits
             && lacks(&attribute)
         {
             let then = match default {
                 Some(plan) => format!("every request has the plan `{plan}`"),
-                None => "it applies to no request".to_owned(),
+                None => "the policy never applies".to_owned(),
             };
-            found.push(self.sentence(
+            warnings.push(self.warning(
                 &format!("the policy `{name}` chooses the plan"),
                 attribute,
                 &then,
@@ -84,7 +86,7 @@ impl Identity {
             && lacks(&attribute)
         {
             let then = format!("every request costs {default}");
-            found.push(self.sentence(
+            warnings.push(self.warning(
                 &format!("the policy `{name}` takes the cost"),
                 attribute,
                 &then,
@@ -96,37 +98,40 @@ impl Identity {
             .filter(|class| lacks(&&class.attribute))
         {
             let then = match &class.default {
-                Some(class) => format!("every request is of the class `{class}`"),
-                None => "no request leaves anything to others".to_owned(),
+                Some(class) => format!("every request has the class `{class}`"),
+                None => "no request leaves a reserve to others".to_owned(),
             };
-            found.push(self.sentence(
-                &format!("the policy `{name}` tells classes"),
+            warnings.push(self.warning(
+                &format!("the policy `{name}` chooses the class"),
                 &class.attribute,
                 &then,
             ));
         }
     }
 
-    /// An attribute for lack of which conditions never hold. Those under `not` may.
-    fn unmatched<'a>(&self, when: &'a Match) -> Option<&'a Attribute> {
-        when.attributes
+    /// An attribute without which the conditions never hold. Conditions under `not` may hold.
+    fn unmatched<'a>(&self, matching: &'a Match) -> Option<&'a Attribute> {
+        matching
+            .attributes
             .iter()
             .map(|(attribute, _)| attribute)
             .find(|attribute| !self.provides(attribute))
     }
 
-    fn sentence(&self, what: &str, attribute: &Attribute, then: &str) -> String {
-        let mend = match attribute {
+    /// The warning for one attribute.
+    fn warning(&self, what: &str, attribute: &Attribute, then: &str) -> String {
+        let fix = match attribute {
             Attribute::User | Attribute::ApiKey => {
                 format!("name its header as `{attribute}` in [identity]")
             }
             Attribute::Custom(name) if **name == *"class" => {
                 "name its header as `header` in [shed]".to_owned()
             }
-            _ => "only callers of POST /v1/check and the like send it".to_owned(),
+            _ => "only callers of POST /v1/check and similar APIs can send it".to_owned(),
         };
         format!(
-            "{what} by {attribute}, which no request has in `ratekeeper proxy` or at /auth/*, so {then}; {mend}"
+            "{what} by `{attribute}`, but no request in `ratekeeper proxy` or at /auth/* has this \
+             attribute, so {then}; {fix}"
         )
     }
 }

@@ -1,29 +1,29 @@
-//! Files that are wrong or doubtful, and exactly what is said of them: one snapshot for each kind
-//! of mistake.
+//! Files with errors or warnings, and their exact messages: one snapshot for each kind of mistake.
 //!
-//! A wanted change of words: `INSTA_UPDATE=always cargo test -p ratekeeper-policy --all-features
-//! --test config`, then read the difference.
+//! After a deliberate change of messages: `INSTA_UPDATE=always cargo test -p ratekeeper-policy
+//! --all-features
+//! --test config`, then review the difference.
 
-use crate::said;
+use crate::diagnostics;
 use ratekeeper_policy::config::Config;
 use std::fmt::Write as _;
 
-/// The files with what is said below each, as one text.
+/// The files, each followed by its diagnostics, as one text.
 pub(crate) fn table(files: &[&str]) -> String {
     let mut table = String::new();
     for text in files {
-        let said = said(text, &[]);
-        assert!(!said.is_empty(), "nothing is said of:\n{text}");
+        let messages = diagnostics(text, &[]);
+        assert!(!messages.is_empty(), "no diagnostics for:\n{text}");
         for line in text.lines() {
             let _ = writeln!(table, "    {line}");
         }
-        let _ = writeln!(table, "{said}");
+        let _ = writeln!(table, "{messages}");
     }
     table
 }
 
 #[test]
-fn what_is_no_toml() {
+fn invalid_toml() {
     snapshot!(table(&[
         "[server\nhttp = \"off\"",
         "enabled = yes",
@@ -37,7 +37,7 @@ fn what_is_no_toml() {
 }
 
 #[test]
-fn what_is_yaml_is_told_once() {
+fn yaml_is_reported_once() {
     snapshot!(table(&[
         "# limits\n\ndomain: edge\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: second\n",
         "---\npolicies: []\n",
@@ -49,7 +49,7 @@ fn what_is_yaml_is_told_once() {
     assert!(
         yaml.diagnostics[0]
             .to_string()
-            .starts_with("limits.yaml:1:1: error: this is YAML, and ")
+            .starts_with("limits.yaml:1:1: error: this is YAML, but ")
     );
     assert!(
         Config::parse("ratekeeper.yaml", "enabled = true", [])
@@ -59,7 +59,7 @@ fn what_is_yaml_is_told_once() {
 }
 
 #[test]
-fn keys_that_are_not_known() {
+fn unknown_keys() {
     snapshot!(table(&[
         "enabeld = true",
         "[sever]\nhttp = \"off\"",
@@ -78,7 +78,7 @@ fn keys_that_are_not_known() {
 }
 
 #[test]
-fn values_of_another_kind() {
+fn values_of_the_wrong_type() {
     snapshot!(table(&[
         "enabled = 1",
         "server = \"off\"",
@@ -103,7 +103,7 @@ fn values_of_another_kind() {
 }
 
 #[test]
-fn listeners_and_certificates_that_cannot_be() {
+fn invalid_listeners_and_certificates() {
     snapshot!(table(&[
         "[server]\nhttp = \"unix:ratekeeper.sock\"\nresp = \"unix:\"\nadmin = \"unix:/run/\"",
         "[server]\nhttp = \"unix:/run/t.sock\"\nadmin = \"unix:/run/t.sock\"",
@@ -118,7 +118,7 @@ fn listeners_and_certificates_that_cannot_be() {
 }
 
 #[test]
-fn policies_whose_keys_are_wrong() {
+fn policies_with_invalid_values() {
     let policy = |rest: &str| {
         format!("[[policy]]\nname = \"a\"\nmatch = {{ path = \"/a\" }}\nlimit = \"5/min\"\n{rest}")
     };
@@ -151,7 +151,7 @@ fn policies_whose_keys_are_wrong() {
 }
 
 #[test]
-fn limits_that_are_none() {
+fn invalid_limits() {
     snapshot!(table(&[
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/fortnight\"",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimits = [\"5/s\", \"10/min bust 3\", \"0 concurrent\", 7]",
@@ -172,7 +172,7 @@ fn limits_that_are_none() {
 }
 
 #[test]
-fn conditions_that_are_none() {
+fn invalid_conditions() {
     let policy =
         |when: &str| format!("[[policy]]\nname = \"a\"\nlimit = \"5/min\"\nmatch = {when}");
     let when = [
@@ -190,7 +190,7 @@ fn conditions_that_are_none() {
 }
 
 #[test]
-fn lists_that_are_wrong() {
+fn invalid_list_entries() {
     snapshot!(table(&[
         "[[allow]]\nip = \"10.0.0.0/8\"\nuntil = 2030-01-01T00:00:00",
         "[[allow]]\nip = \"10.0.0.0/8\"\nuntil = 2030-01-01",
@@ -203,7 +203,7 @@ fn lists_that_are_wrong() {
 }
 
 #[test]
-fn policies_that_do_not_go_together() {
+fn conflicting_policies_and_listeners() {
     snapshot!(table(&[
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\n[[policy]]\nname = \"a\"\nlimit = \"5/s\"",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\nkey = [\"ip\", \"user\", \"ip\"]",
@@ -215,7 +215,7 @@ fn policies_that_do_not_go_together() {
 }
 
 #[test]
-fn what_is_doubtful() {
+fn warnings() {
     snapshot!(table(&[
         "[[policy]]\nname = \"a\"\nlimit = \"5/s\"",
         "[[policy]]\nname = \"a\"\nmatch = { path = [] }\nlimit = \"5/s\"",
@@ -237,7 +237,7 @@ fn what_is_doubtful() {
 }
 
 #[test]
-fn several_mistakes_are_told_at_once_in_their_order() {
+fn several_errors_are_reported_in_order() {
     snapshot!(table(&["enabled = 3\n\
         [[policy]]\n\
         name = \"a\"\n\
@@ -255,34 +255,34 @@ fn several_mistakes_are_told_at_once_in_their_order() {
 
 #[test]
 fn columns_are_characters() {
-    let said = said(
+    let messages = diagnostics(
         "[[policy]]\nname = \"é\"\nmatch = { user = \"äöü\", path = 3 }\nlimit = \"5/min\"",
         &[],
     );
     assert!(
-        said.starts_with(
+        messages.starts_with(
             "ratekeeper.toml:3:32: error: `path` in `match` of [[policy]] \"é\" must be"
         ),
-        "{said}"
+        "{messages}"
     );
-    let bom = crate::said("\u{feff}enabled = 3", &[]);
+    let bom = crate::diagnostics("\u{feff}enabled = 3", &[]);
     assert!(bom.starts_with("ratekeeper.toml:1:11: error"), "{bom}");
 }
 
 #[test]
 fn secrets_are_not_in_messages() {
-    let said = said(
+    let messages = diagnostics(
         "[[policy]]\nname = \"a\"\nlimit = \"1/s\"\nmatch = { path = \"/\", api_key = { secret = 1 } }",
         &[],
     );
     assert!(
-        said.contains("`api_key`") && !said.contains("secret"),
-        "{said}"
+        messages.contains("`api_key`") && !messages.contains("secret"),
+        "{messages}"
     );
 }
 
 #[test]
-fn attributes_that_are_not_known() {
+fn unknown_attributes() {
     let identity = "[identity]\nattributes = [\"region\"]\n";
     let policy =
         |rest: &str| format!("{identity}[[policy]]\nname = \"a\"\nlimits = \"5/min\"\n{rest}\n");
@@ -302,7 +302,7 @@ fn attributes_that_are_not_known() {
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nplan = { attribute = \"plans\" }\n[plans.free]\nlimit = \"5/s\"",
         "[[deny]]\nattribute = { region = \"eu\" }",
         "[identity]\nattributes = [\"user\", \"header:x-a\", \"\", \"class\"]",
-        // What is declared is not known here, so nothing is said of it.
+        // The declared attributes are invalid here, so unknown ones are not reported.
         "[identity]\nattributes = 3\n[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nkey = \"region\"\nlimit = \"1/s\"",
     ];
     snapshot!(table(&rest));

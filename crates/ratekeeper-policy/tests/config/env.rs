@@ -1,7 +1,7 @@
-//! Variables alone, over a file, and those that are not ours.
+//! Variables alone, over a file, and unknown ones.
 
-use crate::{EXAMPLE, clean, load, said};
-use ratekeeper_policy::config::{Config, KeysShown};
+use crate::{EXAMPLE, clean, diagnostics, load};
+use ratekeeper_policy::config::{Config, KeyDisplay};
 use ratekeeper_policy::{Policies, request::TrustedPeers};
 
 #[test]
@@ -62,12 +62,12 @@ fn variables_alone_are_enough() {
     );
     assert_eq!(
         (config.stats.keys, config.stats.top),
-        (KeysShown::Plain, 100)
+        (KeyDisplay::Plain, 100)
     );
 }
 
 #[test]
-fn a_variable_beats_the_file_and_the_file_the_default() {
+fn a_variable_overrides_the_file_which_overrides_the_default() {
     let text = format!("{EXAMPLE}\n[stats]\ntop = 77");
     let file = clean(&text, &[]);
     let both = clean(
@@ -97,12 +97,12 @@ fn a_variable_beats_the_file_and_the_file_the_default() {
         &text,
         &[("RATEKEEPER_STATS__TOP", ""), ("RATEKEEPER_NOTHING", " ")],
     );
-    assert_eq!(empty.stats.top, 77, "what is empty is unset");
+    assert_eq!(empty.stats.top, 77, "an empty variable is unset");
 }
 
 #[test]
-fn what_is_wrong_with_a_variable_names_it() {
-    snapshot!(said(
+fn an_error_in_a_variable_names_it() {
+    snapshot!(diagnostics(
         "[store]\nmax_keys = 5",
         &[
             ("RATEKEEPER_STORE__MAX_KEYS", "many"),
@@ -117,36 +117,37 @@ fn what_is_wrong_with_a_variable_names_it() {
     ));
     assert!(
         load("", &[("RATEKEEPER_PORT", "1")]).config.is_some(),
-        "unknown variables never fail"
+        "unknown variables are no errors"
     );
-    // A table that is something else in the file is told, not hidden.
+    // A value of the wrong type in the file is reported, not hidden by a variable.
     assert!(
-        said("server = 3", &[("RATEKEEPER_SERVER__HTTP", "off")])
+        diagnostics("server = 3", &[("RATEKEEPER_SERVER__HTTP", "off")])
             .contains("`server` at the top level must be a table")
     );
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_not_a_file_with_problems() {
+fn an_unreadable_file_differs_from_an_invalid_one() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ratekeeper.toml");
     let missing = Config::load(Some(&path), []);
     assert!(missing.unreadable && missing.has_errors() && missing.config.is_none());
-    let said = missing.diagnostics[0].to_string();
+    let messages = missing.diagnostics[0].to_string();
     assert!(
-        said.starts_with("error: cannot read ") && said.contains("ratekeeper.toml: No such file"),
-        "{said}"
+        messages.starts_with("error: cannot read ")
+            && messages.contains("ratekeeper.toml: No such file"),
+        "{messages}"
     );
 
     std::fs::write(&path, b"enabled = true\n# \xc3\xa9\xff").unwrap();
     let binary = Config::load(Some(&path), []);
     assert!(!binary.unreadable && binary.config.is_none());
-    let said = binary.diagnostics[0].to_string();
+    let messages = binary.diagnostics[0].to_string();
     assert!(
-        said.ends_with(
-            "ratekeeper.toml:2:4: error: this is not text in UTF-8; save the file as such"
+        messages.ends_with(
+            "ratekeeper.toml:2:4: error: the file is not valid UTF-8; save it as UTF-8 text"
         ),
-        "{said}"
+        "{messages}"
     );
 
     let directory_itself = Config::load(Some(directory.path()), []);

@@ -1,4 +1,4 @@
-//! `[gateway]`: what it stands in front of, and how.
+//! `[gateway]`: reading, showing and messages.
 
 use crate::load;
 use ratekeeper_policy::Attribute;
@@ -79,7 +79,7 @@ fn every_key_is_read_and_shown() {
 }
 
 #[test]
-fn bounds_that_are_0_are_off() {
+fn limits_of_0_are_off() {
     let text = EVERYTHING.replace("min_body_rate = 1000", "min_body_rate = 0");
     let text = text.replace(
         "max_connections_per_address = 5",
@@ -102,7 +102,7 @@ fn bounds_that_are_0_are_off() {
 }
 
 #[test]
-fn without_a_word_it_is_as_if_there_were_none() {
+fn without_settings_the_table_is_not_shown() {
     let config = Config::default();
     assert!(
         config.gateway.upstreams.is_empty()
@@ -123,21 +123,21 @@ fn without_a_word_it_is_as_if_there_were_none() {
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn errors_and_warnings() {
     for (line, says) in [
         (
             "upstreams = \"localhost:3000\"",
-            "must be where a service is, as \"http://127.0.0.1:3000\"",
+            "must be the URL of a service, such as \"http://127.0.0.1:3000\"",
         ),
         (
             "upstreams = [\"http://user:secret@a\"]",
-            "each of `upstreams` in [gateway] must be where a service is",
+            "each of `upstreams` in [gateway] must be the URL of a service",
         ),
-        ("upstreams = \"http://a:0\"", "must be where a service is"),
-        ("upstreams = \"http://a?b\"", "must be where a service is"),
+        ("upstreams = \"http://a:0\"", "must be the URL of a service"),
+        ("upstreams = \"http://a?b\"", "must be the URL of a service"),
         (
             "upstreams = \"http://[::1]x\"",
-            "must be where a service is",
+            "must be the URL of a service",
         ),
         ("balance = \"leest\"", "did you mean \"least\"?"),
         (
@@ -146,11 +146,11 @@ fn what_is_wrong_is_told() {
         ),
         (
             "balance_by = \"path\"",
-            "says nothing unless `balance = \"by_key\"`",
+            "has no effect unless `balance = \"by_key\"`",
         ),
         (
             "upstreams = \"http://a\"\nca_file = \"x\"",
-            "says nothing while no upstream is an https:// one",
+            "has no effect, because no upstream is https://",
         ),
         (
             "health_path = \"healthz\"",
@@ -162,7 +162,7 @@ fn what_is_wrong_is_told() {
         ),
         (
             "idle_timeout = \"0s\"",
-            "must be a time from \"1ms\" to \"1d\"",
+            "must be a duration from \"1ms\" to \"1d\"",
         ),
         (
             "max_head = 10",
@@ -171,10 +171,10 @@ fn what_is_wrong_is_told() {
         ("upstream = \"http://a\"", "did you mean `upstreams`?"),
     ] {
         let loaded = load(&format!("[gateway]\n{line}\n"), &[]);
-        let told: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+        let messages: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
         assert!(
-            told.iter().any(|told| told.contains(says)),
-            "{line}: {told:?}"
+            messages.iter().any(|message| message.contains(says)),
+            "{line}: {messages:?}"
         );
     }
 }

@@ -1,9 +1,9 @@
-//! Files of which nothing is said, judged by what they mean.
+//! Files without diagnostics, and the configuration that they mean.
 
 use crate::{EXAMPLE, clean};
 use ipnet::IpNet;
 use ratekeeper::{Algorithm, Limit};
-use ratekeeper_policy::config::{Certificate, Config, KeysShown, Listen};
+use ratekeeper_policy::config::{Certificate, Config, KeyDisplay, Listen};
 use ratekeeper_policy::{
     Action, Attribute, Cost, Count, ListEntry, Match, Plan, Policies, Policy, PolicyLimit,
     policy::DenialStatus, policy::Penalty, policy::Reserve, policy::ReserveClasses,
@@ -11,7 +11,7 @@ use ratekeeper_policy::{
 };
 
 #[test]
-fn nothing_at_all_is_the_built_in_policy_on_loopback() {
+fn an_empty_file_is_the_built_in_policy_on_loopback() {
     let config = clean("", &[]);
     assert_eq!(config.policies, Policies::built_in());
     let server = config.server;
@@ -38,7 +38,7 @@ fn nothing_at_all_is_the_built_in_policy_on_loopback() {
     );
     assert_eq!(
         (config.stats.keys, config.stats.top),
-        (KeysShown::Fingerprint, 1024)
+        (KeyDisplay::Fingerprint, 1024)
     );
 }
 
@@ -152,7 +152,7 @@ not = { user = "root" }
 "#;
 
 #[test]
-fn where_a_list_is_meant_one_value_will_do() {
+fn a_single_value_is_a_list_of_one() {
     let file = |open: &str, close: &str| {
         let (policy, plan) = (
             "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\n",
@@ -200,7 +200,7 @@ fn every_key_is_read() {
     );
     assert_eq!(
         (config.stats.keys, config.stats.top),
-        (KeysShown::Plain, 64)
+        (KeyDisplay::Plain, 64)
     );
     let seconds = std::time::Duration::from_secs;
     let limit = |text: &str| text.parse::<PolicyLimit>().unwrap();
@@ -291,7 +291,7 @@ fn every_key_is_read() {
     assert_eq!(config.policies, expected);
 }
 
-fn server(text: &str) -> ratekeeper_policy::config::Server {
+fn server(text: &str) -> ratekeeper_policy::config::ServerConfig {
     let loaded = Config::parse("ratekeeper.toml", text, []);
     let config = loaded
         .config
@@ -306,7 +306,7 @@ fn server(text: &str) -> ratekeeper_policy::config::Server {
 }
 
 #[test]
-fn any_listener_may_be_a_unix_socket_and_those_on_one_may_be_trusted() {
+fn any_listener_may_be_a_unix_socket_and_its_peers_may_be_trusted() {
     let text = "[server]\nhttp = \"unix:/run/ratekeeper/http.sock\"\nadmin = \"unix:/run/a b.sock\"\n[identity]\n\
                 trusted_proxies = [\"unix\", \"10.0.0.0/8\"]\n";
     let server = server(text);
@@ -322,9 +322,9 @@ fn any_listener_may_be_a_unix_socket_and_those_on_one_may_be_trusted() {
     );
 }
 
-/// What one listener does not say is that of all.
+/// A key that one listener does not set is taken from `[server.tls]`.
 #[test]
-fn certificates_are_of_all_listeners_or_of_one() {
+fn certificates_are_for_all_listeners_or_for_one() {
     let all = server("[server.tls]\ncert = \"c\"\nkey = \"k\"\n").tls;
     let expected = Some(Certificate::new("c", "k"));
     assert_eq!(

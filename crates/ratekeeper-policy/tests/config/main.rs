@@ -1,8 +1,7 @@
-//! The configuration: good and bad files with their exact messages, the environment, showing,
-//! reloading.
+//! Tests of the configuration: valid and invalid files with their exact messages, variables,
+//! `config show`, the file watcher.
 
-/// What a text must be, kept in `snapshots`; without the expression, which says nothing to who
-/// reads it.
+/// Compares text with its snapshot in `snapshots`, without the expression, which is no help there.
 macro_rules! snapshot {
     ($text:expr) => {
         insta::with_settings!({ omit_expression => true }, { insta::assert_snapshot!($text) })
@@ -10,24 +9,24 @@ macro_rules! snapshot {
 }
 
 mod bad;
-mod docs;
 mod env;
+mod file_watcher;
 mod gateway;
 mod good;
-mod plain;
-mod pressure;
+mod markdown;
+mod overload;
 mod schema;
 mod show;
+mod simple_env;
 mod store;
-mod watch;
 
-use ratekeeper_policy::config::{Config, Loaded};
+use ratekeeper_policy::config::{Config, LoadedConfig};
 
-/// The file of the issue that asked for all this.
+/// The first file of docs/policies.md.
 const EXAMPLE: &str = include_str!("example.toml");
 
-/// Loads a text with variables.
-fn load(text: &str, env: &[(&str, &str)]) -> Loaded {
+/// Loads a file with variables.
+fn load(text: &str, env: &[(&str, &str)]) -> LoadedConfig {
     Config::parse(
         "ratekeeper.toml",
         text,
@@ -36,8 +35,8 @@ fn load(text: &str, env: &[(&str, &str)]) -> Loaded {
     )
 }
 
-/// What is said of a text, one finding a line.
-fn said(text: &str, env: &[(&str, &str)]) -> String {
+/// The diagnostics of a file, one per line.
+fn diagnostics(text: &str, env: &[(&str, &str)]) -> String {
     load(text, env)
         .diagnostics
         .iter()
@@ -45,9 +44,9 @@ fn said(text: &str, env: &[(&str, &str)]) -> String {
         .collect()
 }
 
-/// The configuration, of which nothing is said.
+/// The configuration of a file that must have no diagnostics.
 #[track_caller]
 fn clean(text: &str, env: &[(&str, &str)]) -> Config {
-    assert_eq!(said(text, env), "");
+    assert_eq!(diagnostics(text, env), "");
     load(text, env).config.expect("nothing is wrong")
 }

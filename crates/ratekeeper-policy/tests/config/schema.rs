@@ -1,5 +1,5 @@
-//! The JSON Schema that is committed is that of the table of keys, and the files of the tests
-//! conform to it.
+//! The committed JSON Schema is the one of the table of keys, and the files of the tests conform to
+//! it.
 
 use crate::good::EVERYTHING;
 use crate::{EXAMPLE, load};
@@ -7,7 +7,7 @@ use ratekeeper_policy::config::schema;
 use serde_json::{Value, json};
 
 #[test]
-fn the_committed_schema_is_the_one_of_the_keys() {
+fn the_committed_schema_is_current() {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../docs/ratekeeper.schema.json"
@@ -19,18 +19,19 @@ fn the_committed_schema_is_the_one_of_the_keys() {
     let committed = serde_json::from_str::<Value>(&committed).unwrap_or_default();
     assert!(
         committed == schema(),
-        "docs/ratekeeper.schema.json is stale; renew it with\n    \
+        "docs/ratekeeper.schema.json is stale; regenerate it with\n    \
          RATEKEEPER_WRITE=1 cargo test -p ratekeeper-policy --all-features --test config schema"
     );
 }
 
-/// What JSON Schema says of a value, as far as ours uses it and without the patterns of texts.
+/// Validates a value, for the parts of JSON Schema that ours uses, without patterns of strings.
 fn conforms(schema: &Value, value: &Value) -> Result<(), String> {
     let fails = |why: &str| Err(format!("{value} {why}: {schema}"));
     if let Some(any) = schema["anyOf"].as_array() {
-        return match any.iter().any(|one| conforms(one, value).is_ok()) {
-            true => Ok(()),
-            false => fails("is none of"),
+        return if any.iter().any(|one| conforms(one, value).is_ok()) {
+            Ok(())
+        } else {
+            fails("is none of")
         };
     }
     if let Some(words) = schema["enum"].as_array() {
@@ -109,7 +110,7 @@ fn check(text: &str) -> Result<(), String> {
 }
 
 #[test]
-fn good_files_conform() {
+fn valid_files_conform() {
     for text in ["", EXAMPLE, EVERYTHING] {
         assert_eq!(check(text), Ok(()));
         assert_eq!(check(&load(text, &[]).config.unwrap().to_toml()), Ok(()));
@@ -117,7 +118,7 @@ fn good_files_conform() {
 }
 
 #[test]
-fn bad_files_do_not() {
+fn invalid_files_do_not_conform() {
     for text in [
         "enabeld = true",
         "enabled = 1",
@@ -137,7 +138,7 @@ fn bad_files_do_not() {
     }
 }
 
-/// The examples and defaults of the keys are values that they take.
+/// The examples and defaults of the keys are valid values of them.
 #[test]
 fn examples_conform_to_their_own_keys() {
     fn walk(schema: &Value, checked: &mut usize) {

@@ -1,5 +1,5 @@
-//! The effective configuration as a file: it loads to the same, says where each value came from,
-//! and hides secrets.
+//! `config show`: the output loads to the same configuration, has the provenance of each value, and
+//! hides secrets.
 
 use crate::good::EVERYTHING;
 use crate::{EXAMPLE, load};
@@ -41,7 +41,7 @@ fn what_is_shown_loads_to_the_same() {
 }
 
 #[test]
-fn what_is_shown_says_where_it_came_from() {
+fn values_are_shown_with_their_provenance() {
     let env = [
         ("RATEKEEPER_SERVER__GRPC", "off"),
         ("RATEKEEPER_STORE__MAX_KEYS", "2_000"),
@@ -74,7 +74,7 @@ fn secrets_are_hidden() {
     assert!(!loaded.config.unwrap().to_markdown().contains("s3cret"));
 }
 
-/// Whatever its header is called, an API key is one.
+/// API keys are hidden, whatever the name of their header.
 #[test]
 fn the_header_of_api_keys_is_hidden() {
     let policy = "[[policy]]\nname = \"a\"\nmatch = { not = { header = { x-me = \"s3cret\" } } }\nlimit = \"1/s\"\n";
@@ -97,11 +97,11 @@ fn the_header_of_api_keys_is_hidden() {
 }
 
 #[test]
-fn nothing_is_shown_of_what_is_wrong() {
+fn an_invalid_configuration_is_not_shown() {
     assert_eq!(load("enabled = 3", &[]).show(), None);
 }
 
-/// Any text as TOML can write it.
+/// Any string in TOML syntax.
 fn text() -> impl Strategy<Value = String> {
     let any = "\\PC{1,6}|[a-z/*.:|`\"\\\\]{1,6}|[\u{0}-\u{20}\u{7f}-\u{85}a]{1,3}";
     any.prop_map(|text| {
@@ -210,12 +210,12 @@ fn policy() -> impl Strategy<Value = String> {
         limits,
         prop::collection::vec(one, 0..5),
     )
-        .prop_map(|(name, when, limits, mut keys)| {
+        .prop_map(|(name, conditions, limits, mut keys)| {
             keys.sort();
             keys.dedup_by_key(|key| key.split(' ').next().map(ToOwned::to_owned));
             format!(
                 "[[policy]]\nname = {name}\nmatch = {{ {} }}\n{limits}\n{}\n",
-                when.join(", "),
+                conditions.join(", "),
                 keys.join("\n")
             )
         })
@@ -243,15 +243,15 @@ fn store() -> impl Strategy<Value = String> {
 }
 
 fn file() -> impl Strategy<Value = String> {
-    let listed = (conditions(), 0..9999_u16, text()).prop_map(|(when, fraction, reason)| {
+    let entry = (conditions(), 0..9999_u16, text()).prop_map(|(conditions, fraction, reason)| {
         format!(
             "{}\nuntil = 2031-05-06T07:08:09.{fraction:04}+03:30\nreason = {reason}\n",
-            when.join("\n")
+            conditions.join("\n")
         )
     });
-    let listed = prop::collection::vec(listed, 0..2).boxed();
+    let entries = prop::collection::vec(entry, 0..2).boxed();
     let policies = prop::collection::vec(policy(), 0..4);
-    (store(), limit(), text(), policies, listed.clone(), listed).prop_map(
+    (store(), limit(), text(), policies, entries.clone(), entries).prop_map(
         |(store, limit, plan, policies, allow, deny)| {
             let mut text =
                 format!("{store}[plans.{plan}]\nlimit = {limit}\n[plans.p]\nlimits = [{limit}]\n");
@@ -266,26 +266,26 @@ fn file() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
-    /// Whatever loads without errors is shown as a file that loads to the same.
+    /// Any file that loads without errors is shown as a file that loads to the same.
     #[test]
-    fn any_good_file_is_shown_as_one_that_loads_to_the_same(text in file()) {
+    fn any_valid_file_is_shown_as_one_that_loads_to_the_same(text in file()) {
         let loaded = load(&text, &[]);
         if let Some(config) = &loaded.config {
             let shown = config.to_toml();
             let again = load(&shown, &[]);
             prop_assert_eq!(again.config.as_ref(), Some(config), "{}\n{:?}", shown, again.diagnostics);
             prop_assert!(!config.to_markdown().is_empty());
-            // With comments and secrets hidden it is still a file.
+            // With comments, and with secrets hidden, it is still a valid file.
             let hidden = loaded.show().unwrap();
             prop_assert!(load(&hidden, &[]).config.is_some(), "{}\n{:?}", hidden, load(&hidden, &[]).diagnostics);
         }
     }
 
-    /// Whatever a file says, places are within it.
+    /// The location of every diagnostic is within the file.
     #[test]
     fn any_text_is_read_without_a_panic(text in "(\\[\\[?(policy|server|plans\\.a|allow)\\]?\\]\n|(name|key|limit|match|http|enabled) ?= ?(\"[^\n\"]{0,5}\"|[0-9]{1,3}|\\{\\}|\\[\\])\n|\\PC{0,3}\n){0,12}") {
         for one in load(&text, &[]).diagnostics {
-            if let ratekeeper_policy::config::Place::File { line, column, .. } = one.place {
+            if let ratekeeper_policy::config::Location::File { line, column, .. } = one.location {
                 let within = text.split('\n').nth(line - 1).is_some_and(|text| column <= text.chars().count() + 1);
                 prop_assert!(within, "{} {}", line, column);
             }

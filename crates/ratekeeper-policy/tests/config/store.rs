@@ -1,8 +1,7 @@
-//! The store that a fleet shares: what is read of it, what is said of it, and that its secrets stay
-//! hidden.
+//! `[store]` with Redis: reading, messages, and hiding of secrets.
 
 use crate::bad::table;
-use crate::{clean, load, said};
+use crate::{clean, diagnostics, load};
 use ratekeeper::{Limit, store::OnFailure};
 use ratekeeper_policy::config::{RedisUrl, RedisUrlError};
 use ratekeeper_policy::{Attribute, Match, Policies, Policy};
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 const URL: &str = "[store]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:6379\"\n";
 
-/// Every key of a Redis.
+/// Every key of Redis.
 const ALL: &str = r#"
 [store]
 kind = "redis"
@@ -41,7 +40,7 @@ staleness = "250ms"
 "#;
 
 #[test]
-fn a_url_is_all_that_must_be_said() {
+fn only_the_url_is_required() {
     let config = clean(URL, &[]);
     assert_eq!(
         (config.store.max_keys, config.store.max_bytes),
@@ -119,7 +118,7 @@ fn every_key_of_redis_is_read() {
 }
 
 #[test]
-fn variables_say_it_all_too() {
+fn variables_set_every_key() {
     let variables = [
         ("RATEKEEPER_STORE__KIND", "redis"),
         (
@@ -152,7 +151,7 @@ fn variables_say_it_all_too() {
 }
 
 #[test]
-fn what_is_wrong_with_it() {
+fn errors() {
     snapshot!(table(&[
         "[store]\nkind = \"redis\"",
         "[store]\nkind = \"reddis\"\nurl = \"redis://127.0.0.1\"",
@@ -180,7 +179,7 @@ fn what_is_wrong_with_it() {
     ]));
 }
 
-/// A file with one policy that is leased.
+/// A file with one leased policy.
 fn leased(store: &str, policy: &str) -> String {
     let url = if store == "redis" {
         "url = \"redis://h\"\n"
@@ -193,7 +192,7 @@ fn leased(store: &str, policy: &str) -> String {
 }
 
 #[test]
-fn what_is_doubtful_about_it() {
+fn warnings() {
     snapshot!(table(&[
         "[store]\nurl = \"redis://h\"\nnodes = 3\non_failure = \"open\"",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\non_failure = \"open\"",
@@ -222,14 +221,14 @@ fn what_is_doubtful_about_it() {
         (config.store.redis, config.policies.default_on_failure()),
         (None, OnFailure::LocalShare)
     );
-    let said = said(
+    let messages = diagnostics(
         URL,
         &[
             ("RATEKEEPER_STORE__KIND", "memory"),
             ("RATEKEEPER_STORE__NODES", "3"),
         ],
     );
-    let places: Vec<_> = said
+    let places: Vec<_> = messages
         .lines()
         .map(|line| line.split(": ").next().unwrap())
         .collect();
@@ -237,7 +236,7 @@ fn what_is_doubtful_about_it() {
 }
 
 #[test]
-fn urls_that_are_and_how_they_are_shown() {
+fn valid_urls_and_how_they_are_shown() {
     for (text, shown) in [
         ("redis://127.0.0.1:6379", "redis://127.0.0.1:6379"),
         ("redis://localhost", "redis://localhost"),
@@ -278,7 +277,7 @@ fn urls_that_are_and_how_they_are_shown() {
             (url.reveal(), &*url.to_string(), &*format!("{url:?}")),
             (text, shown, shown)
         );
-        // What is shown can be read again.
+        // The shown form can be parsed again.
         assert_eq!(
             shown.parse::<RedisUrl>().map(|url| url.to_string()),
             Ok(shown.to_owned())
@@ -287,7 +286,7 @@ fn urls_that_are_and_how_they_are_shown() {
 }
 
 #[test]
-fn urls_that_are_none() {
+fn invalid_urls() {
     use RedisUrlError::{Blank, Cluster, Database, Host, Port, Primary, Scheme, Socket, User};
     let scheme = |scheme: &str| Scheme(Some(scheme.to_owned()));
     for (text, why) in [
@@ -351,7 +350,7 @@ fn urls_that_are_none() {
 }
 
 #[test]
-fn its_secrets_are_neither_shown_nor_said() {
+fn secrets_are_neither_shown_nor_in_messages() {
     let loaded = load(ALL, &[]);
     let shown = loaded.show().unwrap();
     assert!(
@@ -381,7 +380,7 @@ fn its_secrets_are_neither_shown_nor_said() {
         "ann:s3cret@h",
         "redis://h:s3cret",
     ] {
-        let said = said(
+        let messages = diagnostics(
             &ALL.replace(
                 "rediss+sentinel://ann:s3cret@redis.example.com:6380/main/2",
                 url,
@@ -389,11 +388,11 @@ fn its_secrets_are_neither_shown_nor_said() {
             &[],
         );
         assert!(
-            said.contains("error: `url`") && !said.contains("s3"),
-            "{said}"
+            messages.contains("error: `url`") && !messages.contains("s3"),
+            "{messages}"
         );
     }
-    let list = said(
+    let list = diagnostics(
         "[store]\nkind = \"redis\"\nurl = [\"s3cret\"]\nkey_secret = { s3cret = 1 }",
         &[],
     );
@@ -401,7 +400,7 @@ fn its_secrets_are_neither_shown_nor_said() {
         list.contains("`key_secret`") && !list.contains("s3"),
         "{list}"
     );
-    let short = said(&ALL.replace("s3cret, and longer", "s3cret"), &[]);
+    let short = diagnostics(&ALL.replace("s3cret, and longer", "s3cret"), &[]);
     assert!(
         short.contains("`key_secret`") && !short.contains("s3cret"),
         "{short}"
@@ -409,7 +408,7 @@ fn its_secrets_are_neither_shown_nor_said() {
 }
 
 #[test]
-fn a_redis_is_shown_as_a_file_that_loads_to_the_same() {
+fn redis_settings_are_shown_as_a_file_that_loads_to_the_same() {
     for text in [URL, ALL] {
         let config = load(text, &[]).config.unwrap();
         let shown = config.to_toml();

@@ -9,7 +9,7 @@ mod trace;
 
 use page::{Block, Page};
 use ratekeeper::{ManualClock, MemoryStore};
-use ratekeeper_policy::config::{Config, Loaded};
+use ratekeeper_policy::config::{Config, LoadedConfig};
 use ratekeeper_policy::{Engine, Policies};
 
 type Gate = Engine<MemoryStore<ManualClock>>;
@@ -27,7 +27,7 @@ fn gate(policies: Policies) -> (Gate, ManualClock) {
 }
 
 /// Loads a block: a file, or the variables of a shell.
-fn load(block: &Block) -> Option<Loaded> {
+fn load(block: &Block) -> Option<LoadedConfig> {
     match block.language {
         "toml" => Some(Config::parse("ratekeeper.toml", &block.text(), [])),
         "sh" => {
@@ -92,18 +92,25 @@ fn every_file_loads_and_every_trace_comes_out() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// The first TOML file of each page that has its own.
 #[test]
-fn the_file_of_overload_md_loads_without_a_word() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/overload.md");
-    let page = std::fs::read_to_string(path).unwrap();
-    let file = page
-        .split_once("```toml\n")
-        .and_then(|(_, rest)| rest.split_once("```"))
-        .unwrap()
-        .0;
-    let loaded = Config::parse("ratekeeper.toml", file, []);
-    assert!(loaded.diagnostics.is_empty(), "{:#?}", loaded.diagnostics);
-    assert!(loaded.config.is_some());
+fn the_files_of_other_pages_load_without_a_word() {
+    for name in ["README.md", "docs/getting-started.md", "docs/overload.md"] {
+        let path = format!("{}/../../{name}", env!("CARGO_MANIFEST_DIR"));
+        let page = std::fs::read_to_string(path).unwrap();
+        let file = page
+            .split_once("```toml\n")
+            .and_then(|(_, rest)| rest.split_once("```"))
+            .unwrap()
+            .0;
+        let loaded = Config::parse("ratekeeper.toml", file, []);
+        assert!(
+            loaded.diagnostics.is_empty(),
+            "{name}: {:#?}",
+            loaded.diagnostics
+        );
+        assert!(loaded.config.is_some(), "{name}");
+    }
 }
 
 #[test]

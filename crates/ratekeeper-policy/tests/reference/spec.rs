@@ -519,7 +519,7 @@ fn rules() -> BoxedStrategy<Rule> {
 }
 
 impl Rule {
-    /// Takes out what cannot be, or what ALGORITHMS.md does not say.
+    /// Takes out what cannot be, or what docs/spec/algorithms.md does not say.
     fn make_possible(&mut self) {
         let waits = |kind: &Kind| matches!(kind, Kind::Bucket { .. } | Kind::Permits { .. });
         let queue = |kind: &Kind| matches!(kind, Kind::Queue { .. });

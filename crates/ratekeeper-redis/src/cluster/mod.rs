@@ -5,21 +5,21 @@
 //! of them at once, and where one denies, what the others charged goes back at once. So it is never
 //! admitted too much; somebody else may be denied by what is on its way back.
 
-mod parts;
+mod slot_requests;
 mod slots;
-mod tend;
+mod topology;
 
 pub(crate) use slots::slot;
 
-use crate::address::{Address, Dial};
+use crate::address::{Address, Dialer};
+use crate::batched_connection::{BatchHandle, BatchedConnection, Job, ReplyReceiver};
 use crate::fallback::ONLY_SERVER;
 use crate::health::Health;
-use crate::lane::{Door, Job, Lane, Told};
-use crate::link::{At, Link, Server};
+use crate::reconnecting::{At, ReconnectingConnection, Server};
 use crate::script::Scripts;
 use crate::script::amend::Amendment;
 use crate::script::decide::{Answer, FEW, Questions};
-use crate::trouble::{Redirect, StoreError};
+use crate::store_error::{Redirect, StoreError};
 use slots::SLOTS;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -32,7 +32,7 @@ const MOST_REDIRECTED: u8 = 8;
 const ON_THE_WAY: Duration = Duration::from_millis(2);
 
 /// What lanes to any primary are made with.
-pub(crate) struct Lanes {
+pub(crate) struct ConnectionConfig {
     pub(crate) scripts: Arc<Scripts>,
     pub(crate) timeout: Duration,
     pub(crate) connections: usize,
@@ -44,8 +44,8 @@ pub(crate) struct Lanes {
 pub(crate) struct Cluster {
     me: Weak<Self>,
     seeds: Vec<Address>,
-    dial: Dial,
-    lanes: Lanes,
+    dial: Dialer,
+    lanes: ConnectionConfig,
     health: Arc<Health>,
     prefix: Box<str>,
     map: RwLock<Arc<Map>>,
@@ -76,10 +76,10 @@ struct Node {
     /// Another for each that ever was.
     number: u64,
     address: Address,
-    doors: Vec<Door>,
+    doors: Vec<BatchHandle>,
     health: Arc<Health>,
     /// For what is not a decision.
-    link: Link,
+    link: ReconnectingConnection,
 }
 
 impl Map {
@@ -97,7 +97,7 @@ impl Map {
 impl Node {
     /// Where a slot is asked about, always the same, so that what is said of a key later comes
     /// later.
-    fn door(&self, slot: u16) -> &Door {
+    fn door(&self, slot: u16) -> &BatchHandle {
         &self.doors[usize::from(slot) % self.doors.len()]
     }
 }
@@ -105,8 +105,8 @@ impl Node {
 impl Cluster {
     pub(crate) fn new(
         seeds: Vec<Address>,
-        dial: Dial,
-        lanes: Lanes,
+        dial: Dialer,
+        lanes: ConnectionConfig,
         health: Arc<Health>,
         prefix: &str,
         running: tokio::sync::mpsc::Sender<()>,
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// Where a slot is asked about, if its primary is not in trouble.
-    fn door(map: &Map, slot: u16) -> Result<&Door, StoreError> {
+    fn door(map: &Map, slot: u16) -> Result<&BatchHandle, StoreError> {
         let node = map.node(slot)?;
         if node.health.is_open() {
             Err(StoreError::Broken)
@@ -173,7 +173,7 @@ impl Cluster {
         timeout: Duration,
     ) -> Result<Answer, StoreError> {
         let map = self.map();
-        let parts = parts::of(&questions);
+        let parts = slot_requests::of(&questions);
         if let [part] = &parts[..] {
             let told = Self::door(&map, part.slot)?.decide(questions, part.slot, timeout)?;
             return told.await.unwrap_or(Err(StoreError::Broken));
@@ -187,7 +187,7 @@ impl Cluster {
             .iter()
             .zip(doors)
             .map(|(part, door)| door.decide(part.questions(&questions), part.slot, timeout));
-        let asked: SmallVec<[Result<Told<Answer>, StoreError>; 4]> = asked.collect();
+        let asked: SmallVec<[Result<ReplyReceiver<Answer>, StoreError>; 4]> = asked.collect();
         let mut answers: SmallVec<[Result<Answer, StoreError>; 4]> = SmallVec::new();
         for told in asked {
             answers.push(match told {
@@ -195,7 +195,7 @@ impl Cluster {
                 Err(trouble) => Err(trouble),
             });
         }
-        let (answer, back) = parts::together(&questions, &parts, answers);
+        let (answer, back) = slot_requests::together(&questions, &parts, answers);
         if !back.is_empty() {
             // Nobody waits for it. What is lost stays charged.
             drop(self.amend_later(back, timeout.max(GIVEN_BACK)));
@@ -257,7 +257,7 @@ impl Cluster {
             .dial
             .endpoint(address)
             .map_err(|error| StoreError::Unreachable(format!("{address}: {error}")))?;
-        let Lanes {
+        let ConnectionConfig {
             scripts,
             timeout,
             connections,
@@ -273,15 +273,22 @@ impl Cluster {
         });
         let health = self.health.part();
         let lane = |_| {
-            let elsewhere = Elsewhere {
+            let elsewhere = ClusterRouter {
                 cluster: Weak::clone(&self.me),
                 host: address.host.clone(),
             };
             let (scripts, health, time) = (Arc::clone(scripts), Arc::clone(&health), time.clone());
-            let link = Link::new(Arc::clone(&server));
+            let link = ReconnectingConnection::new(Arc::clone(&server));
             let most = most_waiting.div_ceil(*connections);
-            let (door, lane) =
-                Lane::new(link, scripts, health, *timeout, most, time, Some(elsewhere));
+            let (door, lane) = BatchedConnection::new(
+                link,
+                scripts,
+                health,
+                *timeout,
+                most,
+                time,
+                Some(elsewhere),
+            );
             let running = self.running.clone();
             tokio::spawn(async move {
                 lane.run().await;
@@ -296,7 +303,7 @@ impl Cluster {
             address: address.clone(),
             doors,
             health,
-            link: Link::new(server),
+            link: ReconnectingConnection::new(server),
         }))
     }
 
@@ -358,13 +365,13 @@ fn by_slot(amendments: &[Amendment]) -> Vec<(u16, Vec<usize>)> {
 }
 
 /// Where a lane of a Cluster goes with what its node does not have.
-pub(crate) struct Elsewhere {
+pub(crate) struct ClusterRouter {
     cluster: Weak<Cluster>,
     /// Of the node itself, which may leave it out where it means itself.
     host: String,
 }
 
-impl Elsewhere {
+impl ClusterRouter {
     /// Sends a job there. `at_once`: though its keys are on the way, since it will go in another
     /// form.
     pub(crate) fn send(&self, mut job: Job, redirect: Redirect<'_>, at_once: bool) {

@@ -6,17 +6,17 @@
 //! longer: the newest, and all before it. The script does exactly this; the tests run both on the
 //! same traces.
 
-use super::held::Wish;
+use super::node::LeaseDemand;
 
 /// The integers of a bucket: units a microsecond, units a token, units in a full one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct BucketParams {
     pub(crate) per_micro: u64,
     pub(crate) token: u64,
     pub(crate) capacity: u64,
 }
 
-impl Terms {
+impl BucketParams {
     /// Tokens in a full bucket.
     pub(crate) fn burst(&self) -> u64 {
         self.capacity / self.token
@@ -25,14 +25,14 @@ impl Terms {
 
 /// Tokens that are out on lease, and when the last of them is out no longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Group {
+pub(crate) struct OutstandingLeases {
     pub(crate) tokens: u64,
     pub(crate) until: u64,
 }
 
 /// The bucket of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Central {
+pub(crate) struct CentralBucket {
     /// Units that are there to be had; below zero a debt.
     pub(crate) level: i64,
     /// The time of that, in microseconds.
@@ -40,16 +40,16 @@ pub(crate) struct Central {
     /// The units a token that the level is counted in.
     pub(crate) token: u64,
     /// The newest, and all before it.
-    pub(crate) out: [Group; 2],
+    pub(crate) out: [OutstandingLeases; 2],
 }
 
-impl Central {
-    pub(crate) fn fresh(terms: &Terms, now: u64) -> Self {
+impl CentralBucket {
+    pub(crate) fn fresh(terms: &BucketParams, now: u64) -> Self {
         Self {
             level: terms.capacity as i64,
             last: now,
             token: terms.token,
-            out: [Group::default(); 2],
+            out: [OutstandingLeases::default(); 2],
         }
     }
 
@@ -59,13 +59,13 @@ impl Central {
     }
 
     /// Units that there is room for.
-    fn room(&self, terms: &Terms) -> i64 {
+    fn room(&self, terms: &BucketParams) -> i64 {
         (terms.capacity as i64 - (self.out() * terms.token) as i64).max(0)
     }
 
     /// As of `now`: leases that have ended give their room back, each at its time, and what arrives
     /// finds room or is lost.
-    pub(crate) fn advance(&mut self, now: u64, terms: &Terms) {
+    pub(crate) fn advance(&mut self, now: u64, terms: &BucketParams) {
         if self.token != terms.token {
             let scaled = i128::from(self.level) * i128::from(terms.token);
             self.level = scaled.div_euclid(i128::from(self.token)) as i64;
@@ -73,7 +73,7 @@ impl Central {
         }
         let now = now.max(self.last);
         for which in [1, 0] {
-            let Group { tokens, until } = self.out[which];
+            let OutstandingLeases { tokens, until } = self.out[which];
             if tokens > 0 && now >= until {
                 self.refill(until.max(self.last), terms);
                 self.out[which].tokens = 0;
@@ -82,7 +82,7 @@ impl Central {
         self.refill(now, terms);
     }
 
-    fn refill(&mut self, until: u64, terms: &Terms) {
+    fn refill(&mut self, until: u64, terms: &BucketParams) {
         let room = self.room(terms);
         if terms.per_micro > 0 && self.level < room {
             let full_in = ((room - self.level) as u64).div_ceil(terms.per_micro);
@@ -93,7 +93,7 @@ impl Central {
     }
 
     /// Takes `cost` tokens if they are there.
-    pub(crate) fn take(&mut self, now: u64, terms: &Terms, cost: u64) -> bool {
+    pub(crate) fn take(&mut self, now: u64, terms: &BucketParams, cost: u64) -> bool {
         self.advance(now, terms);
         let need = cost
             .checked_mul(terms.token)
@@ -108,7 +108,7 @@ impl Central {
     }
 
     /// Leases as many tokens as can be spared; 0 if none, or if nobody waits for them any more.
-    pub(crate) fn lease(&mut self, now: u64, terms: &Terms, wish: &Wish) -> u64 {
+    pub(crate) fn lease(&mut self, now: u64, terms: &BucketParams, wish: &LeaseDemand) -> u64 {
         self.advance(now, terms);
         if now > wish.expires {
             return 0;
@@ -120,13 +120,13 @@ impl Central {
             let [newest, before] = &mut self.out;
             if newest.tokens == 0 || newest.until < now + wish.lives {
                 if newest.tokens > 0 {
-                    *before = Group {
+                    *before = OutstandingLeases {
                         tokens: before.tokens + newest.tokens,
                         until: newest.until,
                     };
                 }
                 let until = now + 2 * wish.lives;
-                *newest = Group {
+                *newest = OutstandingLeases {
                     tokens: 0,
                     until: if before.tokens > 0 {
                         until.max(before.until)
@@ -144,7 +144,7 @@ impl Central {
 
 /// How many of the tokens that are free one node is given: not more than half of them or an eighth
 /// of all, so that there is something for the others, but what it needs now.
-pub(crate) fn spared(free: u64, burst: u64, wish: &Wish) -> u64 {
+pub(crate) fn spared(free: u64, burst: u64, wish: &LeaseDemand) -> u64 {
     if free < wish.least.max(1) {
         return 0;
     }

@@ -7,10 +7,10 @@
 
 #[cfg(test)]
 mod central;
-pub(crate) mod flight;
-pub(crate) mod held;
+pub(crate) mod eligibility;
+pub(crate) mod node;
+pub(crate) mod request;
 pub(crate) mod table;
-pub(crate) mod terms;
 
 #[cfg(test)]
 mod tests;

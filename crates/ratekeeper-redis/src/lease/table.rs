@@ -1,11 +1,11 @@
 //! All that a node holds: a table in shards, each under a lock that is never held across anything
 //! slow.
 
-use super::flight::{Fetch, Flight};
-use super::held::{Held, Manner, Spent, Wish};
+use super::node::{HeldLease, LeaseDemand, LeaseSettings, SpendOutcome};
+use super::request::{LeaseCall, LeaseRequest};
 use crate::key::Stem;
 use crate::limits::Limits;
-use crate::script::decide::Figures;
+use crate::script::decide::BucketInfo;
 use ratekeeper::{
     Ask, Decision, Mode, Outcome, Timestamp, Verdict, limit::MicrosLimit, store::AskResult,
     store::Source,
@@ -20,15 +20,15 @@ use tokio::sync::mpsc;
 
 /// A limit that is leased, as it is now.
 #[derive(Debug)]
-pub(crate) struct Leased {
+pub(crate) struct LeasedLimit {
     pub(crate) number: u64,
     pub(crate) form: MicrosLimit,
     pub(crate) stem: Stem,
-    pub(crate) manner: Manner,
+    pub(crate) manner: LeaseSettings,
 }
 
 /// What this node holds.
-pub(crate) struct Leases {
+pub(crate) struct LeaseTable {
     shards: Box<[Shard]>,
     hasher: foldhash::fast::RandomState,
     /// Whether any limit is leased: most stores need look no further.
@@ -37,16 +37,16 @@ pub(crate) struct Leases {
     most: usize,
     /// How long an answer is waited for, in nanoseconds.
     timeout: u64,
-    fetches: mpsc::UnboundedSender<Fetch>,
+    fetches: mpsc::UnboundedSender<LeaseCall>,
 }
 
 /// On lines of its own, so that neighbours do not wait for each other.
 #[repr(align(128))]
 #[derive(Default)]
-struct Shard(Mutex<Inside>);
+struct Shard(Mutex<ShardState>);
 
 #[derive(Default)]
-struct Inside {
+struct ShardState {
     entries: HashMap<u64, Entry, BuildHasherDefault<Ready>>,
     /// With so many entries it is time to look which are idle.
     crowded: usize,
@@ -56,9 +56,9 @@ struct Inside {
 /// One key.
 struct Entry {
     key: Box<[u8]>,
-    limit: Arc<Leased>,
-    held: Held,
-    flight: Option<Arc<Flight>>,
+    limit: Arc<LeasedLimit>,
+    held: HeldLease,
+    flight: Option<Arc<LeaseRequest>>,
     /// When the key would be fresh if nobody came, as Redis last said; of windows.
     fresh_at: u64,
     /// The time of the server when it last answered, in microseconds, and when that was asked for,
@@ -99,11 +99,11 @@ impl Hasher for Ready {
 }
 
 /// What can be said without asking Redis.
-pub(crate) enum Here {
+pub(crate) enum LocalAnswer {
     /// The verdict is where it was to be put.
     Decided,
     /// A lease is on its way.
-    Wait(Arc<Flight>),
+    Wait(Arc<LeaseRequest>),
     /// Nothing: Redis must decide.
     Unknown,
 }
@@ -112,11 +112,11 @@ const SHARDS: usize = 64;
 /// As many asks as most requests have.
 const FEW: usize = 8;
 
-impl Leases {
+impl LeaseTable {
     pub(crate) fn new(
         max_keys: usize,
         timeout: Duration,
-    ) -> (Self, mpsc::UnboundedReceiver<Fetch>) {
+    ) -> (Self, mpsc::UnboundedReceiver<LeaseCall>) {
         let (fetches, incoming) = mpsc::unbounded_channel();
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
         let most = max_keys.div_ceil(SHARDS);
@@ -153,9 +153,9 @@ impl Leases {
         now: Timestamp,
         may_fetch: bool,
         verdict: &mut Option<Verdict>,
-    ) -> Here {
+    ) -> LocalAnswer {
         if !self.are_any() || asks.is_empty() || !asks.iter().all(is_plain) {
-            return Here::Unknown;
+            return LocalAnswer::Unknown;
         }
         match asks {
             [ask] => self.decide_one(ask, limits, now.as_unix_nanos(), may_fetch, verdict),
@@ -171,22 +171,22 @@ impl Leases {
         now: u64,
         may_fetch: bool,
         verdict: &mut Option<Verdict>,
-    ) -> Here {
+    ) -> LocalAnswer {
         let hash = self.hash(ask);
         let mut inside = self.lock(hash);
-        let Inside {
+        let ShardState {
             entries, counts, ..
         } = &mut *inside;
         let Some(entry) = entries.get_mut(&hash) else {
             drop(inside);
             self.begin_key(hash, ask, limits, now);
-            return Here::Unknown;
+            return LocalAnswer::Unknown;
         };
         if !entry.is_of(ask) {
-            return Here::Unknown;
+            return LocalAnswer::Unknown;
         }
         match entry.held.spend(now, ask.cost) {
-            Spent::Paid { mark } => {
+            SpendOutcome::Paid { mark } => {
                 counts.spent += ask.cost;
                 counts.decisions += 1;
                 let status = entry.paid(ask, now).settled_by([hash, mark], ask.cost);
@@ -194,16 +194,16 @@ impl Leases {
                 if may_fetch && entry.held.is_low(now) {
                     self.fetch(hash, entry, now, 1);
                 }
-                Here::Decided
+                LocalAnswer::Decided
             }
-            Spent::Denied { until } => {
+            SpendOutcome::Denied { until } => {
                 counts.decisions += 1;
                 verdict
                     .insert(Verdict::new(Source::Lease))
                     .push(entry.denied(ask, now, until));
-                Here::Decided
+                LocalAnswer::Decided
             }
-            Spent::Unknown => self.more(hash, entry, ask.cost, now, may_fetch),
+            SpendOutcome::Unknown => self.more(hash, entry, ask.cost, now, may_fetch),
         }
     }
 
@@ -215,12 +215,12 @@ impl Leases {
         now: u64,
         may_fetch: bool,
         verdict: &mut Option<Verdict>,
-    ) -> Here {
+    ) -> LocalAnswer {
         let hashes: SmallVec<[u64; FEW]> = asks.iter().map(|ask| self.hash(ask)).collect();
         let mut order: SmallVec<[usize; FEW]> = hashes.iter().map(|hash| shard_of(*hash)).collect();
         order.sort_unstable();
         order.dedup();
-        let mut guards: SmallVec<[MutexGuard<'_, Inside>; FEW]> = order
+        let mut guards: SmallVec<[MutexGuard<'_, ShardState>; FEW]> = order
             .iter()
             .map(|shard| lock(&self.shards[*shard]))
             .collect();
@@ -233,7 +233,7 @@ impl Leases {
         let mut missing = false;
         for (ask, hash) in asks.iter().zip(&hashes) {
             match guards[place(*hash)].entries.get(hash) {
-                Some(entry) if !entry.is_of(ask) => return Here::Unknown,
+                Some(entry) if !entry.is_of(ask) => return LocalAnswer::Unknown,
                 Some(_) => {}
                 None => missing = true,
             }
@@ -251,16 +251,16 @@ impl Leases {
                     .zip(hashes)
                     .for_each(|(ask, hash)| self.begin_key(hash, ask, limits, now));
             }
-            return Here::Unknown;
+            return LocalAnswer::Unknown;
         }
         let mut marks: SmallVec<[u64; FEW]> = SmallVec::new();
         let mut refused = None;
         for (ask, hash) in asks.iter().zip(&hashes) {
             let Some(entry) = guards[place(*hash)].entries.get_mut(hash) else {
-                return Here::Unknown;
+                return LocalAnswer::Unknown;
             };
             match entry.held.spend(now, ask.cost) {
-                Spent::Paid { mark } => marks.push(mark),
+                SpendOutcome::Paid { mark } => marks.push(mark),
                 other => {
                     refused = Some(other);
                     break;
@@ -274,7 +274,7 @@ impl Leases {
                 }
             }
             let (at, binding) = (marks.len(), &asks[marks.len()]);
-            if let Spent::Denied { until } = refused {
+            if let SpendOutcome::Denied { until } = refused {
                 let verdict = verdict.insert(Verdict::new(Source::Lease));
                 for (number, (ask, hash)) in asks.iter().zip(&hashes).enumerate() {
                     let Some(entry) = guards[place(*hash)].entries.get(hash) else {
@@ -287,16 +287,16 @@ impl Leases {
                     });
                 }
                 guards[0].counts.decisions += 1;
-                return Here::Decided;
+                return LocalAnswer::Decided;
             }
             return match guards[place(hashes[at])].entries.get_mut(&hashes[at]) {
                 Some(entry) => self.more(hashes[at], entry, binding.cost, now, may_fetch),
-                None => Here::Unknown,
+                None => LocalAnswer::Unknown,
             };
         }
         let verdict = verdict.insert(Verdict::new(Source::Lease));
         for ((ask, hash), mark) in asks.iter().zip(&hashes).zip(&marks) {
-            let Inside {
+            let ShardState {
                 entries, counts, ..
             } = &mut *guards[place(*hash)];
             let Some(entry) = entries.get_mut(hash) else {
@@ -309,15 +309,25 @@ impl Leases {
             }
         }
         guards[0].counts.decisions += 1;
-        Here::Decided
+        LocalAnswer::Decided
     }
 
     /// Nothing is left: waits for the lease that is on its way, or sends for one.
-    fn more(&self, hash: u64, entry: &mut Entry, cost: u64, now: u64, may_fetch: bool) -> Here {
+    fn more(
+        &self,
+        hash: u64,
+        entry: &mut Entry,
+        cost: u64,
+        now: u64,
+        may_fetch: bool,
+    ) -> LocalAnswer {
         if may_fetch {
             self.fetch(hash, entry, now, cost);
         }
-        entry.flight.clone().map_or(Here::Unknown, Here::Wait)
+        entry
+            .flight
+            .clone()
+            .map_or(LocalAnswer::Unknown, LocalAnswer::Wait)
     }
 
     fn fetch(&self, hash: u64, entry: &mut Entry, now: u64, cost: u64) {
@@ -325,12 +335,12 @@ impl Leases {
             return;
         };
         wish.expires = entry.expires(now, self.timeout);
-        let flight = Flight::new();
+        let flight = LeaseRequest::new();
         entry.flight = Some(Arc::clone(&flight));
         let (key, limit) = (entry.key.clone(), Arc::clone(&entry.limit));
         if self
             .fetches
-            .send(Fetch {
+            .send(LeaseCall {
                 hash,
                 key,
                 limit,
@@ -346,9 +356,9 @@ impl Leases {
     }
 
     /// What Redis answered; none if it did not.
-    pub(crate) fn landed(&self, fetch: &Fetch, now: u64, answer: Option<Figures>) {
+    pub(crate) fn landed(&self, fetch: &LeaseCall, now: u64, answer: Option<BucketInfo>) {
         let mut inside = self.lock(fetch.hash);
-        let Inside {
+        let ShardState {
             entries, counts, ..
         } = &mut *inside;
         // Of a limit that has changed since it is not kept: then the entry is another.
@@ -362,7 +372,8 @@ impl Leases {
             return;
         };
         entry.flight = None;
-        let (held, manner, Wish { least, .. }) = (&mut entry.held, &entry.limit.manner, fetch.wish);
+        let (held, manner, LeaseDemand { least, .. }) =
+            (&mut entry.held, &entry.limit.manner, fetch.wish);
         let Some(told) = answer else {
             held.failed();
             return;
@@ -402,7 +413,7 @@ impl Leases {
         {
             return;
         }
-        let Inside {
+        let ShardState {
             entries,
             crowded,
             counts,
@@ -418,7 +429,7 @@ impl Leases {
         if entries.len() >= self.most || ask.cost > limit.manner.most() {
             return;
         }
-        let held = Held::asked_first(now, ask.cost);
+        let held = HeldLease::asked_first(now, ask.cost);
         entries.entry(hash).or_insert_with(|| Entry {
             key: ask.key.into(),
             limit,
@@ -454,7 +465,7 @@ impl Leases {
     /// Puts back what was taken and not used; whether its lease still lives.
     pub(crate) fn give_back(&self, [hash, mark]: [u64; 2], tokens: u64, now: Timestamp) -> bool {
         let mut inside = self.lock(hash);
-        let Inside {
+        let ShardState {
             entries, counts, ..
         } = &mut *inside;
         let given = entries
@@ -465,7 +476,7 @@ impl Leases {
     }
 
     /// Whose it was that was paid for by this.
-    pub(crate) fn whose(&self, [hash, _]: [u64; 2]) -> Option<(Arc<Leased>, Box<[u8]>)> {
+    pub(crate) fn whose(&self, [hash, _]: [u64; 2]) -> Option<(Arc<LeasedLimit>, Box<[u8]>)> {
         let inside = self.lock(hash);
         inside
             .entries
@@ -498,7 +509,7 @@ impl Leases {
     }
 
     #[inline]
-    fn lock(&self, hash: u64) -> MutexGuard<'_, Inside> {
+    fn lock(&self, hash: u64) -> MutexGuard<'_, ShardState> {
         lock(&self.shards[shard_of(hash)])
     }
 }
@@ -510,7 +521,7 @@ fn shard_of(hash: u64) -> usize {
 }
 
 #[inline]
-fn lock(shard: &Shard) -> MutexGuard<'_, Inside> {
+fn lock(shard: &Shard) -> MutexGuard<'_, ShardState> {
     shard.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -582,7 +593,7 @@ impl Entry {
 }
 
 /// Tokens that Redis has left.
-fn free(form: &MicrosLimit, told: &Figures) -> u64 {
+fn free(form: &MicrosLimit, told: &BucketInfo) -> u64 {
     match *form {
         MicrosLimit::Bucket {
             token, capacity, ..
@@ -592,7 +603,7 @@ fn free(form: &MicrosLimit, told: &Figures) -> u64 {
 }
 
 /// Microseconds until Redis would have so many.
-fn retry_after(form: &MicrosLimit, told: &Figures, cost: u64) -> u64 {
+fn retry_after(form: &MicrosLimit, told: &BucketInfo, cost: u64) -> u64 {
     match *form {
         MicrosLimit::Bucket {
             per_micro,

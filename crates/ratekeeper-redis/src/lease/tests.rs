@@ -2,8 +2,8 @@
 //! delays, repeats and loses, nodes that crash, clocks that run at different speeds, callers that
 //! bring different lives, limits that change.
 
-use super::central::{Central, Terms};
-use super::held::{Held, Manner, Spent, Wish};
+use super::central::{BucketParams, CentralBucket};
+use super::node::{HeldLease, LeaseDemand, LeaseSettings, SpendOutcome};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError};
 
@@ -94,23 +94,23 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Of one token, so that what was admitted under one adds up with what was under another.
-const TERMS: [Terms; 4] = [
-    Terms {
+const TERMS: [BucketParams; 4] = [
+    BucketParams {
         per_micro: 1,
         token: 1_000,
         capacity: 400_000,
     },
-    Terms {
+    BucketParams {
         per_micro: 1,
         token: 1_000,
         capacity: 2_000_000,
     },
-    Terms {
+    BucketParams {
         per_micro: 3,
         token: 1_000,
         capacity: 300_000,
     },
-    Terms {
+    BucketParams {
         per_micro: 0,
         token: 1_000,
         capacity: 64_000,
@@ -119,7 +119,7 @@ const TERMS: [Terms; 4] = [
 
 /// A node, whose clock makes so many nanoseconds of a microsecond.
 struct Node {
-    held: Held,
+    held: HeldLease,
     pace: u64,
     lives: u64,
     leased: bool,
@@ -133,15 +133,15 @@ struct Message {
     node: usize,
     flight: u64,
     sent: u64,
-    wish: Wish,
+    wish: LeaseDemand,
     /// What Redis has granted, if it is on its way back.
     granted: Option<u64>,
 }
 
 struct World {
     now: u64,
-    terms: Terms,
-    central: Central,
+    terms: BucketParams,
+    central: CentralBucket,
     nodes: Vec<Node>,
     messages: Vec<Message>,
     flights: u64,
@@ -150,9 +150,9 @@ struct World {
 }
 
 impl World {
-    fn new(terms: Terms, paces: &[u64]) -> Self {
+    fn new(terms: BucketParams, paces: &[u64]) -> Self {
         let node = |pace: &u64| Node {
-            held: Held::default(),
+            held: HeldLease::default(),
             pace: *pace,
             lives: lives(&terms, 100_000),
             leased: true,
@@ -162,7 +162,7 @@ impl World {
         Self {
             now: 1_000_000,
             terms,
-            central: Central::fresh(&terms, 1_000_000),
+            central: CentralBucket::fresh(&terms, 1_000_000),
             nodes: paces.iter().map(node).collect(),
             messages: Vec::new(),
             flights: 0,
@@ -174,8 +174,8 @@ impl World {
         self.now * self.nodes[node].pace
     }
 
-    fn manner(&self, node: usize) -> Manner {
-        Manner {
+    fn manner(&self, node: usize) -> LeaseSettings {
+        LeaseSettings {
             lives: self.nodes[node].lives,
             burst: self.terms.burst(),
         }
@@ -189,7 +189,7 @@ impl World {
         }
         let held = &mut self.nodes[node].held;
         match held.spend(clock, cost) {
-            Spent::Paid { mark } => {
+            SpendOutcome::Paid { mark } => {
                 // L4: it ends later than now.
                 prop_assert!(clock < mark);
                 self.admitted.push((self.now, cost * self.terms.token));
@@ -198,8 +198,8 @@ impl World {
                     self.fly(node, 1);
                 }
             }
-            Spent::Denied { until } => prop_assert!(until > clock),
-            Spent::Unknown => self.fly(node, cost),
+            SpendOutcome::Denied { until } => prop_assert!(until > clock),
+            SpendOutcome::Unknown => self.fly(node, cost),
         }
         Ok(())
     }
@@ -304,7 +304,7 @@ impl World {
                 let Node {
                     held, flight, paid, ..
                 } = &mut self.nodes[node];
-                (*held, *flight, *paid) = (Held::default(), None, None);
+                (*held, *flight, *paid) = (HeldLease::default(), None, None);
             }
             Step::Exact { cost } => self.exact(cost),
             Step::GiveBack { node } => {
@@ -320,7 +320,7 @@ impl World {
                 // A node that hears of it drops what it holds; one that has not heard yet may not.
                 for node in 0..self.nodes.len() {
                     if node % 2 == 0 {
-                        self.nodes[node].held = Held::default();
+                        self.nodes[node].held = HeldLease::default();
                         self.nodes[node].flight = None;
                     }
                     self.nodes[node].lives = lives(&self.terms, 100_000);
@@ -376,7 +376,7 @@ impl World {
 }
 
 /// min(B / 4r, what the operator allows), at least 20 ms.
-fn lives(terms: &Terms, micros: u64) -> u64 {
+fn lives(terms: &BucketParams, micros: u64) -> u64 {
     (terms.capacity / 4 / terms.per_micro.max(1))
         .min(micros)
         .max(20_000)
@@ -437,11 +437,11 @@ proptest! {
         terms in 0..4_usize, calls in prop::collection::vec((0..30_000_u64, 1..50_u64), 1..100),
     ) {
         let terms = &TERMS[terms];
-        let (mut leased, mut exact) = (Central::fresh(terms, 0), Central::fresh(terms, 0));
+        let (mut leased, mut exact) = (CentralBucket::fresh(terms, 0), CentralBucket::fresh(terms, 0));
         let mut now = 0;
         for (after, cost) in calls {
             now += after;
-            let wish = Wish { least: cost, want: 0, lives: 0, expires: u64::MAX };
+            let wish = LeaseDemand { least: cost, want: 0, lives: 0, expires: u64::MAX };
             let granted = leased.lease(now, terms, &wish);
             prop_assert_eq!(granted, if exact.take(now, terms, cost) { cost } else { 0 });
             leased.advance(now, terms);
@@ -459,12 +459,12 @@ proptest! {
         let terms = &TERMS[terms];
         let lives = lives(terms, staleness);
         let each = each.min(lives / 8);
-        let mut central = Central::fresh(terms, 0);
+        let mut central = CentralBucket::fresh(terms, 0);
         let (mut now, mut granted) = (0, 0);
         for turn in 0..turns {
             // In turns, until there is nothing.
             loop {
-                let wish = Wish { least: 1, want: wants[turn as usize % wants.len()], lives, expires: u64::MAX };
+                let wish = LeaseDemand { least: 1, want: wants[turn as usize % wants.len()], lives, expires: u64::MAX };
                 let some = central.lease(now, terms, &wish);
                 granted += some * terms.token;
                 if some == 0 { break }
@@ -542,13 +542,13 @@ impl World {
 fn what_arrives_while_there_is_no_room_is_lost_and_not_put_off() {
     let terms = &TERMS[0];
     let lives = 100_000;
-    let mut central = Central::fresh(terms, 0);
+    let mut central = CentralBucket::fresh(terms, 0);
     let out: u64 = (0..4)
         .map(|_| {
             central.lease(
                 0,
                 terms,
-                &Wish {
+                &LeaseDemand {
                     least: 1,
                     want: 50,
                     lives,
@@ -567,13 +567,13 @@ fn what_arrives_while_there_is_no_room_is_lost_and_not_put_off() {
     central.advance(2 * lives + 7_000, terms);
     assert_eq!(central.level, 207_000);
     // The same if nobody looked meanwhile.
-    let mut central = Central::fresh(terms, 0);
+    let mut central = CentralBucket::fresh(terms, 0);
     (0..4).for_each(|_| {
         assert_eq!(
             central.lease(
                 0,
                 terms,
-                &Wish {
+                &LeaseDemand {
                     least: 1,
                     want: 50,
                     lives,

@@ -1,7 +1,7 @@
 //! The script and the pure function, on the same traces.
 
-use super::central::{Central, Terms};
-use super::held::Wish;
+use super::central::{BucketParams, CentralBucket};
+use super::node::LeaseDemand;
 use crate::script::Scripts;
 use crate::script::decide::{self, Answer, Question, Questions};
 use proptest::prelude::*;
@@ -50,7 +50,7 @@ const LIMITS: [&str; 6] = [
     "0",
 ];
 
-fn terms(limit: &str) -> (MicrosLimit, Terms) {
+fn terms(limit: &str) -> (MicrosLimit, BucketParams) {
     let form = limit.parse::<Limit>().unwrap().in_micros();
     let MicrosLimit::Bucket {
         per_micro,
@@ -63,7 +63,7 @@ fn terms(limit: &str) -> (MicrosLimit, Terms) {
     };
     (
         form,
-        Terms {
+        BucketParams {
             per_micro,
             token,
             capacity,
@@ -78,26 +78,28 @@ fn the_script_does_what_the_pure_function_does() {
     let mut connection = client.get_connection().unwrap();
     let scripts = Scripts::with_given_time();
     let mut case = 0;
-    let mut ask = |key: &str, form: MicrosLimit, now: u64, cost: u64, lease: Option<Wish>| {
-        let question = Question {
-            key: key.as_bytes().into(),
-            limit: form,
-            cost,
-            reserve: 0,
-            mode: Mode::Enforce,
-            wait: None,
-            permits: Vec::new(),
-            lease,
+    let mut ask =
+        |key: &str, form: MicrosLimit, now: u64, cost: u64, lease: Option<LeaseDemand>| {
+            let question = Question {
+                key: key.as_bytes().into(),
+                limit: form,
+                cost,
+                reserve: 0,
+                mode: Mode::Enforce,
+                wait: None,
+                permits: Vec::new(),
+                lease,
+            };
+            let questions: Questions = Arc::new([question]);
+            let command =
+                decide::encode([&questions].into_iter()).by_text(&scripts.decide, Some(now));
+            let reply = command.query::<redis::Value>(&mut connection).unwrap();
+            let mut answers = decide::decode([&questions].into_iter(), reply).unwrap();
+            let Answer::ReplyReceiver { figures, .. } = answers.remove(0) else {
+                panic!("a bad key")
+            };
+            figures[0]
         };
-        let questions: Questions = Arc::new([question]);
-        let command = decide::encode([&questions].into_iter()).by_text(&scripts.decide, Some(now));
-        let reply = command.query::<redis::Value>(&mut connection).unwrap();
-        let mut answers = decide::decode([&questions].into_iter(), reply).unwrap();
-        let Answer::Told { figures, .. } = answers.remove(0) else {
-            panic!("a bad key")
-        };
-        figures[0]
-    };
     let mut runner = TestRunner::new(Config {
         cases: 400,
         ..Config::default()
@@ -108,14 +110,14 @@ fn the_script_does_what_the_pure_function_does() {
         let (mut form, mut here) = terms(LIMITS[start]);
         let mut now = 1_700_000_000_000_000;
         // What is absent is full.
-        let mut central: Option<Central> = None;
+        let mut central: Option<CentralBucket> = None;
         for step in steps {
             match step {
                 Step::Advance(by) => now += by,
                 Step::Change(which) => (form, here) = terms(LIMITS[which]),
                 Step::Take(cost) => {
                     let told = ask(&key, form, now, cost, None);
-                    let mut after = central.unwrap_or_else(|| Central::fresh(&here, now));
+                    let mut after = central.unwrap_or_else(|| CentralBucket::fresh(&here, now));
                     prop_assert_eq!(told.fits, after.take(now, &here, cost));
                     prop_assert_eq!(told.first as i64, here.capacity as i64 - after.level);
                     // What is denied, or free, is not written.
@@ -130,14 +132,14 @@ fn the_script_does_what_the_pure_function_does() {
                     lives,
                     late,
                 } => {
-                    let wish = Wish {
+                    let wish = LeaseDemand {
                         least,
                         want,
                         lives,
                         expires: if late { now - 1 } else { now },
                     };
                     let told = ask(&key, form, now, least, Some(wish));
-                    let mut after = central.unwrap_or_else(|| Central::fresh(&here, now));
+                    let mut after = central.unwrap_or_else(|| CentralBucket::fresh(&here, now));
                     prop_assert_eq!(told.leased.0, after.lease(now, &here, &wish));
                     prop_assert_eq!(told.first as i64, here.capacity as i64 - after.level);
                     if told.leased.0 > 0 {

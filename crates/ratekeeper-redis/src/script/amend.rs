@@ -1,7 +1,7 @@
 //! Corrections of what was charged, as `amend.lua` reads them.
 
-use super::decide::Cold;
-use super::{Call, Gathered, Integers, PermitName, Unreadable, put};
+use super::decide::ColdState;
+use super::{Call, CallBuilder, Integers, InvalidReplyError, PermitName, put};
 use ratekeeper::limit::MicrosLimit;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Amendment {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Amend {
     /// What a charge did not use comes back.
-    GiveBack(GiveBack),
+    GiveBack(Refund),
     /// So many more, as debt if need be.
     ChargeMore(u64),
     /// An operator's gift.
@@ -39,12 +39,12 @@ pub(crate) enum Amend {
     /// Permits that nobody renews any more: they live so long, unless they are given up.
     LetGo { live: u64, names: Vec<PermitName> },
     /// What is done once, whoever asks for it how often.
-    Once(Once),
+    Once(AmendOnce),
 }
 
 /// What is done once.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Once {
+pub(crate) struct AmendOnce {
     /// The key that remembers it.
     pub(crate) mark: Arc<[u8]>,
     /// For how many milliseconds.
@@ -63,7 +63,7 @@ const NO_LIMIT: MicrosLimit = MicrosLimit::InFlight { most: 0 };
 
 impl Amendment {
     /// Only remembers that it was done.
-    pub(crate) fn remember(once: Once) -> Self {
+    pub(crate) fn remember(once: AmendOnce) -> Self {
         Self {
             key: Arc::clone(&once.mark),
             limit: NO_LIMIT,
@@ -72,7 +72,7 @@ impl Amendment {
     }
 
     /// What is to be done, and whether only once.
-    fn parts(&self) -> (Option<&Amend>, Option<&Once>) {
+    fn parts(&self) -> (Option<&Amend>, Option<&AmendOnce>) {
         match &self.what {
             Amend::Once(once) => (once.then.as_deref(), Some(once)),
             what => (Some(what), None),
@@ -87,7 +87,7 @@ impl Amend {
         let many = |live, names: &[PermitName]| [live, 16 * names.len() as u64, 0, 0, 0, 0, 0];
         match self {
             Self::GiveBack(back) => {
-                let GiveBack {
+                let Refund {
                     unused,
                     charged_at,
                     after,
@@ -126,7 +126,7 @@ const ONCE: u8 = 16;
 
 /// A charge, as it is given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct GiveBack {
+pub(crate) struct Refund {
     /// Units of a bucket or queue; how many of a window.
     pub(crate) unused: u64,
     /// When it was charged.
@@ -136,12 +136,12 @@ pub(crate) struct GiveBack {
     /// Units ahead before it; of a refundable bucket, tokens to charge beyond it.
     pub(crate) before: u64,
     /// What was known of the key beside its state.
-    pub(crate) cold: Cold,
+    pub(crate) cold: ColdState,
 }
 
 /// One call for many amendments.
 pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone) -> Call {
-    let mut gathered = Gathered::default();
+    let mut gathered = CallBuilder::default();
     let numbers: Vec<(u16, u16, u16)> = amendments
         .clone()
         .map(|one| {
@@ -168,7 +168,7 @@ pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone
         for number in numbers {
             put(&mut body, number.min(1 << 52) as f64);
         }
-        if let Some(Once { keep, who, .. }) = once {
+        if let Some(AmendOnce { keep, who, .. }) = once {
             body.extend_from_slice(&gathered.numbered(mark).to_be_bytes());
             put(&mut body, (*keep).min(1 << 52) as f64);
             body.extend_from_slice(who);
@@ -180,7 +180,7 @@ pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone
 
 /// What came of each: so many tokens, permits or calls, or [`BEFORE`]; none where the key holds
 /// what is not ours.
-pub(crate) fn decode(reply: redis::Value) -> Result<Vec<Option<u64>>, Unreadable> {
+pub(crate) fn decode(reply: redis::Value) -> Result<Vec<Option<u64>>, InvalidReplyError> {
     let mut integers = Integers::of(reply)?;
     let mut came = Vec::new();
     while let Some(number) = integers.maybe()? {

@@ -1,7 +1,7 @@
 //! Requests to decide, as `decide.lua` reads them, and what it answers.
 
-use super::{Call, Gathered, Integers, PermitName, Unreadable, put};
-use crate::lease::held::Wish;
+use super::{Call, CallBuilder, Integers, InvalidReplyError, PermitName, put};
+use crate::lease::node::LeaseDemand;
 use ratekeeper::{Mode, limit::MicrosLimit};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Question {
     /// As many names as the cost, if it is for permits.
     pub(crate) permits: Vec<PermitName>,
     /// Nothing is decided, but tokens are leased. Such a question is a request of its own.
-    pub(crate) lease: Option<Wish>,
+    pub(crate) lease: Option<LeaseDemand>,
 }
 
 /// One request.
@@ -32,7 +32,7 @@ pub(crate) type Questions = Arc<[Question]>;
 /// What had been refunded to, and given from under, a bucket, and how often it had been made fresh
 /// by hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Cold {
+pub(crate) struct ColdState {
     /// Of a refundable bucket: when it was charged.
     pub(crate) refunded: u64,
     pub(crate) given: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Cold {
 
 /// What one question came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Figures {
+pub(crate) struct BucketInfo {
     pub(crate) fits: bool,
     /// Buckets and queues: units ahead. Others: what remains.
     pub(crate) first: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Figures {
     /// The time of the server that told it.
     pub(crate) at: u64,
     /// What was known of the key beside its state.
-    pub(crate) cold: Cold,
+    pub(crate) cold: ColdState,
     /// Tokens that were leased, and how long they live, in microseconds.
     pub(crate) leased: (u64, u64),
 }
@@ -63,7 +63,9 @@ pub(crate) struct Figures {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// The figures of each question.
-    Told { figures: SmallVec<[Figures; FEW]> },
+    ReplyReceiver {
+        figures: SmallVec<[BucketInfo; FEW]>,
+    },
     /// The key of this question holds what is not ours.
     BadKey(usize),
 }
@@ -76,7 +78,7 @@ const MOST: u64 = 1 << 52;
 
 /// One call for many requests.
 pub(crate) fn encode<'q>(requests: impl Iterator<Item = &'q Questions> + Clone) -> Call {
-    let mut gathered = Gathered::default();
+    let mut gathered = CallBuilder::default();
     let mut numbers: Vec<(u16, u16)> = Vec::with_capacity(64);
     for question in requests.clone().flat_map(|request| request.iter()) {
         numbers.push((
@@ -129,7 +131,7 @@ pub(crate) fn encode<'q>(requests: impl Iterator<Item = &'q Questions> + Clone) 
 pub(crate) fn decode<'q>(
     requests: impl Iterator<Item = &'q Questions>,
     reply: redis::Value,
-) -> Result<Vec<Answer>, Unreadable> {
+) -> Result<Vec<Answer>, InvalidReplyError> {
     let mut integers = Integers::of(reply)?;
     let time = integers.count()?;
     let mut answers = Vec::with_capacity(64);
@@ -141,7 +143,7 @@ pub(crate) fn decode<'q>(
     }
     while let Some(question) = integers.maybe()? {
         let (refunded, given, resets) = (integers.count()?, integers.count()?, integers.count()?);
-        let cold = Cold {
+        let cold = ColdState {
             refunded,
             given,
             resets,
@@ -150,16 +152,20 @@ pub(crate) fn decode<'q>(
         let place = usize::try_from(question)
             .ok()
             .and_then(|question| places.get(question));
-        let &(request, place) = place.ok_or(Unreadable)?;
+        let &(request, place) = place.ok_or(InvalidReplyError)?;
         match &mut answers[request] {
-            Answer::Told { figures } => figures[place].cold = cold,
-            Answer::BadKey(_) => return Err(Unreadable),
+            Answer::ReplyReceiver { figures } => figures[place].cold = cold,
+            Answer::BadKey(_) => return Err(InvalidReplyError),
         }
     }
     Ok(answers)
 }
 
-fn one(request: &Questions, time: u64, integers: &mut Integers) -> Result<Answer, Unreadable> {
+fn one(
+    request: &Questions,
+    time: u64,
+    integers: &mut Integers,
+) -> Result<Answer, InvalidReplyError> {
     let mut figures = SmallVec::new();
     for question in request.iter() {
         let first = integers.next()?;
@@ -168,7 +174,7 @@ fn one(request: &Questions, time: u64, integers: &mut Integers) -> Result<Answer
             return if at < request.len() && figures.is_empty() {
                 Ok(Answer::BadKey(at))
             } else {
-                Err(Unreadable)
+                Err(InvalidReplyError)
             };
         }
         let fits = first >= 0;
@@ -187,15 +193,15 @@ fn one(request: &Questions, time: u64, integers: &mut Integers) -> Result<Answer
         } else {
             (0, 0)
         };
-        figures.push(Figures {
+        figures.push(BucketInfo {
             fits,
             first,
             reset_after,
             retry_after,
             at: time,
-            cold: Cold::default(),
+            cold: ColdState::default(),
             leased,
         });
     }
-    Ok(Answer::Told { figures })
+    Ok(Answer::ReplyReceiver { figures })
 }

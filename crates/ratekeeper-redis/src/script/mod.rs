@@ -119,7 +119,7 @@ impl Call {
 
 /// Gathers the keys and limits of a call, each once, and numbers them from 1.
 #[derive(Default)]
-struct Gathered {
+struct CallBuilder {
     numbers: HashMap<Arc<[u8]>, u16, foldhash::fast::RandomState>,
     /// Those that are strings, which the script reads first, and the others.
     texts: Vec<Arc<[u8]>>,
@@ -131,7 +131,7 @@ struct Gathered {
 /// strings are known.
 const OTHERS: u16 = u16::MAX;
 
-impl Gathered {
+impl CallBuilder {
     fn key(&mut self, name: &Arc<[u8]>, limit: &MicrosLimit) -> u16 {
         if let Some(number) = self.numbers.get(name) {
             return *number;
@@ -227,33 +227,33 @@ fn put(body: &mut Vec<u8>, number: f64) {
 
 /// A reply that no script of ours makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Unreadable;
+pub(crate) struct InvalidReplyError;
 
 /// The integers of a reply.
 struct Integers(std::vec::IntoIter<redis::Value>);
 
 impl Integers {
-    fn of(reply: redis::Value) -> Result<Self, Unreadable> {
+    fn of(reply: redis::Value) -> Result<Self, InvalidReplyError> {
         match reply {
             redis::Value::Array(values) => Ok(Self(values.into_iter())),
-            _ => Err(Unreadable),
+            _ => Err(InvalidReplyError),
         }
     }
 
-    fn next(&mut self) -> Result<i64, Unreadable> {
-        self.maybe()?.ok_or(Unreadable)
+    fn next(&mut self) -> Result<i64, InvalidReplyError> {
+        self.maybe()?.ok_or(InvalidReplyError)
     }
 
-    fn maybe(&mut self) -> Result<Option<i64>, Unreadable> {
+    fn maybe(&mut self) -> Result<Option<i64>, InvalidReplyError> {
         match self.0.next() {
             None => Ok(None),
             Some(redis::Value::Int(number)) => Ok(Some(number)),
-            Some(_) => Err(Unreadable),
+            Some(_) => Err(InvalidReplyError),
         }
     }
 
     /// One that cannot be negative.
-    fn count(&mut self) -> Result<u64, Unreadable> {
-        u64::try_from(self.next()?).map_err(|_| Unreadable)
+    fn count(&mut self) -> Result<u64, InvalidReplyError> {
+        u64::try_from(self.next()?).map_err(|_| InvalidReplyError)
     }
 }

@@ -56,7 +56,7 @@ impl Outcome {
 
 #[derive(Default)]
 pub(crate) struct Audit {
-    kept: Mutex<Kept>,
+    kept: Mutex<AuditLog>,
     file: OnceLock<PathBuf>,
     /// Entries that could not be written, or were too many refusals.
     lost: AtomicU64,
@@ -64,7 +64,7 @@ pub(crate) struct Audit {
 
 /// The oldest first, each with its number.
 #[derive(Default)]
-struct Kept {
+struct AuditLog {
     next: u64,
     done: VecDeque<(u64, Entry)>,
     refused: VecDeque<(u64, Entry)>,

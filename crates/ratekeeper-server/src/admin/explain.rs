@@ -6,7 +6,7 @@ use super::{Admin, told};
 use crate::api::check_request::Source;
 use crate::api::json::Fields;
 use crate::api::{Problem, body};
-use crate::commands::explain::Told;
+use crate::commands::explain::ExplainAnswer;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
@@ -32,5 +32,5 @@ pub(super) async fn explain<C: Clock>(
         .engine
         .explain(&who.subject(&identity, Source::Operator), cost)
         .await;
-    Ok(told(&Told::new(&explanation)))
+    Ok(told(&ExplainAnswer::new(&explanation)))
 }

@@ -50,7 +50,7 @@ struct Text {
 }
 
 /// What is said of a key.
-pub(super) struct Saying<'a> {
+pub(super) struct SharedText<'a> {
     pub(super) key: &'a PolicyKey,
     /// None if it is a ban.
     pub(super) limits: Option<&'a [PolicyLimit]>,
@@ -142,7 +142,7 @@ impl<C: Clock> Fleet<C> {
     }
 
     /// Says it on all nodes.
-    pub(super) async fn say(&self, saying: &Saying<'_>) -> Result<(), StoreError> {
+    pub(super) async fn say(&self, saying: &SharedText<'_>) -> Result<(), StoreError> {
         self.has_secret()?;
         let name = saying.key.name;
         let text = Text {

@@ -6,10 +6,10 @@ mod doctor;
 mod explain;
 pub(crate) mod fleet;
 mod one_key;
+mod overload;
 pub(crate) mod overrides;
 mod page;
 mod playground;
-mod pressure;
 mod query;
 mod selected;
 pub(crate) mod shadow;
@@ -17,7 +17,7 @@ pub(crate) mod status;
 mod stream;
 pub(crate) mod top;
 mod web_pages;
-mod write;
+mod writes;
 
 pub(crate) use status::{PolicyStatus, RuleStatus, Status, Totals};
 pub(crate) use top::{Key, Top};
@@ -36,10 +36,10 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use fleet::Fleet;
 use ratekeeper::{Clock, Store, Timestamp};
-use ratekeeper_policy::config::{KeysShown, Secret};
+use ratekeeper_policy::config::{KeyDisplay, Secret};
 use std::sync::Arc;
 use tokio::sync::watch;
-use write::Verb;
+use writes::Verb;
 
 const METRICS: &str = "/metrics";
 const STATUS: &str = "/admin/status";
@@ -58,7 +58,7 @@ pub(crate) struct Admin<C: Clock> {
     options: Options,
     started: Timestamp,
     /// Those who listen to what happens.
-    listeners: stream::Listeners,
+    listeners: stream::EventStreams,
     /// The other nodes, where there may be some.
     fleet: Option<Arc<Fleet<C>>>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Options {
     /// What operators must have who change something.
     pub(crate) token: Option<Secret>,
     /// How keys are shown.
-    pub(crate) keys: KeysShown,
+    pub(crate) keys: KeyDisplay,
     /// Becomes true when everything stops.
     pub(crate) stopped: watch::Receiver<bool>,
 }
@@ -86,7 +86,7 @@ impl<C: Clock> Admin<C> {
             reload,
             options,
             started,
-            listeners: stream::Listeners::default(),
+            listeners: stream::EventStreams::default(),
             fleet,
         })
     }
@@ -114,7 +114,7 @@ pub(crate) fn router<C: Clock>(admin: Arc<Admin<C>>) -> Router {
     for verb in Verb::ALL {
         router = router.route(
             verb.path(),
-            post(move |admin, request| write::write::<C>(admin, verb, request)),
+            post(move |admin, request| writes::write::<C>(admin, verb, request)),
         );
     }
     router

@@ -1,10 +1,10 @@
 //! What is said of one key, and done to it: ban, override, lift, grant, reset.
 
 use super::audit::Entry;
-use super::fleet::Saying;
+use super::fleet::SharedText;
 use super::overrides::Row;
 use super::selected::Selected;
-use super::write::Verb;
+use super::writes::Verb;
 use super::{Admin, told};
 use crate::api::check_request::Source;
 use crate::api::json::{Fields, Json, invalid, missing};
@@ -12,7 +12,7 @@ use crate::api::{Code, Problem, quoted};
 use crate::store::AnyStore;
 use axum::response::Response;
 use ratekeeper::Clock;
-use ratekeeper_policy::config::{self, KeysShown};
+use ratekeeper_policy::config::{self, KeyDisplay};
 use ratekeeper_policy::{
     PolicyLimit, engine::KeySelector, engine::OverrideError, engine::PolicyKey,
 };
@@ -30,7 +30,7 @@ const MOST_LIMITS: usize = 8;
 const MOST_NAMES: usize = 20;
 
 /// The body of a request.
-struct Asked<'a> {
+struct KeyRequest<'a> {
     policy: String,
     selected: Selected<'a>,
     lasts: Option<Duration>,
@@ -65,7 +65,7 @@ impl Verb {
     }
 }
 
-impl<'a> Asked<'a> {
+impl<'a> KeyRequest<'a> {
     fn read(verb: Verb, body: &'a [u8]) -> Result<Self, Problem> {
         let mut fields = Fields::from_body(body, verb.fields(), verb.example())?;
         let policy = fields.required_text("policy", verb.example())?;
@@ -139,7 +139,7 @@ fn read_limits(limits: Json<'_>) -> Result<Vec<PolicyLimit>, Problem> {
 }
 
 #[derive(Serialize)]
-struct Done<'a> {
+struct KeyAction<'a> {
     policy: &'a str,
     key: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -153,7 +153,7 @@ pub(super) async fn perform<C: Clock>(
     body: &[u8],
     entry: &mut Entry,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(verb, body)?;
+    let asked = KeyRequest::read(verb, body)?;
     entry.policy = Some(shortened(&asked.policy));
     let identity = admin.app().identity.load_full();
     let subject = asked.selected.who.subject(&identity, Source::Operator);
@@ -190,7 +190,7 @@ pub(super) async fn perform<C: Clock>(
             admin
                 .say(
                     selector,
-                    &Saying {
+                    &SharedText {
                         key: &key,
                         limits,
                         lasts,
@@ -207,7 +207,7 @@ pub(super) async fn perform<C: Clock>(
                 .await
                 .map_err(|error| admin.refused(&asked.policy, &error))?;
             admin.reachable("what was to be granted may be lost")?;
-            Ok(told(&Done {
+            Ok(told(&KeyAction {
                 policy: &key.policy,
                 key: shown,
                 tokens: Some(tokens),
@@ -226,7 +226,7 @@ pub(super) async fn perform<C: Clock>(
                 .await
                 .map_err(|error| admin.refused(&asked.policy, &error))?;
             admin.reachable("not all of it may be reset")?;
-            Ok(told(&Done {
+            Ok(told(&KeyAction {
                 policy: &key.policy,
                 key: shown,
                 tokens: None,
@@ -234,7 +234,7 @@ pub(super) async fn perform<C: Clock>(
         }
         _ => {
             admin.lift(selector, &key).await?;
-            Ok(told(&Done {
+            Ok(told(&KeyAction {
                 policy: &key.policy,
                 key: shown,
                 tokens: None,
@@ -246,7 +246,7 @@ pub(super) async fn perform<C: Clock>(
 impl<C: Clock> Admin<C> {
     /// A key by its fingerprint, or as it is where `[stats] keys` says so.
     fn shown(&self, key: &PolicyKey) -> String {
-        if self.options.keys == KeysShown::Plain {
+        if self.options.keys == KeyDisplay::Plain {
             key.words.clone()
         } else {
             key.fingerprint.clone()
@@ -257,7 +257,7 @@ impl<C: Clock> Admin<C> {
     async fn say(
         &self,
         selector: KeySelector<'_>,
-        saying: &Saying<'_>,
+        saying: &SharedText<'_>,
     ) -> Result<Response, Problem> {
         let engine = &self.app().engine;
         let policy = saying.key.policy.as_str();
@@ -378,7 +378,7 @@ fn unavailable(trouble: &StoreError, then: &str) -> Problem {
 }
 
 /// What is remembered beside policy and key.
-fn detail(asked: &Asked) -> Option<String> {
+fn detail(asked: &KeyRequest) -> Option<String> {
     let limits = asked
         .limits
         .iter()

@@ -4,7 +4,7 @@ use super::{Admin, told};
 use axum::extract::State;
 use axum::response::Response;
 use ratekeeper::Clock;
-use ratekeeper_policy::config::KeysShown;
+use ratekeeper_policy::config::KeyDisplay;
 use ratekeeper_policy::engine::Override;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(super) fn of(entry: &Override, keys: KeysShown) -> Self {
-        let key = if keys == KeysShown::Plain {
+    pub(super) fn of(entry: &Override, keys: KeyDisplay) -> Self {
+        let key = if keys == KeyDisplay::Plain {
             entry.key()
         } else {
             entry.fingerprint()

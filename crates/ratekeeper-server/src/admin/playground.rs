@@ -28,21 +28,21 @@ const LONGEST_LIMIT: usize = 128;
 
 /// What was drawn.
 #[derive(Debug)]
-struct Drawn {
+struct PlaygroundRequest {
     limits: Vec<(String, Limit)>,
     bin_ms: u64,
     arrivals: Vec<u64>,
 }
 
 #[derive(Serialize)]
-struct Played {
+struct PlaygroundResult {
     bin_ms: u64,
-    limits: Vec<PlayedLimit>,
+    limits: Vec<LimitResult>,
 }
 
 /// What a limit made of it.
 #[derive(Serialize, PartialEq, Debug)]
-struct PlayedLimit {
+struct LimitResult {
     limit: String,
     /// How many act in each bin: those whom pacing tells to wait do so in a later one.
     admitted: Vec<u64>,
@@ -58,20 +58,20 @@ struct Total {
 }
 
 pub(super) async fn playground(body: Body) -> Result<Response, Problem> {
-    let Drawn {
+    let PlaygroundRequest {
         limits,
         bin_ms,
         arrivals,
-    } = Drawn::from_json(&body::read(body).await?)?;
+    } = PlaygroundRequest::from_json(&body::read(body).await?)?;
     let limits = limits
         .into_iter()
         .map(|(text, limit)| play(text, limit, bin_ms, &arrivals))
         .collect();
-    Ok(told(&Played { bin_ms, limits }))
+    Ok(told(&PlaygroundResult { bin_ms, limits }))
 }
 
 /// Arrivals of a bin are spread over it evenly, the first at its beginning.
-fn play(text: String, limit: Limit, bin_ms: u64, arrivals: &[u64]) -> PlayedLimit {
+fn play(text: String, limit: Limit, bin_ms: u64, arrivals: &[u64]) -> LimitResult {
     let clock = ManualClock::new();
     let start = clock.now();
     let limiter = Limiter::with_clock(limit, clock.clone());
@@ -99,14 +99,14 @@ fn play(text: String, limit: Limit, bin_ms: u64, arrivals: &[u64]) -> PlayedLimi
             }
         }
     }
-    PlayedLimit {
+    LimitResult {
         limit: text,
         admitted,
         total,
     }
 }
 
-impl Drawn {
+impl PlaygroundRequest {
     fn from_json(body: &[u8]) -> Result<Self, Problem> {
         let mut fields = Fields::from_body(body, &FIELDS, EXAMPLE)?;
         let limits = list(&mut fields, "limits", MOST_LIMITS)?;
@@ -191,7 +191,7 @@ fn read_arrivals(value: Json<'_>) -> Result<u64, Problem> {
 mod tests {
     use super::*;
 
-    fn played(limit: &str, bin_ms: u64, arrivals: &[u64]) -> PlayedLimit {
+    fn played(limit: &str, bin_ms: u64, arrivals: &[u64]) -> LimitResult {
         play(limit.to_owned(), limit.parse().unwrap(), bin_ms, arrivals)
     }
 
@@ -238,7 +238,7 @@ mod tests {
             "7/s wait 1s",
             "7/250ms sliding_window_strict",
         ] {
-            let PlayedLimit {
+            let LimitResult {
                 admitted, total, ..
             } = played(limit, 30, &[1, 0, 44, 3, 0, 0, 2, 9, 9, 9]);
             assert_eq!(
@@ -257,7 +257,7 @@ mod tests {
             .map(|bin| played("18446744073709551615/ns sliding_log", bin, &[33; MOST_BINS]));
         assert_eq!(largest[0].total.admitted, 33 * MOST_BINS as u64);
         let refused = |body: String| {
-            Drawn::from_json(body.as_bytes())
+            PlaygroundRequest::from_json(body.as_bytes())
                 .unwrap_err()
                 .detail()
                 .to_owned()

@@ -1,11 +1,11 @@
 //! Who an operator means: by values, and by fingerprints of what the operator was shown.
 
 use super::Admin;
-use crate::api::check_request::Who;
+use crate::api::check_request::CheckSubject;
 use crate::api::json::{Fields, invalid};
 use crate::api::{Code, Problem, quoted};
 use ratekeeper::Clock;
-use ratekeeper_policy::config::Identity;
+use ratekeeper_policy::config::IdentityConfig;
 use ratekeeper_policy::{
     Attribute, engine::OverrideError, engine::PolicyKey, engine::SeenValue,
     fingerprint::Fingerprint,
@@ -13,14 +13,14 @@ use ratekeeper_policy::{
 
 /// The field `subject` of a request of an operator.
 pub(super) struct Selected<'a> {
-    pub(super) who: Who<'a>,
+    pub(super) who: CheckSubject<'a>,
     pub(super) fingerprints: Vec<(Attribute, Fingerprint)>,
 }
 
 impl<'a> Selected<'a> {
     pub(super) fn read(fields: &mut Fields<'a>) -> Result<Self, Problem> {
         let mut fingerprints: Vec<(Attribute, Fingerprint)> = Vec::new();
-        let who = Who::read_but(fields, |attribute, text| match text.parse() {
+        let who = CheckSubject::read_but(fields, |attribute, text| match text.parse() {
             Ok(fingerprint) => {
                 fingerprints.push((attribute, fingerprint));
                 Ok(true)
@@ -50,7 +50,11 @@ impl<'a> Selected<'a> {
 
     /// An error if something is said that is no part of the key: what is done would not depend on
     /// it.
-    pub(super) fn check_is_key(&self, key: &PolicyKey, identity: &Identity) -> Result<(), Problem> {
+    pub(super) fn check_is_key(
+        &self,
+        key: &PolicyKey,
+        identity: &IdentityConfig,
+    ) -> Result<(), Problem> {
         let is_part = |given: &Attribute| {
             key.by.iter().any(|part| makes(given, part, identity))
                 || key.is_by_address && *given == Attribute::Ip
@@ -91,7 +95,10 @@ impl<'a> Selected<'a> {
     }
 
     /// The values in place of the fingerprints, where they were seen here lately.
-    pub(super) fn with_values<C: Clock>(self, admin: &Admin<C>) -> Result<Who<'a>, Problem> {
+    pub(super) fn with_values<C: Clock>(
+        self,
+        admin: &Admin<C>,
+    ) -> Result<CheckSubject<'a>, Problem> {
         let Self {
             mut who,
             fingerprints,
@@ -123,7 +130,7 @@ impl<'a> Selected<'a> {
 }
 
 /// Whether what is given makes a part of a key, or a half of it.
-fn makes(given: &Attribute, part: &Attribute, identity: &Identity) -> bool {
+fn makes(given: &Attribute, part: &Attribute, identity: &IdentityConfig) -> bool {
     let is_header = |name: Option<&str>| name.is_some_and(|name| *given == Attribute::header(name));
     given == part
         || match part {

@@ -17,7 +17,7 @@ const LOOKED_AT: usize = 1_000;
 
 /// What one policy would have turned away.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Watching {
+pub(crate) struct ShadowReport {
     pub(crate) policy: String,
     /// `shadow`, or `enforce` where it is enforced for a part of the keys.
     pub(crate) mode: String,
@@ -48,7 +48,7 @@ pub(super) async fn shadow<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Resp
             .filter(|key| key.policy == policy.policy)
             .take(SHOWN)
             .cloned();
-        Watching {
+        ShadowReport {
             policy: policy.policy.clone(),
             mode: if policy.action == Action::Shadow {
                 "shadow"

@@ -1,7 +1,7 @@
 //! `GET /admin/status`: how things stand, in one piece. Its numbers come from where those of
 //! `/metrics` come from.
 
-use super::{Admin, pressure, told};
+use super::{Admin, overload, told};
 use crate::api::readiness;
 use crate::app::App;
 use crate::gateway::Peer;
@@ -189,7 +189,7 @@ impl Status {
             upstreams: peers().map(|peer| UpstreamStatus::of(peer)).collect(),
             waiting: app.waits.waiting() as u64,
             overrides: app.engine.overrides().len() as u64,
-            pressure: app.engine.overload_stats().as_ref().map(pressure::told),
+            pressure: app.engine.overload_stats().as_ref().map(overload::told),
             reloads: Reloads {
                 taken: app.reloads.taken.load(Relaxed),
                 refused: app.reloads.refused.load(Relaxed),

@@ -28,12 +28,12 @@ const YOUNG: Duration = Duration::from_millis(500);
 /// Who does not read for so long does not listen.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-pub(super) struct Listeners {
+pub(super) struct EventStreams {
     room: Arc<Semaphore>,
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
-impl Default for Listeners {
+impl Default for EventStreams {
     fn default() -> Self {
         Self {
             room: Arc::new(Semaphore::new(MOST)),
@@ -82,7 +82,7 @@ async fn tell<C: Clock>(admin: Arc<Admin<C>>, sender: mpsc::Sender<Bytes>) {
     }
 }
 
-impl Listeners {
+impl EventStreams {
     /// The event of now; several who ask at once get the same.
     async fn event<C: Clock>(&self, admin: &Admin<C>) -> Bytes {
         let mut last = self.last.lock().await;

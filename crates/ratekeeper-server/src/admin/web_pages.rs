@@ -2,7 +2,7 @@
 //! let through.
 
 use super::Admin;
-use super::write::{self, Verb};
+use super::writes::{self, Verb};
 use crate::api::{Problem, cross_site};
 use axum::body::Body;
 use axum::extract::State;
@@ -27,7 +27,7 @@ pub(super) async fn refused<C: Clock>(
     if let Err(problem) = name.and_then(|()| cross_site::check(request.method(), request.headers()))
     {
         if let Some(verb) = Verb::of(request.method(), request.uri().path()) {
-            write::turned_away(&admin, verb, &request, &problem);
+            writes::turned_away(&admin, verb, &request, &problem);
         }
         return Err(problem);
     }

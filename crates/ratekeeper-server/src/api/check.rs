@@ -4,7 +4,7 @@ use super::check_request::{CheckRequest, Source};
 use super::problem::Problem;
 use super::{body, json};
 use crate::app::App;
-use crate::observe::traces::Decided;
+use crate::observe::traces::DecisionAttributes;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
@@ -32,7 +32,9 @@ pub(super) async fn check<C: Clock>(
     let verdict = judge(&app, &request, from).await;
     let mut response = answer(&verdict);
     if app.traces.get().is_some() {
-        response.extensions_mut().insert(Decided::of(&verdict));
+        response
+            .extensions_mut()
+            .insert(DecisionAttributes::of(&verdict));
     }
     Ok(response)
 }
@@ -52,9 +54,9 @@ async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest<'_>, from: Source)
 async fn check_all<C: Clock>(app: &App<C>, body: &[u8], from: Source) -> Result<Response, Problem> {
     let requests = CheckRequest::list_from_json(body)?;
     let verdicts = all(requests.iter().map(|request| judge(app, request, from))).await;
-    let answers: Vec<One<'_>> = verdicts
+    let answers: Vec<CheckOutcome<'_>> = verdicts
         .iter()
-        .map(|verdict| One {
+        .map(|verdict| CheckOutcome {
             status: verdict.status(),
             answer: Answer::new(verdict),
         })
@@ -86,9 +88,9 @@ async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
         .collect()
 }
 
-/// One of several answers, with the status that it would have alone.
+/// CheckOutcome of several answers, with the status that it would have alone.
 #[derive(Serialize)]
-struct One<'a> {
+struct CheckOutcome<'a> {
     status: u16,
     #[serde(flatten)]
     answer: Answer<'a>,

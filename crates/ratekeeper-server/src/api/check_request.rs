@@ -3,7 +3,7 @@
 use super::json::{self, Fields, Json, MOST_FIELDS, invalid, missing, too_many};
 use super::problem::{Code, Problem, quoted};
 use axum::http::Extensions;
-use ratekeeper_policy::config::{Identity, UserHeader};
+use ratekeeper_policy::config::{IdentityConfig, UserHeader};
 use ratekeeper_policy::{Attribute, Subject, request::credentials};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub(super) const MOST_REQUESTS: usize = 100;
 /// A request that makes sense.
 #[derive(PartialEq, Debug)]
 pub(super) struct CheckRequest<'a> {
-    pub(super) who: Who<'a>,
+    pub(super) who: CheckSubject<'a>,
     pub(super) cost: u64,
     pub(super) peek: bool,
 }
@@ -50,7 +50,7 @@ impl<'a> CheckRequest<'a> {
     }
 
     fn read(mut fields: Fields<'a>) -> Result<Self, Problem> {
-        let who = Who::read(&mut fields)?;
+        let who = CheckSubject::read(&mut fields)?;
         let cost = fields.whole_number("cost")?.unwrap_or(1);
         let peek = fields.yes_or_no("peek")?.unwrap_or(false);
         Ok(Self { who, cost, peek })
@@ -59,14 +59,14 @@ impl<'a> CheckRequest<'a> {
 
 /// Who asks: the field `subject`.
 #[derive(PartialEq, Debug)]
-pub(crate) struct Who<'a> {
+pub(crate) struct CheckSubject<'a> {
     ip: Option<IpAddr>,
     headers: Vec<(String, String)>,
     /// Everything else by its name.
     attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
-impl<'a> Who<'a> {
+impl<'a> CheckSubject<'a> {
     pub(crate) fn read(fields: &mut Fields<'a>) -> Result<Self, Problem> {
         Self::read_but(fields, |_, _| Ok(false))
     }
@@ -228,7 +228,7 @@ impl<'a> Who<'a> {
 
     /// Who asks. A user or an API key that is not named is taken from the header that the
     /// configuration names; the user only if `from` may set it.
-    pub(crate) fn subject<'s>(&'s self, identity: &'s Identity, from: Source) -> Subject<'s> {
+    pub(crate) fn subject<'s>(&'s self, identity: &'s IdentityConfig, from: Source) -> Subject<'s> {
         let mut subject = identified(&self.headers, identity, from);
         if let Some(ip) = self.ip {
             subject = subject.ip(ip);
@@ -259,7 +259,7 @@ impl Source {
 /// Who the headers say is asking, by those of them that are believed.
 pub(crate) fn identified<'a>(
     headers: &'a Vec<(String, String)>,
-    identity: &'a Identity,
+    identity: &'a IdentityConfig,
     from: Source,
 ) -> Subject<'a> {
     let mut subject = Subject::new().headers(headers);

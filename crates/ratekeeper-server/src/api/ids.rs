@@ -38,7 +38,7 @@ pub(crate) struct Ids {
 
 /// Why an id is not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BadId {
+pub(crate) enum IdError {
     Unreadable,
     Forged,
     Expired,
@@ -83,13 +83,15 @@ impl Ids {
     }
 
     /// The receipt of an id that was signed by this service and has not expired.
-    pub(crate) fn open<C: Clock>(&self, store: &AnyStore<C>, id: &str) -> Result<Vec<u8>, BadId> {
+    pub(crate) fn open<C: Clock>(&self, store: &AnyStore<C>, id: &str) -> Result<Vec<u8>, IdError> {
         if id.len() > LONGEST {
-            return Err(BadId::Unreadable);
+            return Err(IdError::Unreadable);
         }
-        let mut bytes = URL_SAFE_NO_PAD.decode(id).map_err(|_| BadId::Unreadable)?;
+        let mut bytes = URL_SAFE_NO_PAD
+            .decode(id)
+            .map_err(|_| IdError::Unreadable)?;
         if bytes.len() < HEAD + SIGNATURE || bytes[0] != VERSION {
-            return Err(BadId::Unreadable);
+            return Err(IdError::Unreadable);
         }
         let signature = bytes.split_off(bytes.len() - SIGNATURE);
         let is_by = |secret: [u8; 32]| {
@@ -99,13 +101,13 @@ impl Ids {
             mac.verify_truncated_left(&signature).is_ok()
         };
         if !self.secrets(store).any(is_by) {
-            return Err(BadId::Forged);
+            return Err(IdError::Forged);
         }
         let until = bytes[1..HEAD]
             .iter()
             .fold(0, |until, byte| until << 8 | u64::from(*byte));
         if store.now() >= Timestamp::from_unix_nanos(until) {
-            return Err(BadId::Expired);
+            return Err(IdError::Expired);
         }
         Ok(bytes.split_off(HEAD))
     }
@@ -145,7 +147,7 @@ mod tests {
         clock.advance(Duration::from_nanos(999_999_999));
         assert_eq!(ids.open(&store, &id).as_deref(), Ok(&b"receipt"[..]));
         clock.advance(Duration::from_nanos(1));
-        assert_eq!(ids.open(&store, &id), Err(BadId::Expired));
+        assert_eq!(ids.open(&store, &id), Err(IdError::Expired));
     }
 
     #[test]
@@ -156,7 +158,7 @@ mod tests {
         let id = mine.sign(&store, clock.now() + Duration::from_secs(1), b"receipt");
         assert_eq!(same.open(&store, &id).as_deref(), Ok(&b"receipt"[..]));
         for stranger in [other, Ids::new(None), Ids::new(None)] {
-            assert_eq!(stranger.open(&store, &id), Err(BadId::Forged));
+            assert_eq!(stranger.open(&store, &id), Err(IdError::Forged));
         }
     }
 

@@ -18,7 +18,7 @@ pub(super) async fn description() -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::ids::{BadId, Ids};
+    use crate::api::ids::{IdError, Ids};
     use crate::api::problem::Code;
     use crate::store::AnyStore;
     use ratekeeper::{MemoryStore, store::AskOutcome, store::Source};
@@ -84,7 +84,7 @@ mod tests {
                 Value::Array(list) => look.extend(list),
                 Value::Object(fields) => {
                     if let Some(Value::String(id)) = fields.get("id") {
-                        assert_eq!(ids.open(&store, id), Err(BadId::Forged), "{id}");
+                        assert_eq!(ids.open(&store, id), Err(IdError::Forged), "{id}");
                         seen += 1;
                     }
                     look.extend(fields.values());

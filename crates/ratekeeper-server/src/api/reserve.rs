@@ -6,9 +6,9 @@ use super::check_request::Source;
 use super::problem::{Code, Problem};
 use super::reserve_request::{ReserveRequest, SettleRequest, id_from_json};
 use super::{body, json, json_text};
-use crate::api::ids::BadId;
+use crate::api::ids::IdError;
 use crate::app::App;
-use crate::observe::traces::Decided;
+use crate::observe::traces::DecisionAttributes;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// What is told who is turned away.
 #[derive(Serialize)]
-struct Refused<'a> {
+struct DeniedBody<'a> {
     id: (),
     expires_after_ms: (),
     #[serde(flatten)]
@@ -47,11 +47,11 @@ pub(super) async fn reserve<C: Clock>(
             .reserve(&who.subject(&identity, from), cost, max_wait)
             .await
     };
-    let decided = app.traces.get().map(|_| Decided::of(&verdict));
+    let decided = app.traces.get().map(|_| DecisionAttributes::of(&verdict));
     if verdict.is_denied() {
         let mut response = told(
             &verdict,
-            &Refused {
+            &DeniedBody {
                 id: (),
                 expires_after_ms: (),
                 answer: Answer::new(&verdict),
@@ -89,14 +89,14 @@ pub(super) async fn reserve<C: Clock>(
 }
 
 /// For the span of the request.
-fn extension(decided: Decided) -> Extensions {
+fn extension(decided: DecisionAttributes) -> Extensions {
     let mut extensions = Extensions::new();
     extensions.insert(decided);
     extensions
 }
 
 #[derive(Serialize)]
-struct Settled {
+struct SettledBody {
     settled: bool,
 }
 
@@ -111,7 +111,7 @@ pub(super) async fn settle<C: Clock>(
     Ok(json(
         StatusCode::OK,
         "application/json",
-        &Settled { settled: true },
+        &SettledBody { settled: true },
     ))
 }
 
@@ -125,19 +125,19 @@ pub(super) async fn cancel<C: Clock>(
     Ok(json(
         StatusCode::OK,
         "application/json",
-        &Settled { settled: true },
+        &SettledBody { settled: true },
     ))
 }
 
-impl From<BadId> for Problem {
-    fn from(bad: BadId) -> Self {
+impl From<IdError> for Problem {
+    fn from(bad: IdError) -> Self {
         match bad {
-            BadId::Unreadable => unreadable(),
-            BadId::Forged => Self::new(
+            IdError::Unreadable => unreadable(),
+            IdError::Forged => Self::new(
                 Code::ForgedId,
                 "the id is not signed by this service; send it to a node of the same fleet, with the same id_secret",
             ),
-            BadId::Expired => expired(),
+            IdError::Expired => expired(),
         }
     }
 }

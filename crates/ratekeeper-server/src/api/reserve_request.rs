@@ -1,6 +1,6 @@
 //! The bodies of `POST /v1/reserve`, `/v1/settle` and `/v1/cancel`.
 
-use super::check_request::Who;
+use super::check_request::CheckSubject;
 use super::json::{Fields, invalid};
 use super::problem::Problem;
 use ratekeeper_policy::Completion;
@@ -20,7 +20,7 @@ const USUAL: Duration = Duration::from_secs(60);
 /// A request for something that is used later.
 #[derive(PartialEq, Debug)]
 pub(super) struct ReserveRequest<'a> {
-    pub(super) who: Who<'a>,
+    pub(super) who: CheckSubject<'a>,
     pub(super) cost: Option<u64>,
     pub(super) max_wait: Option<Duration>,
     pub(super) ttl: Duration,
@@ -30,7 +30,7 @@ impl<'a> ReserveRequest<'a> {
     pub(super) fn from_json(body: &'a [u8]) -> Result<Self, Problem> {
         let mut fields =
             Fields::from_body(body, &["subject", "cost", "max_wait_ms", "ttl_ms"], EXAMPLE)?;
-        let who = Who::read(&mut fields)?;
+        let who = CheckSubject::read(&mut fields)?;
         let cost = fields.whole_number("cost")?;
         let max_wait = fields
             .whole_number_within("max_wait_ms", 0..=LONGEST_MS)?

@@ -3,7 +3,7 @@
 use super::problem::{Code, Problem};
 use super::throttle_request::ThrottleRequest;
 use super::{body, json};
-use crate::api::throttle_buckets::{Checked, MAX_LIMITS, TooManyLimitsError};
+use crate::api::throttle_buckets::{MAX_LIMITS, ThrottleDecision, TooManyLimitsError};
 use crate::app::App;
 use axum::body::Body;
 use axum::extract::State;
@@ -23,7 +23,7 @@ pub(super) async fn throttle<C: Clock>(
     let body = body::read(request.into_body()).await?;
     let ThrottleRequest { bucket, cost, peek } = ThrottleRequest::from_json(&body)?;
     Ok(match app.buckets.check(&bucket, cost, peek).await {
-        Ok(Checked { decision, source }) => answer(&decision, source),
+        Ok(ThrottleDecision { decision, source }) => answer(&decision, source),
         Err(error) => too_many_limits(error),
     })
 }

@@ -40,7 +40,7 @@ pub(crate) struct Bucket {
 
 /// A decision, and which store made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Checked {
+pub(crate) struct ThrottleDecision {
     pub(crate) decision: Decision,
     pub(crate) source: Source,
 }
@@ -122,7 +122,7 @@ impl<C: Clock> Buckets<C> {
         bucket: &Bucket,
         cost: u64,
         peek: bool,
-    ) -> Result<Checked, TooManyLimitsError> {
+    ) -> Result<ThrottleDecision, TooManyLimitsError> {
         let checked = self.decide(bucket, cost, peek).await?;
         if !peek {
             if checked.decision.is_allowed() {
@@ -140,14 +140,14 @@ impl<C: Clock> Buckets<C> {
         bucket: &Bucket,
         cost: u64,
         peek: bool,
-    ) -> Result<Checked, TooManyLimitsError> {
+    ) -> Result<ThrottleDecision, TooManyLimitsError> {
         let Bucket { key, limit } = bucket;
         let mut counted = self.find(limit);
         if counted.newest.is_none() && (!peek || counted.retired.is_empty()) {
             if counted.retired.is_empty()
                 && let Some(decision) = self.decide_untouched(limit, cost, peek)
             {
-                return Ok(Checked {
+                return Ok(ThrottleDecision {
                     decision,
                     source: Source::Memory,
                 });
@@ -371,7 +371,12 @@ fn refill_time(limit: &Limit) -> Duration {
     limiter.check_n(most).reset_after()
 }
 
-async fn ask<C: Clock>((store, handle): &Place<C>, key: &str, cost: u64, mode: Mode) -> Checked {
+async fn ask<C: Clock>(
+    (store, handle): &Place<C>,
+    key: &str,
+    cost: u64,
+    mode: Mode,
+) -> ThrottleDecision {
     let verdict = store
         .decide(&[Ask::new(handle, key).cost(cost).mode(mode)])
         .await;
@@ -380,7 +385,7 @@ async fn ask<C: Clock>((store, handle): &Place<C>, key: &str, cost: u64, mode: M
         .next()
         .expect("one ask has one status")
         .decision();
-    Checked {
+    ThrottleDecision {
         decision,
         source: verdict.source(),
     }

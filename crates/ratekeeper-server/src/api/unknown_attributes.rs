@@ -2,7 +2,7 @@
 //! requests then count as if they lacked the right one.
 
 use arc_swap::ArcSwap;
-use ratekeeper_policy::config::{Identity, UnknownAttributeError, known_attribute};
+use ratekeeper_policy::config::{IdentityConfig, UnknownAttributeError, known_attribute};
 use std::sync::Arc;
 
 /// A name of a caller's choosing is remembered: so many at most.
@@ -15,7 +15,7 @@ pub(crate) struct UnknownAttributes(ArcSwap<Vec<(String, UnknownAttributeError)>
 impl UnknownAttributes {
     /// Logs the names that are neither built in nor declared, each once.
     #[inline]
-    pub(crate) fn note<'a>(&self, names: impl Iterator<Item = &'a str>, identity: &Identity) {
+    pub(crate) fn note<'a>(&self, names: impl Iterator<Item = &'a str>, identity: &IdentityConfig) {
         for name in names {
             let is_declared = || identity.attributes.iter().any(|known| known == name);
             if !is_built_in(name) && !is_declared() {
@@ -25,7 +25,7 @@ impl UnknownAttributes {
     }
 
     #[cold]
-    fn add(&self, name: &str, identity: &Identity) {
+    fn add(&self, name: &str, identity: &IdentityConfig) {
         let is_noted = |noted: &[(String, UnknownAttributeError)]| {
             noted.len() >= MAX_NAMES || noted.iter().any(|(known, _)| known == name)
         };
@@ -68,7 +68,7 @@ fn is_built_in(name: &str) -> bool {
 }
 
 fn sentence(error: &UnknownAttributeError) -> String {
-    format!("callers send an attribute that no policy uses: {error}")
+    format!("callers send an attribute that no policy can use: {error}")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The header that names the user: taken out of requests of peers that may not set it.
 
 use axum::http::{HeaderMap, HeaderName};
-use ratekeeper_policy::config::Identity;
+use ratekeeper_policy::config::IdentityConfig;
 use ratekeeper_policy::request::TrustedPeers;
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub(crate) struct UserHeader {
 
 impl UserHeader {
     /// The one that the configuration names; None if it names none.
-    pub(crate) fn of(identity: &Identity) -> Option<Self> {
+    pub(crate) fn of(identity: &IdentityConfig) -> Option<Self> {
         let user = identity.user.as_ref()?;
         // The configuration has names of headers only.
         Some(Self {

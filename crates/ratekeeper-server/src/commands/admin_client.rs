@@ -2,7 +2,7 @@
 //! sentence.
 
 use crate::cli::TlsArgs;
-use crate::net::stream::{Batched, Stream};
+use crate::net::stream::{BatchedStream, Stream};
 use crate::net::tls;
 use axum::body::Bytes;
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -28,14 +28,14 @@ const LONGEST: usize = 16 << 20;
 pub(crate) struct Client {
     url: String,
     authority: String,
-    way: Way,
+    way: Transport,
     tls: TlsArgs,
     within: Duration,
     token: Option<Secret>,
 }
 
 /// How to get there.
-enum Way {
+enum Transport {
     Plain,
     /// As whom the certificate must be.
     Tls(ServerName<'static>),
@@ -65,7 +65,7 @@ impl Client {
             .strip_prefix("unix:")
             .filter(|path| path.starts_with('/'))
         {
-            let (way, authority) = (Way::Unix(path.into()), "localhost".to_owned());
+            let (way, authority) = (Transport::Unix(path.into()), "localhost".to_owned());
             return Ok(Self {
                 url: url.to_owned(),
                 authority,
@@ -88,10 +88,10 @@ impl Client {
         }
         let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
         let way = match is_tls {
-            false => Way::Plain,
+            false => Transport::Plain,
             true => {
                 let name = authority.host().trim_matches(['[', ']']).to_owned();
-                Way::Tls(
+                Transport::Tls(
                     ServerName::try_from(name)
                         .map_err(|_| wrong("names no host that a certificate can have"))?,
                 )
@@ -172,12 +172,15 @@ impl Client {
 
     async fn connect(&self) -> io::Result<Stream> {
         Ok(match &self.way {
-            Way::Plain => Stream::Plain(TcpStream::connect(&self.authority).await?),
-            Way::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
-            Way::Tls(name) => {
-                let config = tls::client(self.tls.ca_file.as_deref(), self.tls.own().as_ref());
+            Transport::Plain => Stream::Plain(TcpStream::connect(&self.authority).await?),
+            Transport::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+            Transport::Tls(name) => {
+                let config = tls::client(
+                    self.tls.ca_file.as_deref(),
+                    self.tls.client_certificate().as_ref(),
+                );
                 let connector = TlsConnector::from(Arc::new(config.map_err(io::Error::other)?));
-                let stream = Batched::new(TcpStream::connect(&self.authority).await?);
+                let stream = BatchedStream::new(TcpStream::connect(&self.authority).await?);
                 Stream::Tls(Box::new(TlsStream::Client(
                     connector.connect(name.clone(), stream).await?,
                 )))

@@ -2,10 +2,10 @@
 
 use crate::cli::{ConfigCommand, Format};
 use crate::envoy;
-use crate::envoy::config::{EnvoyConfig, Wrong};
+use crate::envoy::config::{ConfigError, EnvoyConfig};
 use crate::run::serve::Start;
 use crate::{CANNOT, NO, print};
-use ratekeeper_policy::config::{self, Config, Diagnostic, Loaded, Place};
+use ratekeeper_policy::config::{self, Config, Diagnostic, LoadedConfig, Location};
 use ratekeeper_policy::{Count, Policies, PolicyLimit};
 use serde::Serialize;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) fn run(command: &ConfigCommand) -> ExitCode {
             envoy_config,
             format,
         } => check(file.as_deref(), envoy_config.as_deref(), *format),
-        ConfigCommand::Show { file } => printed(file.as_deref(), Loaded::show),
+        ConfigCommand::Show { file } => printed(file.as_deref(), LoadedConfig::show),
         ConfigCommand::Docs { file } => printed(Some(file), |loaded| {
             loaded.config.as_ref().map(Config::to_markdown)
         }),
@@ -26,12 +26,12 @@ pub(crate) fn run(command: &ConfigCommand) -> ExitCode {
 }
 
 /// Loads what `serve` would go by.
-pub(crate) fn load(file: Option<&Path>) -> Loaded {
+pub(crate) fn load(file: Option<&Path>) -> LoadedConfig {
     Config::load(file, config::environment())
 }
 
 /// Tells what is wrong, on standard error, and the code to end with.
-pub(crate) fn refused(loaded: &Loaded) -> ExitCode {
+pub(crate) fn refused(loaded: &LoadedConfig) -> ExitCode {
     for diagnostic in &loaded.diagnostics {
         eprintln!("{diagnostic}");
     }
@@ -39,14 +39,14 @@ pub(crate) fn refused(loaded: &Loaded) -> ExitCode {
 }
 
 #[derive(Serialize)]
-struct Checked<'a> {
+struct CheckedFile<'a> {
     errors: usize,
     warnings: usize,
-    problems: Vec<Told<'a>>,
+    problems: Vec<FindingReport<'a>>,
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct FindingReport<'a> {
     severity: &'static str,
     file: Option<&'a str>,
     line: Option<usize>,
@@ -55,7 +55,7 @@ struct Told<'a> {
     message: &'a str,
 }
 
-impl<'a> Told<'a> {
+impl<'a> FindingReport<'a> {
     fn new(diagnostic: &'a Diagnostic) -> Self {
         let severity = if diagnostic.is_error() {
             "error"
@@ -71,15 +71,15 @@ impl<'a> Told<'a> {
             variable: None,
             message,
         };
-        match &diagnostic.place {
-            Place::Nowhere => nowhere,
-            Place::File { file, line, column } => Self {
+        match &diagnostic.location {
+            Location::Nowhere => nowhere,
+            Location::File { file, line, column } => Self {
                 file: Some(file),
                 line: Some(*line),
                 column: Some(*column),
                 ..nowhere
             },
-            Place::Variable(name) => Self {
+            Location::Variable(name) => Self {
                 variable: Some(name),
                 ..nowhere
             },
@@ -88,8 +88,8 @@ impl<'a> Told<'a> {
 }
 
 /// What is wrong with a file of Envoy's limits.
-impl<'a> From<&'a Wrong> for Told<'a> {
-    fn from(wrong: &'a Wrong) -> Self {
+impl<'a> From<&'a ConfigError> for FindingReport<'a> {
+    fn from(wrong: &'a ConfigError) -> Self {
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let (line, column) = wrong
             .at
@@ -135,10 +135,10 @@ fn check(file: Option<&Path>, envoy_config: Option<&Path>, format: Format) -> Ex
             let problems = loaded
                 .diagnostics
                 .iter()
-                .map(Told::new)
-                .chain(wrong.iter().map(Told::from))
+                .map(FindingReport::new)
+                .chain(wrong.iter().map(FindingReport::from))
                 .collect();
-            let checked = Checked {
+            let checked = CheckedFile {
                 errors,
                 warnings,
                 problems,
@@ -258,7 +258,7 @@ pub(crate) fn warnings(loaded: &[Diagnostic], config: &Config, mode: Mode) -> Ve
     let own = own
         .into_iter()
         .chain(grpc)
-        .map(|message| Diagnostic::warning(Place::Nowhere, message));
+        .map(|message| Diagnostic::warning(Location::Nowhere, message));
     loaded.iter().cloned().chain(own).collect()
 }
 
@@ -295,8 +295,8 @@ fn unused_grpc(config: &Config, mode: Mode) -> Option<String> {
 
 /// A warning as the log has it, which has a word for its severity.
 pub(crate) fn for_log(warning: &Diagnostic) -> String {
-    match warning.place {
-        Place::Nowhere => warning.message.clone(),
+    match warning.location {
+        Location::Nowhere => warning.message.clone(),
         _ => warning.to_string(),
     }
 }
@@ -328,7 +328,7 @@ fn unheard(policies: &Policies) -> Vec<String> {
 }
 
 /// Prints what becomes of a configuration that is right; what is doubtful goes to standard error.
-fn printed(file: Option<&Path>, text: impl Fn(&Loaded) -> Option<String>) -> ExitCode {
+fn printed(file: Option<&Path>, text: impl Fn(&LoadedConfig) -> Option<String>) -> ExitCode {
     let loaded = load(file);
     let Some(text) = text(&loaded) else {
         let code = refused(&loaded);

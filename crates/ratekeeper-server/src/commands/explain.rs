@@ -63,7 +63,7 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
         Err(error) => return failed(&error.to_string()),
     };
     let explanation = runtime.block_on(engine.explain(&subject, args.cost));
-    let mut told = Told::new(&explanation);
+    let mut told = ExplainAnswer::new(&explanation);
     if !lasting {
         told.tried
             .iter_mut()
@@ -123,7 +123,7 @@ pub(crate) fn words(text: &str) -> Result<Vec<(String, String)>, String> {
 }
 
 /// The same for people.
-pub(crate) fn in_words(told: &Told) -> String {
+pub(crate) fn in_words(told: &ExplainAnswer) -> String {
     let ms = Duration::from_millis;
     let mut text = match (told.allowed, &told.policy) {
         (true, _) if told.delay_ms > 0 => format!("allowed after {}", time(ms(told.delay_ms))),
@@ -186,7 +186,7 @@ pub(crate) fn in_words(told: &Told) -> String {
     text
 }
 
-fn in_a_line(limit: &ToldLimit) -> String {
+fn in_a_line(limit: &ExplainedLimit) -> String {
     let left = match (limit.remaining, limit.capacity) {
         (Some(remaining), Some(capacity)) => {
             format!(", {remaining} of {capacity} left, costs {}", limit.cost)
@@ -215,7 +215,7 @@ fn time(time: Duration) -> String {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct ExplainAnswer {
     allowed: bool,
     status: u16,
     reason: String,
@@ -223,11 +223,11 @@ pub(crate) struct Told {
     retry_after_ms: Option<u64>,
     delay_ms: u64,
     never: bool,
-    tried: Vec<ToldPolicy>,
+    tried: Vec<ExplainedPolicy>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct ToldPolicy {
+struct ExplainedPolicy {
     policy: String,
     applies: bool,
     /// Why it does not.
@@ -238,19 +238,19 @@ struct ToldPolicy {
     fingerprint: Option<String>,
     /// The attribute of the key that the request lacks; absent if it has all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    missing: Option<ToldMissing>,
+    missing: Option<ExplainedMissing>,
     shadow: bool,
-    limits: Vec<ToldLimit>,
+    limits: Vec<ExplainedLimit>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct ToldMissing {
+struct ExplainedMissing {
     attribute: String,
     /// `missing` of the policy.
     action: String,
 }
 
-impl ToldMissing {
+impl ExplainedMissing {
     fn in_words(&self, key: &str, shown: &str) -> String {
         let Self { attribute, action } = self;
         let done = match action.as_str() {
@@ -262,7 +262,7 @@ impl ToldMissing {
 }
 
 #[derive(Serialize, Deserialize)]
-struct ToldLimit {
+struct ExplainedLimit {
     limit: String,
     capacity: Option<u64>,
     remaining: Option<u64>,
@@ -271,7 +271,7 @@ struct ToldLimit {
     retry_after_ms: Option<u64>,
 }
 
-impl Told {
+impl ExplainAnswer {
     pub(crate) fn new(explanation: &Explanation) -> Self {
         let verdict = explanation.verdict();
         Self {
@@ -284,12 +284,16 @@ impl Told {
                 .map(ratekeeper_tower::response::whole_millis),
             delay_ms: ratekeeper_tower::response::whole_millis(verdict.delay()),
             never: verdict.is_never(),
-            tried: explanation.tried().iter().map(ToldPolicy::new).collect(),
+            tried: explanation
+                .tried()
+                .iter()
+                .map(ExplainedPolicy::new)
+                .collect(),
         }
     }
 }
 
-impl ToldPolicy {
+impl ExplainedPolicy {
     fn new(tried: &PolicyTrace) -> Self {
         let standing = tried.outcome.as_ref().ok();
         Self {
@@ -299,7 +303,7 @@ impl ToldPolicy {
             key: standing.map(|standing| standing.key.clone()),
             fingerprint: standing.map(|standing| standing.fingerprint.clone()),
             missing: standing.and_then(|standing| standing.missing.as_ref()).map(
-                |(attribute, missing)| ToldMissing {
+                |(attribute, missing)| ExplainedMissing {
                     attribute: attribute.to_string(),
                     action: missing.name().to_owned(),
                 },
@@ -308,13 +312,13 @@ impl ToldPolicy {
             limits: standing
                 .iter()
                 .flat_map(|standing| &standing.levels)
-                .map(ToldLimit::new)
+                .map(ExplainedLimit::new)
                 .collect(),
         }
     }
 }
 
-impl ToldLimit {
+impl ExplainedLimit {
     fn new(level: &LimitState) -> Self {
         let decision = &level.decision;
         let counted = |figure: u64| (!decision.is_unlimited()).then_some(figure);

@@ -4,7 +4,7 @@
 //! A directory of YAML files, one domain each. An unknown key rejects the file. Beyond what they
 //! may say there: `algorithm`, `burst`, and any window as the unit, such as "5m".
 
-use super::matching::{Level, Node, Place, Value};
+use super::matching::{Level, Node, RuleIndex, Value};
 use ratekeeper::{Algorithm, Limit};
 use ratekeeper_policy::config::yaml_files;
 use serde::Deserialize;
@@ -110,7 +110,7 @@ pub(crate) struct RuleConfig {
     pub(crate) path: String,
     /// Where it is, told apart from every other.
     pub(crate) identity: String,
-    pub(crate) limit: Limited,
+    pub(crate) limit: LimitRef,
     /// By which others replace it.
     pub(crate) name: String,
     pub(crate) replaces: Vec<String>,
@@ -121,7 +121,7 @@ pub(crate) struct RuleConfig {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Limited {
+pub(crate) enum LimitRef {
     Unlimited,
     /// The limit, and how answers tell it.
     To {
@@ -133,14 +133,14 @@ pub(crate) enum Limited {
 
 /// What is wrong, and where: one sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Wrong {
+pub(crate) struct ConfigError {
     pub(crate) file: String,
     /// Line and column, from 1.
     pub(crate) at: Option<(u64, u64)>,
     pub(crate) what: String,
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.at {
             Some((line, column)) => {
@@ -210,10 +210,10 @@ pub(crate) fn directory(given: &Path) -> PathBuf {
 
 /// Reads all files of a directory, or the one that is named. Everything that is wrong is told, the
 /// first of each file.
-pub(crate) fn load(path: &Path) -> Result<EnvoyConfig, Vec<Wrong>> {
+pub(crate) fn load(path: &Path) -> Result<EnvoyConfig, Vec<ConfigError>> {
     let shown = path.display();
     let nothing = |what: String| {
-        vec![Wrong {
+        vec![ConfigError {
             file: shown.to_string(),
             at: None,
             what,
@@ -233,7 +233,7 @@ pub(crate) fn load(path: &Path) -> Result<EnvoyConfig, Vec<Wrong>> {
         let name = file.display().to_string();
         let added = match fs::read_to_string(&file) {
             Ok(text) => config.add(&name, &text),
-            Err(error) => Err(Wrong {
+            Err(error) => Err(ConfigError {
                 file: name,
                 at: None,
                 what: format!("cannot be read: {error}"),
@@ -250,7 +250,7 @@ pub(crate) fn load(path: &Path) -> Result<EnvoyConfig, Vec<Wrong>> {
 
 impl EnvoyConfig {
     /// Adds what a file says.
-    pub(crate) fn add(&mut self, file: &str, text: &str) -> Result<(), Wrong> {
+    pub(crate) fn add(&mut self, file: &str, text: &str) -> Result<(), ConfigError> {
         let read: File = serde_saphyr::from_str(text).map_err(|error| syntax(file, &error))?;
         let mut reader = Reader {
             file,
@@ -269,7 +269,7 @@ impl EnvoyConfig {
             );
             return Err(reader.wrong(Some(domain.referenced), what));
         }
-        let above = Above {
+        let above = ParentDescriptor {
             path: domain.value.clone(),
             identity: domain.value.escape_default().to_string(),
             depth: 0,
@@ -281,7 +281,7 @@ impl EnvoyConfig {
 }
 
 /// What the parser has to say, without the place, which comes first with us.
-fn syntax(file: &str, error: &Error) -> Wrong {
+fn syntax(file: &str, error: &Error) -> ConfigError {
     let error = error.without_snippet();
     let told = error.to_string();
     let told = told.lines().next().unwrap_or_default();
@@ -291,14 +291,14 @@ fn syntax(file: &str, error: &Error) -> Wrong {
         .next()
         .unwrap_or(what);
     let at = error.location().map(|at| (at.line(), at.column()));
-    Wrong {
+    ConfigError {
         file: file.to_owned(),
         at,
         what: what.replace("unknown field", "unknown key"),
     }
 }
 
-struct Above {
+struct ParentDescriptor {
     path: String,
     identity: String,
     depth: usize,
@@ -310,8 +310,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn wrong(&self, at: Option<Location>, what: String) -> Wrong {
-        Wrong {
+    fn wrong(&self, at: Option<Location>, what: String) -> ConfigError {
+        ConfigError {
             file: self.file.to_owned(),
             at: at.map(|at| (at.line(), at.column())),
             what,
@@ -320,9 +320,9 @@ impl Reader<'_> {
 
     fn level(
         &mut self,
-        above: &Above,
+        above: &ParentDescriptor,
         descriptors: Vec<Spanned<Descriptor>>,
-    ) -> Result<Level, Wrong> {
+    ) -> Result<Level, ConfigError> {
         let mut level = Level::default();
         for written in descriptors {
             let (place, descriptor) = (written.referenced, written.value);
@@ -361,7 +361,7 @@ impl Reader<'_> {
                 Some(value) => format!("{}/{:?}={value:?}", above.identity, key.value),
                 None => format!("{}/{:?}", above.identity, key.value),
             };
-            let below = Above {
+            let below = ParentDescriptor {
                 path,
                 identity,
                 depth: above.depth + 1,
@@ -385,7 +385,7 @@ impl Reader<'_> {
                         quota,
                         ..rule
                     });
-                    Some(Place(self.rules.len() - 1))
+                    Some(RuleIndex(self.rules.len() - 1))
                 }
             };
             let shared = share_threshold.is_some();
@@ -411,10 +411,10 @@ impl Reader<'_> {
 
     fn rule(
         &self,
-        at: &Above,
+        at: &ParentDescriptor,
         written: Spanned<RateLimit>,
         metadata: Option<serde_json::Value>,
-    ) -> Result<RuleConfig, Wrong> {
+    ) -> Result<RuleConfig, ConfigError> {
         let (place, rate_limit) = (written.referenced, written.value);
         let mut replaces = Vec::new();
         for replaced in rate_limit.replaces.iter().flatten() {
@@ -444,14 +444,14 @@ impl Reader<'_> {
         })
     }
 
-    fn limit(&self, place: Location, rate_limit: &RateLimit) -> Result<Limited, Wrong> {
+    fn limit(&self, place: Location, rate_limit: &RateLimit) -> Result<LimitRef, ConfigError> {
         if rate_limit.unlimited == Some(true) {
             return match &rate_limit.unit {
                 Some(unit) => Err(self.wrong(
                     Some(unit.referenced),
                     "`unlimited` has no `unit`; leave one of them out".into(),
                 )),
-                None => Ok(Limited::Unlimited),
+                None => Ok(LimitRef::Unlimited),
             };
         }
         let Some(unit) = &rate_limit.unit else {
@@ -508,7 +508,7 @@ impl Reader<'_> {
             limit = limit.burst(burst.value);
         }
         let unit = Unit::as_long_as(window).map_or(0, |unit| unit.number);
-        Ok(Limited::To {
+        Ok(LimitRef::To {
             limit,
             requests_per_unit,
             unit,

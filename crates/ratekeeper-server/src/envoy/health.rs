@@ -14,13 +14,13 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 /// How often whoever watches is told of a change.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub(super) struct Truth<C: Clock> {
+pub(super) struct HealthService<C: Clock> {
     pub(super) app: Arc<App<C>>,
     /// True from when it stops.
     pub(super) stopped: watch::Receiver<bool>,
 }
 
-impl<C: Clock> Clone for Truth<C> {
+impl<C: Clock> Clone for HealthService<C> {
     fn clone(&self) -> Self {
         Self {
             app: Arc::clone(&self.app),
@@ -29,7 +29,7 @@ impl<C: Clock> Clone for Truth<C> {
     }
 }
 
-impl<C: Clock> Truth<C> {
+impl<C: Clock> HealthService<C> {
     /// Not while it stops, not while a worker is stuck, and not while the store is gone and nobody
     /// is let in then.
     fn now(&self) -> ServingStatus {
@@ -53,7 +53,7 @@ fn told(status: ServingStatus) -> HealthCheckResponse {
 }
 
 #[tonic::async_trait]
-impl<C: Clock> Health for Truth<C> {
+impl<C: Clock> Health for HealthService<C> {
     type WatchStream = ReceiverStream<Result<HealthCheckResponse, Status>>;
 
     async fn check(

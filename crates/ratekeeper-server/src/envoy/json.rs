@@ -3,7 +3,7 @@
 //! or number, defaults left out.
 
 use super::config::Unit;
-use super::judge::Trouble;
+use super::decide::DecideError;
 use crate::api::{Code as ProblemCode, Problem, body, json as answer};
 use crate::app::App;
 use axum::body::Body;
@@ -37,8 +37,8 @@ pub(crate) async fn handle<C: Clock>(
         .judge(&request, None)
         .await
         .map_err(|trouble| match trouble {
-            Trouble::Invalid(why) => Problem::new(ProblemCode::InvalidField, why),
-            Trouble::Unavailable(why) => Problem::new(ProblemCode::Unavailable, why),
+            DecideError::Invalid(why) => Problem::new(ProblemCode::InvalidField, why),
+            DecideError::Unavailable(why) => Problem::new(ProblemCode::Unavailable, why),
         })?;
     let over = response.overall_code == i32::from(Code::OverLimit);
     let status = if over {
@@ -63,7 +63,7 @@ pub(crate) async fn handle<C: Clock>(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct JsonRequest {
     domain: Option<String>,
     descriptors: Option<Vec<Descriptor>>,
     #[serde(alias = "hitsAddend")]
@@ -132,7 +132,7 @@ fn small_number(written: Option<Number>) -> Result<u32, Problem> {
 }
 
 fn read(body: &[u8]) -> Result<RateLimitRequest, Problem> {
-    let asked: Asked = serde_json::from_slice(body).map_err(wrong)?;
+    let asked: JsonRequest = serde_json::from_slice(body).map_err(wrong)?;
     let descriptors = asked
         .descriptors
         .unwrap_or_default()

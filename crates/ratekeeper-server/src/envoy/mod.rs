@@ -5,18 +5,18 @@
 //!     judge     a request asked of the store   answer    what is told: statuses, headers, metadata
 //!     service   gRPC: ShouldRateLimit, health, reflection       json      the same as `POST /json`
 
-mod answer;
 pub(crate) mod config;
+mod decide;
 mod health;
 mod json;
-mod judge;
 mod matching;
 mod request_body;
+mod response;
 mod rules;
 mod service;
 
+pub(crate) use decide::Envoy;
 pub(crate) use json::handle as json;
-pub(crate) use judge::Envoy;
 pub(crate) use rules::Settings;
 pub(crate) use service::{Grpc, connection};
 

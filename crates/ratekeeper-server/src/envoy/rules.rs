@@ -1,6 +1,6 @@
 //! The configuration with its limits registered: what requests are judged by, swapped as a whole.
 
-use super::config::{EnvoyConfig, Limited, RuleConfig};
+use super::config::{EnvoyConfig, LimitRef, RuleConfig};
 use super::matching::Level;
 use crate::store::AnyStore;
 use ratekeeper::{Clock, Store, keyed::TooManyLimitsError, store::LimitHandle, store::OnFailure};
@@ -29,26 +29,26 @@ pub(super) struct Rules {
 
 pub(super) struct Rule {
     pub(super) config: RuleConfig,
-    pub(super) known: Arc<Known>,
+    pub(super) known: Arc<KnownLimits>,
 }
 
 /// What stays of a rule while files change.
-pub(super) struct Known {
+pub(super) struct KnownLimits {
     /// None if it is unlimited.
     pub(super) handle: Option<LimitHandle>,
-    pub(super) counts: Counts,
+    pub(super) counts: RuleCounters,
 }
 
 /// What became of the requests that a rule judged.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct RuleCounters {
     pub(super) allowed: AtomicU64,
     pub(super) denied: AtomicU64,
     pub(super) shadow_denied: AtomicU64,
 }
 
 /// The figures of a rule, under the name it has in the file.
-pub(crate) struct RuleFigures {
+pub(crate) struct RuleStats {
     pub(crate) path: String,
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
@@ -58,7 +58,7 @@ pub(crate) struct RuleFigures {
 /// Every rule there ever was: one that comes back finds its counts.
 #[derive(Default)]
 pub(super) struct Registry {
-    known: Mutex<HashMap<String, Arc<Known>>>,
+    known: Mutex<HashMap<String, Arc<KnownLimits>>>,
 }
 
 impl Registry {
@@ -78,12 +78,12 @@ impl Registry {
                 Some(rule) => Arc::clone(rule),
                 None => {
                     let handle = match config.limit {
-                        Limited::Unlimited => None,
-                        Limited::To { limit, .. } => Some(store.limit(&name, limit)?),
+                        LimitRef::Unlimited => None,
+                        LimitRef::To { limit, .. } => Some(store.limit(&name, limit)?),
                     };
-                    let rule = Arc::new(Known {
+                    let rule = Arc::new(KnownLimits {
                         handle,
-                        counts: Counts::default(),
+                        counts: RuleCounters::default(),
                     });
                     known.insert(name, Arc::clone(&rule));
                     rule
@@ -95,7 +95,7 @@ impl Registry {
             });
         }
         for rule in &rules {
-            if let (Some(handle), Limited::To { limit, .. }) =
+            if let (Some(handle), LimitRef::To { limit, .. }) =
                 (&rule.known.handle, rule.config.limit)
             {
                 if handle.limit() != Some(limit) {
@@ -118,8 +118,8 @@ impl Rules {
     pub(super) fn shared_limits(&self) -> impl Iterator<Item = String> {
         let limited = self.rules.iter().filter(|_| self.settings.enabled);
         limited.filter_map(|Rule { config, .. }| match config.limit {
-            Limited::Unlimited => None,
-            Limited::To { limit, .. } => Some(format!("{} = {limit}", name(config))),
+            LimitRef::Unlimited => None,
+            LimitRef::To { limit, .. } => Some(format!("{} = {limit}", name(config))),
         })
     }
 }
@@ -129,8 +129,8 @@ impl Rules {
 fn name(rule: &RuleConfig) -> String {
     let identity = &rule.identity;
     match rule.limit {
-        Limited::Unlimited => format!("envoy {identity} unlimited"),
-        Limited::To { limit, .. } => {
+        LimitRef::Unlimited => format!("envoy {identity} unlimited"),
+        LimitRef::To { limit, .. } => {
             let window = limit.rate().map_or(0, |rate| rate.period().as_millis());
             format!("envoy {identity} {window}ms {}", limit.algorithm_kind())
         }
@@ -138,15 +138,15 @@ fn name(rule: &RuleConfig) -> String {
 }
 
 impl Rule {
-    pub(super) fn figures(&self) -> RuleFigures {
-        let Counts {
+    pub(super) fn figures(&self) -> RuleStats {
+        let RuleCounters {
             allowed,
             denied,
             shadow_denied,
         } = &self.known.counts;
         let [allowed, denied, shadow_denied] =
             [allowed, denied, shadow_denied].map(|count| count.load(Relaxed));
-        RuleFigures {
+        RuleStats {
             path: self.config.path.clone(),
             allowed,
             denied,

@@ -2,7 +2,7 @@
 //! no request waits for a disk; lines that come too fast or cannot be written are lost, and
 //! counted.
 
-use crate::observe::traces::Decided;
+use crate::observe::traces::DecisionAttributes;
 use crate::store::AnyStore;
 use axum::http::{Method, Uri};
 use ratekeeper::{Timestamp, clock::SystemClock};
@@ -53,11 +53,14 @@ struct Shared {
 }
 
 /// Waits for the last lines when it is dropped.
-pub(crate) struct Writing(Option<JoinHandle<()>>);
+pub(crate) struct WriterThread(Option<JoinHandle<()>>);
 
 impl AccessLog {
     /// None if nothing is to be logged.
-    pub(crate) fn open(to: &config::AccessLog, every: u64) -> io::Result<Option<(Self, Writing)>> {
+    pub(crate) fn open(
+        to: &config::AccessLog,
+        every: u64,
+    ) -> io::Result<Option<(Self, WriterThread)>> {
         let (out, path) = match to {
             // Without the buffer of `io::stdout`, which would hide what of a line was written.
             config::AccessLog::Stdout => {
@@ -78,7 +81,7 @@ impl AccessLog {
                 every,
                 shared,
             },
-            Writing(Some(thread)),
+            WriterThread(Some(thread)),
         )))
     }
 
@@ -113,7 +116,7 @@ fn open(path: &Path) -> io::Result<File> {
     File::options().append(true).create(true).open(path)
 }
 
-impl Drop for Writing {
+impl Drop for WriterThread {
     fn drop(&mut self) {
         let Some(thread) = self.0.take() else { return };
         // It ends once everybody who could log is gone; somebody may hang on to a connection that
@@ -253,10 +256,10 @@ impl<W: Write> Writer<W> {
 
 /// What others find out about a request while it is under way.
 #[derive(Clone, Default)]
-pub(crate) struct Notes(Arc<Mutex<Found>>);
+pub(crate) struct RequestRecord(Arc<Mutex<RecordedDecision>>);
 
 #[derive(Default)]
-struct Found {
+struct RecordedDecision {
     decided_at: Option<Timestamp>,
     verdict: Option<&'static str>,
     policies: Vec<String>,
@@ -266,7 +269,7 @@ struct Found {
     upstream: Option<String>,
 }
 
-impl Notes {
+impl RequestRecord {
     /// What the limits said; for the hook of the layer.
     pub(crate) fn verdict(head: &Head<'_>, denial: Option<&Denial<'_>>) {
         let Some(notes) = head.extensions.get::<Self>() else {
@@ -302,10 +305,10 @@ impl Notes {
     }
 
     /// What was found, for a span.
-    pub(crate) fn decided(&self) -> Decided {
+    pub(crate) fn decided(&self) -> DecisionAttributes {
         let found = self.found();
         let (policies, upstream) = (found.policies.clone(), found.upstream.clone());
-        Decided {
+        DecisionAttributes {
             outcome: found.verdict,
             source: None,
             policies,
@@ -317,7 +320,7 @@ impl Notes {
         self.found().upstream = Some(name.to_string());
     }
 
-    fn found(&self) -> std::sync::MutexGuard<'_, Found> {
+    fn found(&self) -> std::sync::MutexGuard<'_, RecordedDecision> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -325,7 +328,7 @@ impl Notes {
 /// One request on its way into the log: written when it is dropped.
 pub(crate) struct Entry {
     log: AccessLog,
-    notes: Notes,
+    notes: RequestRecord,
     begun: Instant,
     begun_at: SystemTime,
     pub(crate) request_id: String,
@@ -349,7 +352,7 @@ impl Entry {
     ) -> Self {
         Self {
             log: log.clone(),
-            notes: Notes::default(),
+            notes: RequestRecord::default(),
             begun: Instant::now(),
             begun_at: SystemTime::now(),
             request_id: String::new(),
@@ -364,7 +367,7 @@ impl Entry {
         }
     }
 
-    pub(crate) fn notes(&self) -> Notes {
+    pub(crate) fn notes(&self) -> RequestRecord {
         self.notes.clone()
     }
 }
@@ -447,7 +450,7 @@ fn timestamp(time: SystemTime) -> Timestamp {
 fn rfc3339(time: Timestamp) -> String {
     const NANOS: u64 = 1_000_000_000;
     let nanos = time.as_unix_nanos();
-    let seconds = config::instant_text(Timestamp::from_unix_nanos(nanos - nanos % NANOS));
+    let seconds = config::timestamp_text(Timestamp::from_unix_nanos(nanos - nanos % NANOS));
     format!(
         "{}.{:06}Z",
         seconds.trim_end_matches('Z'),

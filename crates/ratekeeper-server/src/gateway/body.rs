@@ -3,7 +3,7 @@
 
 use super::body_rate::{BodyRate, BodyTimer};
 use super::client::ClientBody;
-use super::upstream::{Active, Http2Body, Late, Link, Pool, Progress, Timer};
+use super::upstream::{Active, H1UpstreamConn, Http2Body, Pool, Progress, TimedOut, Timer};
 use crate::api::user_header::UserHeader;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -62,7 +62,7 @@ impl Body for FromClient {
 }
 
 /// The same as it is sent on: bounded, and counted.
-pub(crate) struct Sent {
+pub(crate) struct BodyProgressReport {
     /// What comes before the rest: frames that were read already, for an upstream that refused
     /// them.
     replay: VecDeque<Frame<Bytes>>,
@@ -76,7 +76,7 @@ pub(crate) struct Sent {
     user: Option<Arc<UserHeader>>,
 }
 
-impl Sent {
+impl BodyProgressReport {
     pub(crate) fn empty() -> Self {
         Self {
             replay: VecDeque::new(),
@@ -148,7 +148,7 @@ impl fmt::Display for BodyError {
 
 impl Error for BodyError {}
 
-impl Body for Sent {
+impl Body for BodyProgressReport {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -226,15 +226,15 @@ impl Reply {
 
 /// What an upstream answers, and what it comes over.
 pub(crate) struct FromUpstream {
-    via: Via,
+    via: UpstreamBody,
     /// Until then the upstream is busy with it.
     _active: Active,
 }
 
 /// What an answer comes over.
-enum Via {
+enum UpstreamBody {
     /// A connection that it drives, and gives back when it has ended.
-    Link(Box<Link>, Arc<Pool>),
+    Link(Box<H1UpstreamConn>, Arc<Pool>),
     /// One of HTTP/2, that others share. In memory of its own, so that all others are small to
     /// move.
     Shared(Box<(Http2Body, Timer)>),
@@ -242,10 +242,14 @@ enum Via {
 }
 
 impl FromUpstream {
-    pub(crate) fn over_link(mut link: Box<Link>, pool: Arc<Pool>, active: Active) -> Self {
+    pub(crate) fn over_link(
+        mut link: Box<H1UpstreamConn>,
+        pool: Arc<Pool>,
+        active: Active,
+    ) -> Self {
         link.timer.moved();
         Self {
-            via: Via::Link(link, pool),
+            via: UpstreamBody::Link(link, pool),
             _active: active,
         }
     }
@@ -253,17 +257,18 @@ impl FromUpstream {
     pub(crate) fn over_http2(body: Http2Body, mut timer: Timer, active: Active) -> Self {
         timer.moved();
         Self {
-            via: Via::Shared(Box::new((body, timer))),
+            via: UpstreamBody::Shared(Box::new((body, timer))),
             _active: active,
         }
     }
 
     /// Gives the connection back, if nothing more comes over it.
     fn finish(&mut self) {
-        if !matches!(&self.via, Via::Link(link, _) if link.is_over()) {
+        if !matches!(&self.via, UpstreamBody::Link(link, _) if link.is_over()) {
             return;
         }
-        if let Via::Link(link, pool) = std::mem::replace(&mut self.via, Via::Done) {
+        if let UpstreamBody::Link(link, pool) = std::mem::replace(&mut self.via, UpstreamBody::Done)
+        {
             pool.give(link);
         }
     }
@@ -279,12 +284,14 @@ impl Body for FromUpstream {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         let (frame, timer) = match &mut this.via {
-            Via::Link(link, _) => (link.poll_frame(cx).map_err(Into::into), &mut link.timer),
-            Via::Shared(shared) => {
+            UpstreamBody::Link(link, _) => {
+                (link.poll_frame(cx).map_err(Into::into), &mut link.timer)
+            }
+            UpstreamBody::Shared(shared) => {
                 let (body, timer) = &mut **shared;
                 (body.poll_frame(cx).map_err(Into::into), timer)
             }
-            Via::Done => return Poll::Ready(None),
+            UpstreamBody::Done => return Poll::Ready(None),
         };
         if frame.is_ready() {
             timer.moved();
@@ -292,24 +299,24 @@ impl Body for FromUpstream {
             return frame;
         }
         timer.poll(cx).map(|overdue| {
-            this.via = Via::Done;
-            Some(Err(Late(overdue).into()))
+            this.via = UpstreamBody::Done;
+            Some(Err(TimedOut(overdue).into()))
         })
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.via {
-            Via::Link(link, _) => link.is_over(),
-            Via::Shared(shared) => shared.0.is_end_stream(),
-            Via::Done => true,
+            UpstreamBody::Link(link, _) => link.is_over(),
+            UpstreamBody::Shared(shared) => shared.0.is_end_stream(),
+            UpstreamBody::Done => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.via {
-            Via::Link(link, _) => link.size_hint(),
-            Via::Shared(shared) => shared.0.size_hint(),
-            Via::Done => SizeHint::with_exact(0),
+            UpstreamBody::Link(link, _) => link.size_hint(),
+            UpstreamBody::Shared(shared) => shared.0.size_hint(),
+            UpstreamBody::Done => SizeHint::with_exact(0),
         }
     }
 }

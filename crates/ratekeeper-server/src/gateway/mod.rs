@@ -14,9 +14,9 @@ mod proxy_protocol;
 mod tunnel;
 mod upstream;
 
-pub(crate) use access_log::Notes;
+pub(crate) use access_log::RequestRecord;
 pub(crate) use body_rate::{BodyRate, BodyTimer};
-pub(crate) use client::{Streams, Turn};
+pub(crate) use client::{StreamProgress, Streams};
 pub(crate) use drain::{Drain, Stage};
 pub(crate) use upstream::{Connector, Peer};
 
@@ -25,15 +25,15 @@ use crate::app::App;
 use crate::cli::ProxyArgs;
 use crate::net::listen::Listener;
 use crate::net::stream::write_batches;
-use crate::net::tls::{self, OwnCertificate, Speaks};
+use crate::net::tls::{self, OwnCertificate, Protocols};
 use crate::observe::traces::Tracer;
 use crate::run::serve::{Flags, Start};
 use crate::store::AnyStore;
-use access_log::{AccessLog, Writing};
+use access_log::{AccessLog, WriterThread};
 use address_limit::AddressLimit;
 use axum::http::HeaderName;
 use ratekeeper::{Clock, clock::SystemClock};
-use ratekeeper_policy::config::{Config, Gateway, Watch};
+use ratekeeper_policy::config::{Config, FileWatcher, GatewayConfig};
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, config, request::TrustedPeers};
 use ratekeeper_tower::{
     Identity, RateLimitLayer, decider::PolicyDecider, identity::Forwarding, rate_limit::DelayStats,
@@ -51,7 +51,7 @@ const ALL: &str = "all";
 const LAST_ARRIVALS: Duration = Duration::from_millis(100);
 
 /// Who decides on requests.
-type Gate = PolicyDecider<AnyStore<SystemClock>>;
+type GatewayDecider = PolicyDecider<AnyStore<SystemClock>>;
 
 /// What is to be started; an error is a sentence.
 pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
@@ -111,7 +111,7 @@ fn counted_by(by: &str) -> Result<Option<Attribute>, String> {
         Ok(attribute) => Ok(Some(attribute)),
         Err(unknown) => {
             let meant = unknown
-                .meant()
+                .suggestion()
                 .map(|meant| format!("did you mean `{meant}`? "));
             Err(format!(
                 "--by {by}: not a known attribute; {}use {NAMES}",
@@ -123,8 +123,8 @@ fn counted_by(by: &str) -> Result<Option<Attribute>, String> {
 
 /// What all workers of a gateway share.
 pub(crate) struct Shared {
-    gateway: Gateway,
-    layer: RateLimitLayer<Gate>,
+    gateway: GatewayConfig,
+    layer: RateLimitLayer<GatewayDecider>,
     identity: Identity,
     forwarding: Forwarding,
     user: Option<Arc<UserHeader>>,
@@ -141,7 +141,7 @@ pub(crate) struct Shared {
 }
 
 /// What one worker has of its own.
-pub(crate) struct Local {
+pub(crate) struct WorkerState {
     shared: Arc<Shared>,
     /// Its connections to each upstream.
     pools: Vec<Arc<Pool>>,
@@ -150,9 +150,9 @@ pub(crate) struct Local {
 }
 
 /// What must be held on to as long as the gateway runs.
-pub(crate) struct Holding {
-    _watches: Vec<Watch>,
-    _writing: Option<Writing>,
+pub(crate) struct GatewayGuard {
+    _watches: Vec<FileWatcher>,
+    _writing: Option<WriterThread>,
 }
 
 impl Shared {
@@ -160,7 +160,7 @@ impl Shared {
     pub(crate) fn new(
         app: &App<SystemClock>,
         config: &Config,
-    ) -> Result<(Arc<Self>, Holding), String> {
+    ) -> Result<(Arc<Self>, GatewayGuard), String> {
         let gateway = config.gateway.clone();
         let log = AccessLog::open(&gateway.access_log, gateway.access_log_every);
         let log = log.map_err(|error| {
@@ -175,15 +175,16 @@ impl Shared {
             .preflight_stats(&app.preflights);
         let traces = app.traces.get().cloned();
         if log.is_some() || traces.is_some() {
-            layer = layer.on_verdict(Notes::verdict);
+            layer = layer.on_verdict(RequestRecord::verdict);
         }
         if log.is_some() {
             let engine = app.engine.clone();
-            layer = layer.on_decision(move |head, verdict| Notes::decision(head, &engine, verdict));
+            layer = layer
+                .on_decision(move |head, verdict| RequestRecord::decision(head, &engine, verdict));
         }
         let files = gateway.tls.as_ref().or(config.server.tls.http.as_ref());
         let certificate = files
-            .map(|files| OwnCertificate::load(files, Speaks::Both))
+            .map(|files| OwnCertificate::load(files, Protocols::Both))
             .transpose()?;
         let watches = certificate
             .as_ref()
@@ -214,7 +215,7 @@ impl Shared {
         };
         Ok((
             Arc::new(shared),
-            Holding {
+            GatewayGuard {
                 _watches: watches,
                 _writing: writing,
             },
@@ -284,7 +285,7 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
         .iter()
         .map(|_| Arc::default())
         .collect();
-    let local = Arc::new(Local {
+    let local = Arc::new(WorkerState {
         shared,
         pools: pools.clone(),
         http2_pools: http2_pools.clone(),
@@ -342,7 +343,7 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
 /// The limits of the engine, by whom the configuration believes. What it sees is counted by `seen`.
 pub(crate) fn layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
-    believed: &config::Identity,
+    believed: &config::IdentityConfig,
     seen: &Identity,
     waits: &DelayStats,
 ) -> RateLimitLayer<PolicyDecider<AnyStore<C>>> {
@@ -376,7 +377,7 @@ pub(crate) fn layer<C: Clock>(
 }
 
 /// Whom the configuration believes, as a clone of one that believes nobody.
-fn identity(believed: &config::Identity, nobody: &Identity) -> Identity {
+fn identity(believed: &config::IdentityConfig, nobody: &Identity) -> Identity {
     let proxies = believed.trusted_proxies.iter().copied();
     let identity = nobody
         .clone()
@@ -389,7 +390,7 @@ fn identity(believed: &config::Identity, nobody: &Identity) -> Identity {
     }
 }
 
-fn forwarding(believed: &config::Identity) -> Forwarding {
+fn forwarding(believed: &config::IdentityConfig) -> Forwarding {
     // The configuration has names of headers only.
     Forwarding::named(&believed.header).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
 //! A connection that has changed to another protocol, such as WebSocket: bytes both ways until one
 //! side ends, or both are silent for too long.
 
-use super::client::{Client, Switched};
-use super::upstream::{Active, Link};
+use super::client::{Client, UpgradedSocket};
+use super::upstream::{Active, H1UpstreamConn};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,8 +14,8 @@ const BUFFER: usize = 8 * 1024;
 
 /// Passes on what comes until it ends. `client` has its place among the connections until then.
 pub(super) async fn run(
-    link: Box<Link>,
-    downstream: oneshot::Receiver<Switched>,
+    link: Box<H1UpstreamConn>,
+    downstream: oneshot::Receiver<UpgradedSocket>,
     idle: Duration,
     client: Arc<Client>,
     active: Active,

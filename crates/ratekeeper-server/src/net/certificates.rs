@@ -1,7 +1,7 @@
 //! The certificates of the listeners, by `[server.tls]`.
 
-use crate::net::tls::{OwnCertificate, Speaks};
-use ratekeeper_policy::config::{Certificate, Listen, ListenerTls, Server, Watch};
+use crate::net::tls::{OwnCertificate, Protocols};
+use ratekeeper_policy::config::{Certificate, FileWatcher, Listen, ListenerTls, ServerConfig};
 use std::sync::Arc;
 
 /// None where a listener is off, is a Unix socket, or speaks without TLS.
@@ -11,13 +11,13 @@ pub(crate) struct Certificates {
     pub(crate) resp: Option<Arc<OwnCertificate>>,
     pub(crate) admin: Option<Arc<OwnCertificate>>,
     /// They are loaded again when their files change, as long as these are there.
-    _watches: Vec<Watch>,
+    _watches: Vec<FileWatcher>,
 }
 
 impl Certificates {
     /// An error is a sentence. A gateway has its own for `http`.
-    pub(crate) fn load(server: &Server, gateway: bool) -> Result<Self, String> {
-        let Server {
+    pub(crate) fn load(server: &ServerConfig, gateway: bool) -> Result<Self, String> {
+        let ServerConfig {
             http,
             grpc,
             resp,
@@ -33,10 +33,10 @@ impl Certificates {
             ..
         } = tls;
         let http = http.as_ref().filter(|_| !gateway);
-        let http = own(http, of_http.as_ref(), Speaks::Http1)?;
-        let grpc = own(grpc.as_ref(), of_grpc.as_ref(), Speaks::Http2)?;
-        let resp = own(resp.as_ref(), of_resp.as_ref(), Speaks::Other)?;
-        let admin = own(admin.as_ref(), of_admin.as_ref(), Speaks::Http1)?;
+        let http = own(http, of_http.as_ref(), Protocols::Http1)?;
+        let grpc = own(grpc.as_ref(), of_grpc.as_ref(), Protocols::Http2)?;
+        let resp = own(resp.as_ref(), of_resp.as_ref(), Protocols::Other)?;
+        let admin = own(admin.as_ref(), of_admin.as_ref(), Protocols::Http1)?;
         let watches = [&http, &grpc, &resp, &admin]
             .into_iter()
             .flatten()
@@ -55,7 +55,7 @@ impl Certificates {
 fn own(
     at: Option<&Listen>,
     files: Option<&Certificate>,
-    speaks: Speaks,
+    speaks: Protocols,
 ) -> Result<Option<Arc<OwnCertificate>>, String> {
     let files = files.filter(|_| at.is_some_and(|at| at.tcp().is_some()));
     files

@@ -4,7 +4,7 @@
 //! A connection is idle while no request of it is in flight, whether it has sent half of a head or
 //! nothing at all.
 
-use crate::gateway::Turn;
+use crate::gateway::StreamProgress;
 use axum::http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -203,12 +203,12 @@ impl Drop for InFlight {
 /// The service of one connection, whose requests are counted while they are in flight: to the end
 /// of the body of the response.
 #[derive(Clone)]
-pub(crate) struct Counted<S> {
+pub(crate) struct CountInFlight<S> {
     service: S,
     activity: Arc<Activity>,
 }
 
-impl<S> Counted<S> {
+impl<S> CountInFlight<S> {
     pub(crate) fn new(service: S, activity: &Arc<Activity>) -> Self {
         Self {
             service,
@@ -217,7 +217,7 @@ impl<S> Counted<S> {
     }
 }
 
-impl<S, R, B> Service<Request<R>> for Counted<S>
+impl<S, R, B> Service<Request<R>> for CountInFlight<S>
 where
     S: Service<Request<R>, Response = Response<B>>,
 {
@@ -254,7 +254,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let Poll::Ready(response) = this.future.poll(cx) else {
-            Turn::Waits.tell();
+            StreamProgress::Waits.tell();
             return Poll::Pending;
         };
         let response = response?;
@@ -285,9 +285,9 @@ impl<B: Body> Body for CountedBody<B> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let polled = self.project().body.poll_frame(cx);
         if polled.is_ready() {
-            Turn::Moved
+            StreamProgress::Moved
         } else {
-            Turn::Waits
+            StreamProgress::Waits
         }
         .tell();
         polled
@@ -386,7 +386,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_is_in_flight_until_the_end_of_its_response() {
         let activity = Arc::new(Activity::default());
-        let mut counted = Counted::new(axum::Router::new(), &activity);
+        let mut counted = CountInFlight::new(axum::Router::new(), &activity);
         assert!(activity.is_idle());
         let future = counted.call(Request::new(axum::body::Body::empty()));
         assert!(!activity.is_idle());

@@ -1,9 +1,9 @@
 //! TLS on both sides: our own certificates, loaded again when their files change, and whom we
 //! trust.
 
-use crate::net::stream::Batched;
+use crate::net::stream::BatchedStream;
 use arc_swap::ArcSwap;
-use ratekeeper_policy::config::{Certificate, Gateway, Upstream, Watch};
+use ratekeeper_policy::config::{Certificate, FileWatcher, GatewayConfig, Upstream};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -22,7 +22,7 @@ const BOTH: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// What a listener speaks inside TLS.
 #[derive(Clone, Copy)]
-pub(crate) enum Speaks {
+pub(crate) enum Protocols {
     /// HTTP/2 or HTTP/1.1.
     Both,
     Http1,
@@ -31,7 +31,7 @@ pub(crate) enum Speaks {
     Other,
 }
 
-impl Speaks {
+impl Protocols {
     fn names(self) -> Vec<Vec<u8>> {
         let names = match self {
             Self::Both => &BOTH[..],
@@ -46,13 +46,13 @@ impl Speaks {
 /// Our own certificate.
 pub(crate) struct OwnCertificate {
     files: Certificate,
-    speaks: Speaks,
+    speaks: Protocols,
     config: ArcSwap<ServerConfig>,
 }
 
 impl OwnCertificate {
     /// From its files; an error is a sentence.
-    pub(crate) fn load(files: &Certificate, speaks: Speaks) -> Result<Arc<Self>, String> {
+    pub(crate) fn load(files: &Certificate, speaks: Protocols) -> Result<Arc<Self>, String> {
         Ok(Arc::new(Self {
             files: files.clone(),
             speaks,
@@ -65,8 +65,9 @@ impl OwnCertificate {
         &self,
         stream: TcpStream,
         within: Duration,
-    ) -> io::Result<TlsStream<Batched>> {
-        let handshake = TlsAcceptor::from(self.config.load_full()).accept(Batched::new(stream));
+    ) -> io::Result<TlsStream<BatchedStream>> {
+        let handshake =
+            TlsAcceptor::from(self.config.load_full()).accept(BatchedStream::new(stream));
         Ok(TlsStream::Server(
             timeout(within, Box::pin(handshake)).await??,
         ))
@@ -87,10 +88,10 @@ impl OwnCertificate {
     }
 
     /// Loads it again whenever one of its files changes, until these are dropped.
-    pub(crate) fn watch(self: &Arc<Self>) -> Vec<Watch> {
+    pub(crate) fn watch(self: &Arc<Self>) -> Vec<FileWatcher> {
         let watch = |path: &Path| {
             let own = Arc::clone(self);
-            match Watch::new(path, move || own.load_again()) {
+            match FileWatcher::new(path, move || own.load_again()) {
                 Ok(watch) => Some(watch),
                 Err(error) => {
                     tracing::warn!(
@@ -115,7 +116,7 @@ impl OwnCertificate {
     }
 }
 
-fn server(files: &Certificate, speaks: Speaks) -> Result<ServerConfig, String> {
+fn server(files: &Certificate, speaks: Protocols) -> Result<ServerConfig, String> {
     let chain = certificates(&files.cert)?;
     let key = key(files)?;
     let wrong = |error: rustls::Error| together(files, &error);
@@ -179,7 +180,7 @@ fn authorities(file: &Path) -> Result<RootCertStore, String> {
 /// TLS to another service, by whom the gateway trusts; none if it is not an `https://` one.
 pub(crate) fn connector_to(
     service: &Upstream,
-    gateway: &Gateway,
+    gateway: &GatewayConfig,
 ) -> Result<Option<TlsConnector>, String> {
     let mut gateway = gateway.clone();
     gateway.upstreams = vec![service.clone()];
@@ -187,7 +188,7 @@ pub(crate) fn connector_to(
 }
 
 /// How `https://` upstreams are spoken to; none if there are none. An error is a sentence.
-pub(crate) fn connector(gateway: &Gateway) -> Result<Option<TlsConnector>, String> {
+pub(crate) fn connector(gateway: &GatewayConfig) -> Result<Option<TlsConnector>, String> {
     if !gateway.upstreams.iter().any(|upstream| upstream.is_tls()) {
         return Ok(None);
     }

@@ -1,12 +1,12 @@
 //! One single-threaded runtime with a listener of its own: accepts, serves, and stops when told to.
 
 use crate::api::NO_SNIFF;
-use crate::net::connections::{Activity, Connections, Counted};
-use crate::net::listen::{Bound, Listener};
+use crate::net::connections::{Activity, Connections, CountInFlight};
+use crate::net::listen::{BoundSocket, Listener};
 use crate::net::stream::Stream;
 use crate::net::tls::OwnCertificate;
 use crate::net::worker_health::Heartbeat;
-use crate::net::write_timeout::Patient;
+use crate::net::write_timeout::WriteTimeoutStream;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::X_CONTENT_TYPE_OPTIONS;
@@ -64,7 +64,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(
-        listener: Bound,
+        listener: BoundSocket,
         certificate: Option<&Arc<OwnCertificate>>,
         most: usize,
     ) -> io::Result<Self> {
@@ -117,12 +117,12 @@ impl Worker {
 /// Makes a connection of the protocol that is served, of a stream and who is at its other end; its
 /// requests are counted.
 pub(crate) trait Connect<G>:
-    Fn(Patient, Option<SocketAddr>, &Arc<Activity>) -> G + Clone + Send + 'static
+    Fn(WriteTimeoutStream, Option<SocketAddr>, &Arc<Activity>) -> G + Clone + Send + 'static
 {
 }
 
-impl<G, F: Fn(Patient, Option<SocketAddr>, &Arc<Activity>) -> G + Clone + Send + 'static> Connect<G>
-    for F
+impl<G, F: Fn(WriteTimeoutStream, Option<SocketAddr>, &Arc<Activity>) -> G + Clone + Send + 'static>
+    Connect<G> for F
 {
 }
 
@@ -152,7 +152,7 @@ async fn serve<G>(
             let serving = async move {
                 match greeted(stream, certificate.as_deref(), stop.clone()).await {
                     Ok(Some(stream)) => {
-                        let connection = connect(Patient::new(stream), peer, &activity);
+                        let connection = connect(WriteTimeoutStream::new(stream), peer, &activity);
                         serve_connection(connection, &activity, stop)
                             .await
                             .map_err(|error| error.to_string())
@@ -238,19 +238,19 @@ pub(crate) async fn greeted(
     }
 }
 
-type Connection<I> = http1::Connection<TokioIo<I>, TowerToHyperService<Counted<OfPeer>>>;
+type Connection<I> = http1::Connection<TokioIo<I>, TowerToHyperService<CountInFlight<WithPeer>>>;
 
 /// Tells the routes who is at the other end of a connection.
 #[derive(Clone)]
-pub(crate) struct OfPeer {
+pub(crate) struct WithPeer {
     app: Router,
     peer: Option<SocketAddr>,
 }
 
-impl Service<Request<Incoming>> for OfPeer {
+impl Service<Request<Incoming>> for WithPeer {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = OfPeerFuture<<Router as Service<Request<Incoming>>>::Future>;
+    type Future = WithPeerFuture<<Router as Service<Request<Incoming>>>::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         <Router as Service<Request<Incoming>>>::poll_ready(&mut self.app, cx)
@@ -260,7 +260,7 @@ impl Service<Request<Incoming>> for OfPeer {
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(PeerAddr(peer));
         }
-        OfPeerFuture {
+        WithPeerFuture {
             response: self.app.call(request),
         }
     }
@@ -268,13 +268,13 @@ impl Service<Request<Incoming>> for OfPeer {
 
 pin_project! {
     /// The response of the routes, with the headers that all responses have.
-    pub(crate) struct OfPeerFuture<F> {
+    pub(crate) struct WithPeerFuture<F> {
         #[pin]
         response: F,
     }
 }
 
-impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for OfPeerFuture<F> {
+impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for WithPeerFuture<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
@@ -301,14 +301,14 @@ pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
         .max_buf_size(BUFFER)
         .serve_connection(
             TokioIo::new(io),
-            TowerToHyperService::new(Counted::new(OfPeer { app, peer }, activity)),
+            TowerToHyperService::new(CountInFlight::new(WithPeer { app, peer }, activity)),
         )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::tls::Speaks;
+    use crate::net::tls::Protocols;
     use axum::routing::get;
     use ratekeeper_policy::config::Certificate;
     use std::sync::Arc;
@@ -438,7 +438,7 @@ mod tests {
         let (cert, key) = (place.join("cert.pem"), place.join("key.pem"));
         std::fs::write(&cert, made.cert.pem()).unwrap();
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-        let own = OwnCertificate::load(&Certificate::new(cert, key), Speaks::Http1).unwrap();
+        let own = OwnCertificate::load(&Certificate::new(cert, key), Protocols::Http1).unwrap();
         std::fs::remove_dir_all(place).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _silent = TcpStream::connect(listener.local_addr().unwrap())

@@ -57,10 +57,10 @@ impl fmt::Display for Stalled {
 
 /// The health of all workers, as of the last check.
 #[derive(Default)]
-pub(crate) struct WorkerHealth(Mutex<Checked>);
+pub(crate) struct WorkerHealth(Mutex<HealthState>);
 
 #[derive(Default)]
-struct Checked {
+struct HealthState {
     at: Option<Instant>,
     workers: Vec<Worker>,
 }
@@ -151,7 +151,7 @@ impl WorkerHealth {
         (longest.silent >= timeout).then(|| longest.stalled())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Checked> {
+    fn lock(&self) -> MutexGuard<'_, HealthState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -11,13 +11,13 @@ use tokio::time::{Sleep, sleep};
 /// How long a client may take nothing of what is written to it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-pub(crate) struct Patient {
+pub(crate) struct WriteTimeoutStream {
     stream: Stream,
     /// Runs while nothing is taken.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Patient {
+impl WriteTimeoutStream {
     pub(crate) fn new(stream: Stream) -> Self {
         Self {
             stream,
@@ -43,7 +43,7 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl AsyncRead for WriteTimeoutStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -53,7 +53,7 @@ impl AsyncRead for Patient {
     }
 }
 
-impl AsyncWrite for Patient {
+impl AsyncWrite for WriteTimeoutStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -102,7 +102,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_is_given_up() {
         let (server, client) = UnixStream::pair().unwrap();
-        let mut patient = Patient::new(Stream::Unix(server));
+        let mut patient = WriteTimeoutStream::new(Stream::Unix(server));
         let start = Instant::now();
         let error = loop {
             if let Err(error) = patient.write(&[0; 65_536]).await {

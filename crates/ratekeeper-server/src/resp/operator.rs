@@ -1,12 +1,12 @@
 //! `RATEKEEPER.RESET`: who may reset a key of a policy, and the audit of it.
 
 use super::Shared;
-use super::session::{Arguments, Quoted, Reply};
+use super::session::{Arguments, QuotedBytes, Reply};
 use crate::admin::audit::{Entry, Outcome};
 use crate::api::token;
 use crate::store::AnyStore;
 use ratekeeper::{Clock, Store};
-use ratekeeper_policy::config::{KeysShown, Secret};
+use ratekeeper_policy::config::{KeyDisplay, Secret};
 use ratekeeper_policy::{engine::ByNameError, engine::PolicyKey};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct Options {
     /// What operators must send with `AUTH`; without one only peers on this machine are operators.
     pub(crate) token: Option<Secret>,
     /// How keys are shown.
-    pub(crate) keys: KeysShown,
+    pub(crate) keys: KeyDisplay,
 }
 
 impl Options {
@@ -83,14 +83,14 @@ pub(super) async fn reset<C: Clock>(
         Ok(()) => match reset_key(shared, name, key).await {
             Ok(key) => {
                 reply.ok();
-                entry.key = Some(if shared.operators.keys == KeysShown::Plain {
+                entry.key = Some(if shared.operators.keys == KeyDisplay::Plain {
                     key.words
                 } else {
                     key.fingerprint
                 });
             }
             Err(Failure::ByName(error)) => {
-                reply.error(format_args!("ERR policy '{}': {error}", Quoted(name)));
+                reply.error(format_args!("ERR policy '{}': {error}", QuotedBytes(name)));
                 refused(&mut entry, Outcome::Refused, &error.to_string());
             }
             Err(Failure::Store(error)) => {
@@ -145,7 +145,7 @@ mod tests {
     fn operators_have_the_token_or_where_there_is_none_are_on_this_machine() {
         let operators = |token: Option<&str>| Options {
             token: token.map(Secret::new),
-            keys: KeysShown::Plain,
+            keys: KeyDisplay::Plain,
         };
         let peers = [
             Some("127.0.0.1:1"),

@@ -1,6 +1,6 @@
 //! `RATEKEEPER.CHECK` and `RATEKEEPER.PEEK`: a policy by its name.
 
-use super::session::{Arguments, Quoted, Reply, figures, integer, seconds, signed};
+use super::session::{Arguments, QuotedBytes, Reply, figures, integer, seconds, signed};
 use crate::store::AnyStore;
 use ratekeeper::Clock;
 use ratekeeper_policy::{Engine, PolicyVerdict};
@@ -23,7 +23,7 @@ pub(super) async fn answer<C: Clock>(
     let policy = std::str::from_utf8(name).unwrap_or_default();
     match engine.decide_by(policy, key, cost, peek).await {
         Ok(verdict) => reply.five(told(&verdict)),
-        Err(wrong) => reply.error(format_args!("ERR policy '{}': {wrong}", Quoted(name))),
+        Err(wrong) => reply.error(format_args!("ERR policy '{}': {wrong}", QuotedBytes(name))),
     }
 }
 

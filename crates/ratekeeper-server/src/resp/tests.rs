@@ -7,7 +7,7 @@ use crate::app::App;
 use crate::store::AnyStore;
 use proptest::prelude::*;
 use ratekeeper::{Clock, ManualClock, MemoryStore, keyed::KeyedGcra};
-use ratekeeper_policy::config::{Config, KeysShown};
+use ratekeeper_policy::config::{Config, KeyDisplay};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -270,7 +270,7 @@ fn calls_that_charge_are_counted() {
 fn what_clients_say_on_connecting_is_understood() {
     let server = Server::new();
     let hello = |kind: &str, proto: u8| {
-        let fields = "$6\nserver\n$8\nratekeeper\n$7\nversion\n$5\n7.2.4\n$5\nproto\n:P\n$2\nid\n:7\n$4\nmode\n$10\nstandalone\n\
+        let fields = "$6\nserver\n$10\nratekeeper\n$7\nversion\n$5\n7.2.4\n$5\nproto\n:P\n$2\nid\n:7\n$4\nmode\n$10\nstandalone\n\
                       $4\nrole\n$6\nmaster\n$7\nmodules\n*0\n";
         format!("{kind}{}", fields.replace(":P", &format!(":{proto}")))
     };
@@ -826,7 +826,7 @@ async fn worker(most: usize) -> (SocketAddr, ManualClock, watch::Sender<bool>, J
             arrivals,
             Options {
                 token: None,
-                keys: KeysShown::Fingerprint,
+                keys: KeyDisplay::Fingerprint,
             },
         )),
         stopped,

@@ -8,7 +8,7 @@ use crate::run::log;
 use crate::run::serve::{Flags, Start};
 use ratekeeper::Clock;
 use ratekeeper_policy::Policies;
-use ratekeeper_policy::config::{self, Config, Watch};
+use ratekeeper_policy::config::{self, Config, FileWatcher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -30,8 +30,8 @@ pub(crate) struct Reload<C: Clock> {
 
 /// Loads the configuration again whenever its file changes, from before it is loaded for the first
 /// time: no change is missed.
-pub(crate) struct Watched<C: Clock> {
-    watches: Vec<Watch>,
+pub(crate) struct WatchedFiles<C: Clock> {
+    watches: Vec<FileWatcher>,
     reload: Arc<OnceLock<Arc<Reload<C>>>>,
     /// Whether the file changed and nobody was told yet.
     missed: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ pub(crate) struct Watched<C: Clock> {
     unwatched: Vec<String>,
 }
 
-impl<C: Clock> Watched<C> {
+impl<C: Clock> WatchedFiles<C> {
     /// Without a file there is nothing to watch.
     pub(crate) fn new(file: Option<&Path>) -> Self {
         let (reload, missed) = (Arc::new(OnceLock::new()), Arc::new(AtomicBool::new(false)));
@@ -64,7 +64,7 @@ impl<C: Clock> Watched<C> {
                 catch_up(reload, &early);
             }
         };
-        match Watch::new(path, on_change) {
+        match FileWatcher::new(path, on_change) {
             Ok(watch) => self.watches.push(watch),
             // Nobody logs yet.
             Err(error) => {

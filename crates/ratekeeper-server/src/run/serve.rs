@@ -11,13 +11,13 @@ use crate::envoy::{self, Grpc};
 use crate::gateway::Stage;
 use crate::net::certificates::Certificates;
 use crate::net::listen;
-use crate::net::listen::Bound;
+use crate::net::listen::BoundSocket;
 use crate::net::worker::{LAST_CALL, Worker, connection};
 use crate::net::worker_health::BEAT_INTERVAL;
 use crate::net::workers::Workers;
 use crate::observe::traces::Tracer;
-use crate::run::reload::{Reload, Watched, settings};
-use crate::run::signals::{Asked, Signals};
+use crate::run::reload::{Reload, WatchedFiles, settings};
+use crate::run::signals::{SignalRequest, Signals};
 use crate::run::start_error::StartError;
 use crate::run::systemd::Notify;
 use crate::run::welcome::Fingerprints;
@@ -26,7 +26,7 @@ use crate::store::{self, AnyStore};
 use crate::{api, gateway, resp};
 use ratekeeper::{MemoryStore, clock::SystemClock, keyed::KeyedGcra};
 use ratekeeper_policy::Policies;
-use ratekeeper_policy::config::{Certificate, Config, Listen, Server, StoreConfig, Upstream};
+use ratekeeper_policy::config::{Certificate, Config, Listen, ServerConfig, StoreConfig, Upstream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::{self, Write};
 use std::num::NonZero;
@@ -119,7 +119,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
     // A file that may not grow further is an error of the write, not the end of the process.
     let _file_size =
         runtime.block_on(async { signal(SignalKind::from_raw(Signal::XFSZ.as_raw())) })?;
-    let mut watched = Watched::new(start.file.as_deref());
+    let mut watched = WatchedFiles::new(start.file.as_deref());
     let config = configured(start)?;
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let envoy_config = envoy_config(start, &config);
@@ -158,7 +158,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         runtime.spawn(Arc::clone(fleet).run());
     }
     // Only now: whoever connects is answered at once, also where Redis has kept the start waiting.
-    let Server {
+    let ServerConfig {
         http,
         grpc,
         resp,
@@ -179,8 +179,13 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         .map(|address| bind("resp", address, cores))
         .transpose()?;
     let admin = admin.map(|address| bind("admin", address, 1)).transpose()?;
-    let first = |listeners: &Option<Vec<Bound>>| {
-        listeners.iter().flatten().next().map(Bound::at).transpose()
+    let first = |listeners: &Option<Vec<BoundSocket>>| {
+        listeners
+            .iter()
+            .flatten()
+            .next()
+            .map(BoundSocket::at)
+            .transpose()
     };
     let (http_at, grpc_at, resp_at, admin_at) =
         (first(&http)?, first(&grpc)?, first(&resp)?, first(&admin)?);
@@ -291,7 +296,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         tracing::debug!(%address, workers = cores, "listening");
     }
     let at = |listen: Option<Listen>, tls: bool| {
-        listen.map(|listen| welcome::At {
+        listen.map(|listen| welcome::ListenAddress {
             tls: tls && listen.tcp().is_some(),
             listen,
         })
@@ -322,7 +327,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         .map_or(BEAT_INTERVAL, |every| every.min(BEAT_INTERVAL));
     let name = loop {
         match runtime.block_on(signals.next_within(check_interval)) {
-            Some(Asked::Reload) => {
+            Some(SignalRequest::Reload) => {
                 if let Some(gateway) = &gateway {
                     gateway.reopen_log();
                 }
@@ -336,7 +341,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
                 };
                 notify.ready(&said);
             }
-            Some(Asked::Stop(name)) => break name,
+            Some(SignalRequest::Stop(name)) => break name,
             None => {}
         }
         // Without a worker that has panicked or is stuck, part of the connections is served by
@@ -354,7 +359,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         // terminal does not wait.
         if name == "SIGTERM" {
             let again = async {
-                while let Asked::Reload = signals.next().await {
+                while let SignalRequest::Reload = signals.next().await {
                     gateway.reopen_log();
                 }
             };
@@ -385,7 +390,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
 /// How many connections all listeners take together.
 pub(crate) fn most_connections(config: &Config) -> u64 {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let Server {
+    let ServerConfig {
         http,
         grpc,
         resp,
@@ -508,7 +513,7 @@ fn configured(start: &Start) -> Result<Config, StartError> {
     Ok(config)
 }
 
-fn bind(key: &'static str, address: Listen, many: usize) -> Result<Vec<Bound>, StartError> {
+fn bind(key: &'static str, address: Listen, many: usize) -> Result<Vec<BoundSocket>, StartError> {
     listen::bind(&address, many).map_err(|error| StartError::Listen {
         key,
         address,

@@ -12,7 +12,7 @@ pub(crate) struct Signals {
 }
 
 /// What a signal asks for.
-pub(crate) enum Asked {
+pub(crate) enum SignalRequest {
     Stop(&'static str),
     Reload,
 }
@@ -31,16 +31,16 @@ impl Signals {
     }
 
     /// Waits for one; none if none came for so long.
-    pub(crate) async fn next_within(&mut self, most: Duration) -> Option<Asked> {
+    pub(crate) async fn next_within(&mut self, most: Duration) -> Option<SignalRequest> {
         tokio::time::timeout(most, self.next()).await.ok()
     }
 
     /// Waits for one.
-    pub(crate) async fn next(&mut self) -> Asked {
+    pub(crate) async fn next(&mut self) -> SignalRequest {
         tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Asked::Stop("SIGINT"),
-            _ = self.hang_up.recv() => Asked::Reload,
+            _ = self.terminate.recv() => SignalRequest::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => SignalRequest::Stop("SIGINT"),
+            _ = self.hang_up.recv() => SignalRequest::Reload,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Why a server did not start.
 
-use crate::envoy::config::Wrong;
+use crate::envoy::config::ConfigError;
 use ratekeeper_policy::config::{Diagnostic, Listen};
 use ratekeeper_policy::{Attribute, EngineError};
 use ratekeeper_redis::ConnectError;
@@ -15,7 +15,7 @@ pub(crate) enum StartError {
     Config(Vec<Diagnostic>),
     Policies(EngineError),
     /// A line for each file.
-    Envoy(Vec<Wrong>),
+    Envoy(Vec<ConfigError>),
     TooManyLimits(String),
     Listen {
         key: &'static str,

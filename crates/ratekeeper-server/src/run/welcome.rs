@@ -3,12 +3,12 @@
 
 use crate::store::{AnyStore, shared_fingerprint_secret};
 use ratekeeper::Clock;
-use ratekeeper_policy::config::{Gateway, Listen, StoreConfig};
+use ratekeeper_policy::config::{GatewayConfig, Listen, StoreConfig};
 use ratekeeper_policy::{Policies, Policy};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Where a listener is, and whether it speaks TLS.
-pub(crate) struct At {
+pub(crate) struct ListenAddress {
     pub(crate) listen: Listen,
     pub(crate) tls: bool,
 }
@@ -16,13 +16,13 @@ pub(crate) struct At {
 /// Where it listens.
 #[derive(Default)]
 pub(crate) struct Listeners {
-    pub(crate) http: Option<At>,
-    pub(crate) grpc: Option<At>,
-    pub(crate) resp: Option<At>,
-    pub(crate) admin: Option<At>,
+    pub(crate) http: Option<ListenAddress>,
+    pub(crate) grpc: Option<ListenAddress>,
+    pub(crate) resp: Option<ListenAddress>,
+    pub(crate) admin: Option<ListenAddress>,
 }
 
-impl At {
+impl ListenAddress {
     /// With the scheme that is spoken there, of two: without TLS and with it.
     fn url(&self, [plain, tls]: [&str; 2]) -> String {
         match &self.listen {
@@ -74,7 +74,7 @@ impl Fingerprints {
 /// The text for a server that listens there. The lines run as they are in any shell with curl.
 pub(crate) fn welcome(
     listeners: &Listeners,
-    gateway: Option<&Gateway>,
+    gateway: Option<&GatewayConfig>,
     policies: &Policies,
     store: &StoreConfig,
     fingerprints: Fingerprints,
@@ -208,8 +208,8 @@ mod tests {
         )
     }
 
-    fn at(listen: &str, tls: bool) -> Option<At> {
-        Some(At {
+    fn at(listen: &str, tls: bool) -> Option<ListenAddress> {
+        Some(ListenAddress {
             listen: listen.parse().unwrap(),
             tls,
         })

@@ -292,8 +292,7 @@ fn is_said_not_to_apply(name: &str, said: &str) -> bool {
     of_it
         .filter(|line| line.contains("`ratekeeper proxy`"))
         .any(|line| {
-            line.contains("so it applies to no request")
-                || line.contains("so it denies every request")
+            line.contains("the policy never applies") || line.contains("every request is denied")
         })
 }
 

@@ -100,7 +100,7 @@ fn mistakes_in_a_configuration() {
     let token = "[server]\nadmin = \"0.0.0.0:0\"\nadmin_token = \"0123456789abcdef\"\n";
     assert!(!codes(of_config(token)).contains(&"admin_open".to_owned()));
     let everybody = format!("{NOWHERE}[identity]\ntrusted_proxies = \"0.0.0.0/0\"\n");
-    finds(of_config(&everybody), "config", "trusts everybody");
+    finds(of_config(&everybody), "config", "trusts every peer");
     let memory =
         format!("{NOWHERE}[store]\nmax_keys = 4_000_000_000\nmax_bytes = 9_000_000_000_000\n");
     finds(of_config(&memory), "memory", "lower max_keys");

@@ -349,14 +349,14 @@ fn the_books_agree_whatever_happens_meanwhile() {
     );
 
     println!(
-        "{seconds} s, {} reloads and {} files refused, Redis killed {restarts} times,",
+        "{seconds} s, {} reloads and {} rejected files, Redis killed {restarts} times,",
         reloads.taken, reloads.refused
     );
     println!(
-        "{cut} connections cut in the middle of a frame, {gone} callers gone before their answer\n"
+        "{cut} connections cut in the middle of a frame, {gone} callers that left before their response\n"
     );
     println!(
-        "| protocol | asked | admitted | denied | unanswered by Redis |\n| --- | --: | --: | --: | --: |"
+        "| protocol | requests | allowed | denied | undecided: Redis was down |\n| --- | --: | --: | --: | --: |"
     );
     let others = [
         ("reserve and cancel", &reserve),
@@ -375,7 +375,7 @@ fn the_books_agree_whatever_happens_meanwhile() {
         );
     }
     println!(
-        "\n| process | memory early | memory late | growth | descriptors at the start and end |\n| --- | --: | --: | --: | --: |"
+        "\n| process | memory early | memory late | growth | file descriptors at start and end |\n| --- | --: | --: | --: | --: |"
     );
     for watched in &watched {
         watched.report(seconds);

@@ -1,5 +1,5 @@
 //! What a limit never admits more than, over every interval, computed from what was admitted.
-//! ALGORITHMS.md words each.
+//! docs/spec/algorithms.md words each.
 
 use super::oracle::{self, Event, Rule};
 use ratekeeper::{Algorithm, Limit};

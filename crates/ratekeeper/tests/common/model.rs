@@ -1,6 +1,6 @@
-//! One subject under one limit, decided from its whole history as ALGORITHMS.md words it. It shares
-//! no code with the crate, forgets nothing, and can be cloned: what would have happened is asked of
-//! a clone.
+//! One subject under one limit, decided from its whole history as docs/spec/algorithms.md words it.
+//! It shares no code with the crate, forgets nothing, and can be cloned: what would have happened is
+//! asked of a clone.
 
 use super::oracle::{Event, Rule, ceil, tokens_in_call_order};
 use ratekeeper::{Algorithm, Decision, Limit, Outcome};
@@ -175,8 +175,8 @@ impl Model {
             && self.look(now, call).outcome == Outcome::Denied
     }
 
-    /// A live change that keeps what is there, as far as ALGORITHMS.md words it: buckets among
-    /// themselves, and windows of which only the number changes.
+    /// A live change that keeps the level, as far as docs/spec/algorithms.md words it: between
+    /// buckets, and between windows of which only the number changes.
     pub(crate) fn keep(&mut self, limit: Limit, now: u64) {
         if limit == self.limit {
             return;

@@ -1,5 +1,5 @@
-//! What ALGORITHMS.md promises, computed from the whole history in exact rationals. Nothing here
-//! knows how the crate keeps its state.
+//! The promises of docs/spec/algorithms.md, computed from the whole history in exact rationals.
+//! Nothing here knows how the crate keeps its state.
 
 use ratekeeper::Limit;
 

@@ -1,5 +1,5 @@
 //! Reserve, cancel and live changes against a model that remembers everything: P1 counted at act
-//! times, and the rules 1 to 7 of ALGORITHMS.md.
+//! times, and the rules 1 to 7 of docs/spec/algorithms.md.
 
 mod changes;
 #[path = "../common/mod.rs"]

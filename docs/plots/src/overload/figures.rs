@@ -60,7 +60,7 @@ fn loads() -> String {
         20.0,
         32.0,
         18,
-        "What a service answers in time, and how fast, as more and more is offered",
+        "Goodput and latency of a service as the offered load grows",
     );
     svg.note(
         20.0,
@@ -88,7 +88,7 @@ fn loads() -> String {
         20.0,
         314.0,
         Anchor::Start,
-        "99 in 100 of those let in are done with after",
+        "p99 latency of the calls that were allowed",
     );
     below.axes(&mut svg, &at, true, &values);
     below.mark(&mut svg, 1_000, MUTED, "client left");
@@ -96,7 +96,7 @@ fn loads() -> String {
         above.right(),
         506.0,
         Anchor::End,
-        "offered, in times of the peak",
+        "offered load, in multiples of the peak",
     );
     for way in ways {
         let runs: Vec<_> = LOADS
@@ -186,12 +186,7 @@ fn capacity() -> String {
         frame(302.0, 160.0, scenario.length, 800),
     );
     let at = times(scenario.length, 10);
-    svg.note(
-        20.0,
-        108.0,
-        Anchor::Start,
-        "the limit, and in grey the workers",
-    );
+    svg.note(20.0, 108.0, Anchor::Start, "the limit (grey: workers)");
     above.axes(&mut svg, &at, false, &labels([0, 50, 100, 150], ""));
     let workers = [(0, 10), (STEPS[0], 30), (STEPS[1], 5)];
     svg.path(
@@ -202,7 +197,7 @@ fn capacity() -> String {
         20.0,
         294.0,
         Anchor::Start,
-        "answered in time, a second, and in grey what the service can do at best",
+        "answered in time, a second (grey: the most the service can do)",
     );
     below.axes(&mut svg, &at, true, &labels([0, 200, 400, 600, 800], ""));
     through_time(&mut svg, &scenario, above, below, 2 * SECOND, &ways);
@@ -236,7 +231,7 @@ fn slow() -> String {
         20.0,
         264.0,
         Anchor::Start,
-        "answered in time, a second, and in grey what the service can do at best",
+        "answered in time, a second (grey: the most the service can do)",
     );
     below.axes(&mut svg, &at, true, &labels([0, 50, 100, 150, 200], ""));
     through_time(&mut svg, &scenario, above, below, 5 * SECOND, &ways);
@@ -267,7 +262,7 @@ fn classes() -> String {
         20.0,
         32.0,
         18,
-        "Who gets through while ten times the peak of sheddable calls comes in",
+        "Calls answered while sheddable calls arrive at ten times the peak",
     );
     let note = "critical_plus and critical are 15 % of the peak each, sheddable_plus is 50 %, sheddable 10 % and then 1000 %";
     svg.note(20.0, 54.0, Anchor::Start, note);
@@ -277,7 +272,7 @@ fn classes() -> String {
         x += 44.0 + 7.0 * class.name().len() as f64;
     }
     for (i, (way, name)) in [
-        (USUAL, "gradient2, all alike"),
+        (USUAL, "gradient2, without classes"),
         (Way::Classed, "gradient2, with classes"),
     ]
     .iter()

@@ -53,16 +53,16 @@ fn gates() -> Table {
     };
     Table::new(
         "overload",
-        "Answered in time, of what the service can do at best",
+        "Answered in time, as a share of what the service can do at best",
         &[
             "",
-            "offered 0.8×",
+            "load 0.8×",
             "1.2×",
             "5×",
             "p99 at 5×",
             "5×, uneven work",
             "in an incident",
-            "after it, of what is offered",
+            "after it, share of offered",
         ],
         ways.map(row).into(),
     )
@@ -73,7 +73,7 @@ fn reached(run: &Outcome, step: u64, goal: f64) -> String {
     let there = |after: &u64| run.goodput(step + after..step + after + SECOND) >= goal;
     match (0..30 * SECOND).step_by(100 * MILLI as usize).find(there) {
         Some(after) => format!("{:.1} s", after as f64 / SECOND as f64),
-        None => "not".into(),
+        None => "not in 30 s".into(),
     }
 }
 
@@ -94,7 +94,7 @@ fn followed() -> Table {
         "After a step in capacity: when 85 % of what is possible is answered in time, and the limits",
         &[
             "",
-            "there after 10 → 30",
+            "reached after 10 → 30",
             "after 30 → 5",
             "limit at 10 workers",
             "at 30",
@@ -118,14 +118,14 @@ fn classes() -> Table {
     };
     let mut head = vec![""];
     head.extend(Class::ALL.iter().map(|class| class.name()));
-    head.push("all, of the peak");
+    head.push("total, share of peak");
     Table::new(
         "classes",
-        "Answered in time under the flood, of what is offered",
+        "Answered in time under the flood, as a share of what is offered",
         &head,
         [
             (Way::Open, "no limit"),
-            (USUAL, "gradient2, all alike"),
+            (USUAL, "gradient2, without classes"),
             (Way::Classed, "gradient2, with classes"),
             (Way::Shed, "a shedder alone, by latency"),
         ]
@@ -157,9 +157,9 @@ fn queues() -> Table {
         "Bursts with and without a queue",
         &[
             "",
-            "in bursts: answered in time, of what is offered",
+            "in bursts: answered in time, share of offered",
             "p99",
-            "5× the peak: answered, of the peak",
+            "5× the peak: answered, share of peak",
             "p99",
         ],
         [USUAL, Way::Queued].map(row).into(),

@@ -1,12 +1,12 @@
 //! The keys of `[gateway]`.
 
 use super::tls::TLS;
-use super::{Default, Key, Kind, MOST, Table, key};
+use super::{DefaultValue, KeySpec, KeyType, MAX_INTEGER, TableSpec, key};
 use crate::preflight::Preflight;
 use std::time::Duration;
 
-/// A time that somebody or something is waited for.
-const WAIT: Kind = Kind::DurationWithin {
+/// A timeout or interval.
+const WAIT: KeyType = KeyType::DurationWithin {
     min: Duration::from_millis(1),
     max: Duration::from_secs(24 * 60 * 60),
 };
@@ -16,150 +16,246 @@ const fn wait(
     doc: &'static str,
     default: &'static str,
     example: &'static str,
-) -> Key {
-    key(name, WAIT, doc, example).or(Default::Text(default))
+) -> KeySpec {
+    key(name, WAIT, doc, example).or(DefaultValue::Text(default))
 }
 
-pub(super) static GATEWAY: Table = Table {
-    doc: "What `ratekeeper proxy` stands in front of, and how.",
+pub(super) static GATEWAY: TableSpec = TableSpec {
+    doc: "Upstreams and settings of `ratekeeper proxy`.",
     keys: &[
         key(
             "upstreams",
-            Kind::OneOrMany(&Kind::Upstream),
-            "The services that requests are sent on to.",
+            KeyType::OneOrMany(&KeyType::Upstream),
+            "Services that requests are forwarded to.",
             "[\"http://127.0.0.1:3000\", \"https://app.internal\"]",
         )
-        .or(Default::Empty),
+        .or(DefaultValue::Empty),
         key(
             "balance",
-            Kind::OneOf(&["least", "round_robin", "by_key"]),
-            "Which of them gets a request: the least busy, each in turn, or always the same for a key.",
+            KeyType::OneOf(&["least", "round_robin", "by_key"]),
+            "How an upstream is chosen: \"least\" takes the one with the fewest requests in \
+             flight, \"round_robin\" each in turn, \"by_key\" always the same one for a key.",
             "\"least\"",
         )
-        .or(Default::Text("least")),
+        .or(DefaultValue::Text("least")),
         key(
             "balance_by",
-            Kind::Attribute,
-            "The key of `balance = \"by_key\"`: ip, path or a header.",
+            KeyType::Attribute,
+            "Key of `balance = \"by_key\"`: ip, path or a header.",
             "\"header:x-tenant\"",
         )
-        .or(Default::Text("ip")),
-        key("http2", Kind::Bool, "Whether the upstreams are spoken to in HTTP/2.", "true").or(Default::Bool(false)),
+        .or(DefaultValue::Text("ip")),
+        key(
+            "http2",
+            KeyType::Bool,
+            "Whether HTTP/2 is used to the upstreams.",
+            "true",
+        )
+        .or(DefaultValue::Bool(false)),
         key(
             "ca_file",
-            Kind::Text,
-            "Who signs for https:// upstreams, in PEM form; by default whom the system trusts.",
+            KeyType::Text,
+            "File with the CA certificates (PEM) for https:// upstreams. If not set, those of the \
+             system.",
             "\"/etc/ratekeeper/ca.pem\"",
         ),
         key(
             "retries",
-            Kind::Number { min: 0, max: 10 },
-            "How often a request that was not sent is tried elsewhere.",
+            KeyType::Number { min: 0, max: 10 },
+            "Number of retries, on other upstreams, of a request that could not be sent.",
             "2",
         )
-        .or(Default::Number(2)),
-        key("breaker", Kind::Bool, "Whether an upstream that keeps failing is left alone for a while.", "true")
-            .or(Default::Bool(true)),
+        .or(DefaultValue::Number(2)),
+        key(
+            "breaker",
+            KeyType::Bool,
+            "Circuit breaker: whether an upstream that keeps failing gets no requests for a while.",
+            "true",
+        )
+        .or(DefaultValue::Bool(true)),
         key(
             "health_path",
-            Kind::Path,
-            "What is asked of each upstream to see if it is well; nothing if not said.",
+            KeyType::Path,
+            "Path of health checks on each upstream. If not set, there are none.",
             "\"/healthz\"",
         ),
-        wait("health_interval", "How often that is asked.", "5s", "\"5s\""),
+        wait(
+            "health_interval",
+            "Interval of health checks.",
+            "5s",
+            "\"5s\"",
+        ),
         key(
             "tls",
-            Kind::Table(&TLS),
-            "The certificate of the gateway: with it, it listens for HTTPS.",
+            KeyType::Table(&TLS),
+            "Certificate of the gateway. If set, it listens for HTTPS.",
             "{ cert = \"cert.pem\", key = \"key.pem\" }",
         ),
         key(
             "hosts",
-            Kind::OneOrMany(&Kind::Host),
-            "The hosts that are served; all if nothing is said.",
+            KeyType::OneOrMany(&KeyType::Host),
+            "Hosts that are served. If empty, all.",
             "[\"example.com\", \"*.example.com\"]",
         )
-        .or(Default::Empty),
+        .or(DefaultValue::Empty),
         key(
             "preflight",
-            Kind::Preflight,
-            "Preflight requests of CORS: a limit of their own for each address, \"count\" (as other requests), or \"exempt\".",
+            KeyType::Preflight,
+            "CORS preflight requests: a limit of their own per address, \"count\" to count them as \
+             other requests, or \"exempt\".",
             "\"600/min burst 100\"",
         )
-        .or(Default::Text(Preflight::DEFAULT)),
+        .or(DefaultValue::Text(Preflight::DEFAULT)),
         key(
             "proxy_protocol",
-            Kind::Bool,
-            "Whether connections of trusted proxies begin with the PROXY protocol, 1 or 2.",
+            KeyType::Bool,
+            "Whether connections from trusted proxies begin with the PROXY protocol, version 1 or \
+             2.",
             "true",
         )
-        .or(Default::Bool(false)),
-        wait("header_timeout", "How long a client may take to send the head of a request.", "10s", "\"10s\""),
-        wait("keep_alive", "How long a connection of a client is kept without a request.", "60s", "\"60s\""),
-        wait("connect_timeout", "How long a connection to an upstream may take.", "5s", "\"5s\""),
+        .or(DefaultValue::Bool(false)),
         wait(
-            "idle_timeout",
-            "How long neither side may send anything while a request is under way, or a client of HTTP/2 take nothing of its answer.",
+            "header_timeout",
+            "Timeout for a client to send the head of a request.",
+            "10s",
+            "\"10s\"",
+        ),
+        wait(
+            "keep_alive",
+            "How long a client connection without a request is kept open.",
             "60s",
             "\"60s\"",
         ),
-        key("total_timeout", WAIT, "How long a request may take altogether; for ever if nothing is said.", "\"5min\""),
+        wait(
+            "connect_timeout",
+            "Timeout for connecting to an upstream.",
+            "5s",
+            "\"5s\"",
+        ),
+        wait(
+            "idle_timeout",
+            "Timeout of a request during which neither side sends anything, or an HTTP/2 client \
+             reads nothing of the response.",
+            "60s",
+            "\"60s\"",
+        ),
+        key(
+            "total_timeout",
+            WAIT,
+            "Timeout of a whole request. If not set, unlimited.",
+            "\"5min\"",
+        ),
         wait(
             "body_timeout",
-            "How long the body of a request may keep the gateway waiting altogether; each `min_body_rate` bytes give a second back.",
+            "Total time that the gateway waits for the body of a request. Each `min_body_rate` \
+             bytes give a second back.",
             "30s",
             "\"30s\"",
         ),
         key(
             "min_body_rate",
-            Kind::Number { min: 0, max: 1 << 32 },
-            "The bytes a second at which the body of a request must come in the long run, until it is answered. 0 is off.",
+            KeyType::Number {
+                min: 0,
+                max: 1 << 32,
+            },
+            "Minimum rate, in bytes per second, at which the body of a request must arrive in the \
+             long run, until it is answered. 0 is off.",
             "240",
         )
-        .or(Default::Number(240)),
+        .or(DefaultValue::Number(240)),
         key(
             "abandoned_timeout",
-            Kind::DurationWithin { min: Duration::ZERO, max: Duration::from_secs(60 * 60) },
-            "How long a request that holds a permit of a concurrency limit is kept after its client has left; \"0s\" is not at all.",
+            KeyType::DurationWithin {
+                min: Duration::ZERO,
+                max: Duration::from_secs(60 * 60),
+            },
+            "How long a request that holds a permit of a concurrency limit is kept after its \
+             client has left. \"0s\" ends it at once.",
             "\"5s\"",
         )
-        .or(Default::Text("5s")),
-        wait("upgrade_timeout", "How long a WebSocket or other upgraded connection may be silent.", "1h", "\"1h\""),
-        key("max_head", Kind::Number { min: 1024, max: 1 << 20 }, "The largest head of a request, in bytes.", "16_384")
-            .or(Default::Number(16_384)),
-        key("max_headers", Kind::Number { min: 1, max: 1_000 }, "The most headers of a request.", "100")
-            .or(Default::Number(100)),
+        .or(DefaultValue::Text("5s")),
+        wait(
+            "upgrade_timeout",
+            "Idle timeout of a WebSocket or another upgraded connection.",
+            "1h",
+            "\"1h\"",
+        ),
+        key(
+            "max_head",
+            KeyType::Number {
+                min: 1024,
+                max: 1 << 20,
+            },
+            "Maximum size of the head of a request, in bytes.",
+            "16_384",
+        )
+        .or(DefaultValue::Number(16_384)),
+        key(
+            "max_headers",
+            KeyType::Number { min: 1, max: 1_000 },
+            "Maximum number of headers of a request.",
+            "100",
+        )
+        .or(DefaultValue::Number(100)),
         key(
             "max_body",
-            Kind::Number { min: 0, max: MOST },
-            "The largest body of a request, in bytes; any if nothing is said.",
+            KeyType::Number {
+                min: 0,
+                max: MAX_INTEGER,
+            },
+            "Maximum size of the body of a request, in bytes. If not set, unlimited.",
             "10_000_000",
         ),
         key(
             "max_connections",
-            Kind::Number { min: 1, max: 1 << 24 },
-            "The most connections of clients at once.",
+            KeyType::Number {
+                min: 1,
+                max: 1 << 24,
+            },
+            "Maximum number of client connections.",
             "32_768",
         )
-        .or(Default::Number(32_768)),
+        .or(DefaultValue::Number(32_768)),
         key(
             "max_connections_per_address",
-            Kind::Number { min: 0, max: 1 << 24 },
-            "The most connections of one address at once, by `ipv6_prefix` where it is IPv6; trusted proxies have any number. 0 is off.",
+            KeyType::Number {
+                min: 0,
+                max: 1 << 24,
+            },
+            "Maximum number of connections from one address; from one `ipv6_prefix` if it is IPv6. \
+             Trusted proxies are exempt. 0 is off.",
             "1_024",
         )
-        .or(Default::Number(1_024)),
-        key("access_log", Kind::Text, "A line of JSON for each request: \"off\", \"stdout\", or a file.", "\"stdout\"")
-            .or(Default::Text("off")),
+        .or(DefaultValue::Number(1_024)),
+        key(
+            "access_log",
+            KeyType::Text,
+            "Access log, a line of JSON per request: \"off\", \"stdout\", or the path of a file.",
+            "\"stdout\"",
+        )
+        .or(DefaultValue::Text("off")),
         key(
             "access_log_every",
-            Kind::Number { min: 1, max: 1 << 32 },
-            "Only one of so many is logged; those that were turned away or failed always are.",
+            KeyType::Number {
+                min: 1,
+                max: 1 << 32,
+            },
+            "Log one in this many requests. Denied and failed requests are always logged.",
             "100",
         )
-        .or(Default::Number(1)),
-        wait("drain_delay", "How long /readyz says 503 after SIGTERM before the listeners stop.", "1s", "\"5s\""),
-        wait("drain_timeout", "How long requests may go on after that.", "30s", "\"30s\""),
+        .or(DefaultValue::Number(1)),
+        wait(
+            "drain_delay",
+            "How long /readyz responds 503 after SIGTERM before the listeners close.",
+            "1s",
+            "\"5s\"",
+        ),
+        wait(
+            "drain_timeout",
+            "Shutdown grace: how long requests may continue after the listeners have closed.",
+            "30s",
+            "\"30s\"",
+        ),
     ],
-    also: None,
+    extends: None,
 };

@@ -1,78 +1,90 @@
-//! The keys of certificates: `[gateway] tls`, `[server.tls]`, and one table a listener in that.
+//! The keys of certificates: `[gateway] tls`, `[server.tls]`, and its table for each listener.
 
-use super::{Default, Key, Kind, Table, key};
+use super::{DefaultValue, KeySpec, KeyType, TableSpec, key};
 
-const fn cert(doc: &'static str) -> Key {
-    key("cert", Kind::Text, doc, "\"cert.pem\"")
+const fn cert(doc: &'static str) -> KeySpec {
+    key("cert", KeyType::Text, doc, "\"cert.pem\"")
 }
 
-const KEY: Key = key(
+const KEY: KeySpec = key(
     "key",
-    Kind::Text,
-    "Its private key, in PEM form.",
+    KeyType::Text,
+    "File with the private key of the certificate, in PEM form.",
     "\"key.pem\"",
 );
 
-const CLIENT_CA: Key = key(
-    "client_ca",
-    Kind::Text,
-    "Who signs for clients, in PEM form: who shows no certificate of theirs is not served.",
-    "\"clients.pem\"",
+const CLIENT_CA: KeySpec = client_ca(
+    "File with CA certificates (PEM). Clients must present a certificate signed by one of them. If \
+     not set, no client certificate is required.",
 );
 
-/// Of the gateway.
-pub(super) static TLS: Table = Table {
-    doc: "A certificate, loaded again whenever its files change.",
+const fn client_ca(doc: &'static str) -> KeySpec {
+    key("client_ca", KeyType::Text, doc, "\"clients.pem\"")
+}
+
+/// The certificate of the gateway.
+pub(super) static TLS: TableSpec = TableSpec {
+    doc: "A certificate. It is reloaded when its files change.",
     keys: &[
-        cert("The certificate and those it is signed by, in PEM form.").or(Default::Required),
-        KEY.or(Default::Required),
+        cert("File with the certificate and its chain, in PEM form.").or(DefaultValue::Required),
+        KEY.or(DefaultValue::Required),
         CLIENT_CA,
     ],
-    also: None,
+    extends: None,
 };
 
-/// Of all listeners.
-pub(super) static SERVER_TLS: Table = Table {
-    doc: "The certificate of every listener that is not a Unix socket, loaded again whenever its files change.",
+/// The certificates of the listeners.
+pub(super) static SERVER_TLS: TableSpec = TableSpec {
+    doc: "Certificate of every listener that is not a Unix socket. It is reloaded when its files \
+          change.",
     keys: &[
-        cert("The certificate and those it is signed by, in PEM form."),
+        cert("File with the certificate and its chain, in PEM form."),
         KEY,
         CLIENT_CA,
         key(
             "http",
-            Kind::Table(&LISTENER_TLS),
-            "What is different for `http`.",
+            KeyType::Table(&LISTENER_TLS),
+            "Settings for `http` alone. Keys that are not set are taken from [server.tls].",
             "",
         ),
         key(
             "grpc",
-            Kind::Table(&LISTENER_TLS),
-            "What is different for `grpc`.",
+            KeyType::Table(&LISTENER_TLS),
+            "Settings for `grpc` alone. Keys that are not set are taken from [server.tls].",
             "",
         ),
         key(
             "resp",
-            Kind::Table(&LISTENER_TLS),
-            "What is different for `resp`.",
+            KeyType::Table(&LISTENER_TLS),
+            "Settings for `resp` alone. Keys that are not set are taken from [server.tls].",
             "",
         ),
         key(
             "admin",
-            Kind::Table(&LISTENER_TLS),
-            "What is different for `admin`.",
+            KeyType::Table(&LISTENER_TLS),
+            "Settings for `admin` alone. Keys that are not set are taken from [server.tls].",
             "",
         ),
     ],
-    also: None,
+    extends: None,
 };
 
-static LISTENER_TLS: Table = Table {
-    doc: "What is different for one listener.",
+static LISTENER_TLS: TableSpec = TableSpec {
+    doc: "Settings for one listener. Keys that are not set are taken from [server.tls].",
     keys: &[
-        cert("Its own certificate, with a key of its own."),
+        cert("File with a certificate of its own and the chain, in PEM form. Needs `key` as well."),
         KEY,
-        CLIENT_CA,
-        key("off", Kind::Bool, "It speaks without TLS.", "true").or(Default::Bool(false)),
+        client_ca(
+            "File with CA certificates (PEM) for clients of this listener. If not set, that of \
+             [server.tls], if any.",
+        ),
+        key(
+            "off",
+            KeyType::Bool,
+            "If true, no TLS on this listener.",
+            "true",
+        )
+        .or(DefaultValue::Bool(false)),
     ],
-    also: None,
+    extends: None,
 };

@@ -1,11 +1,11 @@
-//! A whole file: the settings, then the policies, and what is wrong with them taken together.
+//! Reading of the whole file: the settings, then the policies, then findings about all of them.
 
-use super::{Reader, Section, gateway, policy, pressure, scalar, settings, store};
+use super::{Reader, Section, gateway, overload, policy, scalar, settings, store};
 use crate::config::keys::FILE;
-use crate::config::tree::{Data, Entry, Spot, Value};
+use crate::config::value::{Data, Entry, Position, Value};
 use crate::config::{
-    Config, EnvoyService, Gateway, Identity, LogConfig, Server, StatsConfig, StoreConfig,
-    TracesConfig,
+    Config, EnvoyConfig, GatewayConfig, IdentityConfig, LogConfig, ServerConfig, StatsConfig,
+    StoreConfig, TracesConfig,
 };
 use crate::path::PathCase;
 use crate::policies::Policies;
@@ -13,27 +13,27 @@ use crate::validate::{Item, PolicyFinding};
 use ratekeeper::store::OnFailure;
 
 type Settings = (
-    Server,
+    ServerConfig,
     (StoreConfig, OnFailure),
-    Identity,
+    IdentityConfig,
     StatsConfig,
     (LogConfig, TracesConfig),
-    EnvoyService,
-    Gateway,
+    EnvoyConfig,
+    GatewayConfig,
 );
 
-/// What a file says, and what variables say instead.
-pub(crate) struct Read {
-    /// None if something is wrong with it.
+/// The settings and policies of a file, with the variables applied.
+pub(crate) struct ParsedFile {
+    /// None if they have errors.
     settings: Option<Settings>,
     pub(crate) enabled: Option<bool>,
-    /// Whether the file has policies of its own.
+    /// Whether the file has policies.
     pub(crate) has_policies: bool,
     pub(crate) policies: Policies,
 }
 
-impl Read {
-    /// All together, if nothing is wrong.
+impl ParsedFile {
+    /// The configuration, if nothing has errors.
     pub(crate) fn config(self, policies: Policies) -> Option<Config> {
         let (server, (store, on_failure), identity, stats, (log, traces), envoy, gateway) =
             self.settings?;
@@ -55,12 +55,12 @@ impl Read {
     }
 }
 
-/// Reads the tree of a file. All that is wrong goes to the reader.
-pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
+/// Reads the values of a file. Errors and warnings go to the reader.
+pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> ParsedFile {
     let mut file = Section::open(
         reader,
         &FILE,
-        (entries, Spot::Nowhere),
+        (entries, Position::Nowhere),
         String::new(),
         String::new(),
     );
@@ -76,13 +76,13 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
     let traces = settings::traces(reader, &mut file);
     let envoy = settings::envoy(reader, &mut file);
     let gateway = gateway::gateway(reader, &mut file);
-    let shedding = pressure::shed(reader, &mut file);
+    let shed = overload::shed(reader, &mut file);
     let in_memory = store
         .as_ref()
         .is_some_and(|(store, _)| store.redis.is_none());
     let identity = identity
-        .zip(shedding.as_ref())
-        .map(|(identity, shedding)| pressure::believed(identity, shedding));
+        .zip(shed.as_ref())
+        .map(|(identity, shed)| overload::with_shed_headers(identity, shed));
     let settings = (|| {
         Some((
             server?,
@@ -96,53 +96,58 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
     })();
 
     let mut policies = Policies::new().path_case(path_case.unwrap_or_default());
-    policies.shed = shedding.as_ref().and_then(|shedding| shedding.shed);
-    // Of what is wrong in itself nothing more is said: half of it is missing here.
+    policies.shed = shed.as_ref().and_then(|shed| shed.shed);
+    // Items with errors are incomplete, so further findings about them are left out.
     let mut broken = Vec::new();
-    let mut judge = |reader: &Reader<'_>, before: usize, item: Item| {
-        if reader.errors() > before {
+    let mut mark_broken = |reader: &Reader<'_>, before: usize, item: Item| {
+        if reader.error_count() > before {
             broken.push(item);
         }
     };
     if let Some((table, entries)) = policy::plans(reader, &mut file) {
         for (index, entry) in entries.iter().enumerate() {
-            let before = reader.errors();
+            let before = reader.error_count();
             policies.plans.push(policy::plan(reader, table, entry));
-            judge(reader, before, Item::Plan(index));
+            mark_broken(reader, before, Item::Plan(index));
         }
     }
     for (index, table) in file.tables(reader, "policy").into_iter().enumerate() {
-        let before = reader.errors();
+        let before = reader.error_count();
         policies
             .policies
             .push(policy::policy(reader, table, index + 1, in_memory));
-        judge(reader, before, Item::Policy(index));
+        mark_broken(reader, before, Item::Policy(index));
     }
     for (index, table) in file.tables(reader, "allow").into_iter().enumerate() {
-        let before = reader.errors();
-        policies.allow.push(policy::listed(reader, table, "allow"));
-        judge(reader, before, Item::Allow(index));
+        let before = reader.error_count();
+        policies
+            .allow
+            .push(policy::list_entry(reader, table, "allow"));
+        mark_broken(reader, before, Item::Allow(index));
     }
     for (index, table) in file.tables(reader, "deny").into_iter().enumerate() {
-        let before = reader.errors();
-        policies.deny.push(policy::listed(reader, table, "deny"));
-        judge(reader, before, Item::Deny(index));
+        let before = reader.error_count();
+        policies
+            .deny
+            .push(policy::list_entry(reader, table, "deny"));
+        mark_broken(reader, before, Item::Deny(index));
     }
     file.close();
 
-    let whole = reader.errors() == 0;
-    for problem in policies.problems() {
-        // What is doubtful of the whole may come from the part that is missing.
-        if broken.contains(&problem.item) || !(whole || problem.is_error()) {
+    let is_complete = reader.error_count() == 0;
+    for finding in policies.problems() {
+        // If any item has errors, warnings may come from the parts that are missing.
+        if broken.contains(&finding.item) || !(is_complete || finding.is_error()) {
             continue;
         }
-        let at = spot_of(entries, &problem);
-        match problem.is_error() {
-            true => reader.error(at, problem.message),
-            false => reader.warn(at, problem.message),
+        let at = position_of(entries, &finding);
+        if finding.is_error() {
+            reader.error(at, finding.message);
+        } else {
+            reader.warn(at, finding.message);
         }
     }
-    Read {
+    ParsedFile {
         settings,
         enabled,
         has_policies: !policies.policies.is_empty(),
@@ -150,18 +155,18 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
     }
 }
 
-/// Where the file says what a problem is about.
-fn spot_of(entries: &[Entry], problem: &PolicyFinding) -> Spot {
-    let (table, index) = match problem.item {
+/// The position of the key that a finding is about.
+fn position_of(entries: &[Entry], finding: &PolicyFinding) -> Position {
+    let (table, index) = match finding.item {
         Item::Plan(index) => ("plans", index),
         Item::Policy(index) => ("policy", index),
         Item::Allow(index) => ("allow", index),
         Item::Deny(index) => ("deny", index),
-        Item::Shed => return shed_spot(entries, problem.key),
+        Item::Shed => return shed_position(entries, finding.key),
     };
-    let item = named(entries, table).and_then(|entry| match &entry.value.data {
+    let item = find_entry(entries, table).and_then(|entry| match &entry.value.data {
         Data::Table(plans) => plans.get(index).map(|plan| &plan.value),
-        Data::List(items) => items.get(index),
+        Data::Array(items) => items.get(index),
         _ => None,
     });
     let Some(Value {
@@ -169,19 +174,19 @@ fn spot_of(entries: &[Entry], problem: &PolicyFinding) -> Spot {
         data: Data::Table(keys),
     }) = item
     else {
-        return Spot::Nowhere;
+        return Position::Nowhere;
     };
-    // One limit may be written as a list of one.
-    let written = named(keys, problem.key).or_else(|| match problem.key {
-        "limit" => named(keys, "limits"),
-        "limits" => named(keys, "limit"),
+    // A single limit may be written as `limits`, and the other way round.
+    let written = find_entry(keys, finding.key).or_else(|| match finding.key {
+        "limit" => find_entry(keys, "limits"),
+        "limits" => find_entry(keys, "limit"),
         _ => None,
     });
-    match (written.map(|entry| &entry.value), problem.index) {
+    match (written.map(|entry| &entry.value), finding.index) {
         (
             Some(Value {
                 at,
-                data: Data::List(values),
+                data: Data::Array(values),
             }),
             Some(index),
         ) => values.get(index).map_or(*at, |one| one.at),
@@ -190,16 +195,18 @@ fn spot_of(entries: &[Entry], problem: &PolicyFinding) -> Spot {
     }
 }
 
-fn shed_spot(entries: &[Entry], key: &str) -> Spot {
-    let Some(shed) = named(entries, "shed") else {
-        return Spot::Nowhere;
+/// The position of a key of `[shed]`.
+fn shed_position(entries: &[Entry], key: &str) -> Position {
+    let Some(shed) = find_entry(entries, "shed") else {
+        return Position::Nowhere;
     };
     match &shed.value.data {
-        Data::Table(keys) => named(keys, key).map_or(shed.at, |entry| entry.value.at),
+        Data::Table(keys) => find_entry(keys, key).map_or(shed.at, |entry| entry.value.at),
         _ => shed.at,
     }
 }
 
-fn named<'v>(entries: &'v [Entry], name: &str) -> Option<&'v Entry> {
+/// The entry of this name.
+fn find_entry<'v>(entries: &'v [Entry], name: &str) -> Option<&'v Entry> {
     entries.iter().find(|entry| entry.name == name)
 }

@@ -1,24 +1,26 @@
-//! What the gateway stands in front of, and how.
+//! Reading of `[gateway]`.
 
 use super::settings::settings;
-use super::{Reader, Section, Wrong, scalar};
+use super::{ReadError, Reader, Section, scalar};
 use crate::attribute::Attribute;
-use crate::config::gateway::{AccessLog, Balance, Certificate, Gateway};
-use crate::config::kind::Kind;
-use crate::config::tree::Value;
+use crate::config::gateway::{AccessLog, Balance, Certificate, GatewayConfig};
+use crate::config::key_type::KeyType;
+use crate::config::value::Value;
 use std::num::NonZero;
 use std::time::Duration;
 
-pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Gateway> {
+/// Reads `[gateway]`.
+pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<GatewayConfig> {
     let mut section = settings(reader, file, "gateway")?;
-    let upstreams = section.many(reader, "upstreams", scalar::upstream);
+    let upstreams = section.get_list(reader, "upstreams", scalar::upstream);
     let balance = section
         .get(reader, "balance", scalar::word)
         .and_then(Balance::from_name);
     let balance_by = section.get(reader, "balance_by", balance_by);
     if balance.is_some_and(|balance| balance != Balance::ByKey) && section.has("balance_by") {
-        let message = "`balance_by` in [gateway] says nothing unless `balance = \"by_key\"`; write that or leave it out";
-        reader.warn(section.spot("balance_by"), message);
+        let message = "`balance_by` in [gateway] has no effect unless `balance = \"by_key\"`; set \
+                       that, or remove `balance_by`";
+        reader.warn(section.position("balance_by"), message);
     }
     let http2 = section.get(reader, "http2", scalar::bool);
     let ca_file = section.get(reader, "ca_file", scalar::text);
@@ -26,8 +28,9 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
         && !upstreams.is_empty()
         && !upstreams.iter().any(|upstream| upstream.is_tls())
     {
-        let message = "`ca_file` in [gateway] says nothing while no upstream is an https:// one; leave it out";
-        reader.warn(section.spot("ca_file"), message);
+        let message =
+            "`ca_file` in [gateway] has no effect, because no upstream is https://; remove it";
+        reader.warn(section.position("ca_file"), message);
     }
     let retries = section.get(reader, "retries", scalar::number);
     let breaker = section.get(reader, "breaker", scalar::bool);
@@ -35,7 +38,7 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
     let tls = section
         .table(reader, "tls")
         .map(|inner| certificate(reader, inner));
-    let hosts = section.many(reader, "hosts", scalar::host);
+    let hosts = section.get_list(reader, "hosts", scalar::host);
     let preflight = section.get(reader, "preflight", scalar::preflight);
     let proxy_protocol = section.get(reader, "proxy_protocol", scalar::bool);
     let mut time = |name| section.get(reader, name, scalar::duration);
@@ -64,7 +67,7 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
         None => None,
         Some(certificate) => Some(certificate?),
     };
-    Some(Gateway {
+    Some(GatewayConfig {
         upstreams: upstreams?,
         balance: balance?,
         balance_by: balance_by?,
@@ -94,13 +97,14 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
         max_connections_per_address: NonZero::new(
             usize::try_from(max_connections_per_address?).ok()?,
         ),
-        access_log: AccessLog::named(&access_log?),
+        access_log: AccessLog::parse(&access_log?),
         access_log_every: access_log_every?,
         drain_delay: drain_delay?,
         drain_timeout: drain_timeout?,
     })
 }
 
+/// Reads a certificate, its key and the CA for clients.
 fn certificate(reader: &mut Reader<'_>, mut section: Section<'_>) -> Option<Certificate> {
     let cert = section.get(reader, "cert", scalar::text);
     let key = section.get(reader, "key", scalar::text);
@@ -112,22 +116,27 @@ fn certificate(reader: &mut Reader<'_>, mut section: Section<'_>) -> Option<Cert
     })
 }
 
-/// What a gateway knows of every request.
-fn balance_by(kind: &Kind, value: &Value) -> Result<Attribute, Wrong> {
-    match scalar::attribute(kind, value)? {
+/// The attribute of `balance_by`: one that the gateway knows for every request.
+fn balance_by(key_type: &KeyType, value: &Value) -> Result<Attribute, ReadError> {
+    match scalar::attribute(key_type, value)? {
         known @ (Attribute::Ip | Attribute::Path | Attribute::Header(_)) => Ok(known),
-        other => Err(Wrong::says(format!(
-            "`balance_by` in [gateway] must be \"ip\", \"path\" or a header, as \"header:x-tenant\", not \"{other}\""
+        other => Err(ReadError::message(format!(
+            "`balance_by` in [gateway] must be \"ip\", \"path\" or a header such as \
+             \"header:x-tenant\", not \"{other}\""
         ))),
     }
 }
 
-/// A path as it is asked for, not a pattern of paths.
-fn health_path(_: &Kind, value: &Value) -> Result<String, Wrong> {
-    let text = scalar::text(&Kind::Text, value)?;
+/// The path of a health check, which is not a pattern.
+fn health_path(_: &KeyType, value: &Value) -> Result<String, ReadError> {
+    let text = scalar::text(&KeyType::Text, value)?;
     let is_path = text.starts_with('/')
         && text
             .chars()
             .all(|c| c.is_ascii_graphic() && !"#\"<>\\^`{|}".contains(c));
-    if is_path { Ok(text) } else { Err(Wrong::Kind) }
+    if is_path {
+        Ok(text)
+    } else {
+        Err(ReadError::WrongType)
+    }
 }

@@ -1,133 +1,142 @@
-//! The conditions of `match`, which entries of the lists have too.
+//! Reading of conditions: those of `match`, and of entries of the lists.
 
 use super::{Reader, Section, each, scalar};
 use crate::attribute::Attribute;
 use crate::config::attributes::known_attribute;
-use crate::config::kind::Kind;
-use crate::config::tree::{Data, Entry};
+use crate::config::key_type::KeyType;
+use crate::config::value::{Data, Entry};
 use crate::matching::Match;
 
-/// The attributes that have a key of their own.
-const OWN: [(&str, Attribute); 4] = [
+/// The attributes that have their own key.
+const ATTRIBUTE_KEYS: [(&str, Attribute); 4] = [
     ("user", Attribute::User),
     ("api_key", Attribute::ApiKey),
     ("plan", Attribute::Plan),
     ("tenant", Attribute::Tenant),
 ];
 
-/// The conditions, with what must not hold.
+/// Reads conditions, including `not`.
 pub(super) fn conditions(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Match {
-    let mut when = without_not(reader, section);
+    let mut matching = without_not(reader, section);
     if let Some(mut not) = section.table(reader, "not") {
-        when = when.unless(without_not(reader, &mut not));
+        matching = matching.unless(without_not(reader, &mut not));
         not.close();
     }
-    when
+    matching
 }
 
+/// Reads conditions without `not`.
 fn without_not(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Match {
-    let mut when = Match::new();
-    if let Some(methods) = section.many(reader, "method", scalar::method) {
-        when.methods = Some(
+    let mut matching = Match::new();
+    if let Some(methods) = section.get_list(reader, "method", scalar::method) {
+        matching.methods = Some(
             methods
                 .iter()
                 .map(|method| method.to_ascii_uppercase())
                 .collect(),
         );
     }
-    when.paths = section.many(reader, "path", scalar::path);
-    when.hosts = section.many(reader, "host", scalar::host);
-    when.ips = super::settings::networks(reader, section, "ip");
-    for (name, attribute) in OWN {
-        if let Some(values) = section.many(reader, name, scalar::text) {
-            when = when.attribute_is(attribute, values);
+    matching.paths = section.get_list(reader, "path", scalar::path);
+    matching.hosts = section.get_list(reader, "host", scalar::host);
+    matching.ips = super::settings::networks(reader, section, "ip");
+    for (name, attribute) in ATTRIBUTE_KEYS {
+        if let Some(values) = section.get_list(reader, name, scalar::text) {
+            matching = matching.attribute_is(attribute, values);
         }
     }
-    if let Some((kind, entries)) = section.named(reader, "header") {
+    if let Some((key_type, entries)) = section.named_entries(reader, "header") {
         for entry in entries {
-            when = header(reader, section, kind, entry, when);
+            matching = header(reader, section, key_type, entry, matching);
         }
     }
-    if let Some((kind, entries)) = section.named(reader, "attribute") {
+    if let Some((key_type, entries)) = section.named_entries(reader, "attribute") {
         for entry in entries {
-            when = attribute(reader, section, kind, entry, when);
+            matching = attribute(reader, section, key_type, entry, matching);
         }
     }
-    when
+    matching
 }
 
+/// Reads a condition on a header.
 fn header(
     reader: &mut Reader<'_>,
     section: &Section<'_>,
-    kind: &Kind,
+    key_type: &KeyType,
     entry: &Entry,
-    when: Match,
+    matching: Match,
 ) -> Match {
-    let (name, place) = (entry.name.escape_debug(), section.place());
+    let name = entry.name.escape_debug();
+    let table = section.describe();
     if !scalar::is_header_name(&entry.name) {
         reader.error(
             entry.at,
-            format!("`{name}` is no name of a header; write one as \"x-debug\""),
+            format!("`{name}` is not a valid header name; use one such as \"x-debug\""),
         );
-        return when;
+        return matching;
     }
-    if when
+    if matching
         .headers
         .iter()
         .any(|(known, _)| known.eq_ignore_ascii_case(&entry.name))
     {
         reader.error(
             entry.at,
-            format!("the header `{name}` is there twice {place}; case makes no difference, so say it once"),
+            format!(
+                "the header `{name}` appears twice {table}, because names are case-insensitive; \
+                 remove one"
+            ),
         );
-        return when;
+        return matching;
     }
     let secret = Attribute::header(&entry.name).is_secret();
-    match (&entry.value.data, kind) {
-        (Data::Bool(true), _) => when.header(&entry.name),
-        (Data::Text(_) | Data::List(_), Kind::Either(_, texts)) => {
-            // A header may well say nothing.
-            let text = |kind: &Kind, value: &_| match value {
-                crate::config::tree::Value {
-                    data: Data::Text(text),
+    match (&entry.value.data, key_type) {
+        (Data::Bool(true), _) => matching.header(&entry.name),
+        (Data::String(_) | Data::Array(_), KeyType::Either(_, texts)) => {
+            // The value of a header may be empty.
+            let text = |key_type: &KeyType, value: &_| match value {
+                crate::config::value::Value {
+                    data: Data::String(text),
                     ..
                 } => Ok(text.clone()),
-                value => scalar::text(kind, value),
+                value => scalar::text(key_type, value),
             };
             match each(
                 reader,
-                &format!("the header `{name}` {place}"),
+                &format!("the header `{name}` {table}"),
                 (*texts, secret),
                 &entry.value,
                 text,
             ) {
-                Some(values) => when.header_is(&entry.name, values),
-                None => when,
+                Some(values) => matching.header_is(&entry.name, values),
+                None => matching,
             }
         }
         _ => {
-            let wants = "true, a text or a list of texts; for a header that is absent use `not`";
+            let expected =
+                "true, a string or a list of strings; to require that it is absent, use `not`";
             reader.error(
                 entry.value.at,
-                format!("the header `{name}` {place} must be {wants}"),
+                format!("the header `{name}` {table} must be {expected}"),
             );
-            when
+            matching
         }
     }
 }
 
+/// Reads a condition on a custom attribute.
 fn attribute(
     reader: &mut Reader<'_>,
     section: &Section<'_>,
-    kind: &Kind,
+    key_type: &KeyType,
     entry: &Entry,
-    when: Match,
+    matching: Match,
 ) -> Match {
-    let (name, place) = (entry.name.escape_debug(), section.place());
+    let name = entry.name.escape_debug();
+    let table = section.describe();
     let attribute = Attribute::named(&entry.name);
     let help = match &attribute {
         Attribute::Custom(name) if name.is_empty() => {
-            "an attribute needs a name that is not empty".to_owned()
+            "the name of an attribute must not be empty".to_owned()
         }
         Attribute::Custom(custom) => {
             if let Some(Err(error)) = reader
@@ -136,29 +145,31 @@ fn attribute(
                 .map(|declared| known_attribute(custom, declared))
             {
                 reader.error(entry.at, error.to_string());
-                return when;
+                return matching;
             }
-            let what = format!("the attribute `{name}` {place}");
+            let what = format!("the attribute `{name}` {table}");
             return match each(
                 reader,
                 &what,
-                (kind, attribute.is_secret()),
+                (key_type, attribute.is_secret()),
                 &entry.value,
                 scalar::text,
             ) {
-                Some(values) => when.attribute_is(attribute, values),
-                None => when,
+                Some(values) => matching.attribute_is(attribute, values),
+                None => matching,
             };
         }
-        Attribute::Endpoint => "`endpoint` cannot be compared; use `method` and `path`".to_owned(),
+        Attribute::Endpoint => {
+            "`endpoint` cannot be a condition; use `method` and `path`".to_owned()
+        }
         Attribute::Header(header) => {
             format!(
                 "`{name}` is a header; write `header = {{ \"{}\" = … }}` instead",
                 header.escape_debug()
             )
         }
-        _ => format!("`{name}` has a key of its own; write `{name} = …` beside `attribute`"),
+        _ => format!("`{name}` has its own key; write `{name} = …` beside `attribute`"),
     };
     reader.error(entry.at, help);
-    when
+    matching
 }

@@ -1,11 +1,11 @@
-//! Reading tables by the table of keys: unknown keys, wrong types and missing keys are found here,
-//! for all tables alike.
+//! Reading of tables, driven by the table of keys: unknown keys, wrong types and missing keys are
+//! reported here, for all tables.
 
 pub(crate) mod file;
 mod gateway;
 mod matching;
+mod overload;
 mod policy;
-mod pressure;
 mod scalar;
 mod settings;
 mod store;
@@ -15,33 +15,33 @@ pub(super) use scalar::is_header_name;
 
 use super::attributes::known_attribute;
 use super::diagnostic::Diagnostic;
+use super::key_type::{DefaultValue, KeySpec, KeyType, TableSpec};
 use super::keys;
-use super::kind::{Default, Key, Kind, Table};
-use super::nearest::nearest;
-use super::tree::{Data, Entry, Source, Spot, Value};
+use super::suggest::did_you_mean;
+use super::value::{Data, Entry, FileText, Position, Value};
 use crate::attribute::Attribute;
 
-/// What was found so far, and where to look lines up.
+/// Collects diagnostics while the file is read.
 pub(crate) struct Reader<'a> {
-    source: &'a Source<'a>,
-    pub(crate) found: Vec<Diagnostic>,
-    /// How many of them are errors.
+    text: &'a FileText<'a>,
+    pub(crate) diagnostics: Vec<Diagnostic>,
+    /// The number of errors among them.
     errors: usize,
-    /// The attributes that `[identity]` declares; none while that is not read, or if it is wrong.
+    /// The attributes that `[identity]` declares; none if that has an error or is not read yet.
     pub(crate) declared: Option<Vec<String>>,
 }
 
-/// Why a value is not what its key wants.
-pub(crate) enum Wrong {
-    /// It is something else altogether: what the key wants says all.
-    Kind,
-    /// Something of its own, at a byte of its text.
-    Says { at: usize, message: String },
+/// Why a value is not valid for its key.
+pub(crate) enum ReadError {
+    /// It has the wrong type or range; the message is made from the type of the key.
+    WrongType,
+    /// A specific message, about a byte offset in its text.
+    Message { at: usize, message: String },
 }
 
-impl Wrong {
-    fn says(message: impl Into<String>) -> Self {
-        Self::Says {
+impl ReadError {
+    fn message(message: impl Into<String>) -> Self {
+        Self::Message {
             at: 0,
             message: message.into(),
         }
@@ -49,110 +49,112 @@ impl Wrong {
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(source: &'a Source<'a>) -> Self {
+    pub(crate) fn new(text: &'a FileText<'a>) -> Self {
         Self {
-            source,
-            found: Vec::new(),
+            text,
+            diagnostics: Vec::new(),
             errors: 0,
             declared: None,
         }
     }
 
-    /// Reads the name of an attribute that is known.
-    fn attribute(&self) -> impl Fn(&Kind, &Value) -> Result<Attribute, Wrong> + use<> {
+    /// A reader of attribute names, which must be known.
+    fn attribute(&self) -> impl Fn(&KeyType, &Value) -> Result<Attribute, ReadError> + use<> {
         let declared = self.declared.clone();
-        move |kind, value| match (scalar::attribute(kind, value)?, &declared) {
-            (Attribute::Custom(name), Some(declared)) => {
-                known_attribute(&name, declared).map_err(|error| Wrong::says(error.to_string()))
-            }
+        move |key_type, value| match (scalar::attribute(key_type, value)?, &declared) {
+            (Attribute::Custom(name), Some(declared)) => known_attribute(&name, declared)
+                .map_err(|error| ReadError::message(error.to_string())),
             (attribute, _) => Ok(attribute),
         }
     }
 
-    pub(crate) fn error(&mut self, at: Spot, message: impl Into<String>) {
+    /// Reports an error.
+    pub(crate) fn error(&mut self, at: Position, message: impl Into<String>) {
         self.errors += 1;
-        self.found
-            .push(Diagnostic::error(self.source.place(at), message.into()));
+        self.diagnostics
+            .push(Diagnostic::error(self.text.location(at), message.into()));
     }
 
-    pub(crate) fn warn(&mut self, at: Spot, message: impl Into<String>) {
-        self.found
-            .push(Diagnostic::warning(self.source.place(at), message.into()));
+    /// Reports a warning.
+    pub(crate) fn warn(&mut self, at: Position, message: impl Into<String>) {
+        self.diagnostics
+            .push(Diagnostic::warning(self.text.location(at), message.into()));
     }
 
-    pub(crate) fn errors(&self) -> usize {
+    /// The number of errors so far.
+    pub(crate) fn error_count(&self) -> usize {
         self.errors
     }
 
-    /// Where a byte of a text stands in the file: known if it is written without escapes.
-    fn inside(&self, value: &Value, at: usize) -> Spot {
-        let (Spot::File(start), Data::Text(text)) = (value.at, &value.data) else {
+    /// The position of a byte of a string value; that of the value if it is written with escapes.
+    fn position_in(&self, value: &Value, at: usize) -> Position {
+        let (Position::File(start), Data::String(text)) = (value.at, &value.data) else {
             return value.at;
         };
         let written = self
-            .source
+            .text
             .text
             .get(start + 1..)
             .is_some_and(|rest| rest.starts_with(text.as_str()));
         if written && text.is_char_boundary(at) {
-            Spot::File(start + 1 + at)
+            Position::File(start + 1 + at)
         } else {
             value.at
         }
     }
 
-    /// Reads one value, and tells what is wrong with it. `what` is its name and where it stands,
-    /// for the message.
+    /// Reads one value, and reports if it is invalid. `what` describes it in the message: its name
+    /// and table.
     fn value<T>(
         &mut self,
         what: &str,
-        (kind, secret): (&Kind, bool),
+        (key_type, secret): (&KeyType, bool),
         value: &Value,
-        read: impl FnOnce(&Kind, &Value) -> Result<T, Wrong>,
+        read: impl FnOnce(&KeyType, &Value) -> Result<T, ReadError>,
     ) -> Option<T> {
-        match read(kind, value) {
+        match read(key_type, value) {
             Ok(value) => Some(value),
-            Err(Wrong::Kind) => {
-                let mut message = format!("{what} must be {}", kind.wants());
+            Err(ReadError::WrongType) => {
+                let mut message = format!("{what} must be {}", key_type.expected());
                 if !secret {
-                    message += &format!(", not {}", value.in_words());
+                    message += &format!(", not {}", value.describe());
                 }
-                if let (Data::Text(text), Some(words)) = (&value.data, kind.words())
-                    && let Some(near) = nearest(text, words)
+                if let (Data::String(text), Some(words)) = (&value.data, key_type.choices())
+                    && let Some(near) = did_you_mean(text, words)
                 {
                     message += &format!("; did you mean \"{near}\"?");
                 }
                 self.error(value.at, message);
                 None
             }
-            Err(Wrong::Says { at, message }) => {
-                let spot = self.inside(value, at);
-                self.error(spot, message);
+            Err(ReadError::Message { at, message }) => {
+                let position = self.position_in(value, at);
+                self.error(position, message);
                 None
             }
         }
     }
 }
 
-/// A table that is being read.
+/// A table of the file that is being read.
 pub(crate) struct Section<'v> {
-    table: &'static Table,
+    table: &'static TableSpec,
     entries: &'v [Entry],
-    pub(crate) at: Spot,
-    /// What it is called in messages: `[server]`, `[[policy]] "login"`.
+    pub(crate) at: Position,
+    /// The name in messages: `[server]`, `[[policy]] "login"`.
     title: String,
-    /// Which table within that, if it is one.
+    /// The path of an inner table within it; empty if it is the table itself.
     path: String,
-    /// The keys that were asked for.
-    asked: Vec<&'static str>,
+    /// The keys that have been read.
+    read_keys: Vec<&'static str>,
 }
 
 impl<'v> Section<'v> {
-    /// Opens a table; what is in it that is not known is told at once.
+    /// Opens a table, and reports its unknown keys.
     pub(crate) fn open(
         reader: &mut Reader<'_>,
-        table: &'static Table,
-        (entries, at): (&'v [Entry], Spot),
+        table: &'static TableSpec,
+        (entries, at): (&'v [Entry], Position),
         title: String,
         path: String,
     ) -> Self {
@@ -162,7 +164,7 @@ impl<'v> Section<'v> {
             at,
             title,
             path,
-            asked: Vec::new(),
+            read_keys: Vec::new(),
         };
         for entry in entries
             .iter()
@@ -170,30 +172,30 @@ impl<'v> Section<'v> {
         {
             let names = table.keys().into_iter().map(|key| key.name);
             let help = match (
-                nearest(&entry.name, names.clone()),
-                section.home(&entry.name),
+                did_you_mean(&entry.name, names.clone()),
+                section.suggested_table(&entry.name),
             ) {
                 (Some(near), _) => format!("did you mean `{near}`?"),
-                (None, Some(home)) => format!("it belongs {home}"),
-                (None, None) => format!("known here are {}", names.collect::<Vec<_>>().join(", ")),
+                (None, Some(table)) => format!("move it {table}"),
+                (None, None) => format!("known keys are {}", names.collect::<Vec<_>>().join(", ")),
             };
             let name = entry.name.escape_debug();
             reader.error(
                 entry.at,
-                format!("unknown key `{name}` {}; {help}", section.place()),
+                format!("unknown key `{name}` {}; {help}", section.describe()),
             );
         }
         section
     }
 
-    /// Where a key is at home that is not known here. Tables within others have their own keys,
-    /// that mean something else.
-    fn home(&self, name: &str) -> Option<String> {
-        keys::home(name).filter(|_| self.path.is_empty())
+    /// The table that an unknown key belongs to. Not for inner tables, whose keys have other
+    /// meanings.
+    fn suggested_table(&self, name: &str) -> Option<String> {
+        keys::table_of(name).filter(|_| self.path.is_empty())
     }
 
-    /// Where its keys are, in words.
-    fn place(&self) -> String {
+    /// Where its keys are, in words: `in [server]`.
+    fn describe(&self) -> String {
         match (self.title.is_empty(), self.path.is_empty()) {
             (true, _) => "at the top level".to_owned(),
             (false, true) => format!("in {}", self.title),
@@ -201,17 +203,17 @@ impl<'v> Section<'v> {
         }
     }
 
-    /// A key by its name, with its value if it is written.
-    fn find(&mut self, name: &'static str) -> Option<(&'static Key, Option<&'v Value>)> {
+    /// The key of this name, with its value if it is written.
+    fn find(&mut self, name: &'static str) -> Option<(&'static KeySpec, Option<&'v Value>)> {
         let Some(key) = self.table.key(name) else {
             debug_assert!(
                 false,
                 "`{name}` {} is not in the table of keys",
-                self.place()
+                self.describe()
             );
             return None;
         };
-        self.asked.push(key.name);
+        self.read_keys.push(key.name);
         Some((
             key,
             self.entries
@@ -221,72 +223,74 @@ impl<'v> Section<'v> {
         ))
     }
 
-    /// Where a key is written; where the table is, if it is not.
-    pub(crate) fn spot(&self, name: &str) -> Spot {
+    /// The position of a key; that of the table if it is not written.
+    pub(crate) fn position(&self, name: &str) -> Position {
         self.entries
             .iter()
             .find(|entry| entry.name == name)
             .map_or(self.at, |entry| entry.at)
     }
 
+    /// Whether a key is written.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.entries.iter().any(|entry| entry.name == name)
     }
 
-    /// The value of a key, or its default. None if there is neither, or if it is wrong, which is
-    /// told.
+    /// The value of a key, or its default. None if there is neither, or if it is invalid, which is
+    /// reported.
     pub(crate) fn get<T>(
         &mut self,
         reader: &mut Reader<'_>,
         name: &'static str,
-        read: impl FnOnce(&Kind, &Value) -> Result<T, Wrong>,
+        read: impl FnOnce(&KeyType, &Value) -> Result<T, ReadError>,
     ) -> Option<T> {
         let (key, value) = self.find(name)?;
         match value {
             Some(value) => reader.value(
-                &format!("`{name}` {}", self.place()),
-                (&key.kind, key.secret),
+                &format!("`{name}` {}", self.describe()),
+                (&key.key_type, key.secret),
                 value,
                 read,
             ),
             None => {
-                if key.default == Default::Required {
+                if key.default == DefaultValue::Required {
                     reader.error(
                         self.at,
                         format!(
                             "`{name}` is missing {}; add `{name} = {}`",
-                            self.place(),
+                            self.describe(),
                             key.example
                         ),
                     );
                 }
-                read(&key.kind, &Value::by_default(key.default)?).ok()
+                read(&key.key_type, &Value::from_default(key.default)?).ok()
             }
         }
     }
 
-    /// The values of a key that has a list of them, or may have.
-    pub(crate) fn many<T>(
+    /// The values of a key that accepts a list.
+    pub(crate) fn get_list<T>(
         &mut self,
         reader: &mut Reader<'_>,
         name: &'static str,
-        read: impl FnMut(&Kind, &Value) -> Result<T, Wrong>,
+        read: impl FnMut(&KeyType, &Value) -> Result<T, ReadError>,
     ) -> Option<Vec<T>> {
         let (key, value) = self.find(name)?;
-        let by_default = Value::by_default(key.default);
+        let by_default = Value::from_default(key.default);
         let value = value.or(by_default.as_ref())?;
-        let what = format!("`{name}` {}", self.place());
-        each(reader, &what, (&key.kind, key.secret), value, read)
+        let what = format!("`{name}` {}", self.describe());
+        each(reader, &what, (&key.key_type, key.secret), value, read)
     }
 
-    /// A table within this one.
+    /// An inner table of this one.
     pub(crate) fn table(
         &mut self,
         reader: &mut Reader<'_>,
         name: &'static str,
     ) -> Option<Section<'v>> {
         let (key, value) = self.find(name)?;
-        let (value, table) = (value?, key.kind.table()?);
+        let value = value?;
+        let table = key.key_type.table()?;
         let entries = self.entries_of(reader, key, value)?;
         let (title, path) = match (self.title.is_empty(), self.path.is_empty()) {
             (true, _) => (format!("[{name}]"), String::new()),
@@ -302,28 +306,28 @@ impl<'v> Section<'v> {
         ))
     }
 
-    /// A table of names of the user's own: the kind of each, and what there is.
-    pub(crate) fn named(
+    /// A table whose keys are chosen by the user: the type of each value, and the entries.
+    pub(crate) fn named_entries(
         &mut self,
         reader: &mut Reader<'_>,
         name: &'static str,
-    ) -> Option<(&'static Kind, &'v [Entry])> {
+    ) -> Option<(&'static KeyType, &'v [Entry])> {
         let (key, value) = self.find(name)?;
-        let Kind::Named(kind) = &key.kind else {
+        let KeyType::Named(key_type) = &key.key_type else {
             return None;
         };
-        Some((kind, self.entries_of(reader, key, value?)?))
+        Some((key_type, self.entries_of(reader, key, value?)?))
     }
 
-    /// Tables of which there may be several; none where one is something else.
+    /// The tables of an array of tables; entries of another type are reported and left out.
     pub(crate) fn tables(
         &mut self,
         reader: &mut Reader<'_>,
         name: &'static str,
-    ) -> Vec<(&'static Table, &'v [Entry], Spot)> {
+    ) -> Vec<(&'static TableSpec, &'v [Entry], Position)> {
         let Some((
-            Key {
-                kind: Kind::Tables(table),
+            KeySpec {
+                key_type: KeyType::Tables(table),
                 ..
             },
             Some(value),
@@ -331,82 +335,85 @@ impl<'v> Section<'v> {
         else {
             return Vec::new();
         };
-        let wrong = format!(
-            "`{name}` {} must be written as [[{name}]], once for each",
-            self.place()
+        let message = format!(
+            "`{name}` {} must be an array of tables, written as [[{name}]]",
+            self.describe()
         );
-        let Data::List(list) = &value.data else {
-            reader.error(value.at, wrong);
+        let Data::Array(list) = &value.data else {
+            reader.error(value.at, message);
             return Vec::new();
         };
         let mut tables = Vec::new();
         for value in list {
             match &value.data {
                 Data::Table(entries) => tables.push((*table, &entries[..], value.at)),
-                _ => reader.error(value.at, wrong.clone()),
+                _ => reader.error(value.at, message.clone()),
             }
         }
         tables
     }
 
+    /// The entries of a value that must be a table.
     fn entries_of(
         &self,
         reader: &mut Reader<'_>,
-        key: &Key,
+        key: &KeySpec,
         value: &'v Value,
     ) -> Option<&'v [Entry]> {
         let Data::Table(entries) = &value.data else {
-            let what = format!("`{}` {}", key.name, self.place());
-            return reader.value(&what, (&key.kind, key.secret), value, |_, _| {
-                Err(Wrong::Kind)
+            let what = format!("`{}` {}", key.name, self.describe());
+            return reader.value(&what, (&key.key_type, key.secret), value, |_, _| {
+                Err(ReadError::WrongType)
             });
         };
         Some(entries)
     }
 
-    /// Done with it: a key in the table of keys that nobody asks for would do nothing, and nobody
-    /// would be told.
+    /// Ends the reading of this table. In debug builds it panics if a key of the table of keys was
+    /// not read, because such a key would silently do nothing.
     pub(crate) fn close(self) {
-        let forgotten = || {
+        let unread = || {
             self.table
                 .keys()
                 .into_iter()
-                .find(|key| !self.asked.contains(&key.name))
+                .find(|key| !self.read_keys.contains(&key.name))
         };
         debug_assert!(
-            forgotten().is_none(),
+            unread().is_none(),
             "{:?} {} is never read",
-            forgotten().map(|key| key.name),
-            self.place()
+            unread().map(|key| key.name),
+            self.describe()
         );
     }
 }
 
-/// The values of a list, each read; or of one value, where one will do.
+/// Reads each value of a list; a single value counts as a list of one.
 fn each<T>(
     reader: &mut Reader<'_>,
     what: &str,
-    (kind, secret): (&Kind, bool),
+    (key_type, secret): (&KeyType, bool),
     value: &Value,
-    mut read: impl FnMut(&Kind, &Value) -> Result<T, Wrong>,
+    mut read: impl FnMut(&KeyType, &Value) -> Result<T, ReadError>,
 ) -> Option<Vec<T>> {
-    let inner = match kind {
-        Kind::OneOrMany(inner) => *inner,
+    let inner = match key_type {
+        KeyType::OneOrMany(inner) => *inner,
         other => other,
     };
     match &value.data {
-        Data::List(values) => {
-            let before = reader.errors();
+        Data::Array(values) => {
+            let before = reader.error_count();
             let what = format!("each of {what}");
             let read = values
                 .iter()
                 .filter_map(|one| reader.value(&what, (inner, secret), one, &mut read))
                 .collect();
-            (reader.errors() == before).then_some(read)
+            (reader.error_count() == before).then_some(read)
         }
-        // The message is about the whole key: a list would have done too.
+        // The message is about the whole key, because a list would have been valid too.
         _ => reader
-            .value(what, (kind, secret), value, |_, value| read(inner, value))
+            .value(what, (key_type, secret), value, |_, value| {
+                read(inner, value)
+            })
             .map(|one| vec![one]),
     }
 }
@@ -417,12 +424,12 @@ mod tests {
     use crate::config::keys::CONDITIONS;
 
     fn open(read: impl FnOnce(&mut Reader<'_>, Section<'_>)) {
-        let source = Source::new("", "");
-        let mut reader = Reader::new(&source);
+        let text = FileText::new("", "");
+        let mut reader = Reader::new(&text);
         let section = Section::open(
             &mut reader,
             &CONDITIONS,
-            (&[], Spot::Nowhere),
+            (&[], Position::Nowhere),
             "[x]".to_owned(),
             String::new(),
         );
@@ -431,7 +438,7 @@ mod tests {
 
     #[test]
     #[should_panic = "`colour` in [x] is not in the table of keys"]
-    fn to_ask_for_a_key_that_is_not_in_the_table_fails() {
+    fn reading_a_key_that_is_not_in_the_table_fails() {
         open(|reader, mut section| {
             section.get(reader, "colour", scalar::text);
         });
@@ -439,9 +446,9 @@ mod tests {
 
     #[test]
     #[should_panic = "is never read"]
-    fn to_forget_a_key_of_the_table_fails() {
+    fn leaving_a_key_of_the_table_unread_fails() {
         open(|reader, mut section| {
-            section.many(reader, "method", scalar::method);
+            section.get_list(reader, "method", scalar::method);
             section.close();
         });
     }

@@ -1,9 +1,9 @@
-//! Policies, the plans they go by, and the entries of the lists.
+//! Reading of policies, plans, and the entries of the lists.
 
-use super::{Reader, Section, matching, pressure, scalar, store};
+use super::{Reader, Section, matching, overload, scalar, store};
 use crate::attribute::Attribute;
-use crate::config::kind::{Kind, Table};
-use crate::config::tree::{Data, Entry, Spot, Value};
+use crate::config::key_type::{KeyType, TableSpec};
+use crate::config::value::{Data, Entry, Position, Value};
 use crate::policies::{ListEntry, Plan};
 use crate::policy::{
     Action, Cost, Count, DenialStatus, Limits, Missing, Penalty, Policy, ReserveClasses,
@@ -12,7 +12,8 @@ use crate::policy_limit::PolicyLimit;
 use ratekeeper::Algorithm;
 use std::time::Duration;
 
-pub(super) fn plan(reader: &mut Reader<'_>, table: &'static Table, entry: &Entry) -> Plan {
+/// Reads a plan.
+pub(super) fn plan(reader: &mut Reader<'_>, table: &'static TableSpec, entry: &Entry) -> Plan {
     let title = format!("[plans.{}]", entry.name.escape_debug());
     let mut plan = Plan::new(entry.name.clone());
     let Data::Table(entries) = &entry.value.data else {
@@ -31,13 +32,12 @@ pub(super) fn plan(reader: &mut Reader<'_>, table: &'static Table, entry: &Entry
     );
     let algorithm = section.get(reader, "algorithm", scalar::algorithm);
     plan.limits = limits(reader, &mut section, algorithm).unwrap_or_default();
-    plan.class = section.get(reader, "class", pressure::class);
+    plan.class = section.get(reader, "class", overload::class);
     section.close();
     plan
 }
 
-/// The limits of a plan or a policy, whichever way they are written. None if they are wrong or not
-/// there.
+/// Reads `limit` or `limits` of a plan or a policy. None if they are missing or have errors.
 fn limits(
     reader: &mut Reader<'_>,
     section: &mut Section<'_>,
@@ -46,20 +46,21 @@ fn limits(
     let one = section
         .get(reader, "limit", scalar::limit(algorithm))
         .map(|limit| vec![limit]);
-    let several = section.many(reader, "limits", scalar::limit(algorithm));
+    let several = section.get_list(reader, "limits", scalar::limit(algorithm));
     if section.has("limit") && section.has("limits") {
         let message = format!(
-            "`limit` and `limits` are both written {}; put all into `limits`",
-            section.place()
+            "`limit` and `limits` are both set {}; put all limits into `limits`",
+            section.describe()
         );
-        reader.error(section.spot("limit"), message);
+        reader.error(section.position("limit"), message);
     }
     several.or(one)
 }
 
+/// Reads a policy.
 pub(super) fn policy(
     reader: &mut Reader<'_>,
-    (table, entries, at): (&'static Table, &[Entry], Spot),
+    (table, entries, at): (&'static TableSpec, &[Entry], Position),
     number: usize,
     in_memory: bool,
 ) -> Policy {
@@ -70,11 +71,11 @@ pub(super) fn policy(
     let title = match name {
         Some(
             name @ Value {
-                data: Data::Text(text),
+                data: Data::String(text),
                 ..
             },
         ) if !text.is_empty() => {
-            format!("[[policy]] {}", name.in_words())
+            format!("[[policy]] {}", name.describe())
         }
         _ => format!("[[policy]] number {number}"),
     };
@@ -85,12 +86,14 @@ pub(super) fn policy(
             .get(reader, "name", scalar::text)
             .unwrap_or_default(),
     );
-    if let Some(mut when) = section.table(reader, "match") {
-        policy.matching = matching::conditions(reader, &mut when);
-        when.close();
+    if let Some(mut conditions) = section.table(reader, "match") {
+        policy.matching = matching::conditions(reader, &mut conditions);
+        conditions.close();
     }
     let attribute = reader.attribute();
-    policy.key = section.many(reader, "key", &attribute).unwrap_or_default();
+    policy.key = section
+        .get_list(reader, "key", &attribute)
+        .unwrap_or_default();
     policy.missing = section
         .get(reader, "missing", scalar::word)
         .and_then(Missing::from_name)
@@ -98,15 +101,17 @@ pub(super) fn policy(
     if section.has("missing") && policy.key.is_empty() && !section.has("key") {
         let message = format!(
             "`missing` {} has no effect without `key`; add a `key` or remove `missing`",
-            section.place()
+            section.describe()
         );
-        reader.warn(section.spot("missing"), message);
+        reader.warn(section.position("missing"), message);
     }
-    policy.tag = section.many(reader, "tag", attribute).unwrap_or_default();
+    policy.tag = section
+        .get_list(reader, "tag", attribute)
+        .unwrap_or_default();
     if !policy.tag.is_empty() && in_memory {
         reader.warn(
-            section.spot("tag"),
-            store::ignored_in_memory("tag", &section.place()),
+            section.position("tag"),
+            store::ignored_in_memory("tag", &section.describe()),
         );
     }
     policy.limits = limits_of(reader, section);
@@ -116,14 +121,15 @@ pub(super) fn policy(
         Some("successes") => Count::Successes,
         _ => Count::All,
     };
-    if let Some(ranges) = section.many(reader, "failure_status", scalar::status) {
+    if let Some(ranges) = section.get_list(reader, "failure_status", scalar::status) {
         policy.failure_status = ranges;
         if policy.count == Count::All {
             let message = format!(
-                "`failure_status` {} says nothing while `count` is \"all\"; set `count = \"failures\"` or leave it out",
-                section.place()
+                "`failure_status` {} has no effect while `count` is \"all\"; set `count = \
+                 \"failures\"`, or remove `failure_status`",
+                section.describe()
             );
-            reader.warn(section.spot("failure_status"), message);
+            reader.warn(section.position("failure_status"), message);
         }
     }
     policy.action = action(reader, section);
@@ -131,12 +137,13 @@ pub(super) fn policy(
         Some(503) => DenialStatus::ServiceUnavailable,
         _ => DenialStatus::TooManyRequests,
     };
-    policy.adaptive = pressure::adaptive(reader, section);
+    policy.adaptive = overload::adaptive(reader, section);
     let is_word =
         |entry: &Entry| entry.name == "class" && !matches!(entry.value.data, Data::Table(_));
-    match section.entries.iter().any(is_word) {
-        true => policy.class = section.get(reader, "class", pressure::class),
-        false => policy.reserves = class(reader, section),
+    if section.entries.iter().any(is_word) {
+        policy.class = section.get(reader, "class", overload::class);
+    } else {
+        policy.reserves = class(reader, section);
     }
     policy.rollout = section
         .get(reader, "rollout", scalar::percent)
@@ -146,8 +153,8 @@ pub(super) fn policy(
     policy.on_failure = section.get(reader, "on_failure", scalar::on_failure);
     if policy.on_failure.is_some() && in_memory {
         reader.warn(
-            section.spot("on_failure"),
-            store::ignored_in_memory("on_failure", &section.place()),
+            section.position("on_failure"),
+            store::ignored_in_memory("on_failure", &section.describe()),
         );
     }
     policy.leased = leased(reader, section, in_memory);
@@ -155,27 +162,28 @@ pub(super) fn policy(
     policy
 }
 
-/// How old what a node knows may be, if it decides by leases.
+/// Reads `mode` and `staleness`: the lifetime of leases, if the policy is leased.
 fn leased(reader: &mut Reader<'_>, section: &mut Section<'_>, in_memory: bool) -> Option<Duration> {
     let is_leased = section.get(reader, "mode", scalar::word) == Some("leased");
     let staleness = section.get(reader, "staleness", scalar::duration);
     if is_leased && in_memory {
         reader.warn(
-            section.spot("mode"),
-            store::ignored_in_memory("mode", &section.place()),
+            section.position("mode"),
+            store::ignored_in_memory("mode", &section.describe()),
         );
     }
     if section.has("staleness") && !is_leased {
         let message = format!(
-            "`staleness` {} says nothing while `mode` is \"exact\"; set `mode = \"leased\"` or leave it out",
-            section.place()
+            "`staleness` {} has no effect while `mode` is \"exact\"; set `mode = \"leased\"`, or \
+             remove `staleness`",
+            section.describe()
         );
-        reader.warn(section.spot("staleness"), message);
+        reader.warn(section.position("staleness"), message);
     }
     staleness.filter(|_| is_leased)
 }
 
-/// Its own limits, or those of plans: exactly one of the three keys says which.
+/// Reads the limits of a policy: `limit`, `limits` or `plan`.
 fn limits_of(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Limits {
     let algorithm = section.get(reader, "algorithm", scalar::algorithm);
     let own = limits(reader, section, algorithm);
@@ -191,17 +199,17 @@ fn limits_of(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Limits {
         .filter(|name| section.has(name))
     {
         let message = format!(
-            "`plan` and `{name}` are both written {}; keep one of them",
-            section.place()
+            "`plan` and `{name}` are both set {}; remove one of them",
+            section.describe()
         );
-        reader.error(section.spot(name), message);
+        reader.error(section.position(name), message);
     }
     if section.has("algorithm") {
         let message = format!(
-            "`algorithm` {} says nothing beside `plan`; put it into the plan",
-            section.place()
+            "`algorithm` {} has no effect beside `plan`; move it into the plan",
+            section.describe()
         );
-        reader.error(section.spot("algorithm"), message);
+        reader.error(section.position("algorithm"), message);
     }
     Limits::Plan {
         attribute: attribute.unwrap_or(Attribute::Plan),
@@ -209,6 +217,7 @@ fn limits_of(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Limits {
     }
 }
 
+/// Reads `cost`.
 fn cost(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Cost {
     let is_table =
         |entry: &Entry| entry.name == "cost" && matches!(entry.value.data, Data::Table(_));
@@ -228,23 +237,24 @@ fn cost(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Cost {
     Cost::Attribute { attribute, default }
 }
 
+/// Reads `action` and `max_delay`.
 fn action(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Action {
     let action = section.get(reader, "action", scalar::word);
     let max = section.get(reader, "max_delay", scalar::duration);
     match (action, section.has("max_delay")) {
         (Some("delay"), false) => {
             let message = format!(
-                "`action = \"delay\"` {} needs `max_delay`, as in `max_delay = \"2s\"`",
-                section.place()
+                "`action = \"delay\"` {} needs `max_delay`, for example `max_delay = \"2s\"`",
+                section.describe()
             );
-            reader.error(section.spot("action"), message);
+            reader.error(section.position("action"), message);
         }
         (Some("enforce" | "shadow"), true) => {
             let message = format!(
-                "`max_delay` {} belongs to `action = \"delay\"`; set that or leave it out",
-                section.place()
+                "`max_delay` {} is only for `action = \"delay\"`; set that, or remove `max_delay`",
+                section.describe()
             );
-            reader.error(section.spot("max_delay"), message);
+            reader.error(section.position("max_delay"), message);
         }
         _ => {}
     }
@@ -255,20 +265,22 @@ fn action(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Action {
     }
 }
 
+/// Reads a `class` table: the reserves.
 fn class(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<ReserveClasses> {
     let mut inner = section.table(reader, "class")?;
     let known = reader.attribute();
     let attribute = inner.get(reader, "attribute", known);
     let mut class = ReserveClasses::by(attribute.unwrap_or(Attribute::Custom("class".into())));
     class.default = inner.get(reader, "default", scalar::text);
-    if let Some((kind, entries)) = inner.named(reader, "reserve") {
+    if let Some((key_type, entries)) = inner.named_entries(reader, "reserve") {
         for entry in entries {
             let what = format!(
                 "the reserve of `{}` {}",
                 entry.name.escape_debug(),
-                inner.place()
+                inner.describe()
             );
-            if let Some(reserve) = reader.value(&what, (kind, false), &entry.value, scalar::reserve)
+            if let Some(reserve) =
+                reader.value(&what, (key_type, false), &entry.value, scalar::reserve)
             {
                 class = class.reserve(&entry.name, reserve);
             }
@@ -278,6 +290,7 @@ fn class(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<ReserveCl
     Some(class)
 }
 
+/// Reads `penalty`.
 fn penalty(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Penalty> {
     let mut inner = section.table(reader, "penalty")?;
     let denials = inner.get(reader, "denials", scalar::number);
@@ -291,10 +304,10 @@ fn penalty(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Penalty
     })
 }
 
-/// An entry of the allow list or the deny list.
-pub(super) fn listed(
+/// Reads an entry of the allow list or the deny list.
+pub(super) fn list_entry(
     reader: &mut Reader<'_>,
-    (table, entries, at): (&'static Table, &[Entry], Spot),
+    (table, entries, at): (&'static TableSpec, &[Entry], Position),
     name: &str,
 ) -> ListEntry {
     let mut section = Section::open(
@@ -304,18 +317,18 @@ pub(super) fn listed(
         format!("[[{name}]]"),
         String::new(),
     );
-    let mut listed = ListEntry::new(matching::conditions(reader, &mut section));
-    listed.until = section.get(reader, "until", scalar::time);
-    listed.reason = section.get(reader, "reason", scalar::text);
+    let mut list_entry = ListEntry::new(matching::conditions(reader, &mut section));
+    list_entry.until = section.get(reader, "until", scalar::time);
+    list_entry.reason = section.get(reader, "reason", scalar::text);
     section.close();
-    listed
+    list_entry
 }
 
-/// The kind of what is named under `plans`.
+/// The entries of `plans`, and the table of their keys.
 pub(super) fn plans<'v>(
     reader: &mut Reader<'_>,
     file: &mut Section<'v>,
-) -> Option<(&'static Table, &'v [Entry])> {
-    let (kind, entries): (&'static Kind, _) = file.named(reader, "plans")?;
-    Some((kind.table()?, entries))
+) -> Option<(&'static TableSpec, &'v [Entry])> {
+    let (key_type, entries): (&'static KeyType, _) = file.named_entries(reader, "plans")?;
+    Some((key_type.table()?, entries))
 }

@@ -1,13 +1,13 @@
-//! Single values: what each kind of key takes, and what is said of what it does not take.
+//! Reading of single values, a function for each type of key.
 
-use super::Wrong;
+use super::ReadError;
 use crate::attribute::Attribute;
 use crate::config::gateway::Upstream;
-use crate::config::kind::Kind;
+use crate::config::key_type::KeyType;
 use crate::config::listen::Listen;
 use crate::config::redis::{RedisUrl, Secret};
-use crate::config::time::{self, NoInstant};
-use crate::config::tree::{Data, Value};
+use crate::config::time::{self, TimestampError};
+use crate::config::value::{Data, Value};
 use crate::pattern::{HostPattern, PathPattern};
 use crate::policy::{Reserve, Rollout, StatusRange};
 use crate::policy_limit::{ParsePolicyLimitError, PolicyLimit};
@@ -17,78 +17,78 @@ use ratekeeper::{Algorithm, Timestamp, limit::ParseLimitError, store::OnFailure}
 use std::net::IpAddr;
 use std::time::Duration;
 
-type Read<T> = Result<T, Wrong>;
+type ReadResult<T> = Result<T, ReadError>;
 
-pub(super) fn bool(_: &Kind, value: &Value) -> Read<bool> {
+pub(super) fn bool(_: &KeyType, value: &Value) -> ReadResult<bool> {
     match value.data {
         Data::Bool(value) => Ok(value),
-        _ => Err(Wrong::Kind),
+        _ => Err(ReadError::WrongType),
     }
 }
 
-pub(super) fn number(kind: &Kind, value: &Value) -> Read<u64> {
-    let (min, max) = match kind {
-        Kind::Number { min, max } => (*min, *max),
-        Kind::Either(Kind::Number { min, max }, _) => (*min, *max),
-        _ => (0, crate::config::kind::MOST),
+pub(super) fn number(key_type: &KeyType, value: &Value) -> ReadResult<u64> {
+    let (min, max) = match key_type {
+        KeyType::Number { min, max } => (*min, *max),
+        KeyType::Either(KeyType::Number { min, max }, _) => (*min, *max),
+        _ => (0, crate::config::key_type::MAX_INTEGER),
     };
-    let Data::Whole(number) = value.data else {
-        return Err(Wrong::Kind);
+    let Data::Integer(number) = value.data else {
+        return Err(ReadError::WrongType);
     };
     u64::try_from(number)
         .ok()
         .filter(|number| (min..=max).contains(number))
-        .ok_or(Wrong::Kind)
+        .ok_or(ReadError::WrongType)
 }
 
-fn str(value: &Value) -> Read<&str> {
+fn str(value: &Value) -> ReadResult<&str> {
     match &value.data {
-        Data::Text(text) if !text.is_empty() => Ok(text),
-        _ => Err(Wrong::Kind),
+        Data::String(text) if !text.is_empty() => Ok(text),
+        _ => Err(ReadError::WrongType),
     }
 }
 
-pub(super) fn text(_: &Kind, value: &Value) -> Read<String> {
+pub(super) fn text(_: &KeyType, value: &Value) -> ReadResult<String> {
     str(value).map(ToOwned::to_owned)
 }
 
-pub(super) fn word(kind: &Kind, value: &Value) -> Read<&'static str> {
-    let (Data::Text(text), Kind::OneOf(words)) = (&value.data, kind) else {
-        return Err(Wrong::Kind);
+pub(super) fn word(key_type: &KeyType, value: &Value) -> ReadResult<&'static str> {
+    let (Data::String(text), KeyType::OneOf(words)) = (&value.data, key_type) else {
+        return Err(ReadError::WrongType);
     };
     words
         .iter()
         .copied()
         .find(|word| word == text)
-        .ok_or(Wrong::Kind)
+        .ok_or(ReadError::WrongType)
 }
 
-pub(super) fn one_of_numbers(kind: &Kind, value: &Value) -> Read<u16> {
-    let (Data::Whole(number), Kind::OneOfNumbers(numbers)) = (&value.data, kind) else {
-        return Err(Wrong::Kind);
+pub(super) fn one_of_numbers(key_type: &KeyType, value: &Value) -> ReadResult<u16> {
+    let (Data::Integer(number), KeyType::OneOfNumbers(numbers)) = (&value.data, key_type) else {
+        return Err(ReadError::WrongType);
     };
     numbers
         .iter()
         .copied()
         .find(|known| i128::from(*known) == *number)
-        .ok_or(Wrong::Kind)
+        .ok_or(ReadError::WrongType)
 }
 
-pub(super) fn listener(_: &Kind, value: &Value) -> Read<Option<Listen>> {
+pub(super) fn listener(_: &KeyType, value: &Value) -> ReadResult<Option<Listen>> {
     match str(value)? {
         "off" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| Wrong::Kind),
+        text => text.parse().map(Some).map_err(|_| ReadError::WrongType),
     }
 }
 
-/// A network, and whether it was written with more bits than its prefix has.
-pub(super) fn network(_: &Kind, value: &Value) -> Read<(IpNet, bool)> {
+/// Reads a network, and whether it has bits set after its prefix.
+pub(super) fn network(_: &KeyType, value: &Value) -> ReadResult<(IpNet, bool)> {
     let text = str(value)?;
     let net = match text.parse::<IpAddr>() {
         Ok(address) => IpNet::from(address),
-        Err(_) => text.parse::<IpNet>().map_err(|_| Wrong::Kind)?,
+        Err(_) => text.parse::<IpNet>().map_err(|_| ReadError::WrongType)?,
     };
-    // Clients have their IPv4 address, however it was written: so must what they are compared with.
+    // Client addresses are canonical, IPv4 instead of mapped IPv6, so networks must be too.
     let canonical = match crate::address::canonical(net.addr()) {
         address @ IpAddr::V4(_) if net.prefix_len() >= 96 && net.addr().is_ipv6() => {
             IpNet::new(address, net.prefix_len() - 96).unwrap_or(net)
@@ -98,7 +98,7 @@ pub(super) fn network(_: &Kind, value: &Value) -> Read<(IpNet, bool)> {
     Ok((canonical.trunc(), canonical != canonical.trunc()))
 }
 
-/// What RFC 9110 calls a token: names of headers and methods.
+/// Whether it is a token of RFC 9110, as names of headers and methods are.
 fn is_token(text: &str) -> bool {
     !text.is_empty()
         && text
@@ -106,12 +106,12 @@ fn is_token(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-pub(super) fn header_name(_: &Kind, value: &Value) -> Read<String> {
+pub(super) fn header_name(_: &KeyType, value: &Value) -> ReadResult<String> {
     let text = str(value)?;
     if is_token(text) {
         Ok(text.to_ascii_lowercase())
     } else {
-        Err(Wrong::Kind)
+        Err(ReadError::WrongType)
     }
 }
 
@@ -119,185 +119,193 @@ pub(in crate::config) fn is_header_name(name: &str) -> bool {
     is_token(name)
 }
 
-pub(super) fn method(_: &Kind, value: &Value) -> Read<String> {
+pub(super) fn method(_: &KeyType, value: &Value) -> ReadResult<String> {
     let text = str(value)?;
     if is_token(text) {
         Ok(text.to_owned())
     } else {
-        Err(Wrong::Kind)
+        Err(ReadError::WrongType)
     }
 }
 
-pub(super) fn path(_: &Kind, value: &Value) -> Read<PathPattern> {
+pub(super) fn path(_: &KeyType, value: &Value) -> ReadResult<PathPattern> {
     let text = str(value)?;
-    text.parse()
-        .map_err(|error| Wrong::says(format!("\"{}\" is no path: {error}", text.escape_debug())))
+    text.parse().map_err(|error| {
+        ReadError::message(format!(
+            "\"{}\" is not a valid path: {error}",
+            text.escape_debug()
+        ))
+    })
 }
 
-pub(super) fn host(_: &Kind, value: &Value) -> Read<HostPattern> {
+pub(super) fn host(_: &KeyType, value: &Value) -> ReadResult<HostPattern> {
     let text = str(value)?;
-    text.parse()
-        .map_err(|error| Wrong::says(format!("\"{}\" is no host: {error}", text.escape_debug())))
+    text.parse().map_err(|error| {
+        ReadError::message(format!(
+            "\"{}\" is not a valid host: {error}",
+            text.escape_debug()
+        ))
+    })
 }
 
-pub(super) fn attribute(_: &Kind, value: &Value) -> Read<Attribute> {
+pub(super) fn attribute(_: &KeyType, value: &Value) -> ReadResult<Attribute> {
     match Attribute::named(str(value)?) {
-        Attribute::Header(name) if !is_token(&name) => Err(Wrong::says(format!(
-            "`header:{}` names no header; write one as \"header:x-tenant\"",
+        Attribute::Header(name) if !is_token(&name) => Err(ReadError::message(format!(
+            "`header:{}` is not a valid header name; use one such as \"header:x-tenant\"",
             name.escape_debug()
         ))),
         attribute => Ok(attribute),
     }
 }
 
-pub(super) fn algorithm(_: &Kind, value: &Value) -> Read<Algorithm> {
-    Algorithm::from_name(str(value)?).ok_or(Wrong::Kind)
+pub(super) fn algorithm(_: &KeyType, value: &Value) -> ReadResult<Algorithm> {
+    Algorithm::from_name(str(value)?).ok_or(ReadError::WrongType)
 }
 
-pub(super) fn limit(beside: Option<Algorithm>) -> impl Fn(&Kind, &Value) -> Read<PolicyLimit> {
+pub(super) fn limit(
+    default_algorithm: Option<Algorithm>,
+) -> impl Fn(&KeyType, &Value) -> ReadResult<PolicyLimit> {
     move |_, value| {
         let text = str(value)?;
-        PolicyLimit::parse(text, beside).map_err(|error| {
+        PolicyLimit::parse(text, default_algorithm).map_err(|error| {
             let message = match &error {
                 ParsePolicyLimitError::Limit(error) => error.to_string(),
                 other => format!("`{}` is not a limit: {other}", text.escape_debug()),
             };
             let at = match &error {
-                // What is beside it is not in the text.
+                // The default algorithm is not in the text.
                 ParsePolicyLimitError::Limit(error) if error.at() <= text.len() => error.at(),
                 _ => 0,
             };
-            Wrong::Says { at, message }
+            ReadError::Message { at, message }
         })
     }
 }
 
-pub(super) fn duration(kind: &Kind, value: &Value) -> Read<Duration> {
-    let within = |time: &Duration| match kind {
-        Kind::DurationWithin { min, max } => (*min..=*max).contains(time),
+pub(super) fn duration(key_type: &KeyType, value: &Value) -> ReadResult<Duration> {
+    let within = |time: &Duration| match key_type {
+        KeyType::DurationWithin { min, max } => (*min..=*max).contains(time),
         _ => true,
     };
-    let read = match kind {
-        Kind::DurationWithin {
+    let read = match key_type {
+        KeyType::DurationWithin {
             min: Duration::ZERO,
             ..
         } => time::duration_or_zero,
         _ => time::duration,
     };
-    read(str(value)?).filter(within).ok_or(Wrong::Kind)
+    read(str(value)?).filter(within).ok_or(ReadError::WrongType)
 }
 
-pub(super) fn on_failure(kind: &Kind, value: &Value) -> Read<OnFailure> {
-    OnFailure::from_name(word(kind, value)?).ok_or(Wrong::Kind)
+pub(super) fn on_failure(key_type: &KeyType, value: &Value) -> ReadResult<OnFailure> {
+    OnFailure::from_name(word(key_type, value)?).ok_or(ReadError::WrongType)
 }
 
-/// Nothing of it is in the message: it may have a password.
-pub(super) fn redis_url(_: &Kind, value: &Value) -> Read<RedisUrl> {
-    str(value)?.parse().map_err(|error| {
-        Wrong::says(format!(
-            "`url` in [store] is not that of a Redis server: {error}"
-        ))
-    })
+/// Reads the URL of Redis. The message repeats nothing of it, because it may contain a password.
+pub(super) fn redis_url(_: &KeyType, value: &Value) -> ReadResult<RedisUrl> {
+    str(value)?
+        .parse()
+        .map_err(|error| ReadError::message(format!("`url` in [store] is invalid: {error}")))
 }
 
-pub(super) fn upstream(_: &Kind, value: &Value) -> Read<Upstream> {
-    str(value)?.parse().map_err(|_| Wrong::Kind)
+pub(super) fn upstream(_: &KeyType, value: &Value) -> ReadResult<Upstream> {
+    str(value)?.parse().map_err(|_| ReadError::WrongType)
 }
 
-pub(super) fn preflight(_: &Kind, value: &Value) -> Read<Preflight> {
+pub(super) fn preflight(_: &KeyType, value: &Value) -> ReadResult<Preflight> {
     let text = str(value)?;
-    let wrong = |error: ParseLimitError| Wrong::Says {
+    let wrong = |error: ParseLimitError| ReadError::Message {
         at: error.at().min(text.len()),
         message: error.to_string(),
     };
     text.parse().map_err(wrong)
 }
 
-pub(super) fn secret(kind: &Kind, value: &Value) -> Read<Secret> {
-    let Kind::LongText { bytes } = kind else {
-        return Err(Wrong::Kind);
+pub(super) fn secret(key_type: &KeyType, value: &Value) -> ReadResult<Secret> {
+    let KeyType::LongText { bytes } = key_type else {
+        return Err(ReadError::WrongType);
     };
     str(value)
         .ok()
         .filter(|text| text.len() >= *bytes)
         .map(Secret::new)
-        .ok_or(Wrong::Kind)
+        .ok_or(ReadError::WrongType)
 }
 
-pub(super) fn prefix(_: &Kind, value: &Value) -> Read<String> {
-    const LONGEST: usize = 64;
+pub(super) fn prefix(_: &KeyType, value: &Value) -> ReadResult<String> {
+    const MAX_LEN: usize = 64;
     let text = str(value)?;
-    // Braces say to Redis Cluster which part of a name to go by.
+    // Redis Cluster hashes only the part of a key name in braces.
     let is_good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
-    if text.len() <= LONGEST && text.bytes().all(is_good) {
+    if text.len() <= MAX_LEN && text.bytes().all(is_good) {
         Ok(text.to_owned())
     } else {
-        Err(Wrong::Kind)
+        Err(ReadError::WrongType)
     }
 }
 
-pub(super) fn time(_: &Kind, value: &Value) -> Read<Timestamp> {
-    let Data::Time(time) = &value.data else {
-        return Err(Wrong::Kind);
+pub(super) fn time(_: &KeyType, value: &Value) -> ReadResult<Timestamp> {
+    let Data::Datetime(time) = &value.data else {
+        return Err(ReadError::WrongType);
     };
-    time::instant(time).map_err(|error| match error {
-        NoInstant::Part => Wrong::Kind,
-        NoInstant::NoOffset => Wrong::says(format!(
-            "{time} is another time in every place; say where: add Z for UTC, as {time}Z"
+    time::timestamp(time).map_err(|error| match error {
+        TimestampError::NotDatetime => ReadError::WrongType,
+        TimestampError::MissingOffset => ReadError::message(format!(
+            "{time} has no offset from UTC; add one, for example Z for UTC: {time}Z"
         )),
-        NoInstant::OutOfRange => Wrong::says(format!(
-            "{time} is out of range; an end is from 1970 to 2554"
+        TimestampError::OutOfRange => ReadError::message(format!(
+            "{time} is out of range; use a time from 1970 to 2554"
         )),
     })
 }
 
-pub(super) fn status(_: &Kind, value: &Value) -> Read<StatusRange> {
+pub(super) fn status(_: &KeyType, value: &Value) -> ReadResult<StatusRange> {
     const VALID: std::ops::RangeInclusive<u16> = 100..=999;
     let (first, last) = match &value.data {
-        Data::Whole(number) => {
-            let status = u16::try_from(*number).map_err(|_| Wrong::Kind)?;
+        Data::Integer(number) => {
+            let status = u16::try_from(*number).map_err(|_| ReadError::WrongType)?;
             (status, status)
         }
-        Data::Text(text) => match (text.strip_suffix("xx"), text.split_once('-')) {
+        Data::String(text) => match (text.strip_suffix("xx"), text.split_once('-')) {
             (Some(hundreds), _) => {
                 let first = hundreds
                     .parse::<u8>()
                     .ok()
                     .filter(|digit| *digit < 10)
-                    .ok_or(Wrong::Kind)?;
+                    .ok_or(ReadError::WrongType)?;
                 (u16::from(first) * 100, u16::from(first) * 100 + 99)
             }
             (None, Some((first, last))) => (
-                first.trim().parse().map_err(|_| Wrong::Kind)?,
-                last.trim().parse().map_err(|_| Wrong::Kind)?,
+                first.trim().parse().map_err(|_| ReadError::WrongType)?,
+                last.trim().parse().map_err(|_| ReadError::WrongType)?,
             ),
             (None, None) => {
-                let status = text.parse().map_err(|_| Wrong::Kind)?;
+                let status = text.parse().map_err(|_| ReadError::WrongType)?;
                 (status, status)
             }
         },
-        _ => return Err(Wrong::Kind),
+        _ => return Err(ReadError::WrongType),
     };
-    let holds = VALID.contains(&first) && VALID.contains(&last) && first <= last;
-    if holds {
+    let is_valid = VALID.contains(&first) && VALID.contains(&last) && first <= last;
+    if is_valid {
         Ok(StatusRange { first, last })
     } else {
-        Err(Wrong::Kind)
+        Err(ReadError::WrongType)
     }
 }
 
-pub(super) fn percent(_: &Kind, value: &Value) -> Read<Rollout> {
+pub(super) fn percent(_: &KeyType, value: &Value) -> ReadResult<Rollout> {
     let percent = match value.data {
-        Data::Whole(number) => number as f64,
-        Data::Fraction(number) => number,
-        _ => return Err(Wrong::Kind),
+        Data::Integer(number) => number as f64,
+        Data::Float(number) => number,
+        _ => return Err(ReadError::WrongType),
     };
-    Rollout::percent(percent).ok_or(Wrong::Kind)
+    Rollout::percent(percent).ok_or(ReadError::WrongType)
 }
 
-pub(super) fn reserve(kind: &Kind, value: &Value) -> Read<Reserve> {
-    let Data::Text(text) = &value.data else {
-        return number(kind, value).map(Reserve::Units);
+pub(super) fn reserve(key_type: &KeyType, value: &Value) -> ReadResult<Reserve> {
+    let Data::String(text) = &value.data else {
+        return number(key_type, value).map(Reserve::Units);
     };
     let percent = text
         .strip_suffix('%')
@@ -305,5 +313,5 @@ pub(super) fn reserve(kind: &Kind, value: &Value) -> Read<Reserve> {
     percent
         .filter(|percent| (0.0..=100.0).contains(percent))
         .map(Reserve::Percent)
-        .ok_or(Wrong::Kind)
+        .ok_or(ReadError::WrongType)
 }

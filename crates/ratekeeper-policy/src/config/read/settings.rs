@@ -1,55 +1,60 @@
-//! The settings of the service: where it listens, who is calling, its stats, its log.
+//! Reading of `[server]`, `[identity]`, `[stats]`, `[log]`, `[traces]` and `[envoy]`.
 
 use super::tls::tls;
-use super::{Reader, Section, Wrong, scalar};
+use super::{ReadError, Reader, Section, scalar};
 use crate::attribute::Attribute;
-use crate::config::kind::Kind;
-use crate::config::tree::{Data, Spot, Value};
+use crate::config::key_type::KeyType;
+use crate::config::value::{Data, Position, Value};
 use crate::config::{
-    EnvoyService, Identity, KeysShown, Listen, LogConfig, LogFormat, Server, StatsConfig,
-    TracesConfig, UserHeader,
+    EnvoyConfig, IdentityConfig, KeyDisplay, Listen, LogConfig, LogFormat, ServerConfig,
+    StatsConfig, TracesConfig, UserHeader,
 };
 use crate::trusted_peers::TrustedPeers;
 use ipnet::IpNet;
 
-/// A table that may be left out: its keys are read all the same, for their defaults.
+/// Opens a table; if it is not written, an empty one, so that its keys are read for their defaults.
 pub(super) fn settings<'v>(
     reader: &mut Reader<'_>,
     file: &mut Section<'v>,
     name: &'static str,
 ) -> Option<Section<'v>> {
     let written = file.table(reader, name);
-    let table = file.table.key(name)?.kind.table()?;
+    let table = file.table.key(name)?.key_type.table()?;
     written.or_else(|| {
         Some(Section::open(
             reader,
             table,
-            (&[], Spot::Nowhere),
+            (&[], Position::Nowhere),
             format!("[{name}]"),
             String::new(),
         ))
     })
 }
 
-pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Server> {
+/// Reads `[server]`.
+pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<ServerConfig> {
     let mut section = settings(reader, file, "server")?;
-    let mut taken: Vec<(&str, Listen)> = Vec::new();
+    let mut listeners: Vec<(&str, Listen)> = Vec::new();
     let mut listener = |name: &'static str| {
         let address = section.get(reader, name, scalar::listener)?;
-        let is_one = |address: &&Listen| address.tcp().is_none_or(|address| address.port() != 0);
-        if let Some(address) = address.as_ref().filter(is_one) {
-            if let Some((other, _)) = taken.iter().find(|(_, known)| known == address) {
+        let has_fixed_port =
+            |address: &&Listen| address.tcp().is_none_or(|address| address.port() != 0);
+        if let Some(address) = address.as_ref().filter(has_fixed_port) {
+            if let Some((other, _)) = listeners.iter().find(|(_, known)| known == address) {
                 let at = if section.has(name) {
-                    section.spot(name)
+                    section.position(name)
                 } else {
-                    section.spot(other)
+                    section.position(other)
                 };
                 reader.error(
                     at,
-                    format!("`{other}` and `{name}` in [server] both listen on {address}; give each one of its own"),
+                    format!(
+                        "`{other}` and `{name}` in [server] both listen on {address}; give each \
+                         its own address"
+                    ),
                 );
             }
-            taken.push((name, address.clone()));
+            listeners.push((name, address.clone()));
         }
         Some(address)
     };
@@ -66,7 +71,7 @@ pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<
         .get(reader, "audit_log", scalar::text)
         .map(Into::into);
     section.close();
-    Some(Server {
+    Some(ServerConfig {
         http: http?,
         grpc: grpc?,
         resp: resp?,
@@ -78,7 +83,8 @@ pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<
     })
 }
 
-pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Identity> {
+/// Reads `[identity]`.
+pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<IdentityConfig> {
     let mut section = settings(reader, file, "identity")?;
     let (trusted_proxies, trusts_unix) = proxies(reader, &mut section, "trusted_proxies").unzip();
     if let Some(all) = trusted_proxies
@@ -87,19 +93,22 @@ pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Optio
         .find(|network| network.prefix_len() == 0)
     {
         reader.warn(
-            section.spot("trusted_proxies"),
-            format!("{all} trusts everybody, so anybody can claim any address; name your proxies"),
+            section.position("trusted_proxies"),
+            format!(
+                "{all} trusts every peer, so any client can claim any address; list only your \
+                 proxies"
+            ),
         );
     }
     let header = section.get(reader, "header", scalar::header_name);
     let ipv6_prefix = section.get(reader, "ipv6_prefix", scalar::number);
     let user = user_header(reader, &mut section);
     let api_key = from_header(reader, &mut section, "api_key");
-    let attributes = section.many(reader, "attributes", |kind, value| {
-        let name = scalar::text(kind, value)?;
+    let attributes = section.get_list(reader, "attributes", |key_type, value| {
+        let name = scalar::text(key_type, value)?;
         match Attribute::named(&name) {
-            attribute if attribute.is_built_in() => Err(Wrong::says(format!(
-                "`{}` is built in; remove it",
+            attribute if attribute.is_built_in() => Err(ReadError::message(format!(
+                "`{}` is a built-in attribute; remove it",
                 name.escape_debug()
             ))),
             _ => Ok(name),
@@ -108,7 +117,7 @@ pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Optio
     section.close();
     reader.declared.clone_from(&attributes);
     let ipv6_prefix = u8::try_from(ipv6_prefix?).ok()?;
-    Some(Identity {
+    Some(IdentityConfig {
         trusted_proxies: trusted_proxies?,
         trusts_unix: trusts_unix?,
         header: header?,
@@ -121,14 +130,14 @@ pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Optio
     })
 }
 
-/// The header that names the user. Without networks anybody could claim to be any user, so there is
-/// no default for them.
+/// Reads the header that names the user. `from` has no default, because without it any client could
+/// claim to be any user.
 fn user_header(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<UserHeader> {
     let mut inner = section.table(reader, "user")?;
     let header = inner.get(reader, "header", scalar::header_name);
     let from = proxies(reader, &mut inner, "from");
     let is_written = inner.has("from");
-    let at = inner.spot("from");
+    let at = inner.position("from");
     inner.close();
     let from = match from {
         Some((networks, unix)) => {
@@ -145,8 +154,9 @@ fn user_header(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Use
         reader.error(
             at,
             format!(
-                "`from` {what} in `user` of [identity]: a client could send {header} itself and claim to be any user; name the \
-                 peers that set it, as user = {{ header = \"{header}\", from = [\"10.0.0.0/8\"] }}"
+                "`from` {what} in `user` of [identity]: a client could send {header} itself and \
+                 claim to be any user; list the peers that set it, for example user = {{ header = \
+                 \"{header}\", from = [\"10.0.0.0/8\"] }}"
             ),
         );
         return None;
@@ -158,7 +168,10 @@ fn user_header(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Use
     {
         reader.warn(
             at,
-            format!("{all} trusts everybody, so anybody can claim to be any user; name the peers that set it"),
+            format!(
+                "{all} trusts every peer, so any client can claim to be any user; list only the \
+                 peers that set the header"
+            ),
         );
     }
     Some(UserHeader {
@@ -167,6 +180,7 @@ fn user_header(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Use
     })
 }
 
+/// Reads a table with a header only.
 fn from_header(
     reader: &mut Reader<'_>,
     section: &mut Section<'_>,
@@ -178,14 +192,15 @@ fn from_header(
     header
 }
 
+/// Reads `[stats]`.
 pub(super) fn stats(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<StatsConfig> {
     let mut section = settings(reader, file, "stats")?;
     let keys = section.get(reader, "keys", scalar::word);
     let top = section.get(reader, "top", scalar::number);
     section.close();
     let keys = match keys? {
-        "plain" => KeysShown::Plain,
-        _ => KeysShown::Fingerprint,
+        "plain" => KeyDisplay::Plain,
+        _ => KeyDisplay::Fingerprint,
     };
     Some(StatsConfig {
         keys,
@@ -193,6 +208,7 @@ pub(super) fn stats(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<S
     })
 }
 
+/// Reads `[log]`.
 pub(super) fn log(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<LogConfig> {
     let mut section = settings(reader, file, "log")?;
     let format = section.get(reader, "format", scalar::word);
@@ -210,6 +226,7 @@ pub(super) fn log(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Log
     })
 }
 
+/// Reads `[traces]`.
 pub(super) fn traces(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<TracesConfig> {
     let mut section = settings(reader, file, "traces")?;
     let endpoint = section.get(reader, "endpoint", scalar::upstream);
@@ -221,14 +238,15 @@ pub(super) fn traces(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<
     })
 }
 
-pub(super) fn envoy(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<EnvoyService> {
+/// Reads `[envoy]`.
+pub(super) fn envoy(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<EnvoyConfig> {
     let mut section = settings(reader, file, "envoy")?;
     let config = section.get(reader, "config", scalar::text);
     let denied_hits = section.get(reader, "denied_hits", scalar::word);
     let response_headers = section.get(reader, "response_headers", scalar::bool);
     let dynamic_metadata = section.get(reader, "dynamic_metadata", scalar::bool);
     section.close();
-    Some(EnvoyService {
+    Some(EnvoyConfig {
         config: config.map(Into::into),
         denied_hits_consume: denied_hits? == "consume",
         response_headers: response_headers?,
@@ -236,7 +254,7 @@ pub(super) fn envoy(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<E
     })
 }
 
-/// Networks; one that is written with more bits than it has is doubtful.
+/// Reads networks; warns of one that has bits set after its prefix.
 pub(super) fn networks(
     reader: &mut Reader<'_>,
     section: &mut Section<'_>,
@@ -245,32 +263,34 @@ pub(super) fn networks(
     proxies(reader, section, name).map(|(networks, _)| networks)
 }
 
-/// The same, and whether `unix` is among them, which is for the kinds alone that take it.
+/// Reads networks, and whether `unix` is among them, which only some keys accept.
 fn proxies(
     reader: &mut Reader<'_>,
     section: &mut Section<'_>,
     name: &'static str,
 ) -> Option<(Vec<IpNet>, bool)> {
-    let (mut doubtful, mut unix) = (Vec::new(), false);
-    let read = |kind: &Kind, value: &Value| {
-        if matches!((kind, &value.data), (Kind::Proxy, Data::Text(text)) if text == "unix") {
+    let mut warnings = Vec::new();
+    let mut unix = false;
+    let read = |key_type: &KeyType, value: &Value| {
+        if matches!((key_type, &value.data), (KeyType::Proxy, Data::String(text)) if text == "unix")
+        {
             unix = true;
             return Ok(None);
         }
-        let (network, more) = scalar::network(kind, value)?;
-        if more {
-            doubtful.push((
+        let (network, has_host_bits) = scalar::network(key_type, value)?;
+        if has_host_bits {
+            warnings.push((
                 value.at,
                 format!(
-                    "{} has bits behind its prefix and means {network}; write that",
-                    value.in_words()
+                    "{} has bits set after its prefix; write {network}",
+                    value.describe()
                 ),
             ));
         }
         Ok(Some(network))
     };
-    let networks = section.many(reader, name, read);
-    for (at, message) in doubtful {
+    let networks = section.get_list(reader, name, read);
+    for (at, message) in warnings {
         reader.warn(at, message);
     }
     Some((networks?.into_iter().flatten().collect(), unix))

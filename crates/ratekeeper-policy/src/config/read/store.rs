@@ -1,4 +1,4 @@
-//! Where the counters are.
+//! Reading of `[store]`.
 
 use super::settings::settings;
 use super::{Reader, Section, scalar};
@@ -6,10 +6,10 @@ use crate::config::StoreConfig;
 use crate::config::redis::RedisConfig;
 use ratekeeper::store::OnFailure;
 
-/// The keys that say something whatever the kind.
-const OF_EVERY_KIND: [&str; 4] = ["kind", "max_keys", "max_bytes", "key_secret"];
+/// The keys that apply to every kind of store.
+const COMMON_KEYS: [&str; 4] = ["kind", "max_keys", "max_bytes", "key_secret"];
 
-/// The store, and what becomes of requests while it cannot be reached: that is up to the policies.
+/// Reads the store, and the fallback while it is unavailable, which belongs to the policies.
 pub(super) fn store(
     reader: &mut Reader<'_>,
     file: &mut Section<'_>,
@@ -22,9 +22,9 @@ pub(super) fn store(
     let redis = redis(reader, &mut section);
     let on_failure = section.get(reader, "on_failure", scalar::on_failure);
     if kind == Some("redis") && !section.has("url") {
-        let message =
-            "`kind = \"redis\"` in [store] needs `url`, as in `url = \"redis://127.0.0.1:6379\"`";
-        reader.error(section.spot("kind"), message);
+        let message = "`kind = \"redis\"` in [store] needs `url`, for example `url = \
+                       \"redis://127.0.0.1:6379\"`";
+        reader.error(section.position("kind"), message);
     }
     if let (
         Some("redis"),
@@ -36,8 +36,9 @@ pub(super) fn store(
     ) = (kind, &redis)
         && !url.is_tls()
     {
-        let message = "`ca_file` in [store] says nothing while `url` is not a rediss:// one; write that or leave it out";
-        reader.warn(section.spot("ca_file"), message);
+        let message = "`ca_file` in [store] has no effect, because `url` is not rediss://; change \
+                       `url`, or remove `ca_file`";
+        reader.warn(section.position("ca_file"), message);
     }
     if let (Some("redis"), Some(RedisConfig { url, .. })) = (kind, &redis)
         && !url.has_sentinels()
@@ -47,21 +48,23 @@ pub(super) fn store(
             .filter(|name| section.has(name))
         {
             let message = format!(
-                "`{name}` in [store] says nothing while `url` is not a redis+sentinel:// one; write that or leave it out"
+                "`{name}` in [store] has no effect, because `url` is not redis+sentinel://; change \
+                 `url`, or remove `{name}`"
             );
-            reader.warn(section.spot(name), message);
+            reader.warn(section.position(name), message);
         }
     }
     if section.has("sentinel_user") && !section.has("sentinel_password") {
-        let message = "`sentinel_user` in [store] needs `sentinel_password`; write both, or the password alone";
-        reader.error(section.spot("sentinel_user"), message);
+        let message =
+            "`sentinel_user` in [store] needs `sentinel_password`; set both, or the password alone";
+        reader.error(section.position("sentinel_user"), message);
     }
     if kind == Some("memory") {
         let ignored = section
             .entries
             .iter()
             .filter(|entry| section.table.key(&entry.name).is_some());
-        for entry in ignored.filter(|entry| !OF_EVERY_KIND.contains(&&*entry.name)) {
+        for entry in ignored.filter(|entry| !COMMON_KEYS.contains(&&*entry.name)) {
             reader.warn(entry.at, ignored_in_memory(&entry.name, "in [store]"));
         }
     }
@@ -81,14 +84,15 @@ pub(super) fn store(
     ))
 }
 
-/// Of a key that says something only where the store can be out of reach.
-pub(super) fn ignored_in_memory(key: &str, place: &str) -> String {
+/// The warning about a key that has an effect only with Redis.
+pub(super) fn ignored_in_memory(key: &str, table: &str) -> String {
     format!(
-        "`{key}` {place} is ignored while the store is in memory; set `kind = \"redis\"` in [store] or leave it out"
+        "`{key}` {table} has no effect with the store in memory; set `kind = \"redis\"` in \
+         [store], or remove `{key}`"
     )
 }
 
-/// None if it is not said where Redis is, or if something is wrong.
+/// Reads the settings of Redis. None without `url`, or if they have errors.
 fn redis(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<RedisConfig> {
     let url = section.get(reader, "url", scalar::redis_url);
     let timeout = section.get(reader, "timeout", scalar::duration);

@@ -1,18 +1,18 @@
-//! `[server.tls]`: the certificate of every listener, and what is different for one.
+//! Reading of `[server.tls]`: the certificate of all listeners, and of each.
 
 use super::{Reader, Section, scalar};
 use crate::config::gateway::Certificate;
 use crate::config::listen::ListenerTls;
 use std::path::PathBuf;
 
-/// What a table says, before it is known what it means.
+/// The files that a table names.
 #[derive(Clone, Default)]
 struct Files {
     pair: Option<(PathBuf, PathBuf)>,
     client_ca: Option<PathBuf>,
 }
 
-/// None if something is wrong with it, which is told.
+/// Reads `[server.tls]`. None if it has errors.
 pub(super) fn tls(reader: &mut Reader<'_>, server: &mut Section<'_>) -> Option<ListenerTls> {
     let Some(mut section) = server.table(reader, "tls") else {
         return Some(ListenerTls::default());
@@ -25,10 +25,10 @@ pub(super) fn tls(reader: &mut Reader<'_>, server: &mut Section<'_>) -> Option<L
         .all(|own| matches!(own, Some(None)));
     if none && section.has("client_ca") {
         let message = format!(
-            "`client_ca` says nothing {} without a certificate; add `cert` and `key`",
-            section.place()
+            "`client_ca` has no effect {} without a certificate; add `cert` and `key`",
+            section.describe()
         );
-        reader.error(section.spot("client_ca"), message);
+        reader.error(section.position("client_ca"), message);
     }
     section.close();
     Some(ListenerTls {
@@ -39,7 +39,7 @@ pub(super) fn tls(reader: &mut Reader<'_>, server: &mut Section<'_>) -> Option<L
     })
 }
 
-/// The certificate of one listener, if it has one.
+/// Reads the certificate of one listener, if it has one.
 fn listener(
     reader: &mut Reader<'_>,
     tls: &mut Section<'_>,
@@ -57,7 +57,7 @@ fn listener(
     {
         let message = format!(
             "`cert` is missing {}; add `cert = \"cert.pem\"` and `key = \"key.pem\"`",
-            section.place()
+            section.describe()
         );
         reader.error(section.at, message);
     }
@@ -78,7 +78,7 @@ fn certificate(files: Files) -> Option<Certificate> {
     })
 }
 
-/// A certificate has its key beside it: one from elsewhere would not fit.
+/// Reads the files of a table. `cert` and `key` must be set together, because they are a pair.
 fn files(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Files> {
     let cert = section.get(reader, "cert", scalar::text);
     let key = section.get(reader, "key", scalar::text);
@@ -86,10 +86,10 @@ fn files(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Files> {
     for (one, other) in [("cert", "key"), ("key", "cert")] {
         if section.has(one) && !section.has(other) {
             let message = format!(
-                "`{one}` stands alone {}; add `{other} = \"{other}.pem\"`",
-                section.place()
+                "`{one}` is set without `{other}` {}; add `{other} = \"{other}.pem\"`",
+                section.describe()
             );
-            reader.error(section.spot(one), message);
+            reader.error(section.position(one), message);
             return None;
         }
     }

@@ -1,18 +1,18 @@
-//! `[gateway]` as it is written in a file.
+//! `config show` of `[gateway]`.
 
 use super::tls::certificate;
 use super::{Writer, inline, list, text};
-use crate::config::gateway::Gateway;
+use crate::config::gateway::GatewayConfig;
 use crate::config::time::duration_text;
 use std::num::NonZero;
 
 impl Writer<'_> {
-    /// Only where something is said: most have none.
-    pub(super) fn gateway(&mut self, gateway: &Gateway) {
-        if *gateway == Gateway::default() {
+    /// Writes `[gateway]`, unless it is all defaults.
+    pub(super) fn gateway(&mut self, gateway: &GatewayConfig) {
+        if *gateway == GatewayConfig::default() {
             return;
         }
-        let Gateway {
+        let GatewayConfig {
             upstreams,
             balance,
             balance_by,

@@ -1,11 +1,12 @@
-//! Certificates as they are written in a file.
+//! `config show` of certificates.
 
 use super::{Writer, text};
 use crate::config::gateway::Certificate;
 use crate::config::listen::ListenerTls;
 
 impl Writer<'_> {
-    /// One table for all listeners where all have the same, else one for each that has any.
+    /// Writes one table if all listeners have the same certificate, otherwise one for each that has
+    /// any.
     pub(super) fn tls(&mut self, tls: &ListenerTls) {
         let ListenerTls {
             http,

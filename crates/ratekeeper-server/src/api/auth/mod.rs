@@ -153,7 +153,7 @@ async fn decide<C: Clock>(app: &App<C>, proxy: Proxy, mut request: Request<Body>
             return problem.into_response();
         }
     };
-    let mut service = app.layer.load().layer(Passes);
+    let mut service = app.layer.load().layer(AlwaysOk);
     // The inner one is always ready.
     let Ok(response) = service.call(original).await;
     let response = response.map(Body::new);
@@ -166,9 +166,9 @@ async fn decide<C: Clock>(app: &App<C>, proxy: Proxy, mut request: Request<Body>
 
 /// The inner service: what comes this far passes.
 #[derive(Clone, Copy)]
-struct Passes;
+struct AlwaysOk;
 
-impl Service<Request<()>> for Passes {
+impl Service<Request<()>> for AlwaysOk {
     type Response = axum::http::Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;

@@ -1,4 +1,4 @@
-//! What a user types behind `ratekeeper admin`.
+//! Command-line arguments of `ratekeeper admin`.
 
 use crate::cli::{Format, TlsArgs};
 use clap::{Args, Subcommand};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub(crate) struct AdminArgs {
     #[command(subcommand)]
     pub(super) command: AdminCommand,
-    /// Where the admin listener is
+    /// URL of the server's admin listener
     #[arg(
         long,
         global = true,
@@ -17,50 +17,49 @@ pub(crate) struct AdminArgs {
         default_value = "http://127.0.0.1:9090"
     )]
     pub(super) url: String,
-    /// A file with the admin_token of the service, for what changes something; else
-    /// RATEKEEPER_ADMIN_TOKEN has it
+    /// File with the server's admin_token, for commands that change something. By default
+    /// RATEKEEPER_ADMIN_TOKEN is used
     #[arg(long, global = true, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) tls: TlsArgs,
-    /// How to print it
+    /// Output format
     #[arg(long, global = true, value_enum, default_value_t)]
     pub(super) format: Format,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum AdminCommand {
-    /// How things stand
+    /// Show the state of the server
     Status,
-    /// The policies with their figures
+    /// List the policies with their statistics
     Policies,
-    /// The keys that ask most, and those that are turned away most
+    /// List the most active and the most denied keys
     Top {
-        /// How many of each
+        /// Number of keys in each list
         #[arg(short, default_value_t = 20)]
         n: usize,
     },
-    /// Say what would become of a request on the counters of the service; nothing is charged
+    /// Show how the server would decide a request with its current counters; charges nothing
     Explain {
         #[command(flatten)]
         subject: SubjectArgs,
-        /// How much it costs
+        /// Cost of the request
         #[arg(long, default_value_t = 1)]
         cost: u64,
     },
-    /// Turn a key away for a while
+    /// Ban a key for some time
     Ban {
         #[command(flatten)]
         key: KeyArgs,
         #[command(flatten)]
         lasting: LastingArgs,
     },
-    /// Give a key other limits for a while
+    /// Replace the limits of a key for some time
     Override {
         #[command(flatten)]
         key: KeyArgs,
-        /// A limit that stands in for those of the policy, as in "200/min"; may be given several
-        /// times
+        /// Limit to apply instead of the policy's, such as "200/min". Repeat it for several
         #[arg(long = "limit", value_name = "LIMIT", required = true)]
         limits: Vec<PolicyLimit>,
         #[command(flatten)]
@@ -71,58 +70,57 @@ pub(crate) enum AdminCommand {
         #[command(flatten)]
         key: KeyArgs,
     },
-    /// Give a key tokens, as far as there is room for them
+    /// Grant tokens to a key, up to its burst
     Grant {
         #[command(flatten)]
         key: KeyArgs,
-        /// How many
+        /// Number of tokens
         #[arg(long)]
         tokens: u64,
     },
-    /// Make a key as if it had never been seen: its limits full, bans, penalties and overrides
-    /// ended
+    /// Reset a key: refill its limits, and end its bans, penalties and overrides
     Reset {
         #[command(flatten)]
         key: KeyArgs,
     },
-    /// The bans and overrides in force
+    /// List the active bans and overrides
     Overrides,
-    /// What policies that only watch would have turned away
+    /// Show what policies in shadow mode would have denied
     Shadow,
-    /// What operators did, and tried, the newest first
+    /// List the operators' changes and attempts, newest first
     Audit {
-        /// How many
+        /// Number of entries
         #[arg(short, default_value_t = 100)]
         n: usize,
     },
-    /// Load the configuration again
+    /// Reload the configuration
     Reload,
 }
 
 #[derive(Args)]
 pub(crate) struct KeyArgs {
-    /// The policy, by its name
+    /// Name of the policy
     pub(super) policy: String,
-    /// The key, as in ip=203.0.113.7 or, by a fingerprint, api_key=#f8c0a1b2c3d4e5f6; nothing where
-    /// a policy has one bucket for all
+    /// Key, such as ip=203.0.113.7, or by fingerprint api_key=#f8c0a1b2c3d4e5f6. Omit it where the
+    /// policy has one bucket for all requests
     #[arg(value_name = "NAME=VALUE")]
     pub(super) subject: Vec<String>,
 }
 
 #[derive(Args)]
 pub(crate) struct SubjectArgs {
-    /// Who it is about, as in ip=203.0.113.7 user=42 header:x-tenant=acme, or by a fingerprint:
-    /// api_key=#f8c0a1b2c3d4e5f6
+    /// Attributes of the request, such as ip=203.0.113.7 user=42 header:x-tenant=acme, or by
+    /// fingerprint api_key=#f8c0a1b2c3d4e5f6
     #[arg(required = true, value_name = "NAME=VALUE")]
     pub(super) subject: Vec<String>,
 }
 
 #[derive(Args)]
 pub(crate) struct LastingArgs {
-    /// How long, as in 15min, 1h or 7d
+    /// Duration, such as 15min, 1h or 7d
     #[arg(long = "for", value_name = "TIME")]
     pub(super) lasts: String,
-    /// Why, for whoever looks at it later
+    /// Reason, shown in lists and in the audit log
     #[arg(long)]
     pub(super) reason: Option<String>,
 }

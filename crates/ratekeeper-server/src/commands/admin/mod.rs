@@ -8,7 +8,7 @@ pub(crate) use args::AdminArgs;
 use crate::api::HEADER;
 use crate::cli::Format;
 use crate::commands::admin_client::{Answer, Client};
-use crate::commands::explain::{self, Told};
+use crate::commands::explain::{self, ExplainAnswer};
 use crate::commands::terminal::{self, escape};
 use crate::{CANNOT, NO, print};
 use args::{AdminCommand, KeyArgs, LastingArgs};
@@ -69,7 +69,7 @@ fn carried_out(args: &AdminArgs) -> Result<ExitCode, String> {
             AdminCommand::Policies => show::policies(&read(&client, &path, &answer)?),
             AdminCommand::Top { .. } => show::top(&read(&client, &path, &answer)?),
             AdminCommand::Explain { .. } => {
-                explain::in_words(&read::<Told>(&client, &path, &answer)?)
+                explain::in_words(&read::<ExplainAnswer>(&client, &path, &answer)?)
             }
             AdminCommand::Ban { .. } | AdminCommand::Override { .. } => {
                 show::said(&read(&client, &path, &answer)?)

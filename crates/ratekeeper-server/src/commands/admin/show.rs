@@ -2,13 +2,13 @@
 
 use crate::admin::audit::Entry;
 use crate::admin::overrides::Row;
-use crate::admin::shadow::Watching;
+use crate::admin::shadow::ShadowReport;
 use crate::admin::status::{PolicyStatus, Status, UpstreamStatus};
 use crate::admin::top::{Key, Top};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use ratekeeper::Timestamp;
-use ratekeeper_policy::config::instant_text;
+use ratekeeper_policy::config::timestamp_text;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -242,11 +242,11 @@ pub(super) fn overrides(rows: &[Row]) -> String {
     )
 }
 
-pub(super) fn shadow(watching: &[Watching]) -> String {
+pub(super) fn shadow(watching: &[ShadowReport]) -> String {
     if watching.is_empty() {
         return "no policy only watches\n".to_owned();
     }
-    let row = |one: &Watching| {
+    let row = |one: &ShadowReport| {
         vec![
             one.policy.clone(),
             one.mode.clone(),
@@ -304,7 +304,7 @@ pub(super) fn audit(entries: &[Entry]) -> String {
 
 /// In UTC, to the second.
 fn when(ms: u64) -> String {
-    instant_text(Timestamp::from_unix_nanos(
+    timestamp_text(Timestamp::from_unix_nanos(
         (ms / 1_000).saturating_mul(1_000_000_000),
     ))
 }

@@ -14,12 +14,12 @@ use tokio::runtime::{Builder, Runtime};
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// The admin listener of a server.
-pub(super) struct Site {
+pub(super) struct DoctorTarget {
     client: Client,
     runtime: Runtime,
 }
 
-impl Site {
+impl DoctorTarget {
     /// As a flag says, or where the configuration has it. An error is a sentence.
     pub(super) fn of(args: &DoctorArgs, config: Option<&Config>) -> Result<Self, String> {
         let url = match (&args.url, config) {

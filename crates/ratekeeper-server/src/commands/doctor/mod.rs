@@ -9,7 +9,7 @@ use crate::commands::config as config_command;
 use crate::commands::config::Mode;
 use crate::commands::terminal::{self, escape};
 use crate::{CANNOT, NO, print};
-use ask::Site;
+use ask::DoctorTarget;
 use ratekeeper_policy::config::Config;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     if loaded.unreadable {
         return config_command::refused(&loaded);
     }
-    let site = Site::of(args, loaded.config.as_ref());
+    let site = DoctorTarget::of(args, loaded.config.as_ref());
     if args.probe {
         return probe(site);
     }
@@ -135,7 +135,7 @@ fn show(report: &Report) {
 }
 
 /// Only whether a server is there and ready, for those who ask every few seconds.
-fn probe(site: Result<Site, String>) -> ExitCode {
+fn probe(site: Result<DoctorTarget, String>) -> ExitCode {
     match site.and_then(|site| site.get(READY)) {
         Ok((200, _)) => ExitCode::SUCCESS,
         Ok((_, said)) => {

@@ -5,8 +5,8 @@ use crate::store;
 use ratekeeper::{Ask, Limit, Store, store::Source};
 use ratekeeper_policy::config::{Config, RedisConfig};
 use ratekeeper_redis::{
-    ConnectError, Inspected, Inspection, MAXMEMORY_ADVICE, MAXMEMORY_POLICY, RedisStoreBuilder,
-    StoreError,
+    ConnectError, Inspection, InspectionReport, MAXMEMORY_ADVICE, MAXMEMORY_POLICY,
+    RedisStoreBuilder, StoreError,
 };
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) async fn look(config: &Config, redis: &RedisConfig) -> Vec<Finding> {
     let builder = || {
         store::redis_builder(&config.store, redis, config.policies.default_on_failure()).uncounted()
     };
-    let examined = match builder().examine().await {
+    let examined = match builder().inspect().await {
         Ok(examined) => examined,
         Err(error) => {
             let says = format!(
@@ -82,7 +82,7 @@ fn is_explained(error: &ConnectError, findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.code == cause)
 }
 
-fn judge(found: &Inspected, config: &RedisConfig) -> Vec<Finding> {
+fn judge(found: &InspectionReport, config: &RedisConfig) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(slots) = found.slots.filter(|slots| *slots < ALL_SLOTS) {
         let says = format!(

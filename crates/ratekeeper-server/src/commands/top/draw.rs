@@ -1,7 +1,7 @@
 //! A view on a terminal.
 
 use super::numbers::{count, rate, share, time};
-use super::pressure::Pressure;
+use super::overload::Overload;
 use super::text;
 use super::view::{Pane, Row, View};
 use crate::admin::Status;
@@ -310,8 +310,8 @@ fn facts(view: &View) -> Vec<Line<'static>> {
             [Span::raw("breakers")].into_iter().chain(told),
         ));
     }
-    let pressure = Pressure::of(status.pressure.as_ref());
-    lines.extend(pressure.iter().flat_map(Pressure::lines).map(Line::from));
+    let pressure = Overload::of(status.pressure.as_ref());
+    lines.extend(pressure.iter().flat_map(Overload::lines).map(Line::from));
     lines
 }
 

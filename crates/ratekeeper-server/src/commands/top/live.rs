@@ -1,6 +1,6 @@
 //! The live view: a terminal, keys and signals. However it ends, the terminal is as it was.
 
-use super::view::{Then, View};
+use super::view::{View, ViewAction};
 use super::{Snapshot, draw, fetched};
 use crate::commands::admin_client::Client;
 use ratatui::crossterm::event::{self, Event};
@@ -24,7 +24,7 @@ pub(super) async fn run(client: &Client, every: Duration) -> Result<(), String> 
     let mut stop = Stop::new().map_err(wrong)?;
     // From here on a panic restores the terminal too.
     let mut terminal = ratatui::try_init().map_err(wrong)?;
-    let _restored = Restored;
+    let _restored = TerminalGuard;
     let mut keys = keys();
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -38,7 +38,7 @@ pub(super) async fn run(client: &Client, every: Duration) -> Result<(), String> 
         tokio::select! {
             () = stop.asked() => return Ok(()),
             event = keys.recv() => match event {
-                Some(Event::Key(key)) if view.press(key) == Then::Quit => return Ok(()),
+                Some(Event::Key(key)) if view.press(key) == ViewAction::Quit => return Ok(()),
                 // Another size is seen when it is drawn.
                 Some(_) => {}
                 None => return Ok(()),
@@ -58,9 +58,9 @@ pub(super) async fn run(client: &Client, every: Duration) -> Result<(), String> 
 }
 
 /// Gives the terminal back.
-struct Restored;
+struct TerminalGuard;
 
-impl Drop for Restored {
+impl Drop for TerminalGuard {
     fn drop(&mut self) {
         ratatui::restore();
     }

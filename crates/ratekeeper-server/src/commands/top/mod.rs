@@ -4,7 +4,7 @@
 mod draw;
 mod live;
 mod numbers;
-mod pressure;
+mod overload;
 mod text;
 mod view;
 

@@ -1,6 +1,6 @@
 //! What is drawn and printed, from statuses as they come.
 
-use super::view::{Then, View};
+use super::view::{View, ViewAction};
 use super::{Snapshot, draw, text};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -75,7 +75,10 @@ fn busy() -> View {
 }
 
 fn press(view: &mut View, key: char) {
-    assert_eq!(view.press(KeyEvent::from(KeyCode::Char(key))), Then::GoOn);
+    assert_eq!(
+        view.press(KeyEvent::from(KeyCode::Char(key))),
+        ViewAction::GoOn
+    );
 }
 
 #[test]
@@ -186,12 +189,18 @@ fn paused_it_stays_as_it_is() {
 fn q_and_control_c_end_it() {
     use ratatui::crossterm::event::KeyModifiers;
     let mut view = busy();
-    assert_eq!(view.press(KeyEvent::from(KeyCode::Char('q'))), Then::Quit);
+    assert_eq!(
+        view.press(KeyEvent::from(KeyCode::Char('q'))),
+        ViewAction::Quit
+    );
     assert_eq!(
         view.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)),
-        Then::Quit
+        ViewAction::Quit
     );
-    assert_eq!(view.press(KeyEvent::from(KeyCode::Char('c'))), Then::GoOn);
+    assert_eq!(
+        view.press(KeyEvent::from(KeyCode::Char('c'))),
+        ViewAction::GoOn
+    );
 }
 
 #[test]

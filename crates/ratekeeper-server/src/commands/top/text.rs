@@ -3,7 +3,7 @@
 
 use super::Snapshot;
 use super::numbers::{count, share, time};
-use super::pressure::Pressure;
+use super::overload::Overload;
 use super::view::rows;
 use crate::admin::{Key, Status};
 use crate::commands::terminal::escape;
@@ -99,9 +99,9 @@ fn head(status: &Status, url: &str) -> String {
     );
     let _ = writeln!(text, "{}", store(status));
     let _ = writeln!(text, "{}", reloads(status));
-    for line in Pressure::of(status.pressure.as_ref())
+    for line in Overload::of(status.pressure.as_ref())
         .iter()
-        .flat_map(Pressure::lines)
+        .flat_map(Overload::lines)
     {
         let _ = writeln!(text, "{line}");
     }

@@ -101,7 +101,7 @@ pub(super) struct View {
 
 /// What a key asks for beyond another view.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Then {
+pub(super) enum ViewAction {
     GoOn,
     Quit,
 }
@@ -239,15 +239,15 @@ impl View {
         }
     }
 
-    pub(super) fn press(&mut self, key: KeyEvent) -> Then {
+    pub(super) fn press(&mut self, key: KeyEvent) -> ViewAction {
         if key.kind == KeyEventKind::Release {
-            return Then::GoOn;
+            return ViewAction::GoOn;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             // A terminal in raw mode makes no signal of it.
-            KeyCode::Char('c') if control => return Then::Quit,
-            KeyCode::Char('q') => return Then::Quit,
+            KeyCode::Char('c') if control => return ViewAction::Quit,
+            KeyCode::Char('q') => return ViewAction::Quit,
             KeyCode::Char('?' | 'h') => self.help = !self.help,
             KeyCode::Esc => self.help = false,
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
@@ -269,7 +269,7 @@ impl View {
             KeyCode::End => self.go(|_| usize::MAX),
             _ => {}
         }
-        Then::GoOn
+        ViewAction::GoOn
     }
 
     fn turn(&mut self, by: usize) {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 /// The number of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place(pub(crate) usize);
+pub(crate) struct RuleIndex(pub(crate) usize);
 
 /// The descriptors of one level, by key.
 #[derive(Default, Debug)]
@@ -28,7 +28,7 @@ struct Key {
 
 #[derive(Debug)]
 pub(crate) struct Node {
-    pub(crate) rule: Option<Place>,
+    pub(crate) rule: Option<RuleIndex>,
     pub(crate) level: Level,
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn find<'e>(
     mut level: &Level,
     entries: impl ExactSizeIterator<Item = (&'e str, &'e str)>,
     bucket: &mut Vec<u8>,
-) -> Option<Place> {
+) -> Option<RuleIndex> {
     let mut rule = None;
     let mut left = entries.len();
     for (key, value) in entries {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::envoy::config::{EnvoyConfig, Limited};
+use crate::envoy::config::{EnvoyConfig, LimitRef};
 
 /// A descriptor, and the limit it meets.
 pub(super) type Case<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>);
@@ -15,9 +15,9 @@ fn met(
         .domains
         .get(domain)
         .and_then(|level| find(level, descriptor.iter().copied(), &mut bucket));
-    let limit = place.map(|Place(place)| match config.rules[place].limit {
-        Limited::Unlimited => "unlimited".to_owned(),
-        Limited::To { limit, .. } => limit.to_string(),
+    let limit = place.map(|RuleIndex(place)| match config.rules[place].limit {
+        LimitRef::Unlimited => "unlimited".to_owned(),
+        LimitRef::To { limit, .. } => limit.to_string(),
     });
     (limit, bucket)
 }

@@ -1,13 +1,13 @@
 //! gRPC: the rate limit service, health and reflection, on plain HTTP/2.
 
-use super::health::Truth;
-use super::judge::Trouble;
+use super::decide::DecideError;
+use super::health::HealthService;
 use super::request_body::RequestBody;
 use crate::app::App;
 use crate::gateway::{BodyRate, Streams};
-use crate::net::connections::{Activity, Counted};
+use crate::net::connections::{Activity, CountInFlight};
 use crate::net::worker::Graceful;
-use crate::net::write_timeout::{PATIENCE, Patient};
+use crate::net::write_timeout::{PATIENCE, WriteTimeoutStream};
 use axum::http::{Request, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer, SERVICE_NAME,
@@ -74,8 +74,8 @@ impl<C: Clock> RateLimitService for ShouldRateLimit<C> {
         let within = timeout(request.metadata());
         match self.0.envoy.judge(request.get_ref(), within).await {
             Ok(response) => Ok(tonic::Response::new(response)),
-            Err(Trouble::Invalid(why)) => Err(Status::invalid_argument(why)),
-            Err(Trouble::Unavailable(why)) => Err(Status::unavailable(why)),
+            Err(DecideError::Invalid(why)) => Err(Status::invalid_argument(why)),
+            Err(DecideError::Unavailable(why)) => Err(Status::unavailable(why)),
         }
     }
 }
@@ -103,13 +103,13 @@ fn timeout(metadata: &MetadataMap) -> Option<Duration> {
 type Answer = BoxFuture<Response<body::Body>, Infallible>;
 
 /// One of the two versions of the reflection service.
-type Described = Arc<dyn Fn(Request<RequestBody>) -> Answer + Send + Sync>;
+type ReflectionHandler = Arc<dyn Fn(Request<RequestBody>) -> Answer + Send + Sync>;
 
 /// All services of the gRPC listener.
 pub(crate) struct Grpc<C: Clock> {
     limits: RateLimitServiceServer<ShouldRateLimit<C>>,
-    health: HealthServer<Truth<C>>,
-    reflection: [(&'static str, Described); 2],
+    health: HealthServer<HealthService<C>>,
+    reflection: [(&'static str, ReflectionHandler); 2],
 }
 
 impl<C: Clock> Clone for Grpc<C> {
@@ -130,7 +130,7 @@ impl<C: Clock> Clone for Grpc<C> {
 impl<C: Clock> Grpc<C> {
     pub(crate) fn new(app: &Arc<App<C>>, stopped: watch::Receiver<bool>) -> Self {
         let limits = RateLimitServiceServer::new(ShouldRateLimit(Arc::clone(app)));
-        let health = HealthServer::new(Truth {
+        let health = HealthServer::new(HealthService {
             app: Arc::clone(app),
             stopped,
         });
@@ -143,7 +143,7 @@ impl<C: Clock> Grpc<C> {
 }
 
 /// Both versions: clients that are a few years old ask for the alpha one.
-fn reflection() -> [(&'static str, Described); 2] {
+fn reflection() -> [(&'static str, ReflectionHandler); 2] {
     let describing = || {
         Reflection::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
@@ -158,7 +158,7 @@ fn reflection() -> [(&'static str, Described); 2] {
     [described(v1), described(v1alpha)]
 }
 
-fn described<S>(service: S) -> (&'static str, Described)
+fn described<S>(service: S) -> (&'static str, ReflectionHandler)
 where
     S: Service<
             Request<RequestBody>,
@@ -196,7 +196,7 @@ impl<C: Clock> Service<Request<Incoming>> for Grpc<C> {
         if service == RATE_LIMIT {
             return self.limits.call(within(ONE_MESSAGE, request));
         }
-        if service == HealthServer::<Truth<C>>::NAME {
+        if service == HealthServer::<HealthService<C>>::NAME {
             return self.health.call(within(ONE_MESSAGE, request));
         }
         match self.reflection.iter().find(|(name, _)| *name == service) {
@@ -208,8 +208,11 @@ impl<C: Clock> Service<Request<Incoming>> for Grpc<C> {
     }
 }
 
-pub(crate) type Connection<C> =
-    http2::Connection<TokioIo<Patient>, TowerToHyperService<Counted<Grpc<C>>>, Streams>;
+pub(crate) type Connection<C> = http2::Connection<
+    TokioIo<WriteTimeoutStream>,
+    TowerToHyperService<CountInFlight<Grpc<C>>>,
+    Streams,
+>;
 
 impl<C: Clock> Graceful for Connection<C> {
     type Error = hyper::Error;
@@ -221,7 +224,7 @@ impl<C: Clock> Graceful for Connection<C> {
 
 /// One client's connection: HTTP/2 with bounds on what it may hold and how long.
 pub(crate) fn connection<C: Clock>(
-    stream: Patient,
+    stream: WriteTimeoutStream,
     services: Grpc<C>,
     activity: &Arc<Activity>,
 ) -> Connection<C> {
@@ -235,7 +238,7 @@ pub(crate) fn connection<C: Clock>(
     .keep_alive_interval(PING)
     .serve_connection(
         TokioIo::new(stream),
-        TowerToHyperService::new(Counted::new(services, activity)),
+        TowerToHyperService::new(CountInFlight::new(services, activity)),
     )
 }
 

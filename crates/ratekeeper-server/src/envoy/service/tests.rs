@@ -26,7 +26,11 @@ fn connect() -> (UnixStream, JoinHandle<()>, watch::Sender<bool>) {
     let served = tokio::spawn(async move {
         let activity = Arc::new(Activity::default());
         let services = Grpc::new(&app, stopped.clone());
-        let connection = connection(Patient::new(Stream::Unix(server)), services, &activity);
+        let connection = connection(
+            WriteTimeoutStream::new(Stream::Unix(server)),
+            services,
+            &activity,
+        );
         drop(serve_connection(connection, &activity, stopped).await);
     });
     (client, served, stop)

@@ -3,9 +3,9 @@
 //! for `abandoned_timeout` at most: else clients that hang up would have more requests run at once
 //! than the limit allows.
 
-use super::service::Limited;
+use super::service::LimitedFuture;
 use super::state::Client;
-use crate::gateway::Gate;
+use crate::gateway::GatewayDecider;
 use crate::gateway::body::Reply;
 use crate::gateway::drain::Stage;
 use axum::http::Response;
@@ -26,22 +26,22 @@ pub(super) const MAX_ABANDONED: usize = 128;
 /// What is left of a request that holds a permit.
 pub(super) enum Exchange {
     /// The upstream has not answered yet.
-    Unanswered(Limited),
+    Unanswered(LimitedFuture),
     /// The rest of its answer.
-    Body(ResponseBody<Reply, Pending<Gate>>),
+    Body(ResponseBody<Reply, Pending<GatewayDecider>>),
     /// The exchange broke off because of the client. Nobody hears of the end of the work: the
     /// permit waits for the timeout.
-    Permit(Pending<Gate>),
+    Permit(Pending<GatewayDecider>),
 }
 
 /// The exchanges that a connection has left behind.
 #[derive(Default)]
-pub(crate) struct Abandoned {
+pub(crate) struct AbandonedExchanges {
     timeout: Duration,
     count: AtomicUsize,
 }
 
-impl Abandoned {
+impl AbandonedExchanges {
     /// Keeps exchanges for so long; not at all if that is zero.
     pub(crate) fn new(timeout: Duration) -> Self {
         Self {
@@ -107,7 +107,7 @@ async fn finished(exchange: Exchange) {
 }
 
 /// Until it is dropped.
-async fn hold(permit: Pending<Gate>) {
+async fn hold(permit: Pending<GatewayDecider>) {
     let _permit = permit;
     pending::<()>().await;
 }
@@ -132,8 +132,8 @@ pub(crate) struct BrokenByClient;
 
 /// The permit of a request that broke off because of its client, out of the response to it.
 pub(super) fn permit_of_broken(
-    response: &mut Response<ResponseBody<Reply, Pending<Gate>>>,
-) -> Option<Pending<Gate>> {
+    response: &mut Response<ResponseBody<Reply, Pending<GatewayDecider>>>,
+) -> Option<Pending<GatewayDecider>> {
     response.extensions_mut().remove::<BrokenByClient>()?;
     response.body_mut().take_held()
 }

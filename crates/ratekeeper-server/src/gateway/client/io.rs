@@ -3,7 +3,7 @@
 
 use super::frame_reader::FrameReader;
 use super::state::Client;
-use crate::net::stream::{ReadTurns, Stream};
+use crate::net::stream::{ReadBudget, Stream};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub(super) struct Io {
-    stream: ReadTurns<Stream>,
+    stream: ReadBudget<Stream>,
     client: Arc<Client>,
     /// What was read before it was known what it is.
     first: Vec<u8>,
@@ -23,7 +23,7 @@ impl Io {
         // It begins with a preface, which is to come in time like any head.
         client.heard(true, false);
         Self {
-            stream: ReadTurns::new(stream),
+            stream: ReadBudget::new(stream),
             client,
             first,
             frames: FrameReader::new(),

@@ -2,13 +2,13 @@
 
 use super::abandoned::{self, Exchange, MAX_ABANDONED, permit_of_broken};
 use super::http1::too_many_headers;
-use super::state::{Client, UnderWay};
-use super::streams::Turn;
+use super::state::{Client, InFlightRequest};
+use super::streams::StreamProgress;
 use crate::api::{Code, Problem};
-use crate::gateway::access_log::{Entry, Notes};
+use crate::gateway::access_log::{Entry, RequestRecord};
 use crate::gateway::body::{FromClient, Reply};
 use crate::gateway::forward::{self, Forward};
-use crate::gateway::{Gate, Local, headers};
+use crate::gateway::{GatewayDecider, WorkerState, headers};
 use crate::observe::traces::{Span, TRACEPARENT};
 use axum::body::Bytes;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, HOST};
@@ -34,15 +34,15 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const MAX_REQUEST_ID: usize = 128;
 
 /// Serves the requests of one connection.
-pub(super) struct OfClient {
-    local: Arc<Local>,
+pub(super) struct ClientService {
+    local: Arc<WorkerState>,
     client: Arc<Client>,
     /// Called for one request after the other.
-    limited: RefCell<RateLimit<Forward, Gate>>,
+    limited: RefCell<RateLimit<Forward, GatewayDecider>>,
 }
 
-impl OfClient {
-    pub(super) fn new(local: &Arc<Local>, client: &Arc<Client>) -> Self {
+impl ClientService {
+    pub(super) fn new(local: &Arc<WorkerState>, client: &Arc<Client>) -> Self {
         let forward = Forward {
             local: Arc::clone(local),
             client: Arc::clone(client),
@@ -131,20 +131,20 @@ fn give_path(uri: &mut Uri) {
 }
 
 /// As hyper calls it, for HTTP/2.
-impl hyper::service::Service<Request<Incoming>> for OfClient {
-    type Response = Response<ToClient>;
+impl hyper::service::Service<Request<Incoming>> for ClientService {
+    type Response = Response<ClientResponseBody>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = ClientResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
+    fn call(&self, request: Request<Incoming>) -> ClientResponseFuture {
         self.answer(request.map(FromClient::Http2))
     }
 }
 
-impl OfClient {
+impl ClientService {
     /// The answer to a request.
-    pub(super) fn answer(&self, mut request: Request<FromClient>) -> Answering {
-        let under_way = UnderWay::new(&self.client);
+    pub(super) fn answer(&self, mut request: Request<FromClient>) -> ClientResponseFuture {
+        let under_way = InFlightRequest::new(&self.client);
         let shared = &self.local.shared;
         let version = request.version();
         // HTTP/1 leaves the body out as it writes the head.
@@ -178,7 +178,7 @@ impl OfClient {
         let notes = entry
             .as_ref()
             .map(|entry| entry.notes())
-            .or_else(|| span.as_ref().map(|_| Notes::default()));
+            .or_else(|| span.as_ref().map(|_| RequestRecord::default()));
         if let Some(span) = &mut span {
             span.notes.clone_from(&notes);
             // The upstream's spans are part of this one.
@@ -190,17 +190,17 @@ impl OfClient {
             Err(problem) => State::Refused { problem },
             Ok(()) => {
                 if let Some(notes) = notes {
-                    request.extensions_mut().insert::<Notes>(notes);
+                    request.extensions_mut().insert::<RequestRecord>(notes);
                 }
                 // The one further in is always ready.
                 let peer = self.client.peer.map(|peer| peer.ip());
-                State::Limited {
+                State::LimitedFuture {
                     future: self.limited.borrow_mut().call_from(peer, request),
                 }
             }
         };
         let rest = Some((under_way, (entry, span.map(Box::new))));
-        Answering {
+        ClientResponseFuture {
             state,
             rest,
             http2: version == Version::HTTP_2,
@@ -240,34 +240,34 @@ fn name(version: Version) -> &'static str {
 }
 
 /// Where it is told how a request went: a line of the access log, a span.
-type Told = (Option<Box<Entry>>, Option<Box<Span>>);
+type RequestRecords = (Option<Box<Entry>>, Option<Box<Span>>);
 
-pub(super) type Limited = ResponseFuture<Forward, FromClient, Gate>;
+pub(super) type LimitedFuture = ResponseFuture<Forward, FromClient, GatewayDecider>;
 
 /// The answer to a request.
-pub(super) struct Answering {
+pub(super) struct ClientResponseFuture {
     state: State,
-    rest: Option<(UnderWay, Told)>,
+    rest: Option<(InFlightRequest, RequestRecords)>,
     http2: bool,
     discards_body: bool,
 }
 
 enum State {
     Refused { problem: Problem },
-    Limited { future: Limited },
+    LimitedFuture { future: LimitedFuture },
     Done,
 }
 
-impl Future for Answering {
-    type Output = Result<Response<ToClient>, Infallible>;
+impl Future for ClientResponseFuture {
+    type Output = Result<Response<ClientResponseBody>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let mut response = match &mut this.state {
             State::Refused { problem } => forward::own(problem.plain()).map(ResponseBody::from),
-            State::Limited { future } => {
+            State::LimitedFuture { future } => {
                 let Poll::Ready(Ok(response)) = Pin::new(future).poll(cx) else {
-                    Turn::Waits.tell();
+                    StreamProgress::Waits.tell();
                     return Poll::Pending;
                 };
                 response
@@ -284,7 +284,7 @@ impl Future for Answering {
         }
         let (under_way, told) = this.rest.take().unzip();
         let (mut entry, mut span) = told.unwrap_or_default();
-        let is_last = under_way.as_ref().is_some_and(UnderWay::is_last);
+        let is_last = under_way.as_ref().is_some_and(InFlightRequest::is_last);
         if is_last && !this.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response
                 .headers_mut()
@@ -297,7 +297,7 @@ impl Future for Answering {
             entry.status = response.status().as_u16();
             entry.whole = response.body().is_end_stream();
         }
-        Poll::Ready(Ok(response.map(|body| ToClient {
+        Poll::Ready(Ok(response.map(|body| ClientResponseBody {
             body,
             entry,
             _span: span,
@@ -307,12 +307,12 @@ impl Future for Answering {
 }
 
 /// The client has left, or is cut off, before the upstream has answered.
-impl Drop for Answering {
+impl Drop for ClientResponseFuture {
     fn drop(&mut self) {
         if let Some((under_way, _)) = &self.rest
-            && let State::Limited { future } = &self.state
+            && let State::LimitedFuture { future } = &self.state
             && future.holds_permit()
-            && let State::Limited { future } = mem::replace(&mut self.state, State::Done)
+            && let State::LimitedFuture { future } = mem::replace(&mut self.state, State::Done)
         {
             abandoned::keep(under_way.client(), Exchange::Unanswered(future));
         }
@@ -321,7 +321,7 @@ impl Drop for Answering {
 
 /// Leaves out the body of a response to HEAD, for hyper would send it in HTTP/2. Its length stays
 /// in the head.
-fn discard_body(response: &mut Response<ResponseBody<Reply, Pending<Gate>>>) {
+fn discard_body(response: &mut Response<ResponseBody<Reply, Pending<GatewayDecider>>>) {
     if let Some(length) = response.body().size_hint().exact() {
         response
             .headers_mut()
@@ -332,15 +332,15 @@ fn discard_body(response: &mut Response<ResponseBody<Reply, Pending<Gate>>>) {
 }
 
 /// The body of an answer on its way to the client: with it ends the request.
-pub(super) struct ToClient {
-    body: ResponseBody<Reply, Pending<Gate>>,
+pub(super) struct ClientResponseBody {
+    body: ResponseBody<Reply, Pending<GatewayDecider>>,
     entry: Option<Box<Entry>>,
     _span: Option<Box<Span>>,
-    under_way: Option<UnderWay>,
+    under_way: Option<InFlightRequest>,
 }
 
 /// The client has left, or is cut off, before the end of the answer.
-impl Drop for ToClient {
+impl Drop for ClientResponseBody {
     fn drop(&mut self) {
         if let Some(under_way) = &self.under_way
             && self.body.is_holding()
@@ -353,7 +353,7 @@ impl Drop for ToClient {
     }
 }
 
-impl Body for ToClient {
+impl Body for ClientResponseBody {
     type Data = Bytes;
     type Error = Box<dyn Error + Send + Sync>;
 
@@ -363,10 +363,10 @@ impl Body for ToClient {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
-            Turn::Waits.tell();
+            StreamProgress::Waits.tell();
             return Poll::Pending;
         };
-        Turn::Moved.tell();
+        StreamProgress::Moved.tell();
         if let Some(entry) = &mut this.entry {
             match &frame {
                 Some(Ok(frame)) => {

@@ -1,8 +1,8 @@
 //! What is known of a client's connection: who it is, what it is doing, since when.
 
-use super::abandoned::Abandoned;
-use super::about::About;
-use super::http1::Informed;
+use super::abandoned::AbandonedExchanges;
+use super::forwarded_headers::ForwardedHeaders;
+use super::http1::InformationalSender;
 use crate::gateway::address_limit::AddressSlot;
 use crate::gateway::drain::{Drain, Stage};
 use axum::http::HeaderValue;
@@ -48,11 +48,11 @@ pub(crate) struct Client {
     /// The same as it is written into Forwarded.
     pub(crate) node: String,
     /// What upstreams are told of it.
-    pub(crate) about: About,
+    pub(crate) about: ForwardedHeaders,
     /// How it is told something before its answer, where it speaks HTTP/1.
-    pub(crate) informed: OnceLock<Informed>,
+    pub(crate) informed: OnceLock<InformationalSender>,
     /// What it has left behind.
-    pub(crate) abandoned: Abandoned,
+    pub(crate) abandoned: AbandonedExchanges,
     /// Its place among the connections that there may be, and whether they are to leave. None in
     /// tests.
     admission: Option<Admission>,
@@ -76,16 +76,16 @@ pub(crate) struct Client {
 }
 
 /// A request that is under way until this is dropped.
-pub(crate) struct UnderWay(Arc<Client>);
+pub(crate) struct InFlightRequest(Arc<Client>);
 
-impl UnderWay {
+impl InFlightRequest {
     pub(crate) fn new(client: &Arc<Client>) -> Self {
         client.under_way.fetch_add(1, Relaxed);
         Self(Arc::clone(client))
     }
 }
 
-impl UnderWay {
+impl InFlightRequest {
     /// The client whose request it is.
     pub(super) fn client(&self) -> &Arc<Client> {
         &self.0
@@ -100,7 +100,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         if self.0.under_way.fetch_sub(1, Relaxed) == 1 {
             self.0.idle_since.store(now(), Relaxed);
@@ -110,7 +110,7 @@ impl Drop for UnderWay {
 
 /// How long each thing may last.
 #[derive(Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct ClientTimeouts {
     pub(crate) head: Duration,
     pub(crate) keep_alive: Duration,
     pub(crate) idle: Duration,
@@ -139,9 +139,9 @@ impl Client {
             tls,
             written,
             node,
-            about: About::default(),
+            about: ForwardedHeaders::default(),
             informed: OnceLock::new(),
-            abandoned: Abandoned::default(),
+            abandoned: AbandonedExchanges::default(),
             admission,
             tunnel: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
@@ -157,7 +157,7 @@ impl Client {
     /// The same client, whose exchanges with upstreams are kept for so long after it has left.
     pub(crate) fn abandoned_timeout(self, timeout: Duration) -> Self {
         Self {
-            abandoned: Abandoned::new(timeout),
+            abandoned: AbandonedExchanges::new(timeout),
             ..self
         }
     }
@@ -217,7 +217,7 @@ impl Client {
     }
 
     /// When it is to be cut off if nothing changes; none if that is for others to say.
-    pub(crate) fn deadline(&self, patience: &Patience) -> Option<u64> {
+    pub(crate) fn deadline(&self, patience: &ClientTimeouts) -> Option<u64> {
         let after = |since: u64, time: Duration| {
             since.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
         };
@@ -250,13 +250,13 @@ mod tests {
 
     #[test]
     fn a_head_that_came_behind_another_request_has_all_of_its_time_from_the_answer_on() {
-        let patience = Patience {
+        let patience = ClientTimeouts {
             head: Duration::from_millis(100),
             keep_alive: Duration::from_secs(60),
             idle: Duration::from_secs(60),
         };
         let client = Arc::new(Client::new(None, false, false, None));
-        let asked = UnderWay::new(&client);
+        let asked = InFlightRequest::new(&client);
         client.heard(true, false);
         client.head_since.store(1, Relaxed);
         assert_eq!(

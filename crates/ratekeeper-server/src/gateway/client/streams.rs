@@ -27,7 +27,7 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        tokio::spawn(Watched {
+        tokio::spawn(WatchedFuture {
             stream,
             of: self.clone(),
             timer: None,
@@ -37,7 +37,7 @@ where
 
 /// What came of polling a stream.
 #[derive(Clone, Copy)]
-pub(crate) enum Turn {
+pub(crate) enum StreamProgress {
     /// Nothing: it waits for room that the client has to give.
     Blocked,
     /// The answer was asked for a piece, and gave it.
@@ -48,10 +48,10 @@ pub(crate) enum Turn {
 }
 
 thread_local! {
-    static TURN: Cell<Turn> = const { Cell::new(Turn::Blocked) };
+    static TURN: Cell<StreamProgress> = const { Cell::new(StreamProgress::Blocked) };
 }
 
-impl Turn {
+impl StreamProgress {
     /// Told by answers and their bodies while they are polled.
     pub(crate) fn tell(self) {
         TURN.set(self);
@@ -59,7 +59,7 @@ impl Turn {
 }
 
 pin_project! {
-    struct Watched<F> {
+    struct WatchedFuture<F> {
         #[pin]
         stream: F,
         of: Streams,
@@ -68,20 +68,20 @@ pin_project! {
     }
 }
 
-impl<F: Future<Output = ()>> Future for Watched<F> {
+impl<F: Future<Output = ()>> Future for WatchedFuture<F> {
     type Output = ();
 
     /// To end is to be dropped: what is not complete is reset then.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        Turn::Blocked.tell();
+        StreamProgress::Blocked.tell();
         if this.stream.poll(cx).is_ready() {
             return Poll::Ready(());
         }
         match TURN.get() {
-            Turn::Blocked => {}
-            Turn::Moved => *this.timer = None,
-            Turn::Waits => {
+            StreamProgress::Blocked => {}
+            StreamProgress::Moved => *this.timer = None,
+            StreamProgress::Waits => {
                 *this.timer = None;
                 return Poll::Pending;
             }

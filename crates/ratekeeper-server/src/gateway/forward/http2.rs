@@ -1,10 +1,11 @@
 //! Sends a request on over HTTP/2, and again if the upstream did not process it.
 
-use super::{Failed, Forward, Gone, bad_target, is_repeatable, own_fault, slow_body};
-use crate::gateway::body::{FromUpstream, Reply, Sent};
-use crate::gateway::headers::{self, Onward};
+use super::{ClientGone, Forward, ForwardError, bad_target, is_repeatable, own_fault, slow_body};
+use crate::gateway::body::{BodyProgressReport, FromUpstream, Reply};
+use crate::gateway::headers::{self, RequestHeaderRewriter};
 use crate::gateway::upstream::{
-    Http2Body, Http2Error, Http2Exchange, Picked, Received, Timer, Times, Trouble, authority,
+    Http2Body, Http2Error, Http2Exchange, Received, SelectedUpstream, Timeouts, Timer,
+    UpstreamError, authority,
 };
 use axum::http::header::HOST;
 use axum::http::response::Parts;
@@ -25,15 +26,15 @@ impl Forward {
     /// Over one of the HTTP/2 connections that this worker has with an upstream.
     pub(super) async fn over_http2(
         &self,
-        picked: &mut Picked,
-        request: &mut Request<Sent>,
-        onward: &Onward<'_>,
-        times: &Times,
-    ) -> Result<Response<Reply>, Failed> {
+        picked: &mut SelectedUpstream,
+        request: &mut Request<BodyProgressReport>,
+        onward: &RequestHeaderRewriter<'_>,
+        times: &Timeouts,
+    ) -> Result<Response<Reply>, ForwardError> {
         let shared = &self.local.shared;
         let pool = &self.local.http2_pools[picked.index];
         let Some(target) = target(request, &picked.peer.upstream) else {
-            return Err(Failed::Body(bad_target()));
+            return Err(ForwardError::Body(bad_target()));
         };
         let mut timer = Timer::new(times.clone());
         let (mut refusals, mut is_repeated) = (0, false);
@@ -42,7 +43,7 @@ impl Forward {
             let opened = pool
                 .stream(&shared.connector, upstream, refusals >= SHARED_REFUSALS)
                 .await;
-            let (stream, was_open) = opened.map_err(Failed::NotSent)?;
+            let (stream, was_open) = opened.map_err(ForwardError::NotSent)?;
             let head = head(request, target.clone(), onward);
             let mut exchange =
                 match Http2Exchange::send(stream, head, request.body_mut(), onward.believed) {
@@ -51,7 +52,7 @@ impl Forward {
                     Err(error) => {
                         refusals += 1;
                         if refusals > MAX_REFUSALS {
-                            return Err(Failed::NotSent(Trouble::Http2(error)));
+                            return Err(ForwardError::NotSent(UpstreamError::Http2(error)));
                         }
                         continue;
                     }
@@ -73,38 +74,40 @@ impl Forward {
                     return Ok(Response::from_parts(head, body));
                 }
                 // Not the upstream's fault.
-                Err(Gone::Late(_)) if exchange.waits_for_client() => {
-                    return Err(Failed::Body(slow_body()));
+                Err(ClientGone::Late(_)) if exchange.waits_for_client() => {
+                    return Err(ForwardError::Body(slow_body()));
                 }
-                Err(Gone::Late(overdue)) => return Err(Failed::Trouble(Trouble::Late(overdue))),
-                Err(Gone::Broken(Http2Error::Body(error))) => {
-                    return Err(Failed::Body(own_fault(error)));
+                Err(ClientGone::Late(overdue)) => {
+                    return Err(ForwardError::Trouble(UpstreamError::Late(overdue)));
                 }
-                Err(Gone::Broken(Http2Error::Unprocessed(error))) => {
+                Err(ClientGone::Broken(Http2Error::Body(error))) => {
+                    return Err(ForwardError::Body(own_fault(error)));
+                }
+                Err(ClientGone::Broken(Http2Error::Unprocessed(error))) => {
                     let Some(body) = exchange.into_body() else {
-                        return Err(Failed::Refused {
-                            trouble: Trouble::Refused(error),
+                        return Err(ForwardError::Refused {
+                            trouble: UpstreamError::Refused(error),
                             has_body: false,
                         });
                     };
                     *request.body_mut() = body;
                     refusals += 1;
                     if refusals > MAX_REFUSALS {
-                        return Err(Failed::Refused {
-                            trouble: Trouble::Refused(error),
+                        return Err(ForwardError::Refused {
+                            trouble: UpstreamError::Refused(error),
                             has_body: true,
                         });
                     }
                     tracing::debug!(%error, "the upstream {} did not process a request", upstream);
                 }
                 // A connection that was open before may have ended in that very moment.
-                Err(Gone::Broken(Http2Error::Broken(error))) => {
+                Err(ClientGone::Broken(Http2Error::Broken(error))) => {
                     if error.is_reset()
                         || !was_open
                         || is_repeated
                         || !is_repeatable(request, times)
                     {
-                        return Err(Failed::Trouble(Trouble::Http2(error)));
+                        return Err(ForwardError::Trouble(UpstreamError::Http2(error)));
                     }
                     is_repeated = true;
                 }
@@ -118,7 +121,7 @@ impl Forward {
         exchange: &mut Http2Exchange,
         timer: &mut Timer,
         version: Version,
-    ) -> Result<(Parts, Http2Body), Gone<Http2Error>> {
+    ) -> Result<(Parts, Http2Body), ClientGone<Http2Error>> {
         poll_fn(|cx| {
             loop {
                 match exchange.poll(cx) {
@@ -129,8 +132,10 @@ impl Forward {
                     Poll::Ready(Ok(Received::Response(head, body))) => {
                         return Poll::Ready(Ok((head, body)));
                     }
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Gone::Broken(error))),
-                    Poll::Pending => return timer.poll(cx).map(|overdue| Err(Gone::Late(overdue))),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(ClientGone::Broken(error))),
+                    Poll::Pending => {
+                        return timer.poll(cx).map(|overdue| Err(ClientGone::Late(overdue)));
+                    }
                 }
             }
         })
@@ -139,7 +144,11 @@ impl Forward {
 }
 
 /// The head of the same request as HTTP/2 has it.
-fn head(request: &Request<Sent>, target: Uri, onward: &Onward<'_>) -> Request<()> {
+fn head(
+    request: &Request<BodyProgressReport>,
+    target: Uri,
+    onward: &RequestHeaderRewriter<'_>,
+) -> Request<()> {
     let mut head = Request::new(());
     head.method_mut().clone_from(request.method());
     (*head.uri_mut(), *head.version_mut()) = (target, Version::HTTP_2);
@@ -153,7 +162,7 @@ fn head(request: &Request<Sent>, target: Uri, onward: &Onward<'_>) -> Request<()
 }
 
 /// Where an upstream of HTTP/2 has what was asked for; none if that is no target.
-fn target(request: &Request<Sent>, upstream: &Upstream) -> Option<Uri> {
+fn target(request: &Request<BodyProgressReport>, upstream: &Upstream) -> Option<Uri> {
     let asked = request.uri();
     let path = asked.path_and_query()?;
     // All of the service, of `OPTIONS *`, is under no path.

@@ -2,12 +2,15 @@
 
 mod http2;
 
-use super::access_log::Notes;
-use super::body::{BodyError, FromClient, FromUpstream, Reply, Sent};
-use super::client::{BrokenByClient, Client, Switch};
-use super::headers::{self, Onward};
-use super::upstream::{Fault, Head, Link, Overdue, Picked, Times, Tried, Trouble};
-use super::{Local, tunnel};
+use super::access_log::RequestRecord;
+use super::body::{BodyError, BodyProgressReport, FromClient, FromUpstream, Reply};
+use super::client::{BrokenByClient, Client, ProtocolSwitch};
+use super::headers::{self, RequestHeaderRewriter};
+use super::upstream::{
+    H1Error, H1UpstreamConn, Head, SelectedUpstream, TimeoutKind, Timeouts, TriedPeers,
+    UpstreamError,
+};
+use super::{WorkerState, tunnel};
 use crate::api::{Code, Problem};
 use axum::body::Bytes;
 use axum::http::header::RETRY_AFTER;
@@ -30,7 +33,7 @@ const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 /// Sends the requests of one client on. Clones are of the same client.
 #[derive(Clone)]
 pub(super) struct Forward {
-    pub(super) local: Arc<Local>,
+    pub(super) local: Arc<WorkerState>,
     pub(super) client: Arc<Client>,
 }
 
@@ -48,7 +51,7 @@ impl Service<Request<FromClient>> for Forward {
         let most = this.local.shared.gateway.max_body;
         let user = this.local.shared.user.clone();
         let rate = this.local.shared.body_rate;
-        let mut request = request.map(|body| Sent::new(body, most, rate, user));
+        let mut request = request.map(|body| BodyProgressReport::new(body, most, rate, user));
         // By reference: else it would have its place in the future of each function that it goes
         // through.
         Box::pin(async move { Ok(this.forward(&mut request).await) })
@@ -56,14 +59,14 @@ impl Service<Request<FromClient>> for Forward {
 }
 
 /// Why there is no answer of the upstream that was asked.
-enum Failed {
+enum ForwardError {
     /// Nothing of the request was sent: another may be asked.
-    NotSent(Trouble),
-    Trouble(Trouble),
+    NotSent(UpstreamError),
+    Trouble(UpstreamError),
     /// The upstream is well, and did not process the request, however often it was sent. Without
     /// its body no other upstream can be asked.
     Refused {
-        trouble: Trouble,
+        trouble: UpstreamError,
         has_body: bool,
     },
     /// It is the client's own body.
@@ -71,30 +74,30 @@ enum Failed {
 }
 
 impl Forward {
-    async fn forward(&self, request: &mut Request<Sent>) -> Response<Reply> {
-        let Local { shared, .. } = &*self.local;
+    async fn forward(&self, request: &mut Request<BodyProgressReport>) -> Response<Reply> {
+        let WorkerState { shared, .. } = &*self.local;
         let gateway = &shared.gateway;
         let mut key = Vec::new();
         if shared.upstreams.is_by_key() {
             self.key(request, &mut key);
         }
-        let notes = request.extensions_mut().remove::<Notes>();
+        let notes = request.extensions_mut().remove::<RequestRecord>();
         let version = request.version();
         // Only where it may change is it there.
         let upgrade = headers::upgrade(request.headers());
-        let onward = Onward {
+        let onward = RequestHeaderRewriter {
             client: &self.client,
             believed: shared.identity_header(),
             version,
             upgrade,
         };
-        let times = Times {
+        let times = Timeouts {
             begun: Instant::now(),
             idle: gateway.idle_timeout,
             total: gateway.total_timeout,
             sent: request.body().progress(),
         };
-        let mut tried = Tried::new();
+        let mut tried = TriedPeers::new();
         loop {
             let mut picked = match shared.upstreams.pick(&key, &tried) {
                 Ok(picked) => picked,
@@ -123,7 +126,7 @@ impl Forward {
                     *response.version_mut() = version.max(Version::HTTP_11);
                     return response;
                 }
-                Err(Failed::NotSent(trouble)) => {
+                Err(ForwardError::NotSent(trouble)) => {
                     picked.judge(false);
                     tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
                     tried.push(index);
@@ -133,7 +136,7 @@ impl Forward {
                         return unreached(trouble.problem().plain());
                     }
                 }
-                Err(Failed::Refused { trouble, has_body }) => {
+                Err(ForwardError::Refused { trouble, has_body }) => {
                     tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
                     tried.push(index);
                     if !has_body
@@ -143,12 +146,12 @@ impl Forward {
                         return unavailable(trouble.problem(), None);
                     }
                 }
-                Err(Failed::Trouble(trouble)) => {
+                Err(ForwardError::Trouble(trouble)) => {
                     picked.judge(false);
                     tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
                     return own(trouble.problem().plain());
                 }
-                Err(Failed::Body(problem)) => {
+                Err(ForwardError::Body(problem)) => {
                     let mut response = own(problem.plain());
                     // The upstream may go on with what it has of the request.
                     response.extensions_mut().insert(BrokenByClient);
@@ -159,7 +162,7 @@ impl Forward {
     }
 
     /// By what the upstream is chosen.
-    fn key(&self, request: &Request<Sent>, key: &mut Vec<u8>) {
+    fn key(&self, request: &Request<BodyProgressReport>, key: &mut Vec<u8>) {
         let shared = &self.local.shared;
         let said = match &shared.gateway.balance_by {
             Attribute::Path => Some(request.uri().path().as_bytes()),
@@ -182,12 +185,12 @@ impl Forward {
     /// Over a connection of HTTP/1.1 that nobody else uses, one that was kept or a new one.
     async fn over_link(
         &self,
-        picked: &mut Picked,
-        request: &mut Request<Sent>,
-        onward: &Onward<'_>,
-        times: &Times,
-    ) -> Result<Response<Reply>, Failed> {
-        let Local { shared, pools, .. } = &*self.local;
+        picked: &mut SelectedUpstream,
+        request: &mut Request<BodyProgressReport>,
+        onward: &RequestHeaderRewriter<'_>,
+        times: &Timeouts,
+    ) -> Result<Response<Reply>, ForwardError> {
+        let WorkerState { shared, pools, .. } = &*self.local;
         let (pool, upstream) = (&pools[picked.index], &picked.peer.upstream);
         let mut is_repeated = false;
         loop {
@@ -202,7 +205,10 @@ impl Forward {
                 }
                 None => {
                     let opening = Box::pin(shared.connector.connect(upstream));
-                    Link::new(opening.await.map_err(Failed::NotSent)?, times.clone())
+                    H1UpstreamConn::new(
+                        opening.await.map_err(ForwardError::NotSent)?,
+                        times.clone(),
+                    )
                 }
             };
             link.begin(request, upstream, onward);
@@ -214,11 +220,13 @@ impl Forward {
             } = match self.answer(&mut link, onward.version).await {
                 Ok(head) => head,
                 // Not the upstream's fault.
-                Err(Gone::Late(_)) if link.waits_for_client() => {
-                    return Err(Failed::Body(slow_body()));
+                Err(ClientGone::Late(_)) if link.waits_for_client() => {
+                    return Err(ForwardError::Body(slow_body()));
                 }
-                Err(Gone::Late(overdue)) => return Err(Failed::Trouble(Trouble::Late(overdue))),
-                Err(Gone::Broken(fault)) => {
+                Err(ClientGone::Late(overdue)) => {
+                    return Err(ForwardError::Trouble(UpstreamError::Late(overdue)));
+                }
+                Err(ClientGone::Broken(fault)) => {
                     let unsent = link
                         .unsent()
                         .map(|body| *request.body_mut() = body)
@@ -226,16 +234,16 @@ impl Forward {
                     // What may be seen twice may be sent again, too.
                     let again = unsent || !link.has_heard() && is_repeatable(request, times);
                     match fault {
-                        Fault::Body(error) => return Err(Failed::Body(own_fault(error))),
+                        H1Error::Body(error) => return Err(ForwardError::Body(own_fault(error))),
                         // One that was kept may have ended in that very moment.
-                        Fault::Io(_) | Fault::Closed if again && was_kept => {
+                        H1Error::Io(_) | H1Error::Closed if again && was_kept => {
                             is_repeated = !unsent;
                             continue;
                         }
-                        Fault::Io(_) | Fault::Closed if unsent => {
-                            return Err(Failed::NotSent(Trouble::Fault(fault)));
+                        H1Error::Io(_) | H1Error::Closed if unsent => {
+                            return Err(ForwardError::NotSent(UpstreamError::Fault(fault)));
                         }
-                        fault => return Err(Failed::Trouble(Trouble::Fault(fault))),
+                        fault => return Err(ForwardError::Trouble(UpstreamError::Fault(fault))),
                     }
                 }
             };
@@ -250,7 +258,7 @@ impl Forward {
             if status == StatusCode::SWITCHING_PROTOCOLS {
                 let protocol = headers::upgrade(response.headers());
                 let (Some(_), Some(protocol)) = (&onward.upgrade, protocol) else {
-                    return Err(Failed::Trouble(Trouble::Strange(
+                    return Err(ForwardError::Trouble(UpstreamError::Strange(
                         "changed to a protocol that nobody asked for",
                     )));
                 };
@@ -258,7 +266,7 @@ impl Forward {
                 headers::set_upgrade(response.headers_mut(), protocol);
                 self.client.tunnel.store(true, Relaxed);
                 let (idle, client) = (shared.gateway.upgrade_timeout, Arc::clone(&self.client));
-                let (switch, downstream) = Switch::new();
+                let (switch, downstream) = ProtocolSwitch::new();
                 response.extensions_mut().insert(switch);
                 tokio::spawn(tunnel::run(
                     link,
@@ -280,16 +288,23 @@ impl Forward {
 
     /// Waits for the head of an answer, or until that takes too long. What comes before it and only
     /// informs goes on at once.
-    async fn answer(&self, link: &mut Link, version: Version) -> Result<Head, Gone<Fault>> {
+    async fn answer(
+        &self,
+        link: &mut H1UpstreamConn,
+        version: Version,
+    ) -> Result<Head, ClientGone<H1Error>> {
         poll_fn(|cx| {
             loop {
                 match link.poll_head(cx) {
                     Poll::Ready(Ok(head)) if head.only_informs() => {
                         self.inform(version, head.status, &head.headers, cx);
                     }
-                    Poll::Ready(head) => return Poll::Ready(head.map_err(Gone::Broken)),
+                    Poll::Ready(head) => return Poll::Ready(head.map_err(ClientGone::Broken)),
                     Poll::Pending => {
-                        return link.timer.poll(cx).map(|overdue| Err(Gone::Late(overdue)));
+                        return link
+                            .timer
+                            .poll(cx)
+                            .map(|overdue| Err(ClientGone::Late(overdue)));
                     }
                 }
             }
@@ -314,14 +329,14 @@ impl Forward {
 }
 
 /// Why there is no head of an answer.
-enum Gone<E> {
+enum ClientGone<E> {
     Broken(E),
-    Late(Overdue),
+    Late(TimeoutKind),
 }
 
 /// Whether a request without an answer may be sent again: if nothing is changed by it, and there is
 /// no body that is gone.
-fn is_repeatable(request: &Request<Sent>, times: &Times) -> bool {
+fn is_repeatable(request: &Request<BodyProgressReport>, times: &Timeouts) -> bool {
     request.method().is_safe() && times.sent.is_none()
 }
 

@@ -249,7 +249,7 @@ fn tells_who(name: &str) -> bool {
 /// What the client itself says of that, in these headers or in `believed`, goes on only if it is
 /// trusted. A trusted proxy that writes one of X-Forwarded-For and Forwarded is added to in that
 /// one: what it began in one would be untrue in the other.
-pub(super) struct Onward<'a> {
+pub(super) struct RequestHeaderRewriter<'a> {
     pub(super) client: &'a Client,
     /// The header that trusted proxies tell clients in.
     pub(super) believed: &'a HeaderName,
@@ -273,7 +273,7 @@ struct Said {
     trailers: bool,
 }
 
-impl Onward<'_> {
+impl RequestHeaderRewriter<'_> {
     /// Tells every header that goes on, Host first, but for how long the body is, and what is of
     /// one connection of HTTP/1: whoever sends it says so.
     pub(super) fn each(&self, headers: &HeaderMap, mut tell: impl FnMut(&HeaderName, &[u8])) {

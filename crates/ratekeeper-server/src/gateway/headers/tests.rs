@@ -76,7 +76,7 @@ fn what_is_of_one_connection_goes_no_further() {
 /// What goes on of the headers of a request.
 fn onward(headers: &HeaderMap, client: &Client, believed: &HeaderName) -> HeaderMap {
     let (mut told, mut lines) = (HeaderMap::new(), Vec::new());
-    let onward = Onward {
+    let onward = RequestHeaderRewriter {
         client,
         believed,
         version: Version::HTTP_11,
@@ -107,7 +107,7 @@ fn te_goes_with_an_option_of_connection() {
             .into_iter()
             .collect();
         let upgrade = protocol.map(HeaderValue::from_static);
-        let onward = Onward {
+        let onward = RequestHeaderRewriter {
             client: &client,
             believed: &X_FORWARDED_FOR,
             version: Version::HTTP_11,

@@ -18,9 +18,9 @@ const MAX_MERGED: usize = 4 * 1024;
 
 /// What is wrong with a body, in words that go on from who sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Malformed(pub(crate) &'static str);
+pub(crate) struct MalformedError(pub(crate) &'static str);
 
-const CHUNK: Malformed = Malformed("has a malformed chunk");
+const CHUNK: MalformedError = MalformedError("has a malformed chunk");
 
 /// How far a body has come.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ enum State {
 
 /// What there is next.
 #[derive(PartialEq, Debug)]
-pub(crate) enum Piece {
+pub(crate) enum ChunkEvent {
     Data(Bytes),
     Trailers(HeaderMap),
     /// More must be read.
@@ -70,8 +70,12 @@ impl Chunks {
     /// Takes the next piece out of what was read, data of at most so many bytes. Small chunks that
     /// are there at once come as one piece: each would be a frame of HTTP/2, and a client may take
     /// many small frames for an attack.
-    pub(crate) fn next(&mut self, read: &mut BytesMut, most: u64) -> Result<Piece, Malformed> {
-        let mut merged = Merged::default();
+    pub(crate) fn next(
+        &mut self,
+        read: &mut BytesMut,
+        most: u64,
+    ) -> Result<ChunkEvent, MalformedError> {
+        let mut merged = MergedChunks::default();
         loop {
             match self.state {
                 State::Data(left) if !read.is_empty() => {
@@ -86,17 +90,17 @@ impl Chunks {
                         continue;
                     }
                 }
-                State::Over if merged.is_empty() => return Ok(Piece::Over),
+                State::Over if merged.is_empty() => return Ok(ChunkEvent::Over),
                 State::Trailers(scanned) if merged.is_empty() => {
                     let Some(trailers) = trailers(read, scanned)? else {
                         self.state = State::Trailers(read.len());
-                        return Ok(Piece::More);
+                        return Ok(ChunkEvent::More);
                     };
                     self.state = State::Over;
                     return Ok(if trailers.is_empty() {
-                        Piece::Over
+                        ChunkEvent::Over
                     } else {
-                        Piece::Trailers(trailers)
+                        ChunkEvent::Trailers(trailers)
                     });
                 }
                 State::Data(_) | State::Over | State::Trailers(_) => {}
@@ -106,7 +110,7 @@ impl Chunks {
                             Ok(state) => self.state = state,
                             Err(malformed) if merged.is_empty() => return Err(malformed),
                             // What came before it is good, and the byte is still there.
-                            Err(_) => return Ok(Piece::Data(merged.into_bytes())),
+                            Err(_) => return Ok(ChunkEvent::Data(merged.into_bytes())),
                         }
                         read.advance(1);
                         continue;
@@ -114,15 +118,15 @@ impl Chunks {
                 }
             }
             return Ok(if merged.is_empty() {
-                Piece::More
+                ChunkEvent::More
             } else {
-                Piece::Data(merged.into_bytes())
+                ChunkEvent::Data(merged.into_bytes())
             });
         }
     }
 
     /// The state after a byte that is no data.
-    fn after(&mut self, byte: u8) -> Result<State, Malformed> {
+    fn after(&mut self, byte: u8) -> Result<State, MalformedError> {
         Ok(match (self.state, byte) {
             (State::Size(size, digits), _)
                 if byte.is_ascii_hexdigit() && digits < u64::BITS / 4 =>
@@ -152,8 +156,8 @@ impl Chunks {
 
 /// Takes the trailers out of what was read, of which so many bytes were looked through before; none
 /// if more must be read.
-fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, Malformed> {
-    const MALFORMED: Malformed = Malformed("has malformed trailers, or too many");
+fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, MalformedError> {
+    const MALFORMED: MalformedError = MalformedError("has malformed trailers, or too many");
     let end = match empty_line_end(read, scanned) {
         Some(end) if end <= MOST_BESIDE => end,
         None if read.len() <= MOST_BESIDE => return Ok(None),
@@ -183,13 +187,13 @@ fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, Ma
 
 /// The data of chunks that become one piece. That of a single chunk is not copied once more.
 #[derive(Default)]
-struct Merged {
+struct MergedChunks {
     first: Bytes,
     /// All of the data, if there is more than one chunk.
     all: BytesMut,
 }
 
-impl Merged {
+impl MergedChunks {
     fn is_empty(&self) -> bool {
         self.first.is_empty()
     }
@@ -234,16 +238,19 @@ mod tests {
 
     /// The data and the trailers of a body that comes in pieces of this size; what is left over
     /// must be nothing.
-    fn taken_apart(text: &[u8], size: usize) -> Result<(Vec<u8>, HeaderMap), Option<Malformed>> {
+    fn taken_apart(
+        text: &[u8],
+        size: usize,
+    ) -> Result<(Vec<u8>, HeaderMap), Option<MalformedError>> {
         let (mut chunks, mut read) = (Chunks::new(), BytesMut::new());
         let (mut data, mut trailers) = (Vec::new(), HeaderMap::new());
         let mut pieces = text.chunks(size);
         loop {
             match chunks.next(&mut read, u64::MAX).map_err(Some)? {
-                Piece::Data(more) => data.extend_from_slice(&more),
-                Piece::Trailers(found) => trailers = found,
-                Piece::More => read.extend_from_slice(pieces.next().ok_or(None)?),
-                Piece::Over => {
+                ChunkEvent::Data(more) => data.extend_from_slice(&more),
+                ChunkEvent::Trailers(found) => trailers = found,
+                ChunkEvent::More => read.extend_from_slice(pieces.next().ok_or(None)?),
+                ChunkEvent::Over => {
                     assert!(chunks.is_over() && read.is_empty() && pieces.next().is_none());
                     return Ok((data, trailers));
                 }
@@ -280,12 +287,12 @@ mod tests {
             let text: String = sizes.iter().map(|size| of(*size)).collect();
             let (mut chunks, mut read, mut found) =
                 (Chunks::new(), BytesMut::from(text.as_bytes()), Vec::new());
-            while let Piece::Data(data) = chunks.next(&mut read, u64::MAX).unwrap() {
+            while let ChunkEvent::Data(data) = chunks.next(&mut read, u64::MAX).unwrap() {
                 found.push(data.len());
             }
             assert_eq!(found, pieces, "{sizes:?}");
             let mut read = BytesMut::from(text.as_bytes());
-            let Ok(Piece::Data(data)) = Chunks::new().next(&mut read, 7) else {
+            let Ok(ChunkEvent::Data(data)) = Chunks::new().next(&mut read, 7) else {
                 panic!("no data")
             };
             assert_eq!(data.len(), 7.min(sizes.iter().sum()));
@@ -300,7 +307,7 @@ mod tests {
         );
         assert_eq!(
             chunks.next(&mut read, u64::MAX),
-            Ok(Piece::Data(Bytes::from("abc")))
+            Ok(ChunkEvent::Data(Bytes::from("abc")))
         );
         assert_eq!(chunks.next(&mut read, u64::MAX), Err(CHUNK));
     }
@@ -354,7 +361,7 @@ mod tests {
             let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text));
             let fault = loop {
                 match chunks.next(&mut read, u64::MAX) {
-                    Ok(Piece::Data(_)) => {}
+                    Ok(ChunkEvent::Data(_)) => {}
                     Ok(other) => panic!("{other:?} of {text:?}"),
                     Err(fault) => break fault,
                 }
@@ -374,8 +381,8 @@ mod tests {
             assert!(at < 4 || chunks.state == State::Trailers(at - 3));
             read.extend_from_slice(&[byte]);
             match chunks.next(&mut read, u64::MAX).unwrap() {
-                Piece::More => assert!(at + 1 < text.len()),
-                Piece::Trailers(trailers) => {
+                ChunkEvent::More => assert!(at + 1 < text.len()),
+                ChunkEvent::Trailers(trailers) => {
                     assert_eq!((trailers.len(), at + 1), (MOST_TRAILERS, text.len()))
                 }
                 other => panic!("{other:?}"),
@@ -403,7 +410,7 @@ mod tests {
         #[test]
         fn whatever_comes_ends_without_a_panic(text in "[0-9a-f;\r\n :]{0,60}") {
             let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text.as_bytes()));
-            while let Ok(Piece::Data(_) | Piece::Trailers(_)) = chunks.next(&mut read, u64::MAX) {}
+            while let Ok(ChunkEvent::Data(_) | ChunkEvent::Trailers(_)) = chunks.next(&mut read, u64::MAX) {}
         }
     }
 }

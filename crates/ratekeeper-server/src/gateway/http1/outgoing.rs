@@ -17,7 +17,7 @@ const SMALL: usize = 4 * 1024;
 const MAX_BUFFERED: usize = 16 * 1024;
 
 #[derive(Default)]
-pub(crate) struct Outgoing {
+pub(crate) struct ResponseWriter {
     /// The head, sizes of chunks, small pieces; and how much of it is written.
     first: Vec<u8>,
     written: usize,
@@ -29,7 +29,7 @@ pub(crate) struct Outgoing {
     unflushed: bool,
 }
 
-impl Outgoing {
+impl ResponseWriter {
     /// Begins a message, with its head.
     pub(crate) fn begin<T>(&mut self, head: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let first = std::mem::take(&mut self.first);

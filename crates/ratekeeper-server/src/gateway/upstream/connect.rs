@@ -1,7 +1,7 @@
 //! Connections to upstreams, plain or in TLS.
 
-use super::trouble::Trouble;
-use crate::net::stream::{Batched, Stream};
+use super::error::UpstreamError;
+use crate::net::stream::{BatchedStream, Stream};
 use ratekeeper_policy::config::Upstream;
 use rustls::pki_types::ServerName;
 use std::io;
@@ -19,28 +19,28 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    pub(crate) async fn connect(&self, upstream: &Upstream) -> Result<Stream, Trouble> {
+    pub(crate) async fn connect(&self, upstream: &Upstream) -> Result<Stream, UpstreamError> {
         match timeout(self.within, self.open(upstream)).await {
             Ok(opened) => opened,
-            Err(_) => Err(Trouble::ConnectTimeout(self.within)),
+            Err(_) => Err(UpstreamError::ConnectTimeout(self.within)),
         }
     }
 
-    async fn open(&self, upstream: &Upstream) -> Result<Stream, Trouble> {
+    async fn open(&self, upstream: &Upstream) -> Result<Stream, UpstreamError> {
         let stream = tcp(upstream.host(), upstream.port())
             .await
-            .map_err(Trouble::Connect)?;
-        stream.set_nodelay(true).map_err(Trouble::Connect)?;
-        let stream = Batched::new(stream);
+            .map_err(UpstreamError::Connect)?;
+        stream.set_nodelay(true).map_err(UpstreamError::Connect)?;
+        let stream = BatchedStream::new(stream);
         let Some(connector) = self.tls.as_ref().filter(|_| upstream.is_tls()) else {
             return Ok(Stream::Batched(stream));
         };
         let name = ServerName::try_from(upstream.host().to_owned());
-        let name = name.map_err(|error| Trouble::Tls(io::Error::other(error)))?;
+        let name = name.map_err(|error| UpstreamError::Tls(io::Error::other(error)))?;
         let stream = connector
             .connect(name, stream)
             .await
-            .map_err(Trouble::Tls)?;
+            .map_err(UpstreamError::Tls)?;
         Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
     }
 }

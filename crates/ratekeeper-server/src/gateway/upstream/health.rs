@@ -1,7 +1,7 @@
 //! Asks upstreams whether they are well, again and again.
 
-use super::{Connector, MAX_HEADERS, Peer, Trouble, authority};
-use crate::gateway::body::Sent;
+use super::{Connector, MAX_HEADERS, Peer, UpstreamError, authority};
+use crate::gateway::body::BodyProgressReport;
 use axum::http::header::{HOST, USER_AGENT};
 use axum::http::{HeaderValue, Request};
 use hyper::client::conn::{http1, http2};
@@ -65,9 +65,9 @@ async fn ask(peer: &Peer, check: &Check) -> Result<u16, String> {
     let request = Request::get(target)
         .header(HOST, authority)
         .header(USER_AGENT, HeaderValue::from_static("ratekeeper"))
-        .body(Sent::empty())
+        .body(BodyProgressReport::empty())
         .map_err(|error| error.to_string())?;
-    let broken = |error: hyper::Error| Trouble::Broken(error).to_string();
+    let broken = |error: hyper::Error| UpstreamError::Broken(error).to_string();
     let io = TokioIo::new(stream);
     let status = if check.http2 {
         let (mut send, connection) = http2::Builder::new(TokioExecutor::new())

@@ -1,24 +1,24 @@
 //! The services behind the gateway: which one gets a request, and whether it is well.
 
 mod connect;
+mod error;
 mod health;
+mod http1;
 mod http2;
-mod link;
 mod pool;
 mod timer;
-mod trouble;
 
 pub(crate) use connect::Connector;
+pub(crate) use error::UpstreamError;
 pub(crate) use health::{Check, watch as watch_health};
+pub(crate) use http1::{H1Error, H1UpstreamConn, Head, MAX_HEADERS};
 pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, Received};
-pub(crate) use link::{Fault, Head, Link, MAX_HEADERS};
 pub(crate) use pool::{Pool, TIDY_INTERVAL};
-pub(crate) use timer::{Overdue, Progress, Timer, Times};
-pub(crate) use trouble::Trouble;
+pub(crate) use timer::{Progress, TimeoutKind, Timeouts, Timer};
 
 use foldhash::fast::FixedState;
 use ratekeeper::clock::CoarseClock;
-use ratekeeper_policy::config::{Balance, Gateway, Upstream};
+use ratekeeper_policy::config::{Balance, GatewayConfig, Upstream};
 use ratekeeper_tower::CircuitBreaker;
 use ratekeeper_tower::breaker::{Call, State};
 use smallvec::SmallVec;
@@ -38,15 +38,15 @@ pub(crate) fn authority(upstream: &Upstream) -> String {
 
 /// An answer that stopped coming.
 #[derive(Debug)]
-pub(crate) struct Late(pub(crate) Overdue);
+pub(crate) struct TimedOut(pub(crate) TimeoutKind);
 
-impl fmt::Display for Late {
+impl fmt::Display for TimedOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Trouble::Late(self.0).fmt(f)
+        UpstreamError::Late(self.0).fmt(f)
     }
 }
 
-impl std::error::Error for Late {}
+impl std::error::Error for TimedOut {}
 
 /// As it is unless somebody says otherwise.
 fn breaker() -> CircuitBreaker<CoarseClock> {
@@ -95,7 +95,7 @@ pub(crate) struct Upstreams {
 }
 
 /// The one that gets a request.
-pub(crate) struct Picked {
+pub(crate) struct SelectedUpstream {
     pub(crate) index: usize,
     pub(crate) peer: Arc<Peer>,
     pub(crate) active: Active,
@@ -103,16 +103,16 @@ pub(crate) struct Picked {
 }
 
 /// Upstreams that were tried already, or may not be called.
-pub(crate) type Tried = SmallVec<[usize; 8]>;
+pub(crate) type TriedPeers = SmallVec<[usize; 8]>;
 
 /// Nobody is there to be called.
-pub(crate) struct NoneLeft {
+pub(crate) struct NoUpstreamError {
     /// When to try again, if a breaker says so.
     pub(crate) retry_after: Option<Duration>,
 }
 
 impl Upstreams {
-    pub(crate) fn new(gateway: &Gateway) -> Self {
+    pub(crate) fn new(gateway: &GatewayConfig) -> Self {
         let peers = gateway.upstreams.iter().map(|upstream| {
             Arc::new(Peer {
                 upstream: upstream.clone(),
@@ -137,7 +137,11 @@ impl Upstreams {
 
     /// Chooses one that was not tried. One that is not well is taken only if no other is left: a
     /// health check may be wrong, too, and there is nothing to lose.
-    pub(crate) fn pick(&self, key: &[u8], tried: &Tried) -> Result<Picked, NoneLeft> {
+    pub(crate) fn pick(
+        &self,
+        key: &[u8],
+        tried: &TriedPeers,
+    ) -> Result<SelectedUpstream, NoUpstreamError> {
         let mut passed = tried.clone();
         let mut retry_after: Option<Duration> = None;
         let turn = if self.peers.len() > 1 {
@@ -157,7 +161,7 @@ impl Upstreams {
                     Ok(call) => {
                         peer.active.fetch_add(1, Relaxed);
                         let active = Active(Some(Arc::clone(peer)));
-                        return Ok(Picked {
+                        return Ok(SelectedUpstream {
                             index,
                             peer: Arc::clone(peer),
                             active,
@@ -172,10 +176,10 @@ impl Upstreams {
                 }
             }
         }
-        Err(NoneLeft { retry_after })
+        Err(NoUpstreamError { retry_after })
     }
 
-    fn best(&self, key: &[u8], turn: usize, well: bool, passed: &Tried) -> Option<usize> {
+    fn best(&self, key: &[u8], turn: usize, well: bool, passed: &TriedPeers) -> Option<usize> {
         let many = self.peers.len();
         // Begins with another one each time, so that equals take turns.
         let candidates = (0..many)
@@ -197,7 +201,7 @@ impl Upstreams {
     }
 }
 
-impl Picked {
+impl SelectedUpstream {
     /// How it went, for its breaker.
     pub(crate) fn judge(&mut self, went_well: bool) {
         let count = if went_well {

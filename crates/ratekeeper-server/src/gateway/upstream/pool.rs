@@ -1,6 +1,6 @@
 //! The connections of one worker to one upstream that nobody uses.
 
-use super::Link;
+use super::H1UpstreamConn;
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -9,7 +9,7 @@ use tokio::task::unconstrained;
 
 /// Each stays in its place while it moves between here and the bodies that come over it.
 #[allow(clippy::vec_box, reason = "to move it is to move a pointer")]
-type Idle = Vec<(Box<Link>, u64)>;
+type Idle = Vec<(Box<H1UpstreamConn>, u64)>;
 
 #[derive(Default)]
 pub(crate) struct Pool {
@@ -36,7 +36,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Pool {
     /// The one that was used last, if it still is one.
-    pub(crate) async fn take(&self) -> Option<Box<Link>> {
+    pub(crate) async fn take(&self) -> Option<Box<H1UpstreamConn>> {
         loop {
             let (mut link, _) = self.state().idle.pop()?;
             // Also when the task has done much already: else every connection would look alive
@@ -48,7 +48,7 @@ impl Pool {
     }
 
     /// Keeps one for the next request, if it can take another.
-    pub(crate) fn give(&self, link: Box<Link>) {
+    pub(crate) fn give(&self, link: Box<H1UpstreamConn>) {
         let State { idle, tick } = &mut *self.state();
         if link.is_free() && idle.len() < MAX_IDLE {
             idle.push((link, *tick));
@@ -70,7 +70,7 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Times;
+    use super::super::Timeouts;
     use super::*;
     use crate::net::stream::Stream;
     use tokio::net::UnixStream;
@@ -83,13 +83,13 @@ mod tests {
             let (near, _far) = UnixStream::pair().unwrap();
             let pool = Pool::default();
             let begun = Instant::now();
-            let times = Times {
+            let times = Timeouts {
                 begun,
                 idle: 3 * IDLE_TIMEOUT,
                 total: None,
                 sent: None,
             };
-            let link = Link::new(Stream::Unix(near), times);
+            let link = H1UpstreamConn::new(Stream::Unix(near), times);
             while begun.elapsed() < request {
                 sleep(TIDY_INTERVAL).await;
                 pool.tidy();

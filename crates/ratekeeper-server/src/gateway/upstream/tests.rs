@@ -10,8 +10,11 @@ fn upstreams(balance: &str) -> Upstreams {
     Upstreams::new(&Config::parse("", &text, []).config.unwrap().gateway)
 }
 
-fn pick(upstreams: &Upstreams, key: &str) -> Picked {
-    upstreams.pick(key.as_bytes(), &Tried::new()).ok().unwrap()
+fn pick(upstreams: &Upstreams, key: &str) -> SelectedUpstream {
+    upstreams
+        .pick(key.as_bytes(), &TriedPeers::new())
+        .ok()
+        .unwrap()
 }
 
 #[test]
@@ -24,14 +27,14 @@ fn each_in_turn() {
 #[test]
 fn the_least_busy() {
     let upstreams = upstreams("least");
-    let held: Vec<Picked> = (0..3).map(|_| pick(&upstreams, "")).collect();
+    let held: Vec<SelectedUpstream> = (0..3).map(|_| pick(&upstreams, "")).collect();
     let mut indices: Vec<usize> = held.iter().map(|picked| picked.index).collect();
     indices.sort_unstable();
     assert_eq!(indices, [0, 1, 2]);
     let free = held[1].index;
     drop(held.into_iter().nth(1));
     // The others are busy no more either, but this one was before them.
-    let _busy: Vec<Picked> = (0..3).map(|_| pick(&upstreams, "")).collect();
+    let _busy: Vec<SelectedUpstream> = (0..3).map(|_| pick(&upstreams, "")).collect();
     assert!(upstreams.peers[free].active() >= 1);
 }
 
@@ -62,7 +65,7 @@ fn one_that_fails_is_left_alone_and_if_none_is_well_one_is_tried_all_the_same() 
     let upstreams = upstreams("round_robin");
     for _ in 0..20 {
         let mut picked = upstreams
-            .pick(b"", &Tried::from_slice(&[1, 2]))
+            .pick(b"", &TriedPeers::from_slice(&[1, 2]))
             .ok()
             .unwrap();
         assert_eq!(picked.index, 0);
@@ -70,7 +73,7 @@ fn one_that_fails_is_left_alone_and_if_none_is_well_one_is_tried_all_the_same() 
     }
     assert!((0..9).all(|_| pick(&upstreams, "").index != 0));
     let none = upstreams
-        .pick(b"", &Tried::from_slice(&[1, 2]))
+        .pick(b"", &TriedPeers::from_slice(&[1, 2]))
         .err()
         .unwrap();
     assert!(none.retry_after.is_some_and(|after| !after.is_zero()));

@@ -21,7 +21,7 @@ pub(crate) type Progress = Arc<BodyProgress>;
 
 /// What took too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Overdue {
+pub(crate) enum TimeoutKind {
     /// Neither side sent anything for so long.
     Idle(Duration),
     /// All of it.
@@ -30,7 +30,7 @@ pub(crate) enum Overdue {
 
 /// The times of one request.
 #[derive(Clone)]
-pub(crate) struct Times {
+pub(crate) struct Timeouts {
     pub(crate) begun: Instant,
     pub(crate) idle: Duration,
     pub(crate) total: Option<Duration>,
@@ -39,7 +39,7 @@ pub(crate) struct Times {
 
 pub(crate) struct Timer {
     sleep: Pin<Box<Sleep>>,
-    times: Times,
+    times: Timeouts,
     /// When it is too late, if nothing moves until then.
     deadline: Instant,
     moved: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    pub(crate) fn new(times: Times) -> Self {
+    pub(crate) fn new(times: Timeouts) -> Self {
         let deadline = times.begun + times.idle;
         let first = times.end().map_or(deadline, |end| end.min(deadline));
         Self {
@@ -60,7 +60,7 @@ impl Timer {
     }
 
     /// For the next request.
-    pub(crate) fn begin(&mut self, times: Times) {
+    pub(crate) fn begin(&mut self, times: Timeouts) {
         self.deadline = times.begun + times.idle;
         let first = times
             .end()
@@ -77,13 +77,13 @@ impl Timer {
     }
 
     /// Ready when it is too late.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Overdue> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TimeoutKind> {
         while self.sleep.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if let (Some(end), Some(total)) = (self.times.end(), self.times.total)
                 && end <= now
             {
-                return Poll::Ready(Overdue::Total(total));
+                return Poll::Ready(TimeoutKind::Total(total));
             }
             let sent = self
                 .times
@@ -95,7 +95,7 @@ impl Timer {
                 self.deadline = now + self.times.idle;
             }
             if self.deadline <= now {
-                return Poll::Ready(Overdue::Idle(self.times.idle));
+                return Poll::Ready(TimeoutKind::Idle(self.times.idle));
             }
             let next = self
                 .times
@@ -107,7 +107,7 @@ impl Timer {
     }
 }
 
-impl Times {
+impl Timeouts {
     fn end(&self) -> Option<Instant> {
         self.total.map(|total| self.begun + total)
     }
@@ -121,8 +121,8 @@ mod tests {
 
     const IDLE: Duration = Duration::from_secs(60);
 
-    fn times(total: Option<Duration>, sent: Option<Progress>) -> Times {
-        Times {
+    fn times(total: Option<Duration>, sent: Option<Progress>) -> Timeouts {
+        Timeouts {
             begun: Instant::now(),
             idle: IDLE,
             total,
@@ -136,7 +136,7 @@ mod tests {
         sleep(IDLE / 2).await;
         let start = Instant::now();
         timer.begin(times(None, None));
-        assert_eq!(poll_fn(|cx| timer.poll(cx)).await, Overdue::Idle(IDLE));
+        assert_eq!(poll_fn(|cx| timer.poll(cx)).await, TimeoutKind::Idle(IDLE));
         assert_eq!(start.elapsed().as_secs(), 60);
     }
 
@@ -152,7 +152,7 @@ mod tests {
             }
         };
         tokio::select! {
-            overdue = poll_fn(|cx| timer.poll(cx)) => assert_eq!(overdue, Overdue::Total(IDLE * 5)),
+            overdue = poll_fn(|cx| timer.poll(cx)) => assert_eq!(overdue, TimeoutKind::Total(IDLE * 5)),
             () = upload => {}
         }
         assert_eq!(start.elapsed().as_secs(), 300);

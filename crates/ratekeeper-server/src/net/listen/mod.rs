@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use unix::UnixDoor;
+use unix::UnixSocketPath;
 
 /// Connections that may wait to be accepted, a listener.
 const BACKLOG: i32 = 1024;
@@ -20,12 +20,12 @@ const BACKLOG: i32 = 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener that no runtime has yet.
-pub(crate) enum Bound {
+pub(crate) enum BoundSocket {
     Tcp(std::net::TcpListener),
-    Unix(UnixDoor),
+    Unix(UnixSocketPath),
 }
 
-impl Bound {
+impl BoundSocket {
     /// Where it is: with the port that was free, where any was asked for.
     pub(crate) fn at(&self) -> io::Result<Listen> {
         match self {
@@ -48,7 +48,7 @@ impl Bound {
 /// Takes connections.
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix(tokio::net::UnixListener, UnixDoor),
+    Unix(tokio::net::UnixListener, UnixSocketPath),
 }
 
 impl Listener {
@@ -93,15 +93,15 @@ impl Listener {
 }
 
 /// `many` listeners there that nobody else has.
-pub(crate) fn bind(at: &Listen, many: usize) -> io::Result<Vec<Bound>> {
+pub(crate) fn bind(at: &Listen, many: usize) -> io::Result<Vec<BoundSocket>> {
     match at {
         Listen::Unix(path) => Ok(unix::bind(path, many)?
             .into_iter()
-            .map(Bound::Unix)
+            .map(BoundSocket::Unix)
             .collect()),
         Listen::Tcp(address) => Ok(bind_tcp(*address, many)?
             .into_iter()
-            .map(Bound::Tcp)
+            .map(BoundSocket::Tcp)
             .collect()),
         // There is no other kind yet.
         _ => Err(io::ErrorKind::Unsupported.into()),

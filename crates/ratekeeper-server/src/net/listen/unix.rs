@@ -14,12 +14,12 @@ use super::BACKLOG;
 const MODE: u32 = 0o660;
 
 /// A listener and the file it is reached by, which is removed with the last of those that share it.
-pub(crate) struct UnixDoor {
+pub(crate) struct UnixSocketPath {
     listener: Option<UnixListener>,
     file: Arc<SocketFile>,
 }
 
-impl UnixDoor {
+impl UnixSocketPath {
     pub(super) fn path(&self) -> &Path {
         &self.file.path
     }
@@ -60,7 +60,7 @@ impl Drop for SocketFile {
 
 /// `many` listeners on the socket of that path. One that a dead process left is removed; one that
 /// is alive is in use.
-pub(super) fn bind(path: &Path, many: usize) -> io::Result<Vec<UnixDoor>> {
+pub(super) fn bind(path: &Path, many: usize) -> io::Result<Vec<UnixSocketPath>> {
     make_room(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -75,12 +75,12 @@ pub(super) fn bind(path: &Path, many: usize) -> io::Result<Vec<UnixDoor>> {
     let first = UnixListener::from(socket);
     let mut doors = Vec::with_capacity(many);
     for _ in 1..many {
-        doors.push(UnixDoor {
+        doors.push(UnixSocketPath {
             listener: Some(first.try_clone()?),
             file: Arc::clone(&file),
         });
     }
-    doors.push(UnixDoor {
+    doors.push(UnixSocketPath {
         listener: Some(first),
         file,
     });

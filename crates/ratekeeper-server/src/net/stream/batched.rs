@@ -29,19 +29,19 @@ const LOOK: Duration = Duration::from_secs(5);
 const KEPT: usize = 4 * 1024;
 
 /// A connection whose small writes go out with those of others.
-pub(crate) struct Batched {
+pub(crate) struct BatchedStream {
     read: OwnedReadHalf,
     shared: Arc<Shared>,
 }
 
 struct Shared {
     write: OwnedWriteHalf,
-    late: Mutex<Late>,
+    late: Mutex<DeferredWrites>,
 }
 
 /// What is still to be written.
 #[derive(Default)]
-struct Late {
+struct DeferredWrites {
     bytes: Vec<u8>,
     /// Whether somebody will write it.
     listed: bool,
@@ -100,7 +100,7 @@ fn list(shared: &Arc<Shared>) -> bool {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Late> {
+    fn lock(&self) -> MutexGuard<'_, DeferredWrites> {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,7 +122,7 @@ impl Shared {
     }
 }
 
-impl Late {
+impl DeferredWrites {
     /// Whether nobody need come back to write more.
     fn is_done(&mut self, stream: &OwnedWriteHalf) -> bool {
         let done = self.write(stream) || self.over;
@@ -161,7 +161,7 @@ impl Late {
     }
 }
 
-impl Batched {
+impl BatchedStream {
     pub(crate) fn new(stream: TcpStream) -> Self {
         let (read, write) = stream.into_split();
         Self {
@@ -226,14 +226,14 @@ impl Batched {
     }
 }
 
-impl Drop for Batched {
+impl Drop for BatchedStream {
     /// What is put off is still written if it is taken at once; it is not waited for.
     fn drop(&mut self) {
         self.shared.lock().over = true;
     }
 }
 
-impl AsyncRead for Batched {
+impl AsyncRead for BatchedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -243,7 +243,7 @@ impl AsyncRead for Batched {
     }
 }
 
-impl AsyncWrite for Batched {
+impl AsyncWrite for BatchedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -287,14 +287,14 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio::task::yield_now;
 
-    async fn pair() -> (Batched, TcpStream) {
+    async fn pair() -> (BatchedStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap());
         let (near, far) = tokio::join!(near, listener.accept());
-        (Batched::new(near.unwrap()), far.unwrap().0)
+        (BatchedStream::new(near.unwrap()), far.unwrap().0)
     }
 
-    fn is_put_off(stream: &Batched) -> bool {
+    fn is_put_off(stream: &BatchedStream) -> bool {
         !stream.shared.lock().bytes.is_empty()
     }
 

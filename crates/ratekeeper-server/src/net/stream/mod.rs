@@ -1,10 +1,10 @@
 //! A connection to a client or an upstream: plain, in TLS, or over a Unix socket.
 
 mod batched;
-mod read_turns;
+mod read_budget;
 
-pub(crate) use batched::{Batched, write_batches};
-pub(crate) use read_turns::{MAX_FRAMES_PER_TURN, ReadTurns, yield_to_others};
+pub(crate) use batched::{BatchedStream, write_batches};
+pub(crate) use read_budget::{MAX_FRAMES_PER_TURN, ReadBudget, yield_to_others};
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,8 +16,8 @@ use tokio_rustls::TlsStream;
 pub(crate) enum Stream {
     Plain(TcpStream),
     /// The same of a worker that writes to many at once.
-    Batched(Batched),
-    Tls(Box<TlsStream<Batched>>),
+    Batched(BatchedStream),
+    Tls(Box<TlsStream<BatchedStream>>),
     Unix(UnixStream),
 }
 

@@ -6,13 +6,13 @@ pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent"
 
 /// What a caller says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Parent {
+pub(super) struct ParentContext {
     pub(super) trace: [u8; 16],
     pub(super) span: [u8; 8],
     pub(super) sampled: bool,
 }
 
-impl Parent {
+impl ParentContext {
     /// None if nothing is said, or nothing that can be read, or twice.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut said = headers.get_all(TRACEPARENT).iter();
@@ -76,17 +76,17 @@ mod tests {
 
     #[test]
     fn what_is_read_is_written_the_same() {
-        let parent = Parent::parse(GOOD).unwrap();
+        let parent = ParentContext::parse(GOOD).unwrap();
         assert!(parent.sampled && parent.trace[0] == 0x0a && parent.span[7] == 0x31);
         assert_eq!(parent.header().unwrap(), GOOD);
         let unsampled = GOOD.replace("-01", "-00");
         assert_eq!(
-            Parent::parse(&unsampled).unwrap().header().unwrap(),
+            ParentContext::parse(&unsampled).unwrap().header().unwrap(),
             unsampled
         );
         // A version to come says more, and means at least this.
         assert_eq!(
-            Parent::parse(&format!("cc{}-more", &GOOD[2..])),
+            ParentContext::parse(&format!("cc{}-more", &GOOD[2..])),
             Some(parent)
         );
     }
@@ -104,12 +104,12 @@ mod tests {
             "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920333é-01",
         ] {
-            assert_eq!(Parent::parse(wrong), None, "{wrong}");
+            assert_eq!(ParentContext::parse(wrong), None, "{wrong}");
         }
         let mut twice = HeaderMap::new();
         twice.append(TRACEPARENT, HeaderValue::from_static(GOOD));
-        assert!(Parent::of(&twice).is_some());
+        assert!(ParentContext::of(&twice).is_some());
         twice.append(TRACEPARENT, HeaderValue::from_static(GOOD));
-        assert_eq!(Parent::of(&twice), None);
+        assert_eq!(ParentContext::of(&twice), None);
     }
 }

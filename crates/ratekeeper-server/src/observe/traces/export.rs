@@ -1,7 +1,7 @@
 //! Sends spans to a collector, from a thread of its own. What it does not take is dropped and
 //! counted.
 
-use super::{Ended, Shared, wire};
+use super::{EndedSpan, Shared, wire};
 use crate::gateway::Connector;
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, HOST};
@@ -29,9 +29,9 @@ const WITHIN: Duration = Duration::from_secs(10);
 const LAST_SPANS: Duration = Duration::from_secs(5);
 
 /// The thread, until this is dropped.
-pub(crate) struct Exporting(Option<JoinHandle<()>>);
+pub(crate) struct ExporterThread(Option<JoinHandle<()>>);
 
-impl Drop for Exporting {
+impl Drop for ExporterThread {
     fn drop(&mut self) {
         let Some(thread) = self.0.take() else { return };
         // It ends once nobody is left who could trace; a collector may hang.
@@ -51,20 +51,20 @@ pub(super) struct Collector {
 pub(super) fn start(
     collector: Collector,
     shared: Arc<Shared>,
-    ended: Receiver<Ended>,
-) -> io::Result<Exporting> {
+    ended: Receiver<EndedSpan>,
+) -> io::Result<ExporterThread> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let run = move || runtime.block_on(run(&collector, &shared, ended));
-    Ok(Exporting(Some(
+    Ok(ExporterThread(Some(
         thread::Builder::new()
             .name("traces".to_owned())
             .spawn(run)?,
     )))
 }
 
-async fn run(collector: &Collector, shared: &Shared, mut ended: Receiver<Ended>) {
+async fn run(collector: &Collector, shared: &Shared, mut ended: Receiver<EndedSpan>) {
     let mut batch = Vec::with_capacity(MOST);
     // None is left and nobody will send one.
     while ended.recv_many(&mut batch, MOST).await > 0 {

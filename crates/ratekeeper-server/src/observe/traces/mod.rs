@@ -9,15 +9,15 @@ mod export;
 mod wire;
 
 pub(crate) use context::TRACEPARENT;
-pub(crate) use export::Exporting;
+pub(crate) use export::ExporterThread;
 
-use crate::gateway::{Connector, Notes};
+use crate::gateway::{Connector, RequestRecord};
 use crate::net::tls::connector_to;
 use axum::extract::{MatchedPath, State};
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::Response;
-use context::Parent;
+use context::ParentContext;
 use export::Collector;
 use ratekeeper::store::AskOutcome;
 use ratekeeper_policy::PolicyVerdict;
@@ -37,7 +37,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct Tracer {
     shared: Arc<Shared>,
-    ended: Sender<Ended>,
+    ended: Sender<EndedSpan>,
     /// The share of requests that are traced, of those whose caller does not say.
     share: f64,
 }
@@ -54,7 +54,7 @@ struct Resource {
 }
 
 /// A span on its way to the collector.
-struct Ended {
+struct EndedSpan {
     trace: [u8; 16],
     span: [u8; 8],
     parent: Option<[u8; 8]>,
@@ -64,12 +64,12 @@ struct Ended {
     /// Of the API, as the service calls it.
     route: Option<String>,
     status: u16,
-    decided: Decided,
+    decided: DecisionAttributes,
 }
 
 /// What was decided on a request.
 #[derive(Clone, Default)]
-pub(crate) struct Decided {
+pub(crate) struct DecisionAttributes {
     pub(crate) outcome: Option<&'static str>,
     pub(crate) source: Option<&'static str>,
     /// Those that turned it away, or would have.
@@ -77,7 +77,7 @@ pub(crate) struct Decided {
     pub(crate) upstream: Option<String>,
 }
 
-impl Decided {
+impl DecisionAttributes {
     pub(crate) fn of(verdict: &PolicyVerdict) -> Self {
         let is_denied = |outcome| {
             matches!(
@@ -105,16 +105,16 @@ impl Decided {
 /// A request that is traced; it ends when this is dropped.
 pub(crate) struct Span {
     tracer: Tracer,
-    context: Parent,
+    context: ParentContext,
     parent: Option<[u8; 8]>,
     begun: SystemTime,
     since: Instant,
     method: &'static str,
     route: Option<String>,
     pub(crate) status: u16,
-    pub(crate) decided: Decided,
+    pub(crate) decided: DecisionAttributes,
     /// What others find out about it.
-    pub(crate) notes: Option<Notes>,
+    pub(crate) notes: Option<RequestRecord>,
 }
 
 impl Tracer {
@@ -122,7 +122,7 @@ impl Tracer {
     pub(crate) fn start(
         config: &Config,
         store: &'static str,
-    ) -> Result<Option<(Self, Exporting)>, String> {
+    ) -> Result<Option<(Self, ExporterThread)>, String> {
         let Some(endpoint) = config.traces.endpoint.clone() else {
             return Ok(None);
         };
@@ -167,7 +167,7 @@ impl Tracer {
 
     /// Begins a span, if this request is to have one: as its caller says, else one in so many.
     pub(crate) fn begin(&self, headers: &HeaderMap, method: &Method) -> Option<Span> {
-        let parent = Parent::of(headers);
+        let parent = ParentContext::of(headers);
         let sampled = match parent {
             Some(parent) => parent.sampled,
             None => fastrand::f64() < self.share,
@@ -176,7 +176,7 @@ impl Tracer {
             return None;
         }
         let trace = parent.map_or_else(|| fastrand::u128(1..).to_be_bytes(), |parent| parent.trace);
-        let context = Parent {
+        let context = ParentContext {
             trace,
             span: fastrand::u64(1..).to_be_bytes(),
             sampled: true,
@@ -190,7 +190,7 @@ impl Tracer {
             method: known(method),
             route: None,
             status: 0,
-            decided: Decided::default(),
+            decided: DecisionAttributes::default(),
             notes: None,
         })
     }
@@ -206,7 +206,7 @@ impl Span {
 impl Drop for Span {
     fn drop(&mut self) {
         let noted = self.notes.take().map(|notes| notes.decided());
-        let ended = Ended {
+        let ended = EndedSpan {
             trace: self.context.trace,
             span: self.context.span,
             parent: self.parent,
@@ -249,7 +249,7 @@ pub(crate) async fn traced(
         .map(|path| path.as_str().to_owned());
     let mut response = next.run(request).await;
     span.status = response.status().as_u16();
-    if let Some(decided) = response.extensions_mut().remove::<Decided>() {
+    if let Some(decided) = response.extensions_mut().remove::<DecisionAttributes>() {
         span.decided = decided;
     }
     response

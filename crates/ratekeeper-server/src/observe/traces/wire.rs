@@ -4,12 +4,12 @@
 //! Written out rather than taken from opentelemetry-proto, which brings the whole SDK along; a test
 //! reads them with that crate.
 
-use super::{Ended, Resource};
+use super::{EndedSpan, Resource};
 use prost::{Message, Oneof};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The body of `POST /v1/traces`.
-pub(super) fn request(resource: &Resource, spans: &[Ended]) -> Vec<u8> {
+pub(super) fn request(resource: &Resource, spans: &[EndedSpan]) -> Vec<u8> {
     let attributes = vec![
         text("service.name", "ratekeeper"),
         text("service.version", env!("CARGO_PKG_VERSION")),
@@ -24,7 +24,7 @@ pub(super) fn request(resource: &Resource, spans: &[Ended]) -> Vec<u8> {
         spans: spans.iter().map(span).collect(),
     };
     let of_resource = ResourceSpans {
-        resource: Some(OfResource { attributes }),
+        resource: Some(OtlpResource { attributes }),
         scope_spans: vec![scoped],
     };
     Request {
@@ -33,7 +33,7 @@ pub(super) fn request(resource: &Resource, spans: &[Ended]) -> Vec<u8> {
     .encode_to_vec()
 }
 
-fn span(ended: &Ended) -> Span {
+fn span(ended: &EndedSpan) -> Span {
     const SERVER: i32 = 2;
     const ERROR: i32 = 2;
     let mut attributes = vec![text("http.request.method", ended.method)];
@@ -116,13 +116,13 @@ struct Request {
 #[derive(Clone, PartialEq, Message)]
 struct ResourceSpans {
     #[prost(message, optional, tag = "1")]
-    resource: Option<OfResource>,
+    resource: Option<OtlpResource>,
     #[prost(message, repeated, tag = "2")]
     scope_spans: Vec<ScopeSpans>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct OfResource {
+struct OtlpResource {
     #[prost(message, repeated, tag = "1")]
     attributes: Vec<KeyValue>,
 }

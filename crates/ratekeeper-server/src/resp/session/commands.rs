@@ -2,7 +2,7 @@
 
 use super::Step;
 use super::parse::{Arguments, integer};
-use super::quoted::Quoted;
+use super::quoted::QuotedBytes;
 use super::reply::{Protocol, Reply};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -148,7 +148,7 @@ impl Client {
             "ratekeeper.reset" => return Step::Policy(Verb::Reset),
             // Nothing is watched.
             "unwatch" => reply.ok(),
-            _ => return Unserved::Unknown(arguments).answer(&mut reply),
+            _ => return UnsupportedCommand::Unknown(arguments).answer(&mut reply),
         }
         Step::Next
     }
@@ -184,7 +184,7 @@ impl Client {
                 _ => {
                     return reply.error(format_args!(
                         "ERR Syntax error in HELLO option '{}'",
-                        Quoted(option)
+                        QuotedBytes(option)
                     ));
                 }
             }
@@ -274,7 +274,7 @@ impl Client {
                 reply.text(&text);
             }
             other => {
-                let name = Quoted(other);
+                let name = QuotedBytes(other);
                 reply.error(format_args!(
                     "ERR unknown subcommand '{name}'. Try CLIENT HELP."
                 ));
@@ -363,7 +363,7 @@ fn listed(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
             asked().flatten().for_each(|command| docs(command, reply));
         }
         other => {
-            let name = Quoted(other);
+            let name = QuotedBytes(other);
             reply.error(format_args!(
                 "ERR unknown subcommand '{name}'. Try COMMAND HELP."
             ));
@@ -394,12 +394,12 @@ fn docs(command: &Command, reply: &mut Reply<'_>) {
 fn wrong_number(name: &str, reply: &mut Reply<'_>) {
     reply.error(format_args!(
         "ERR wrong number of arguments for '{}' command",
-        Quoted(name.as_bytes())
+        QuotedBytes(name.as_bytes())
     ));
 }
 
 /// Why a command is not run.
-pub(super) enum Unserved<'a> {
+pub(super) enum UnsupportedCommand<'a> {
     /// It is the beginning of a request of HTTP.
     Http,
     Unknown(Arguments<'a>),
@@ -407,24 +407,24 @@ pub(super) enum Unserved<'a> {
 }
 
 /// The command that the arguments name, if they can be its own.
-pub(super) fn find(arguments: Arguments<'_>) -> Result<&'static Command, Unserved<'_>> {
+pub(super) fn find(arguments: Arguments<'_>) -> Result<&'static Command, UnsupportedCommand<'_>> {
     let name = arguments.get(0).unwrap_or_default();
     // As Redis does: no command has these names, and requests of HTTP begin with them.
     if name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:") {
-        return Err(Unserved::Http);
+        return Err(UnsupportedCommand::Http);
     }
     let known = COMMANDS
         .iter()
         .find(|known| known.name.as_bytes().eq_ignore_ascii_case(name));
-    let known = known.ok_or(Unserved::Unknown(arguments))?;
+    let known = known.ok_or(UnsupportedCommand::Unknown(arguments))?;
     let many = arguments.len() as i64;
     match known.arity > 0 && many != known.arity || many < -known.arity {
-        true => Err(Unserved::WrongNumber(known)),
+        true => Err(UnsupportedCommand::WrongNumber(known)),
         false => Ok(known),
     }
 }
 
-impl Unserved<'_> {
+impl UnsupportedCommand<'_> {
     /// In Redis's words.
     pub(super) fn answer(&self, reply: &mut Reply<'_>) -> Step {
         match self {
@@ -443,10 +443,10 @@ impl Unserved<'_> {
                     let _ = write!(
                         beginning,
                         "'{}' ",
-                        Quoted(&argument[..argument.len().min(room)])
+                        QuotedBytes(&argument[..argument.len().min(room)])
                     );
                 }
-                let name = Quoted(arguments.get(0).unwrap_or_default());
+                let name = QuotedBytes(arguments.get(0).unwrap_or_default());
                 reply.error(format_args!(
                     "ERR unknown command '{name}', with args beginning with: {beginning}"
                 ));

@@ -11,7 +11,7 @@ mod transaction;
 
 pub(crate) use commands::{Password, Verb};
 pub(crate) use parse::{Arguments, LONGEST_COMMAND, integer};
-pub(crate) use quoted::Quoted;
+pub(crate) use quoted::QuotedBytes;
 pub(crate) use reply::Reply;
 pub(crate) use throttle::{Totals, figures, seconds, signed};
 

@@ -2,7 +2,7 @@
 
 use super::batch::Call;
 use super::parse::{Arguments, integer};
-use super::quoted::Quoted;
+use super::quoted::QuotedBytes;
 use super::reply::Reply;
 use ratekeeper::{
     Clock, Decision, Timestamp, keyed::GcraParams, keyed::GcraParamsError, keyed::KeyedGcra,
@@ -18,7 +18,7 @@ pub(crate) struct Totals {
 }
 
 /// What is wrong with a call.
-enum Wrong<'a> {
+enum ThrottleError<'a> {
     Usage,
     NotAnInteger(&'a [u8]),
     Negative(&'static str),
@@ -26,13 +26,13 @@ enum Wrong<'a> {
     TooSlow,
 }
 
-impl fmt::Display for Wrong<'_> {
+impl fmt::Display for ThrottleError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage => f.write_str(
                 "ERR usage: CL.THROTTLE <key> <max_burst> <count per period> <period in seconds> [<quantity>]",
             ),
-            Self::NotAnInteger(text) => write!(f, "ERR couldn't parse as integer: {}", Quoted(text)),
+            Self::NotAnInteger(text) => write!(f, "ERR couldn't parse as integer: {}", QuotedBytes(text)),
             Self::Negative(what) => write!(f, "ERR {what} must not be negative"),
             Self::Zero(what) => write!(f, "ERR {what} must be more than zero"),
             Self::TooSlow => f.write_str("ERR period / count is longer than 142 years; choose a shorter period"),
@@ -78,14 +78,14 @@ pub(super) fn of(limit: u64, count: u64, period: u64) -> Result<GcraParams, Gcra
     GcraParams::new(limit, count, Duration::from_secs(period))
 }
 
-fn read(arguments: Arguments<'_>) -> Result<Call<'_>, Wrong<'_>> {
+fn read(arguments: Arguments<'_>) -> Result<Call<'_>, ThrottleError<'_>> {
     if !(5..=6).contains(&arguments.len()) {
-        return Err(Wrong::Usage);
+        return Err(ThrottleError::Usage);
     }
     let number = |at: usize, name: &'static str| {
         let text = arguments.get(at).unwrap_or_default();
-        let number = integer(text).ok_or(Wrong::NotAnInteger(text))?;
-        u64::try_from(number).map_err(|_| Wrong::Negative(name))
+        let number = integer(text).ok_or(ThrottleError::NotAnInteger(text))?;
+        u64::try_from(number).map_err(|_| ThrottleError::Negative(name))
     };
     let key = arguments.get(1).unwrap_or_default();
     let (max_burst, count, period) = (
@@ -101,8 +101,8 @@ fn read(arguments: Arguments<'_>) -> Result<Call<'_>, Wrong<'_>> {
     // It came from a signed number.
     let limit = max_burst + 1;
     let by = of(limit, count, period).map_err(|wrong| match wrong {
-        GcraParamsError::Zero => Wrong::Zero(if count == 0 { "count" } else { "period" }),
-        _ => Wrong::TooSlow,
+        GcraParamsError::Zero => ThrottleError::Zero(if count == 0 { "count" } else { "period" }),
+        _ => ThrottleError::TooSlow,
     })?;
     Ok(Call {
         key,

@@ -1,14 +1,14 @@
 //! One connection of a client, from its first byte to its last.
 
-use super::http1::{Bounds, Http1, Wire};
+use super::http1::{ClientSocket, HeadLimits, Http1};
 use super::io::Io;
-use super::service::OfClient;
-use super::state::{Admission, Client, Patience, now};
+use super::service::ClientService;
+use super::state::{Admission, Client, ClientTimeouts, now};
 use super::streams::Streams;
-use crate::gateway::Local;
+use crate::gateway::WorkerState;
 use crate::gateway::drain::Stage;
 use crate::gateway::proxy_protocol::{self, Read};
-use crate::net::stream::{Batched, Stream};
+use crate::net::stream::{BatchedStream, Stream};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::error::Error;
@@ -47,7 +47,7 @@ const PING: Duration = Duration::from_secs(20);
 
 /// Serves a connection until it ends.
 pub(in crate::gateway) async fn serve(
-    local: Arc<Local>,
+    local: Arc<WorkerState>,
     stream: Stream,
     peer: Option<SocketAddr>,
     place: OwnedSemaphorePermit,
@@ -58,7 +58,7 @@ pub(in crate::gateway) async fn serve(
 }
 
 async fn connection(
-    local: Arc<Local>,
+    local: Arc<WorkerState>,
     mut stream: Stream,
     mut peer: Option<SocketAddr>,
     place: OwnedSemaphorePermit,
@@ -110,7 +110,7 @@ async fn connection(
             let http2 =
                 timeout(gateway.header_timeout, is_http2(&mut stream, &mut first)).await??;
             let stream = match stream {
-                Stream::Plain(stream) => Stream::Batched(Batched::new(stream)),
+                Stream::Plain(stream) => Stream::Batched(BatchedStream::new(stream)),
                 stream => stream,
             };
             (stream, false, http2)
@@ -123,7 +123,7 @@ async fn connection(
     };
     let client = Client::new(peer, trusted, tls, Some(admission));
     let client = Arc::new(client.abandoned_timeout(gateway.abandoned_timeout));
-    let service = OfClient::new(&local, &client);
+    let service = ClientService::new(&local, &client);
     if http2 {
         client.is_shared.store(true, Relaxed);
         let streams = Streams {
@@ -142,11 +142,11 @@ async fn connection(
             .serve_connection(io, service);
         watched(Box::pin(connection), &local, &client).await
     } else {
-        let bounds = Bounds {
+        let bounds = HeadLimits {
             bytes: gateway.max_head,
             headers: gateway.max_headers,
         };
-        let wire = Wire::new(stream, Arc::clone(&client), bounds, &first);
+        let wire = ClientSocket::new(stream, Arc::clone(&client), bounds, &first);
         // It has none before.
         drop(client.informed.set(wire.informed()));
         watched(
@@ -202,7 +202,7 @@ async fn is_http2(stream: &mut Stream, first: &mut Vec<u8>) -> io::Result<bool> 
 }
 
 /// Until the gateway stops.
-async fn stopping(local: &Local) {
+async fn stopping(local: &WorkerState) {
     let drain = &local.shared.drain;
     loop {
         let changed = drain.changed();
@@ -214,7 +214,7 @@ async fn stopping(local: &Local) {
 }
 
 /// A connection that can be told to end.
-trait Serving: Future<Output = Result<(), Self::Error>> {
+trait ServeConnection: Future<Output = Result<(), Self::Error>> {
     type Error: Into<Box<dyn Error + Send + Sync>>;
 
     /// Whether it may be told while requests are under way.
@@ -224,7 +224,7 @@ trait Serving: Future<Output = Result<(), Self::Error>> {
     fn leave(self: Pin<&mut Self>);
 }
 
-impl Serving for Http1 {
+impl ServeConnection for Http1 {
     type Error = io::Error;
 
     // Each answer says already that it is the last, and the client knows.
@@ -235,7 +235,7 @@ impl Serving for Http1 {
     }
 }
 
-impl Serving for http2::Connection<TokioIo<Io>, OfClient, Streams> {
+impl ServeConnection for http2::Connection<TokioIo<Io>, ClientService, Streams> {
     type Error = hyper::Error;
 
     const AT_ONCE: bool = true;
@@ -246,13 +246,13 @@ impl Serving for http2::Connection<TokioIo<Io>, OfClient, Streams> {
 }
 
 /// Lets a connection run, and cuts it off when it takes too long for something.
-async fn watched<S: Serving>(
+async fn watched<S: ServeConnection>(
     mut connection: Pin<Box<S>>,
-    local: &Local,
+    local: &WorkerState,
     client: &Client,
 ) -> io::Result<()> {
     let gateway = &local.shared.gateway;
-    let patience = Patience {
+    let patience = ClientTimeouts {
         head: gateway.header_timeout,
         keep_alive: gateway.keep_alive,
         idle: gateway.idle_timeout,

@@ -1,6 +1,6 @@
 //! The body of a request, for whoever sends it on.
 
-use super::wire::{Ends, WeakWire, broken};
+use super::socket::{SocketState, WeakClientSocket, broken};
 use crate::gateway::body::BodyError;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -10,17 +10,17 @@ use std::task::{Context, Poll};
 /// The body of a request of HTTP/1, read from the connection as it is asked for. It ends with its
 /// request, and does not hold the connection.
 pub(crate) struct ClientBody {
-    wire: WeakWire,
+    wire: WeakClientSocket,
     number: u64,
 }
 
 impl ClientBody {
-    pub(super) fn new(wire: WeakWire, number: u64) -> Self {
+    pub(super) fn new(wire: WeakClientSocket, number: u64) -> Self {
         Self { wire, number }
     }
 
     /// What `of` says of the connection; none if it has ended, or goes on with another request.
-    fn with<T>(&self, of: impl FnOnce(&mut Ends) -> T) -> Option<T> {
+    fn with<T>(&self, of: impl FnOnce(&mut SocketState) -> T) -> Option<T> {
         let wire = self.wire.upgrade()?;
         let mut ends = wire.lock();
         (ends.number == self.number).then(|| of(&mut ends))

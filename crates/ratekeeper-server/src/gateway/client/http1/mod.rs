@@ -5,29 +5,30 @@
 //! task, or, to an upstream in HTTP/2, in that of hyper. What the guard refuses never comes that
 //! far.
 
-mod answer;
 mod body;
 mod request;
+mod response;
+mod socket;
 mod switch;
-mod wire;
 
 pub(crate) use body::ClientBody;
-pub(super) use request::{Bounds, too_many_headers};
-pub(crate) use switch::{Switch, Switched};
-pub(crate) use wire::{Informed, Wire};
+pub(super) use request::{HeadLimits, too_many_headers};
+pub(crate) use socket::{ClientSocket, InformationalSender};
+pub(crate) use switch::{ProtocolSwitch, UpgradedSocket};
 
-use super::service::{Answering, OfClient, ToClient};
+use super::service::{ClientResponseBody, ClientResponseFuture, ClientService};
 use super::state::Client;
 use crate::api::Problem;
 use crate::gateway::body::FromClient;
-use crate::gateway::http1::{MessageSink, MessageWriter, Outgoing, PollBudget, Trailers};
+use crate::gateway::http1::{MessageSink, MessageWriter, PollBudget, ResponseWriter, Trailers};
 use crate::net::stream::yield_to_others;
-use answer::write_head;
 use axum::body::Bytes;
 use axum::http::{Response, StatusCode, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use request::{Asked, Head};
+use request::{Head, ParsedRequest};
+use response::write_head;
+use socket::HeadError;
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
@@ -36,7 +37,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep};
-use wire::NoHead;
 
 /// So much of a body that nobody wants is taken, so that the connection can be used again.
 const MOST_UNWANTED: usize = 64 * 1024;
@@ -52,10 +52,10 @@ const REQUEST_COST: usize = 4 * 1024;
 
 pin_project! {
     pub(super) struct Http1 {
-        wire: Wire,
+        wire: ClientSocket,
         client: Arc<Client>,
-        service: OfClient,
-        writer: MessageWriter<ToClient>,
+        service: ClientService,
+        writer: MessageWriter<ClientResponseBody>,
         // Whether the request at hand is the last.
         leaving: bool,
         #[pin]
@@ -70,12 +70,12 @@ pin_project! {
         Reading,
         Asked {
             #[pin]
-            future: Answering,
-            asked: Asked,
+            future: ClientResponseFuture,
+            asked: ParsedRequest,
         },
         Answered {
-            asked: Asked,
-            switch: Option<Switch>,
+            asked: ParsedRequest,
+            switch: Option<ProtocolSwitch>,
         },
         /// The rest of a body that nobody wants is in the way of the next request.
         Discarding {
@@ -92,7 +92,7 @@ pin_project! {
 }
 
 impl Http1 {
-    pub(super) fn new(wire: Wire, client: Arc<Client>, service: OfClient) -> Self {
+    pub(super) fn new(wire: ClientSocket, client: Arc<Client>, service: ClientService) -> Self {
         Self {
             wire,
             client,
@@ -140,10 +140,10 @@ impl Future for Http1 {
                             }
                         }
                         Poll::Ready(Ok(None)) => State::Leaving { lingers: false },
-                        Poll::Ready(Err(NoHead::Problem(problem))) => {
+                        Poll::Ready(Err(HeadError::Problem(problem))) => {
                             refusing(this.writer, &problem)
                         }
-                        Poll::Ready(Err(NoHead::Io(error))) => return Poll::Ready(Err(error)),
+                        Poll::Ready(Err(HeadError::Io(error))) => return Poll::Ready(Err(error)),
                         Poll::Pending if *this.leaving && this.wire.lock().is_idle() => {
                             State::Leaving { lingers: false }
                         }
@@ -170,7 +170,7 @@ impl Future for Http1 {
                                 "bytes of another protocol came before it was spoken",
                             )));
                         }
-                        switch.give(Switched::new(this.wire.clone()));
+                        switch.give(UpgradedSocket::new(this.wire.clone()));
                         return Poll::Ready(Ok(()));
                     }
                     let mut ends = this.wire.lock();
@@ -214,7 +214,7 @@ impl Future for Http1 {
 }
 
 /// Pending, unless the client has left meanwhile: that takes its request along.
-fn gone(wire: &Wire, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+fn gone(wire: &ClientSocket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
     wire.lock()
         .poll_gone(cx)
         .map(|()| Err(io::ErrorKind::UnexpectedEof.into()))
@@ -222,14 +222,14 @@ fn gone(wire: &Wire, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
 
 /// Begins an answer.
 fn answering(
-    mut response: Response<ToClient>,
-    mut asked: Asked,
-    wire: &Wire,
-    writer: &mut MessageWriter<ToClient>,
+    mut response: Response<ClientResponseBody>,
+    mut asked: ParsedRequest,
+    wire: &ClientSocket,
+    writer: &mut MessageWriter<ClientResponseBody>,
     cx: &mut Context<'_>,
 ) -> State {
     let switch = match response.status() {
-        StatusCode::SWITCHING_PROTOCOLS => response.extensions_mut().remove::<Switch>(),
+        StatusCode::SWITCHING_PROTOCOLS => response.extensions_mut().remove::<ProtocolSwitch>(),
         _ => None,
     };
     let mut ends = wire.lock();
@@ -255,7 +255,7 @@ fn answering(
 
 /// Begins the answer to what is no request, which is the last.
 fn refusing<B>(writer: &mut MessageWriter<B>, problem: &Problem) -> State {
-    let mut asked = Asked {
+    let mut asked = ParsedRequest {
         version: Version::HTTP_11,
         is_head: false,
         keep: false,
@@ -274,7 +274,7 @@ fn refusing<B>(writer: &mut MessageWriter<B>, problem: &Problem) -> State {
 
 /// Writes the answer, as its body comes; ready when all of it is written.
 fn poll_answer<B: Body<Data = Bytes, Error = Broken> + Unpin>(
-    wire: &Wire,
+    wire: &ClientSocket,
     client: &Client,
     writer: &mut MessageWriter<B>,
     budget: &mut PollBudget,
@@ -290,14 +290,14 @@ fn poll_answer<B: Body<Data = Bytes, Error = Broken> + Unpin>(
 /// The client's side of a connection that an answer is written to. It is locked for each write: the
 /// body of the answer may read that of the request from it in between.
 struct ToSocket<'a> {
-    wire: &'a Wire,
+    wire: &'a ClientSocket,
     client: &'a Client,
 }
 
 impl MessageSink for ToSocket<'_> {
     fn poll_send(
         &mut self,
-        out: &mut Outgoing,
+        out: &mut ResponseWriter,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
@@ -341,10 +341,10 @@ mod tests {
             let (mut far, near) = UnixStream::pair().unwrap();
             while near.try_write(&[b'x'; 1_000]).is_ok() {}
             let client = Arc::new(Client::new(None, false, false, None));
-            let wire = Wire::new(
+            let wire = ClientSocket::new(
                 Stream::Unix(near),
                 Arc::clone(&client),
-                Bounds {
+                HeadLimits {
                     bytes: 1_024,
                     headers: 10,
                 },

@@ -13,7 +13,7 @@ use std::mem::MaybeUninit;
 
 /// What a head may have.
 #[derive(Clone, Copy)]
-pub(crate) struct Bounds {
+pub(crate) struct HeadLimits {
     pub(crate) bytes: usize,
     pub(crate) headers: usize,
 }
@@ -29,7 +29,7 @@ pub(super) struct Head {
     pub(super) expects: bool,
     /// Whether it may change to another protocol.
     pub(super) upgrades: bool,
-    pub(super) asked: Asked,
+    pub(super) asked: ParsedRequest,
 }
 
 /// How the body of a request ends.
@@ -42,7 +42,7 @@ pub(super) enum Length {
 
 /// What the answer has to go by.
 #[derive(Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct ParsedRequest {
     pub(super) version: Version,
     /// Whether it is HEAD, whose answers have no body.
     pub(super) is_head: bool,
@@ -53,7 +53,7 @@ pub(super) struct Asked {
 }
 
 /// Reads a head, and says how long it is; none if more must be read.
-pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<(usize, Head)>, Problem> {
+pub(super) fn read(bytes: &[u8], bounds: HeadLimits) -> Result<Option<(usize, Head)>, Problem> {
     if bounds.headers > USUAL_HEADERS {
         return read_into(
             bytes,
@@ -75,7 +75,7 @@ pub(crate) fn too_many_headers() -> Problem {
 #[inline]
 fn read_into<'a>(
     bytes: &'a [u8],
-    bounds: Bounds,
+    bounds: HeadLimits,
     room: &mut [MaybeUninit<httparse::Header<'a>>],
 ) -> Result<Option<(usize, Head)>, Problem> {
     let mut parsed = httparse::Request::new(&mut []);
@@ -122,13 +122,13 @@ fn read_into<'a>(
     } else {
         Version::HTTP_11
     };
-    let mut asked = Asked {
+    let mut asked = ParsedRequest {
         version,
         is_head: method == Method::HEAD,
         keep: false,
         trailers: false,
     };
-    let mut said = Said::default();
+    let mut said = ConnectionHeaders::default();
     let mut map = HeaderMap::with_capacity(parsed.headers.len());
     for header in &*parsed.headers {
         let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| no_http())?;
@@ -184,7 +184,7 @@ pub(super) fn no_http() -> Problem {
 }
 
 /// What the headers say of the connection and the body.
-struct Said {
+struct ConnectionHeaders {
     closes: bool,
     keeps: bool,
     expects: bool,
@@ -193,7 +193,7 @@ struct Said {
     length: Length,
 }
 
-impl Default for Said {
+impl Default for ConnectionHeaders {
     fn default() -> Self {
         let length = Length::Known(0);
         Self {
@@ -207,7 +207,7 @@ impl Default for Said {
     }
 }
 
-impl Said {
+impl ConnectionHeaders {
     fn hear(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Problem> {
         if *name == CONNECTION {
             for word in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BOUNDS: Bounds = Bounds {
+    const BOUNDS: HeadLimits = HeadLimits {
         bytes: 1_024,
         headers: 8,
     };
@@ -253,7 +253,7 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..60),
         ) {
             let _ = read(head.as_bytes(), BOUNDS);
-            let _ = read(&bytes, Bounds { headers: 200, ..BOUNDS });
+            let _ = read(&bytes, HeadLimits { headers: 200, ..BOUNDS });
         }
     }
 

@@ -1,7 +1,7 @@
 //! A connection that changes to another protocol, from where it was asked for to who speaks it
 //! then.
 
-use super::wire::{Ends, Wire};
+use super::socket::{ClientSocket, SocketState};
 use bytes::Buf;
 use std::io;
 use std::pin::Pin;
@@ -12,15 +12,15 @@ use tokio::sync::oneshot;
 
 /// Goes with the answer that says so. The connection is given away when that answer is written.
 #[derive(Clone)]
-pub(crate) struct Switch(Arc<Mutex<Option<oneshot::Sender<Switched>>>>);
+pub(crate) struct ProtocolSwitch(Arc<Mutex<Option<oneshot::Sender<UpgradedSocket>>>>);
 
-impl Switch {
-    pub(crate) fn new() -> (Self, oneshot::Receiver<Switched>) {
+impl ProtocolSwitch {
+    pub(crate) fn new() -> (Self, oneshot::Receiver<UpgradedSocket>) {
         let (give, given) = oneshot::channel();
         (Self(Arc::new(Mutex::new(Some(give)))), given)
     }
 
-    pub(super) fn give(&self, connection: Switched) {
+    pub(super) fn give(&self, connection: UpgradedSocket) {
         if let Some(give) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // Who does not want it any more has closed the other side.
             drop(give.send(connection));
@@ -29,21 +29,21 @@ impl Switch {
 }
 
 /// A connection that speaks another protocol now.
-pub(crate) struct Switched(Wire);
+pub(crate) struct UpgradedSocket(ClientSocket);
 
-impl Switched {
-    pub(super) fn new(wire: Wire) -> Self {
+impl UpgradedSocket {
+    pub(super) fn new(wire: ClientSocket) -> Self {
         Self(wire)
     }
 }
 
-impl AsyncRead for Switched {
+impl AsyncRead for UpgradedSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Ends { stream, read, .. } = &mut *self.0.lock();
+        let SocketState { stream, read, .. } = &mut *self.0.lock();
         if read.is_empty() {
             return Pin::new(stream).poll_read(cx, buf);
         }
@@ -55,7 +55,7 @@ impl AsyncRead for Switched {
     }
 }
 
-impl AsyncWrite for Switched {
+impl AsyncWrite for UpgradedSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -2,7 +2,7 @@
 //! to upstreams alike; it knows neither sockets nor tasks, so that tests drive it with any sequence
 //! of frames, short writes and pauses.
 
-use super::outgoing::Outgoing;
+use super::outgoing::ResponseWriter;
 use super::poll_budget::PollBudget;
 use crate::net::stream::yield_to_others;
 use axum::body::Bytes;
@@ -81,7 +81,7 @@ pub(crate) trait MessageSink {
     /// Writes everything in the buffer; and then flushes it if `flush`.
     fn poll_send(
         &mut self,
-        out: &mut Outgoing,
+        out: &mut ResponseWriter,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>>;
@@ -90,7 +90,7 @@ pub(crate) trait MessageSink {
 impl<S: AsyncWrite + Unpin> MessageSink for S {
     fn poll_send(
         &mut self,
-        out: &mut Outgoing,
+        out: &mut ResponseWriter,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
@@ -105,7 +105,7 @@ impl<S: AsyncWrite + Unpin> MessageSink for S {
 
 /// One message at a time, over and over on one connection.
 pub(crate) struct MessageWriter<B> {
-    out: Outgoing,
+    out: ResponseWriter,
     /// None once all of it was taken.
     body: Option<B>,
     framing: Framing,
@@ -113,7 +113,7 @@ pub(crate) struct MessageWriter<B> {
 }
 
 /// What came of asking the body for more.
-enum Taken {
+enum FrameTaken {
     /// There may be more at once.
     Some,
     /// The next frame has not come yet.
@@ -124,7 +124,7 @@ enum Taken {
 impl<B> Default for MessageWriter<B> {
     fn default() -> Self {
         Self {
-            out: Outgoing::default(),
+            out: ResponseWriter::default(),
             body: None,
             framing: Framing::Empty,
             trailers: Trailers::None,
@@ -198,18 +198,18 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
             // connection, and not its worker.
             budget.spend(0);
             let taken = self.fill(budget, cx);
-            let sent = sink.poll_send(&mut self.out, !matches!(taken, Ok(Taken::Some)), cx);
+            let sent = sink.poll_send(&mut self.out, !matches!(taken, Ok(FrameTaken::Some)), cx);
             // An error is returned at once: a body that failed may look like one that has ended
             // when it is polled again.
             match taken? {
-                Taken::All => return sent.map_err(WriteError::Io),
-                Taken::Pending => {
+                FrameTaken::All => return sent.map_err(WriteError::Io),
+                FrameTaken::Pending => {
                     if let Poll::Ready(Err(error)) = sent {
                         return Poll::Ready(Err(WriteError::Io(error)));
                     }
                     return Poll::Pending;
                 }
-                Taken::Some => ready!(sent).map_err(WriteError::Io)?,
+                FrameTaken::Some => ready!(sent).map_err(WriteError::Io)?,
             }
             if budget.is_spent() {
                 return yield_to_others(cx);
@@ -222,7 +222,7 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
         &mut self,
         budget: &mut PollBudget,
         cx: &mut Context<'_>,
-    ) -> Result<Taken, WriteError<B::Error>> {
+    ) -> Result<FrameTaken, WriteError<B::Error>> {
         while self.out.has_room() && !budget.is_spent() {
             let Some(body) = self
                 .body
@@ -230,7 +230,7 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
                 .filter(|_| self.framing != Framing::Empty)
             else {
                 self.body = None;
-                return Ok(Taken::All);
+                return Ok(FrameTaken::All);
             };
             let polled = if body.is_end_stream() {
                 Poll::Ready(None)
@@ -238,7 +238,7 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
                 Pin::new(body).poll_frame(cx)
             };
             let Poll::Ready(frame) = polled else {
-                return Ok(Taken::Pending);
+                return Ok(FrameTaken::Pending);
             };
             let frame = frame.transpose().map_err(WriteError::Body)?;
             budget.spend(
@@ -249,7 +249,7 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
             );
             self.add(frame)?;
         }
-        Ok(Taken::Some)
+        Ok(FrameTaken::Some)
     }
 
     /// Adds a frame of the body, or its end.

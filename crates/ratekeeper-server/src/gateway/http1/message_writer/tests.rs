@@ -204,7 +204,7 @@ struct Counted<'a>(&'a mut MockSocket);
 impl MessageSink for Counted<'_> {
     fn poll_send(
         &mut self,
-        out: &mut Outgoing,
+        out: &mut ResponseWriter,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {

@@ -1,7 +1,7 @@
 //! One HTTP/2 connection to an upstream: its settings, its task, and how its end is noticed.
 
-use super::super::{Connector, Trouble};
-use crate::net::stream::ReadTurns;
+use super::super::{Connector, UpstreamError};
+use crate::net::stream::ReadBudget;
 use axum::body::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
@@ -45,7 +45,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 const QUIET_PING_INTERVAL: Duration = Duration::from_secs(320);
 
 /// An open connection.
-pub(super) struct Http2Connection {
+pub(super) struct H2UpstreamConn {
     send: SendRequest<Bytes>,
     state: Arc<ConnectionState>,
 }
@@ -83,17 +83,20 @@ impl Drop for StreamGuard {
     }
 }
 
-impl Http2Connection {
-    pub(super) async fn open(connector: &Connector, upstream: &Upstream) -> Result<Self, Trouble> {
+impl H2UpstreamConn {
+    pub(super) async fn open(
+        connector: &Connector,
+        upstream: &Upstream,
+    ) -> Result<Self, UpstreamError> {
         let stream = connector.connect(upstream).await?;
         match timeout(connector.within, Self::handshake(stream)).await {
             Ok(opened) => opened,
-            Err(_) => Err(Trouble::ConnectTimeout(connector.within)),
+            Err(_) => Err(UpstreamError::ConnectTimeout(connector.within)),
         }
     }
 
     /// Until the upstream has sent its settings.
-    pub(super) async fn handshake<S>(stream: S) -> Result<Self, Trouble>
+    pub(super) async fn handshake<S>(stream: S) -> Result<Self, UpstreamError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -104,13 +107,13 @@ impl Http2Connection {
             .max_header_list_size(MAX_HEADER_LIST)
             .initial_max_send_streams(INITIAL_MAX_STREAMS)
             .enable_push(false)
-            .handshake(ReadTurns::new(stream));
-        let (send, mut connection) = handshake.await.map_err(Trouble::Http2)?;
+            .handshake(ReadBudget::new(stream));
+        let (send, mut connection) = handshake.await.map_err(UpstreamError::Http2)?;
         poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
-            Poll::Ready(Ok(())) => Poll::Ready(Err(Trouble::Strange(
+            Poll::Ready(Ok(())) => Poll::Ready(Err(UpstreamError::Strange(
                 "closed a connection without any HTTP/2 settings",
             ))),
-            Poll::Ready(Err(error)) => Poll::Ready(Err(Trouble::Http2(error))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(UpstreamError::Http2(error))),
             Poll::Pending if connection.max_concurrent_send_streams() > INITIAL_MAX_STREAMS => {
                 Poll::Ready(Ok(()))
             }

@@ -1,7 +1,7 @@
 //! The body of a response on its way from an upstream.
 
 use super::connection::StreamGuard;
-use super::piece_buffer::PieceBuffer;
+use super::frame_buffer::FrameBuffer;
 use super::upload::Upload;
 use axum::body::Bytes;
 use axum::http::HeaderMap;
@@ -25,7 +25,7 @@ pub(crate) struct Http2Body {
 /// What has come and was not taken yet.
 #[derive(Default)]
 struct Received {
-    buffer: PieceBuffer,
+    buffer: FrameBuffer,
     trailers: Option<HeaderMap>,
     end: Option<Result<(), h2::Error>>,
     /// Who waits for more.

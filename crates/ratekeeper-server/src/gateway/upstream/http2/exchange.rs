@@ -3,7 +3,7 @@
 use super::connection::{StreamGuard, StreamPermit};
 use super::download::Http2Body;
 use super::upload::Upload;
-use crate::gateway::body::{BodyError, Sent};
+use crate::gateway::body::{BodyError, BodyProgressReport};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, response};
 use h2::Reason;
@@ -58,7 +58,7 @@ impl Http2Exchange {
     pub(crate) fn send(
         permit: StreamPermit,
         mut head: Request<()>,
-        body: &mut Sent,
+        body: &mut BodyProgressReport,
         believed: &HeaderName,
     ) -> Result<Self, h2::Error> {
         let StreamPermit { mut send, guard } = permit;
@@ -69,7 +69,7 @@ impl Http2Exchange {
                 .insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
         let (response, stream) = send.send_request(head, !has_body)?;
-        let body = std::mem::replace(body, Sent::empty());
+        let body = std::mem::replace(body, BodyProgressReport::empty());
         let upload = has_body.then(|| Upload::new(stream, body, believed.clone()));
         Ok(Self {
             response,
@@ -86,10 +86,10 @@ impl Http2Exchange {
 
     /// The body of the request again, to send it another time; none if too much of it was sent
     /// already.
-    pub(crate) fn into_body(self) -> Option<Sent> {
+    pub(crate) fn into_body(self) -> Option<BodyProgressReport> {
         match self.upload {
             Some(upload) => upload.into_body(),
-            None => (!self.had_body).then(Sent::empty),
+            None => (!self.had_body).then(BodyProgressReport::empty),
         }
     }
 

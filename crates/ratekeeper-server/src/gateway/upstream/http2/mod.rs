@@ -8,14 +8,14 @@
 mod connection;
 mod download;
 mod exchange;
-mod piece_buffer;
+mod frame_buffer;
 mod upload;
 
 pub(crate) use download::Http2Body;
 pub(crate) use exchange::{Http2Error, Http2Exchange, Received};
 
-use super::{Connector, Trouble};
-use connection::{Http2Connection, StreamPermit};
+use super::{Connector, UpstreamError};
+use connection::{H2UpstreamConn, StreamPermit};
 use ratekeeper_policy::config::Upstream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) struct Http2Pool {
 }
 
 struct PooledConnection {
-    connection: Http2Connection,
+    connection: H2UpstreamConn,
     /// Since when it was found without requests; none if it had some when it was last looked at.
     idle_since: Option<Instant>,
 }
@@ -52,18 +52,19 @@ impl Http2Pool {
         connector: &Connector,
         upstream: &Upstream,
         new: bool,
-    ) -> Result<(StreamPermit, bool), Trouble> {
+    ) -> Result<(StreamPermit, bool), UpstreamError> {
         let free_stream = || if new { None } else { self.free_stream() };
         if let Some(stream) = free_stream() {
             return Ok((stream, true));
         }
         let connecting = timeout(connector.within, self.connecting.lock()).await;
-        let _connecting = connecting.map_err(|_| Trouble::ConnectTimeout(connector.within))?;
+        let _connecting =
+            connecting.map_err(|_| UpstreamError::ConnectTimeout(connector.within))?;
         // Another request may have opened one, or ended.
         if let Some(stream) = free_stream().or_else(|| self.queued_stream()) {
             return Ok((stream, true));
         }
-        let connection = Http2Connection::open(connector, upstream).await?;
+        let connection = H2UpstreamConn::open(connector, upstream).await?;
         let stream = connection.stream();
         self.lock().push(PooledConnection {
             connection,

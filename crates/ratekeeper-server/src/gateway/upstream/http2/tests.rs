@@ -1,4 +1,4 @@
-use super::connection::Http2Connection;
+use super::connection::H2UpstreamConn;
 use super::*;
 use axum::body::Bytes;
 use std::sync::Arc;
@@ -158,7 +158,7 @@ async fn pinged(mut stream: DuplexStream, answers: usize) -> Vec<u64> {
 async fn pings(answers: usize) -> Vec<u64> {
     let (near, far) = duplex(64 * 1024);
     let far = tokio::spawn(pinged(far, answers));
-    let connection = Http2Connection::handshake(near).await.unwrap();
+    let connection = H2UpstreamConn::handshake(near).await.unwrap();
     let stream = connection.stream();
     let pings = far.await.unwrap();
     drop(stream);

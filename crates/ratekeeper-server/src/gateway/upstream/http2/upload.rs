@@ -1,6 +1,6 @@
 //! The body of a request on its way to an upstream.
 
-use crate::gateway::body::{BodyError, Sent};
+use crate::gateway::body::{BodyError, BodyProgressReport};
 use crate::gateway::headers;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName};
@@ -17,7 +17,7 @@ const MAX_REPLAY: usize = 64 * 1024;
 /// Sends a body as the upstream takes it.
 pub(super) struct Upload {
     stream: SendStream<Bytes>,
-    body: Sent,
+    body: BodyProgressReport,
     /// What was read of the body and not sent yet.
     chunk: Bytes,
     /// Whether all of the body was read.
@@ -46,7 +46,11 @@ impl Replay {
 }
 
 impl Upload {
-    pub(super) fn new(stream: SendStream<Bytes>, body: Sent, believed: HeaderName) -> Self {
+    pub(super) fn new(
+        stream: SendStream<Bytes>,
+        body: BodyProgressReport,
+        believed: HeaderName,
+    ) -> Self {
         Self {
             stream,
             body,
@@ -69,7 +73,7 @@ impl Upload {
     }
 
     /// The whole body again; none if too much of it was sent already.
-    pub(super) fn into_body(self) -> Option<Sent> {
+    pub(super) fn into_body(self) -> Option<BodyProgressReport> {
         let (frames, _) = self.replay.0?;
         Some(self.body.replayed(frames))
     }

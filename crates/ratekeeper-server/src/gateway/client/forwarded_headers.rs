@@ -1,0 +1,95 @@
+//! What upstreams are told of a client, as lines of a head: they are kept, as they seldom change
+//! from one request to the next.
+
+use axum::http::Version;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[derive(Default)]
+pub(crate) struct ForwardedHeaders(Mutex<CachedHeaders>);
+
+#[derive(Default)]
+struct CachedHeaders {
+    /// None where there is nothing yet.
+    version: Option<Version>,
+    has_host: bool,
+    host: Vec<u8>,
+    lines: Vec<u8>,
+}
+
+/// What is longer is not kept: there may be many clients.
+const LONGEST: usize = 512;
+
+impl ForwardedHeaders {
+    /// Adds to `head` what `write` adds to it for this host, or added last time.
+    pub(crate) fn add(
+        &self,
+        host: Option<&[u8]>,
+        version: Version,
+        head: &mut Vec<u8>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let kept = self.lock();
+        if kept.version == Some(version)
+            && kept.has_host == host.is_some()
+            && kept.host == host.unwrap_or_default()
+        {
+            head.extend_from_slice(&kept.lines);
+            return;
+        }
+        drop(kept);
+        let start = head.len();
+        write(head);
+        let lines = &head[start..];
+        if lines.len() <= LONGEST {
+            let CachedHeaders {
+                version: kept_version,
+                has_host,
+                host: kept_host,
+                lines: kept_lines,
+            } = &mut *self.lock();
+            (*kept_version, *has_host) = (Some(version), host.is_some());
+            kept_host.clear();
+            kept_host.extend_from_slice(host.unwrap_or_default());
+            kept_lines.clear();
+            kept_lines.extend_from_slice(lines);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CachedHeaders> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_for_the_same_host_and_version_and_no_other() {
+        let about = ForwardedHeaders::default();
+        let said = |host: Option<&str>, version: Version, text: &str| {
+            let mut head = b"first\r\n".to_vec();
+            about.add(host.map(str::as_bytes), version, &mut head, |head| {
+                head.extend_from_slice(text.as_bytes())
+            });
+            String::from_utf8(head).unwrap()
+        };
+        let long = "x".repeat(LONGEST + 1);
+        assert_eq!(
+            said(Some("a"), Version::HTTP_11, &long),
+            format!("first\r\n{long}")
+        );
+        assert_eq!(
+            said(Some("a"), Version::HTTP_11, "1"),
+            "first\r\n1",
+            "what is long is not kept"
+        );
+        assert_eq!(said(Some("a"), Version::HTTP_11, "2"), "first\r\n1");
+        assert_eq!(said(Some("b"), Version::HTTP_11, "3"), "first\r\n3");
+        assert_eq!(said(Some("b"), Version::HTTP_10, "4"), "first\r\n4");
+        assert_eq!(said(None, Version::HTTP_10, "5"), "first\r\n5");
+        assert_eq!(said(Some(""), Version::HTTP_10, "6"), "first\r\n6");
+        assert_eq!(said(Some("b"), Version::HTTP_10, "7"), "first\r\n7");
+        assert_eq!(said(Some("b"), Version::HTTP_10, "8"), "first\r\n7");
+    }
+}

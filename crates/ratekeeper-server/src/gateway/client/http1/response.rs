@@ -1,0 +1,322 @@
+//! The head of an answer as a client of HTTP/1 gets it, and how the body that follows it ends.
+
+use super::request::ParsedRequest;
+use crate::gateway::http1::{Framing, put_header};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, DATE};
+use axum::http::{HeaderMap, Response, StatusCode, Version};
+use http_body::Body;
+use std::cell::RefCell;
+use std::io::Write;
+use std::time::SystemTime;
+
+/// Writes the head of an answer to what was asked. Whether the connection is used again is then for
+/// sure.
+pub(super) fn write_head<B: Body>(
+    head: &mut Vec<u8>,
+    response: &Response<B>,
+    asked: &mut ParsedRequest,
+) -> Framing {
+    let (status, headers) = (response.status(), response.headers());
+    let framing = framing(response, asked);
+    asked.keep &= framing != Framing::Close;
+    head.extend_from_slice(if asked.version == Version::HTTP_10 {
+        b"HTTP/1.0 "
+    } else {
+        b"HTTP/1.1 "
+    });
+    match status {
+        StatusCode::OK => head.extend_from_slice(b"200 OK\r\n"),
+        status => {
+            let reason = status.canonical_reason().unwrap_or_default();
+            // To write into memory cannot fail.
+            drop(write!(head, "{} {reason}\r\n", status.as_u16()));
+        }
+    }
+    // What has no body may still say how long it would be, but for what never has one.
+    let tells_length =
+        framing == Framing::Empty && status != StatusCode::NO_CONTENT && !status.is_informational();
+    let ResponseFraming {
+        mut date,
+        mut connection,
+        mut length,
+    } = ResponseFraming::default();
+    for (name, value) in headers {
+        let value = value.as_bytes();
+        if *name == CONTENT_LENGTH {
+            if !tells_length {
+                continue;
+            }
+            length = true;
+        } else if *name == CONNECTION {
+            connection = true;
+            asked.keep &= !value.eq_ignore_ascii_case(b"close");
+        } else if *name == DATE {
+            date = true;
+        }
+        put_header(head, name, value);
+    }
+    match framing {
+        Framing::Known(bytes) => write_length(head, bytes),
+        Framing::Chunked => head.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        Framing::Empty if asked.is_head && tells_length && !length => {
+            response
+                .body()
+                .size_hint()
+                .exact()
+                .filter(|bytes| *bytes > 0)
+                .into_iter()
+                .for_each(|bytes| write_length(head, bytes));
+        }
+        Framing::Empty | Framing::Close => {}
+    }
+    if !connection {
+        match (asked.keep, asked.version) {
+            (true, Version::HTTP_10) => head.extend_from_slice(b"connection: keep-alive\r\n"),
+            (true, _) => {}
+            (false, _) => head.extend_from_slice(b"connection: close\r\n"),
+        }
+    }
+    if !date {
+        write_date(head);
+    }
+    head.extend_from_slice(b"\r\n");
+    framing
+}
+
+/// What a head has said already.
+#[derive(Default)]
+struct ResponseFraming {
+    date: bool,
+    connection: bool,
+    length: bool,
+}
+
+/// How the body of an answer ends (RFC 9112, 6.3).
+fn framing<B: Body>(response: &Response<B>, asked: &ParsedRequest) -> Framing {
+    let status = response.status();
+    if asked.is_head
+        || status.is_informational()
+        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+    {
+        return Framing::Empty;
+    }
+    match response.body().size_hint().exact() {
+        Some(length) => Framing::Known(length),
+        None if response.body().is_end_stream() => Framing::Known(0),
+        None if asked.version == Version::HTTP_10 => Framing::Close,
+        None => Framing::Chunked,
+    }
+}
+
+/// Writes an answer that only informs, and has nothing but a head.
+pub(super) fn write_informational(head: &mut Vec<u8>, status: StatusCode, headers: &HeaderMap) {
+    drop(write!(
+        head,
+        "HTTP/1.1 {} {}\r\n",
+        status.as_u16(),
+        status.canonical_reason().unwrap_or_default()
+    ));
+    // What has no body has no length either.
+    let told = headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH);
+    told.for_each(|(name, value)| put_header(head, name, value.as_bytes()));
+    head.extend_from_slice(b"\r\n");
+}
+
+fn write_length(head: &mut Vec<u8>, length: u64) {
+    head.extend_from_slice(b"content-length: ");
+    let mut digits = [0; 20];
+    let (mut at, mut rest) = (digits.len(), length);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    head.extend_from_slice(&digits[at..]);
+    head.extend_from_slice(b"\r\n");
+}
+
+/// Most answers have the date of the upstream.
+#[cold]
+fn write_date(head: &mut Vec<u8>) {
+    thread_local!(static LAST: RefCell<(u64, Vec<u8>)> = const { RefCell::new((0, Vec::new())) });
+    let now = SystemTime::now();
+    let seconds = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs());
+    LAST.with_borrow_mut(|(second, line)| {
+        if *second != seconds || line.is_empty() {
+            line.clear();
+            drop(write!(line, "date: {}\r\n", httpdate::fmt_http_date(now)));
+            *second = seconds;
+        }
+        head.extend_from_slice(line);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Bytes;
+    use axum::http::HeaderValue;
+    use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+    use std::convert::Infallible;
+
+    const ASKED: ParsedRequest = ParsedRequest {
+        version: Version::HTTP_11,
+        is_head: false,
+        keep: true,
+        trailers: false,
+    };
+
+    fn known(length: usize) -> BoxBody<Bytes, Infallible> {
+        Full::new(Bytes::from(vec![b'x'; length])).boxed()
+    }
+
+    fn unknown() -> BoxBody<Bytes, Infallible> {
+        StreamBody::new(futures_util::stream::empty()).boxed()
+    }
+
+    /// The lines behind the first, but for the date; how the body ends; whether the connection is
+    /// kept.
+    fn written(
+        status: u16,
+        headers: &[(&'static str, &'static str)],
+        body: BoxBody<Bytes, Infallible>,
+        mut asked: ParsedRequest,
+    ) -> (String, Framing, bool) {
+        let mut response = Response::new(body);
+        *response.status_mut() = StatusCode::from_u16(status).unwrap();
+        for (name, value) in headers {
+            response
+                .headers_mut()
+                .append(*name, HeaderValue::from_static(value));
+        }
+        let mut head = Vec::new();
+        let framing = write_head(&mut head, &response, &mut asked);
+        let text = String::from_utf8(head).unwrap();
+        let (first, rest) = text.split_once("\r\n").unwrap();
+        assert!(
+            first.starts_with(&format!(
+                "HTTP/1.{} {status}",
+                u8::from(asked.version == Version::HTTP_11)
+            )),
+            "{first}"
+        );
+        let lines: Vec<&str> = rest
+            .strip_suffix("\r\n\r\n")
+            .unwrap()
+            .split("\r\n")
+            .collect();
+        assert_eq!(
+            lines
+                .iter()
+                .filter(|line| line.starts_with("date: "))
+                .count(),
+            1,
+            "{text}"
+        );
+        let lines: Vec<&str> = lines
+            .into_iter()
+            .filter(|line| !line.starts_with("date: "))
+            .collect();
+        (lines.join("|"), framing, asked.keep)
+    }
+
+    fn said(text: &str, framing: Framing, keep: bool) -> (String, Framing, bool) {
+        (text.to_owned(), framing, keep)
+    }
+
+    #[test]
+    fn how_long_a_body_is_goes_by_the_body() {
+        assert_eq!(
+            written(200, &[("a", "b")], known(5), ASKED),
+            said("a: b|content-length: 5", Framing::Known(5), true)
+        );
+        assert_eq!(
+            written(429, &[], known(0), ASKED),
+            said("content-length: 0", Framing::Known(0), true)
+        );
+        assert_eq!(
+            written(
+                200,
+                &[("content-length", "7"), ("date", "today")],
+                known(1_234_567),
+                ASKED
+            )
+            .0,
+            "content-length: 1234567"
+        );
+        assert_eq!(
+            written(200, &[], unknown(), ASKED),
+            said("transfer-encoding: chunked", Framing::Chunked, true)
+        );
+        let old = ParsedRequest {
+            version: Version::HTTP_10,
+            ..ASKED
+        };
+        assert_eq!(
+            written(200, &[], unknown(), old),
+            said("connection: close", Framing::Close, false)
+        );
+        assert_eq!(
+            written(200, &[], known(5), old),
+            said(
+                "content-length: 5|connection: keep-alive",
+                Framing::Known(5),
+                true
+            )
+        );
+    }
+
+    #[test]
+    fn what_has_no_body_may_say_how_long_it_would_be() {
+        let head = ParsedRequest {
+            is_head: true,
+            ..ASKED
+        };
+        assert_eq!(
+            written(200, &[("content-length", "7")], known(0), head).0,
+            "content-length: 7"
+        );
+        assert_eq!(
+            written(429, &[], known(9), head),
+            said("content-length: 9", Framing::Empty, true)
+        );
+        assert_eq!(
+            written(200, &[], unknown(), head),
+            said("", Framing::Empty, true)
+        );
+        assert_eq!(
+            written(304, &[("content-length", "7")], known(0), ASKED).0,
+            "content-length: 7"
+        );
+        assert_eq!(
+            written(204, &[("content-length", "0")], known(0), ASKED),
+            said("", Framing::Empty, true)
+        );
+    }
+
+    #[test]
+    fn whether_the_connection_is_kept_is_said_once() {
+        let last = ParsedRequest {
+            keep: false,
+            ..ASKED
+        };
+        assert_eq!(written(204, &[], known(0), last).0, "connection: close");
+        assert_eq!(
+            written(204, &[("connection", "close")], known(0), last).0,
+            "connection: close"
+        );
+        assert_eq!(
+            written(204, &[("connection", "close")], known(0), ASKED),
+            said("connection: close", Framing::Empty, false)
+        );
+        assert_eq!(
+            written(101, &[("connection", "upgrade")], known(0), ASKED),
+            said("connection: upgrade", Framing::Empty, true)
+        );
+    }
+}

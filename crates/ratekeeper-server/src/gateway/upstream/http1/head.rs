@@ -1,0 +1,412 @@
+//! The head of an answer, and how the body that follows it ends.
+
+use super::H1Error;
+use crate::gateway::headers;
+use axum::body::Bytes;
+use axum::http::header::{
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
+use axum::http::{Method, StatusCode};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// The largest head of a response, in bytes.
+pub(super) const MAX_HEAD_BYTES: usize = 400 * 1024;
+
+/// The most headers of a response.
+pub(crate) const MAX_HEADERS: usize = 1_000;
+
+/// Up to so many headers are parsed without allocating.
+const USUAL_HEADERS: usize = 100;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+
+/// What an upstream answers.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) status: StatusCode,
+    /// Without what is of one connection only, but for that of 101.
+    pub(crate) headers: HeaderMap,
+    pub(crate) is_http10: bool,
+    pub(super) length: Length,
+    /// Whether the connection may be used again.
+    pub(super) keep: bool,
+}
+
+impl Head {
+    /// Whether the answer is still to come.
+    pub(crate) fn only_informs(&self) -> bool {
+        self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
+    }
+}
+
+/// How the body of an answer ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Length {
+    /// After so many bytes.
+    Known(u64),
+    Chunked,
+    /// With the connection.
+    Close,
+}
+
+/// Reads a head, and says how long it is; none if more must be read.
+pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>, H1Error> {
+    let config = httparse::ParserConfig::default();
+    let (mut usual, mut many) = ([const { MaybeUninit::uninit() }; USUAL_HEADERS], Vec::new());
+    let mut response = httparse::Response::new(&mut []);
+    let mut parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut usual);
+    if parsed == Err(httparse::Error::TooManyHeaders) {
+        many.resize_with(MAX_HEADERS, MaybeUninit::uninit);
+        response = httparse::Response::new(&mut []);
+        parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut many);
+    }
+    let end = match parsed {
+        Ok(httparse::Status::Complete(end)) if end <= MAX_HEAD_BYTES => end,
+        Ok(httparse::Status::Partial) if bytes.len() <= MAX_HEAD_BYTES => return Ok(None),
+        Ok(_) => return Err(H1Error::Wrong("answered with a head of more than 400 KiB")),
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(H1Error::Wrong("answered with more than 1,000 headers"));
+        }
+        Err(_) => return Err(H1Error::Wrong("answered what is not HTTP/1")),
+    };
+    let status = response
+        .code
+        .and_then(|code| StatusCode::from_u16(code).ok());
+    let status = status.ok_or(H1Error::Wrong("answered with a status that is none"))?;
+    let is_http10 = response.version == Some(0);
+    // All values are parts of one copy.
+    let copy = Bytes::copy_from_slice(&bytes[..end]);
+    let mut found = HeadEnd {
+        keep: !is_http10,
+        ..HeadEnd::default()
+    };
+    let mut map = HeaderMap::with_capacity(response.headers.len() + 4);
+    for header in &*response.headers {
+        let wrong = || H1Error::Wrong("answered with a header that is none");
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| wrong())?;
+        if found.goes_on(&name, header.value)? {
+            let value = copy.slice(place(bytes, header.value));
+            map.append(
+                name,
+                HeaderValue::from_maybe_shared(value).map_err(|_| wrong())?,
+            );
+        }
+    }
+    let length = found.length(status, asked, is_http10)?;
+    match found.known {
+        _ if found.length_is_void => drop(map.remove(CONTENT_LENGTH)),
+        // Said twice, or not as numbers are written: it goes on once, and plainly.
+        Some(known) if found.length_is_odd => drop(map.insert(CONTENT_LENGTH, known.into())),
+        _ => {}
+    }
+    if found.of_connection && status != StatusCode::SWITCHING_PROTOCOLS {
+        headers::strip(&mut map);
+    }
+    let keep = found.keep && !found.closes && length != Length::Close;
+    Ok(Some((
+        end,
+        Head {
+            status,
+            headers: map,
+            is_http10,
+            length,
+            keep,
+        },
+    )))
+}
+
+/// Where a part of the bytes is in them.
+fn place(bytes: &[u8], part: &[u8]) -> Range<usize> {
+    let at = part.as_ptr().addr() - bytes.as_ptr().addr();
+    at..at + part.len()
+}
+
+/// What the headers say of the connection and the body.
+#[derive(Default)]
+struct HeadEnd {
+    keep: bool,
+    closes: bool,
+    known: Option<u64>,
+    chunked: bool,
+    /// Whether more is of this connection only than what is left out at once.
+    of_connection: bool,
+    length_is_void: bool,
+    length_is_odd: bool,
+}
+
+impl HeadEnd {
+    /// Whether a header goes on to the client.
+    fn goes_on(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, H1Error> {
+        if *name == CONTENT_LENGTH {
+            // The same number may be said again, by two headers or in a list.
+            let is_plain =
+                value == b"0" || !value.starts_with(b"0") && value.iter().all(u8::is_ascii_digit);
+            self.length_is_odd |= self.known.is_some() || !is_plain;
+            for said in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                let said = number(said).ok_or(H1Error::Wrong(
+                    "answered with a Content-Length that is none",
+                ))?;
+                if self.known.replace(said).is_some_and(|known| known != said) {
+                    return Err(H1Error::Wrong(
+                        "answered with two different Content-Lengths",
+                    ));
+                }
+            }
+        } else if *name == CONNECTION {
+            for said in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                match said {
+                    _ if said.eq_ignore_ascii_case(b"close") => self.closes = true,
+                    _ if said.eq_ignore_ascii_case(b"keep-alive") => self.keep = true,
+                    _ => self.of_connection = true,
+                }
+            }
+            return Ok(self.of_connection);
+        } else if *name == TRANSFER_ENCODING {
+            // Chunks are taken apart and made again; other codings are not.
+            if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                return Err(H1Error::Wrong(
+                    "answered in a coding that is of one connection",
+                ));
+            }
+            self.chunked = true;
+            return Ok(false);
+        } else if *name == KEEP_ALIVE {
+            return Ok(false);
+        } else if headers::is_hop_by_hop(name) {
+            self.of_connection = true;
+        }
+        Ok(true)
+    }
+
+    /// How the body ends (RFC 9112, 6.3).
+    fn length(
+        &mut self,
+        status: StatusCode,
+        asked: &Method,
+        is_http10: bool,
+    ) -> Result<Length, H1Error> {
+        if self.chunked {
+            if is_http10 {
+                return Err(H1Error::Wrong(
+                    "answered in chunks, which HTTP/1.0 does not know",
+                ));
+            }
+            // Chunks have the length that they have, whatever else is said; who says both may be
+            // confused further on.
+            if self.known.is_some() {
+                (self.length_is_void, self.closes) = (true, true);
+            }
+        }
+        let is_empty = asked == Method::HEAD
+            || status.is_informational()
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        Ok(match self.known {
+            _ if is_empty => Length::Known(0),
+            _ if self.chunked => Length::Chunked,
+            Some(length) => Length::Known(length),
+            None => Length::Close,
+        })
+    }
+}
+
+/// Digits and nothing else.
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text)
+        .ok()
+        .filter(|_| digits)?
+        .parse()
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_read_without_a_panic(
+            head in "(HTTP/1.[01] [0-9]{3} ?\\PC{0,4}\r\n)?((Content-Length|Connection|Transfer-Encoding|x): ?\\PC{0,8}\r\n){0,4}(\r\n)?",
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let _ = read(head.as_bytes(), &Method::GET);
+            let _ = read(&bytes, &Method::HEAD);
+        }
+    }
+
+    fn head(text: &str) -> Result<Head, H1Error> {
+        let (end, head) = read(text.as_bytes(), &Method::GET)?.expect("a whole head");
+        assert_eq!(end, text.len());
+        Ok(head)
+    }
+
+    fn length(headers: &str) -> Option<(Length, bool)> {
+        head(&format!("HTTP/1.1 200 OK\r\n{headers}\r\n"))
+            .ok()
+            .map(|head| (head.length, head.keep))
+    }
+
+    #[test]
+    fn a_head_goes_on_without_what_is_of_the_connection() {
+        let head = head(
+            "HTTP/1.1 404 Not Found\r\nServer: x\r\nConnection: keep-alive, X-Private\r\nKeep-Alive: timeout=5\r\n\
+             X-Private: 1\r\nSet-Cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 3\r\nUpgrade: h2c\r\n\r\n",
+        )
+        .unwrap();
+        assert_eq!(
+            (head.status.as_u16(), head.length, head.keep),
+            (404, Length::Known(3), true)
+        );
+        let mut names: Vec<_> = head.headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["content-length", "server", "set-cookie"]);
+        assert_eq!(
+            head.headers
+                .get_all("set-cookie")
+                .iter()
+                .collect::<Vec<_>>(),
+            ["a=b", "c=d"]
+        );
+    }
+
+    #[test]
+    fn a_change_of_protocol_is_told_whole() {
+        let head =
+            head("HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").unwrap();
+        assert_eq!(headers::upgrade(&head.headers).unwrap(), "websocket");
+    }
+
+    #[test]
+    fn how_a_body_ends() {
+        assert_eq!(
+            length("Content-Length: 5\r\n"),
+            Some((Length::Known(5), true))
+        );
+        assert_eq!(
+            length("Content-Length: 5\r\nConnection: close\r\n"),
+            Some((Length::Known(5), false))
+        );
+        assert_eq!(
+            length("Connection: close, keep-alive\r\nContent-Length: 5\r\n"),
+            Some((Length::Known(5), false))
+        );
+        assert_eq!(
+            length("Content-Length: 5, 5\r\nContent-Length: 5\r\n"),
+            Some((Length::Known(5), true))
+        );
+        assert_eq!(
+            length("Transfer-Encoding: Chunked\r\n"),
+            Some((Length::Chunked, true))
+        );
+        assert_eq!(
+            length("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"),
+            Some((Length::Chunked, false))
+        );
+        assert_eq!(
+            length("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"),
+            Some((Length::Chunked, false))
+        );
+        assert_eq!(length(""), Some((Length::Close, false)));
+        for wrong in [
+            "Content-Length: 5\r\nContent-Length: 6\r\n",
+            "Content-Length: 5, 6\r\n",
+            "Content-Length: +5\r\n",
+            "Content-Length: \r\n",
+            "Content-Length: 0x5\r\n",
+            "Content-Length: 99999999999999999999\r\n",
+            "Transfer-Encoding: gzip\r\n",
+            "Transfer-Encoding: gzip, chunked\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            "A : 1\r\n",
+            " folded: 1\r\n",
+            "a: 1\r\n folded\r\n",
+        ] {
+            assert_eq!(length(wrong), None, "{wrong}");
+        }
+        let twice = head("HTTP/1.1 200 OK\r\nContent-Length: 05, 5\r\n\r\n").unwrap();
+        assert_eq!(
+            twice
+                .headers
+                .get_all("content-length")
+                .iter()
+                .collect::<Vec<_>>(),
+            ["5"]
+        );
+        let http10 = head("HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n").unwrap();
+        assert!(http10.is_http10 && !http10.keep);
+        assert!(
+            head("HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: Keep-Alive\r\n\r\n")
+                .unwrap()
+                .keep
+        );
+        assert!(head("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
+        assert!(head("HTTP/1.1 099 x\r\n\r\n").is_err());
+        assert!(head("HTTP/2 200\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn some_answers_have_no_body_whatever_they_say() {
+        let length =
+            |text: &str, asked: Method| read(text.as_bytes(), &asked).unwrap().unwrap().1.length;
+        assert_eq!(
+            length("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::HEAD),
+            Length::Known(0)
+        );
+        assert_eq!(
+            length(
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+                Method::HEAD
+            ),
+            Length::Known(0)
+        );
+        assert_eq!(
+            length("HTTP/1.1 304 x\r\nContent-Length: 5\r\n\r\n", Method::GET),
+            Length::Known(0)
+        );
+        assert_eq!(
+            length("HTTP/1.1 204 x\r\n\r\n", Method::GET),
+            Length::Known(0)
+        );
+    }
+
+    #[test]
+    fn half_a_head_is_waited_for() {
+        let text = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+        for end in 0..text.len() {
+            assert!(read(&text[..end], &Method::GET).unwrap().is_none(), "{end}");
+        }
+    }
+
+    /// The same whether its end has come or not.
+    #[test]
+    fn a_head_has_bounds() {
+        let of_bytes = |length: usize, end: &str| {
+            let start = "HTTP/1.1 200 OK\r\na: ";
+            let text = format!(
+                "{start}{}{end}",
+                "x".repeat(length - start.len() - end.len())
+            );
+            read(text.as_bytes(), &Method::GET).map(|read| read.map(|(end, _)| end))
+        };
+        assert_eq!(
+            of_bytes(MAX_HEAD_BYTES, "\r\n\r\n").unwrap(),
+            Some(MAX_HEAD_BYTES)
+        );
+        assert_eq!(of_bytes(MAX_HEAD_BYTES, "").unwrap(), None);
+        assert!(of_bytes(MAX_HEAD_BYTES + 1, "\r\n\r\n").is_err());
+        assert!(of_bytes(MAX_HEAD_BYTES + 1, "").is_err());
+        let of_headers = |many: usize| {
+            let text = format!(
+                "HTTP/1.1 200 OK\r\n{}\r\n",
+                "set-cookie: a=b\r\n".repeat(many)
+            );
+            read(text.as_bytes(), &Method::GET).map(|read| read.unwrap().1.headers.len())
+        };
+        for many in [USUAL_HEADERS, USUAL_HEADERS + 1, MAX_HEADERS] {
+            assert_eq!(of_headers(many).unwrap(), many);
+        }
+        assert!(of_headers(MAX_HEADERS + 1).is_err());
+    }
+}

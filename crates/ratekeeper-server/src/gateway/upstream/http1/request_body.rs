@@ -1,0 +1,127 @@
+//! A request on its way to an upstream.
+
+use super::H1Error;
+use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::headers::{self, RequestHeaderRewriter};
+use crate::gateway::http1::{Framing, MessageWriter, PollBudget, Trailers, WriteError, put_header};
+use crate::gateway::upstream::authority;
+use crate::net::stream::Stream;
+use axum::http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TRAILER, TRANSFER_ENCODING};
+use axum::http::{Method, Request};
+use http_body::Body;
+use ratekeeper_policy::config::Upstream;
+use std::io::Write;
+use std::task::{Context, Poll, ready};
+
+#[derive(Default)]
+pub(super) struct RequestWriter {
+    writer: MessageWriter<BodyProgressReport>,
+}
+
+impl RequestWriter {
+    /// Takes a request on: writes its head down, and keeps its body.
+    pub(super) fn begin(
+        &mut self,
+        request: &mut Request<BodyProgressReport>,
+        upstream: &Upstream,
+        onward: &RequestHeaderRewriter<'_>,
+    ) {
+        let body = std::mem::replace(request.body_mut(), BodyProgressReport::empty());
+        let has_body = !body.is_end_stream();
+        // The length goes by what comes, not by what the header says.
+        let framing = match body.size_hint().exact() {
+            _ if !has_body => Framing::Empty,
+            Some(length) => Framing::Known(length),
+            None => Framing::Chunked,
+        };
+        let mut trailers = Trailers::None;
+        self.writer.begin(|first| {
+            let headers = request.headers();
+            first.extend_from_slice(request.method().as_str().as_bytes());
+            first.push(b' ');
+            let path = request
+                .uri()
+                .path_and_query()
+                .map_or("/", |path| path.as_str());
+            // All of the service, of `OPTIONS *`, is under no path.
+            if path != "*" {
+                first.extend_from_slice(upstream.prefix().as_bytes());
+            }
+            first.extend_from_slice(path.as_bytes());
+            first.extend_from_slice(b" HTTP/1.1\r\n");
+            if headers::first(headers, &HOST).is_none() {
+                // HTTP/1.0 needs none, HTTP/1.1 does.
+                put_header(first, &HOST, authority(upstream).as_bytes());
+            }
+            onward.write(headers, first);
+            match framing {
+                // To write into memory cannot fail.
+                Framing::Known(length) => drop(write!(first, "content-length: {length}\r\n")),
+                Framing::Chunked => {
+                    put_header(first, &TRANSFER_ENCODING, b"chunked");
+                    trailers = announced_trailers(headers, onward.believed);
+                }
+                Framing::Empty | Framing::Close => {
+                    let expected = matches!(
+                        *request.method(),
+                        Method::POST | Method::PUT | Method::PATCH
+                    );
+                    if expected || headers::first(headers, &CONTENT_LENGTH).is_some() {
+                        put_header(first, &CONTENT_LENGTH, b"0");
+                    }
+                }
+            }
+            first.extend_from_slice(b"\r\n");
+        });
+        if has_body {
+            self.writer.set_body(body, framing, trailers);
+        }
+    }
+
+    /// Whether there is more to send.
+    pub(super) fn is_busy(&self) -> bool {
+        self.writer.is_busy()
+    }
+
+    /// Whether the upstream has any of it.
+    pub(super) fn has_begun(&self) -> bool {
+        self.writer.has_begun()
+    }
+
+    /// Whether it is the client that is waited for, of whose body the next piece has not come.
+    pub(super) fn waits_for_client(&self) -> bool {
+        self.writer.waits_for_body()
+    }
+
+    /// Sends nothing more. The body, if the upstream has nothing of the request yet.
+    pub(super) fn stop(&mut self) -> Option<BodyProgressReport> {
+        let body = self.writer.stop();
+        (!self.has_begun()).then(|| body.unwrap_or_else(BodyProgressReport::empty))
+    }
+
+    /// Sends as much as is taken; ready when that is all.
+    pub(super) fn poll(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), H1Error>> {
+        ready!(self.writer.poll_begun(stream, cx)).map_err(H1Error::Io)?;
+        self.writer
+            .poll(stream, &mut PollBudget::new(), cx)
+            .map_err(|error| match error {
+                WriteError::Io(error) => H1Error::Io(error),
+                WriteError::Body(error) => H1Error::Body(error),
+                WriteError::Length => H1Error::Body(BodyError::Length),
+            })
+    }
+}
+
+/// The trailers that the header Trailer names, as far as they may be sent.
+fn announced_trailers(headers: &HeaderMap, believed: &HeaderName) -> Trailers {
+    let values = headers.get_all(TRAILER).into_iter();
+    let names = values
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .filter(|name| headers::may_trail(name) && name != believed);
+    Trailers::Named(names.collect())
+}

@@ -1,0 +1,115 @@
+//! A stream that is not read without end in one turn of its task: HTTP/2 parses all frames that a
+//! poll can read before any other task runs, so a burst of small frames would pile up unread
+//! although everybody reads as fast as they come.
+
+use std::io::{self, IoSlice};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes that are read before other tasks get their turn.
+const MAX_TURN: usize = 32 * 1024;
+
+/// So many frames of one byte at most, each with a head of nine.
+pub(crate) const MAX_FRAMES_PER_TURN: usize = MAX_TURN / 10;
+
+/// A stream that yields to other tasks after [`MAX_TURN`] bytes were read from it.
+pub(crate) struct ReadBudget<S> {
+    stream: S,
+    /// Bytes read in this turn.
+    read: usize,
+}
+
+impl<S> ReadBudget<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self { stream, read: 0 }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ReadBudget<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.read >= MAX_TURN {
+            this.read = 0;
+            // Woken at once, it might have several turns before a task that yields, too, passes on
+            // what was read.
+            return yield_to_others(cx);
+        }
+        let before = buf.filled().len();
+        let Poll::Ready(read) = Pin::new(&mut this.stream).poll_read(cx, buf) else {
+            this.read = 0;
+            return Poll::Pending;
+        };
+        this.read += buf.filled().len() - before;
+        Poll::Ready(read)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadBudget<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+/// Ends this poll of a task that could go on. It is polled again after the other tasks that are
+/// ready, and after the runtime has looked for events.
+pub(crate) fn yield_to_others<T>(cx: &mut Context<'_>) -> Poll<T> {
+    let _ = pin!(tokio::task::yield_now()).poll(cx);
+    Poll::Pending
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    #[test]
+    fn a_long_burst_is_read_in_turns() {
+        let burst = vec![0; 3 * MAX_TURN];
+        let mut stream = ReadBudget::new(&burst[..]);
+        let mut cx = Context::from_waker(Waker::noop());
+        let (mut room, mut turns) = (vec![0; 1024], vec![0]);
+        loop {
+            let mut buf = ReadBuf::new(&mut room);
+            match Pin::new(&mut stream).poll_read(&mut cx, &mut buf) {
+                Poll::Ready(read) => {
+                    read.unwrap();
+                    if buf.filled().is_empty() {
+                        break;
+                    }
+                    *turns.last_mut().unwrap() += buf.filled().len();
+                }
+                Poll::Pending => turns.push(0),
+            }
+        }
+        assert_eq!(turns, [MAX_TURN, MAX_TURN, MAX_TURN, 0]);
+    }
+}

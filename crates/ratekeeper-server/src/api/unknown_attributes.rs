@@ -91,8 +91,8 @@ mod tests {
         assert_eq!(
             noted.sentences(),
             [
-                "callers send an attribute that no policy uses: `usr` is not a known attribute; did you mean `user`? (If it is \
-              one of your own, add attributes = [\"usr\"] in [identity].)"
+                "callers send an attribute that no policy can use: unknown attribute `usr`; did you mean `user`? If it is one of your \
+                 own, add attributes = [\"usr\"] in [identity]"
             ]
         );
         for number in 0..100 {

@@ -82,7 +82,7 @@ impl<S: Store> Engine<S> {
 
     /// Makes the limits of a key full again, as [`reset_limits`](Self::reset_limits) does, and says
     /// which key that is. The key may be named by the [fingerprint](Fingerprint) that was shown of
-    /// it, `#f8c0…` or `user=#f8c0…`, as long as it is in one of the [lists](Self::heaviest) of
+    /// it, `#f8c0…` or `user=#f8c0…`, as long as it is in one of the [lists](Self::most_active) of
     /// keys.
     pub async fn reset_by(&self, policy: &str, value: &[u8]) -> Result<PolicyKey, ByNameError> {
         let rules = self.inner.rules.load_full();

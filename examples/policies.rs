@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let explained = engine.explain(&caller, 1).await;
-    for tried in explained.tried() {
+    for tried in explained.traces() {
         println!(
             "{}: {:?}",
             tried.policy,

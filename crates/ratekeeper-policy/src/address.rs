@@ -1,13 +1,13 @@
-//! Addresses as they are counted by: one client has one form.
+//! Client addresses in canonical form.
 
 use ipnet::{IpNet, Ipv4Net};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// How much of an IPv6 address names a client, unless said otherwise: what a household or a
-/// customer is given.
+/// The default prefix length in bits that identifies an IPv6 client: what a household or a customer
+/// is assigned.
 pub const IPV6_PREFIX: u8 = 56;
 
-/// IPv4 in IPv6, mapped or by NAT64, is that IPv4 address.
+/// Converts an IPv4 address in IPv6 form, mapped or by NAT64, to IPv4.
 #[inline]
 pub fn canonical(ip: IpAddr) -> IpAddr {
     match ip {
@@ -16,7 +16,7 @@ pub fn canonical(ip: IpAddr) -> IpAddr {
     }
 }
 
-// Apart, so that the rest is compiled into who asks.
+// Not inlined, so that the fast path above is.
 #[inline(never)]
 fn canonical_v6(ip: Ipv6Addr) -> IpAddr {
     let [.., a, b, c, d] = ip.octets();
@@ -28,7 +28,7 @@ fn canonical_v6(ip: Ipv6Addr) -> IpAddr {
     }
 }
 
-/// A network as the addresses in it are: one of IPv4 in IPv6 is of IPv4.
+/// Converts a network of IPv4 addresses in IPv6 form to IPv4.
 pub fn canonical_network(network: IpNet) -> IpNet {
     match (
         canonical(network.network()),
@@ -41,15 +41,16 @@ pub fn canonical_network(network: IpNet) -> IpNet {
     }
 }
 
-/// The part of an address that names a client: all of an IPv4 address, so many bits of an IPv6 one.
+/// The part of an address that identifies a client: all of an IPv4 address, the prefix of an IPv6
+/// one.
 pub fn client(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,
         IpAddr::V6(v6) => {
-            let kept = u128::MAX
+            let mask = u128::MAX
                 .checked_shl(128 - u32::from(ipv6_prefix.min(128)))
                 .unwrap_or(0);
-            IpAddr::V6(Ipv6Addr::from(u128::from(v6) & kept))
+            IpAddr::V6(Ipv6Addr::from(u128::from(v6) & mask))
         }
     }
 }
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_household_is_one_client() {
+    fn an_ipv6_prefix_is_one_client() {
         let masked = |prefix| client("2001:db8:1:23ff::9".parse().unwrap(), prefix).to_string();
         assert_eq!(masked(56), "2001:db8:1:2300::");
         assert_eq!(masked(128), "2001:db8:1:23ff::9");

@@ -1,37 +1,37 @@
-//! What a request has that a policy can ask about: its name, and what it is in a subject.
+//! Attributes of a request that policies can match on or count by.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-/// The name of something a request has: `ip`, `user`, `header:x-tenant`, or a name of your own.
+/// An attribute: `ip`, `user`, `header:x-tenant`, or a custom name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Attribute {
     /// `ip`: the client's address.
     Ip,
-    /// `user`: who is signed in.
+    /// `user`: the authenticated user.
     User,
-    /// `api_key`: the key the client showed.
+    /// `api_key`: the API key of the client.
     ApiKey,
-    /// `plan`: what the client pays for.
+    /// `plan`: the plan of the client.
     Plan,
-    /// `tenant`: whose customer the client is.
+    /// `tenant`: the tenant of the client.
     Tenant,
     /// `method`: GET, POST and so on.
     Method,
-    /// `path`: as the client wrote it.
+    /// `path`: the path as sent.
     Path,
-    /// `host`: the host the client asked for.
+    /// `host`: the host of the request.
     Host,
     /// `endpoint`: the route of the framework where it names one, else method and path.
     Endpoint,
     /// `header:NAME`: a header of the request.
     Header(Box<str>),
-    /// Any other name.
+    /// A custom attribute.
     Custom(Box<str>),
 }
 
-/// Those with a name of their own.
+/// The built-in attributes.
 pub(crate) static KNOWN: [Attribute; 9] = [
     Attribute::Ip,
     Attribute::User,
@@ -44,13 +44,13 @@ pub(crate) static KNOWN: [Attribute; 9] = [
     Attribute::Endpoint,
 ];
 
-/// Those that say how a request is handled.
+/// Custom attributes that control how a request is handled.
 pub(crate) static HANDLING: [&str; 3] = ["class", "start", "deadline"];
 
 const HEADER: &str = "header:";
 
-/// What is in the name of something that opens doors.
-const OPENS_DOORS: [&str; 10] = [
+/// Parts of names that mark an attribute as secret.
+const SECRET_NAMES: [&str; 10] = [
     "authorization",
     "cookie",
     "token",
@@ -64,8 +64,7 @@ const OPENS_DOORS: [&str; 10] = [
 ];
 
 impl Attribute {
-    /// The attribute of that name. Any name is one; header names are compared without regard to
-    /// case.
+    /// The attribute with this name. Every name is valid; header names are case-insensitive.
     pub fn named(name: &str) -> Self {
         if let Some(known) = KNOWN.iter().find(|known| known.name() == name) {
             return known.clone();
@@ -76,12 +75,12 @@ impl Attribute {
         }
     }
 
-    /// A header of the request.
+    /// A header attribute.
     pub fn header(name: &str) -> Self {
         Self::Header(name.to_ascii_lowercase().into())
     }
 
-    /// Its name, for a header without what stands before it.
+    /// The name; for a header without the prefix `header:`.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Ip => "ip",
@@ -97,7 +96,7 @@ impl Attribute {
         }
     }
 
-    /// Whether its name has a meaning of its own.
+    /// Whether the name has a built-in meaning.
     pub fn is_built_in(&self) -> bool {
         match self {
             Self::Custom(name) => HANDLING.contains(&&**name),
@@ -105,32 +104,33 @@ impl Attribute {
         }
     }
 
-    /// Whether it is a header that has a scheme before what it says, which is no part of a key.
+    /// Whether it is a header whose value starts with a scheme, which is not part of a key.
     pub fn has_scheme(&self) -> bool {
         matches!(self, Self::Header(name) if matches!(&**name, "authorization" | "proxy-authorization"))
     }
 
-    /// Whether its value opens doors, and so is never shown but by a fingerprint.
+    /// Whether its value is a secret, and so is only shown as a fingerprint.
     pub fn is_secret(&self) -> bool {
         match self {
             Self::ApiKey => true,
-            // A name of your own may be anything: `access_token` is as telling as `x-access-token`.
+            // A custom name may hold anything: `access_token` is as secret as `x-access-token`.
             Self::Header(name) | Self::Custom(name) => {
                 let name = name.to_ascii_lowercase().replace('_', "-");
-                OPENS_DOORS.iter().any(|part| name.contains(part))
+                SECRET_NAMES.iter().any(|part| name.contains(part))
             }
             _ => false,
         }
     }
 }
 
-/// What `Authorization` says without its scheme, which is the same in any case, as are the spaces
-/// after it: `bearer  x` is the key that `Bearer x` is, and has no limit of its own.
+/// The credentials in an `Authorization` header, without the scheme. Case of the scheme and spaces
+/// after it make no difference: `bearer  x` is the same key as `Bearer x`, and does not get a limit
+/// of its own.
 pub fn credentials(authorization: &[u8]) -> &[u8] {
-    let said = authorization.trim_ascii();
-    match said.iter().position(u8::is_ascii_whitespace) {
-        Some(space) => said[space..].trim_ascii_start(),
-        None => said,
+    let value = authorization.trim_ascii();
+    match value.iter().position(u8::is_ascii_whitespace) {
+        Some(space) => value[space..].trim_ascii_start(),
+        None => value,
     }
 }
 

@@ -1,13 +1,16 @@
-//! Until when anybody waits for an answer, as requests and proxies write it.
+//! Deadlines and start times as clients and proxies write them.
 
 use ratekeeper::Timestamp;
 use std::time::Duration;
 
-/// How long a gRPC client waits, as its `grpc-timeout` says: up to eight digits and a unit. None if
-/// it is nonsense.
+/// Parses the timeout of a gRPC client in `grpc-timeout`: up to eight digits and a unit. `None` if
+/// it is malformed.
 ///
 /// ```
-/// assert_eq!(ratekeeper_policy::request::grpc_timeout(b"250m"), Some(std::time::Duration::from_millis(250)));
+/// use ratekeeper_policy::request::grpc_timeout;
+/// use std::time::Duration;
+///
+/// assert_eq!(grpc_timeout(b"250m"), Some(Duration::from_millis(250)));
 /// ```
 pub fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
@@ -28,8 +31,9 @@ pub fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// A time as proxies write when a request began (`X-Request-Start`): `t=1700000000.123` in seconds,
-/// or a whole number since 1970 of which its size tells the unit. None if it is nonsense.
+/// Parses the start time of a request as proxies write it (`X-Request-Start`): `t=1700000000.123`
+/// in seconds, or a whole number since 1970 whose size determines the unit. `None` if it is
+/// malformed.
 ///
 /// ```
 /// use ratekeeper_policy::request::request_start;
@@ -77,7 +81,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn grpc_clients_say_how_long_they_wait() {
+    fn grpc_timeouts_are_parsed() {
         assert_eq!(grpc_timeout(b"2S"), Some(Duration::from_secs(2)));
         assert_eq!(
             grpc_timeout(b"99999999H"),
@@ -91,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_told_in_any_unit() {
+    fn a_start_may_have_any_unit() {
         let expected = Some(Timestamp::from_unix(Duration::from_millis(
             1_700_000_000_123,
         )));
@@ -120,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn any_bytes_are_parsed_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             request_start(&bytes);
             grpc_timeout(&bytes);
         }

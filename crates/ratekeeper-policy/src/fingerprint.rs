@@ -1,15 +1,15 @@
-//! Fingerprints: what is shown of a value in place of the value. They are keyed hashes
-//! (SipHash-2-4), so that they can be compared and not guessed from.
+//! Fingerprints: keyed hashes (SipHash-2-4) that are shown instead of values, so that values can be
+//! compared but not recovered.
 
 use crate::attribute::Attribute;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 
-/// What nodes call a key of a policy: a hash of both, with a secret that they share.
+/// The name of a key among nodes: a hash of policy and key, with a shared secret.
 pub type KeyName = [u8; 16];
 
-/// How many digits a fingerprint has behind its `#`.
+/// Number of digits after the `#`.
 const DIGITS: usize = 16;
 
 /// A fingerprint of the value of an attribute, written `#` and 16 hexadecimal digits.
@@ -26,7 +26,7 @@ const DIGITS: usize = 16;
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// Whether a text was meant as a fingerprint: `#` and hexadecimal digits, however many, perhaps
+    /// Whether a text looks like a fingerprint: `#` and hexadecimal digits, of any number, maybe
     /// cut off with dots.
     pub fn is_meant_by(text: &str) -> bool {
         text.strip_prefix('#').is_some_and(|rest| {
@@ -59,7 +59,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// The text is not a fingerprint.
+/// Error: the text is not a fingerprint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FingerprintError;
 
@@ -67,7 +67,7 @@ impl fmt::Display for FingerprintError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "a fingerprint is `#` and all of its {DIGITS} hexadecimal digits, as in #f8c0a1b2c3d4e5f6"
+            "a fingerprint is `#` and {DIGITS} hexadecimal digits, as in #f8c0a1b2c3d4e5f6"
         )
     }
 }
@@ -83,7 +83,7 @@ pub struct FingerprintSecret {
 }
 
 impl FingerprintSecret {
-    /// A secret that others may have too. It should be random, or derived from something that is.
+    /// A secret that can be shared. It should be random, or derived from a random value.
     pub fn new(bytes: &[u8; 32]) -> Self {
         let (words, _) = bytes.as_chunks::<8>();
         let [a, b, c, d] = [0, 1, 2, 3].map(|word| u64::from_le_bytes(words[word]));
@@ -93,7 +93,7 @@ impl FingerprintSecret {
         }
     }
 
-    /// A secret of this process.
+    /// A random secret of this process.
     pub(crate) fn random() -> Self {
         let word = || RandomState::new().hash_one(0);
         Self {
@@ -112,8 +112,8 @@ impl FingerprintSecret {
         )
     }
 
-    /// The fingerprint of what is counted instead of an attribute; no value of the attribute has
-    /// the same.
+    /// The fingerprint of the substitute for an attribute, distinct from that of any value of the
+    /// attribute.
     pub(crate) fn of_substitute(&self, attribute: &Attribute, value: &[u8]) -> Fingerprint {
         self.of_kind(
             2 + u8::from(matches!(attribute, Attribute::Header(_))),
@@ -125,7 +125,7 @@ impl FingerprintSecret {
     fn of_kind(&self, kind: u8, attribute: &Attribute, value: &[u8]) -> Fingerprint {
         let mut hash = Sip::new(self.values);
         let name = attribute.name().as_bytes();
-        // Its length in front, so that no name and value are another's.
+        // Prefixed by its length, so that two pairs of name and value never hash the same bytes.
         hash.write(&(name.len() as u64).to_le_bytes());
         hash.write(&[kind]);
         hash.write(name);
@@ -213,9 +213,9 @@ impl Sip {
     }
 
     #[inline]
-    fn rounds(&mut self, many: u32) {
+    fn rounds(&mut self, count: u32) {
         let [mut a, mut b, mut c, mut d] = self.state;
-        for _ in 0..many {
+        for _ in 0..count {
             a = a.wrapping_add(b);
             b = b.rotate_left(13) ^ a;
             a = a.rotate_left(32);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_read_as_it_is_written_and_no_shorter() {
+    fn a_fingerprint_parses_as_displayed_and_not_shorter() {
         let secret = FingerprintSecret::new(&[7; 32]);
         for value in ["", "ann", "s3cret", "a value that is longer than a block"] {
             let fingerprint = secret.of(&Attribute::User, value.as_bytes());
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_policies_and_secrets_have_fingerprints_of_their_own() {
+    fn fingerprints_depend_on_attribute_policy_and_secret() {
         let secret = FingerprintSecret::new(&[7; 32]);
         let of = |name: &str, value: &str| secret.of(&Attribute::named(name), value.as_bytes());
         assert_ne!(of("user", "ann"), of("tenant", "ann"));
@@ -326,7 +326,8 @@ mod tests {
         assert_ne!(FingerprintSecret::random(), FingerprintSecret::random());
         let name =
             |policy: &str, values: &[Fingerprint]| secret.name(policy, values.iter().copied());
-        let (ann, bob) = (of("user", "ann"), of("user", "bob"));
+        let ann = of("user", "ann");
+        let bob = of("user", "bob");
         assert_ne!(name("a", &[ann]), name("b", &[ann]));
         assert_ne!(name("a", &[ann, bob]), name("a", &[bob, ann]));
         assert_eq!(name("a", &[ann, bob]), name("a", &[ann, bob]));
@@ -334,7 +335,7 @@ mod tests {
 
     /// They are in the logs of users, and in Redis: they must not change.
     #[test]
-    fn a_fingerprint_stays_what_it_is() {
+    fn fingerprints_are_stable() {
         let secret = FingerprintSecret::new(&[7; 32]);
         assert_eq!(
             secret.of(&Attribute::User, b"ann").to_string(),

@@ -1,9 +1,9 @@
-//! Hosts: the name that policies compare, and what a request may write for one.
+//! Host names: the form that policies compare, and the check of hosts in requests.
 
 use crate::request_check::RequestError;
 
-/// The name in a host as clients write it: without user information, port and the dot of the root.
-/// Case makes no difference to whoever compares it.
+/// The name in a host as sent by clients: without user information, port and trailing dot. The case
+/// is kept; comparisons ignore it.
 pub fn host_name(host: &[u8]) -> &[u8] {
     let after_user = host
         .iter()
@@ -24,8 +24,8 @@ fn without_port(host: &[u8]) -> &[u8] {
     }
 }
 
-/// Refuses what is no host: services find different names in it. An empty one is a host that HTTP/1
-/// knows.
+/// Rejects a malformed host, in which services may find different names. An empty host is valid in
+/// HTTP/1.
 pub(crate) fn check_host(host: &[u8]) -> Result<(), RequestError> {
     if host.contains(&b'@') {
         return Err(RequestError::UserInfo);
@@ -47,14 +47,13 @@ pub(crate) fn check_host(host: &[u8]) -> Result<(), RequestError> {
     };
     let is_bracketed = host.starts_with(b"[");
     // A zone of IPv6 follows a percent sign.
-    let is_well_formed = match is_bracketed {
-        true => {
-            !name.is_empty()
-                && name
-                    .iter()
-                    .all(|byte| is_name(byte) || b":%".contains(byte))
-        }
-        false => name.iter().all(is_name),
+    let is_well_formed = if is_bracketed {
+        !name.is_empty()
+            && name
+                .iter()
+                .all(|byte| is_name(byte) || b":%".contains(byte))
+    } else {
+        name.iter().all(is_name)
     };
     let is_port = port.is_empty() || port[0] == b':' && port[1..].iter().all(u8::is_ascii_digit);
     if is_well_formed && is_port {

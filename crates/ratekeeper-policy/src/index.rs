@@ -1,4 +1,4 @@
-//! Which policies a path can concern: a tree of segments instead of a look at every policy.
+//! Path index: finds the policies for a path in a tree of segments, instead of trying each.
 
 use crate::matching::Match;
 use crate::path::{Path, PathCase};
@@ -7,34 +7,34 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 
-/// The numbers of policies, in order. So many need no memory of their own.
-pub(crate) type Numbers = SmallVec<[u32; 32]>;
+/// Indexes of policies, in order; up to 32 are stored inline.
+pub(crate) type PolicyNumbers = SmallVec<[u32; 32]>;
 
-/// Policies by their paths.
+/// Policies by their path patterns.
 #[derive(Default)]
 pub(crate) struct Index {
     root: Node,
-    /// Those that ask for no path.
-    anywhere: Vec<u32>,
+    /// Policies without a path condition.
+    without_path: Vec<u32>,
 }
 
 #[derive(Default)]
 struct Node {
-    /// What it holds comes from the configuration, so a quick hash will do.
+    /// Keys come from the configuration, so a fast hash is safe.
     exactly: HashMap<Box<[u8]>, Node, RandomState>,
     any: Option<Box<Node>>,
-    /// Whose pattern ends here.
-    here: Vec<u32>,
-    /// Whose pattern ends in `**` here.
-    beyond: Vec<u32>,
+    /// Policies whose pattern ends here.
+    ends_here: Vec<u32>,
+    /// Policies whose pattern ends in `**` here.
+    prefix_of: Vec<u32>,
 }
 
 impl Index {
     pub(crate) fn new<'a>(matches: impl Iterator<Item = &'a Match>, case: PathCase) -> Self {
         let mut index = Self::default();
-        for (number, when) in (0..).zip(matches) {
-            match &when.paths {
-                None => index.anywhere.push(number),
+        for (number, matching) in (0..).zip(matches) {
+            match &matching.paths {
+                None => index.without_path.push(number),
                 Some(paths) => paths
                     .iter()
                     .for_each(|pattern| index.root.insert(pattern, number, case)),
@@ -43,23 +43,21 @@ impl Index {
         index
     }
 
-    /// Those whose path condition holds, each once and in order.
+    /// The policies whose path condition holds, in order, without duplicates.
     pub(crate) fn find(&self, path: Option<&Path<'_>>) -> impl Iterator<Item = u32> {
-        let mut found = Numbers::new();
+        let mut found = PolicyNumbers::new();
         for reading in path.into_iter().flat_map(Path::readings) {
             self.root.collect(reading, &mut found);
         }
         found.sort_unstable();
         found.dedup();
-        // Both are in order, and none is in both. Those of any path may be many: they are not
-        // copied.
-        let (mut found, mut anywhere) = (
-            found.into_iter().peekable(),
-            self.anywhere.iter().copied().peekable(),
-        );
-        std::iter::from_fn(move || match (found.peek(), anywhere.peek()) {
-            (Some(here), Some(there)) if here > there => anywhere.next(),
-            (None, _) => anywhere.next(),
+        // Merges both sorted lists, which are disjoint. Policies without a path may be many, so
+        // they are not copied.
+        let mut found = found.into_iter().peekable();
+        let mut without_path = self.without_path.iter().copied().peekable();
+        std::iter::from_fn(move || match (found.peek(), without_path.peek()) {
+            (Some(by_path), Some(any)) if by_path > any => without_path.next(),
+            (None, _) => without_path.next(),
             _ => found.next(),
         })
     }
@@ -80,20 +78,20 @@ impl Node {
                 Segment::Any => node.any.get_or_insert_default(),
             };
         }
-        if pattern.open {
-            node.beyond.push(number)
+        if pattern.matches_rest {
+            node.prefix_of.push(number);
         } else {
-            node.here.push(number)
+            node.ends_here.push(number);
         }
     }
 
-    fn collect(&self, path: &[std::borrow::Cow<'_, [u8]>], found: &mut Numbers) {
-        add(found, &self.beyond);
+    fn collect(&self, path: &[std::borrow::Cow<'_, [u8]>], found: &mut PolicyNumbers) {
+        add(found, &self.prefix_of);
         let Some((first, rest)) = path.split_first() else {
-            add(found, &self.here);
+            add(found, &self.ends_here);
             return;
         };
-        // A tree is as deep as its longest pattern, however long the path is.
+        // The recursion is as deep as the longest pattern, however long the path is.
         if let Some(node) = self.exactly.get(&**first) {
             node.collect(rest, found);
         }
@@ -103,8 +101,8 @@ impl Node {
     }
 }
 
-/// Mostly there is none to add, which is known here at less cost.
-fn add(found: &mut Numbers, numbers: &[u32]) {
+/// The common case of an empty list is checked here, which is cheaper.
+fn add(found: &mut PolicyNumbers, numbers: &[u32]) {
     if !numbers.is_empty() {
         found.extend_from_slice(numbers);
     }
@@ -129,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_tree_finds_what_a_look_at_every_policy_finds(
+        fn the_index_agrees_with_a_scan(
             policies in prop::collection::vec(prop::option::of(prop::collection::vec(pattern(), 0..3)), 0..20),
             path in prop::option::of("((/|%2f|\\\\)(a|B|c|%61|\\.\\.|\\.|)){0,6}"),
             case in prop::sample::select(vec![PathCase::Sensitive, PathCase::Insensitive]),
@@ -140,11 +138,11 @@ mod tests {
             }).collect();
             let path = path.as_ref().map(|path| Path::new(path.as_bytes(), case));
             let found: Vec<u32> = Index::new(matches.iter(), case).find(path.as_ref()).collect();
-            let fits = |when: &Match| match &when.paths {
+            let fits = |matching: &Match| match &matching.paths {
                 None => true,
                 Some(paths) => path.as_ref().is_some_and(|path| paths.iter().any(|pattern| pattern.matches_any(path))),
             };
-            let scanned: Vec<u32> = (0..).zip(&matches).filter(|(_, when)| fits(when)).map(|(number, _)| number).collect();
+            let scanned: Vec<u32> = (0..).zip(&matches).filter(|(_, matching)| fits(matching)).map(|(number, _)| number).collect();
             prop_assert_eq!(found, scanned);
         }
     }

@@ -1,5 +1,5 @@
-//! Which limits apply to a request: subjects, policies, plans, lists, overrides; and a file that
-//! says it all.
+//! Policies for rate limits: which limits apply to a request, by subject, plan, list and override,
+//! from code or from a configuration file.
 //!
 //! ```
 //! use ratekeeper::MemoryStore;
@@ -25,52 +25,54 @@
 //! key = ["user"]
 //! plan = { attribute = "plan", default = "free" }
 //! "#;
-//! let config = Config::parse("ratekeeper.toml", file, []).config.expect("nothing is wrong with it");
+//! let config = Config::parse("ratekeeper.toml", file, []).config.expect("a valid configuration");
 //! let engine = Engine::new(MemoryStore::new(), config.policies)?;
 //!
 //! let subject = Subject::new().user("ann").plan("pro").method("GET").path("/api/orders");
 //! let verdict = engine.decide_now(&subject);
 //! assert!(verdict.is_allowed());
-//! assert_eq!(verdict.tightest().unwrap().decision().limit(), 20);
+//! assert_eq!(verdict.tightest().unwrap().decision().capacity(), 20);
 //! # }
 //! # Ok::<_, ratekeeper_policy::EngineError>(())
 //! ```
 //!
-//! # The words
+//! # Terms
 //!
-//! - A [`Subject`] is who asks: address, user, path, headers, any attribute; borrowed, not copied.
-//! - A [`Policy`] is [which requests](Match), counted by what, how many. Every one that matches
-//!   applies, all or nothing.
-//! - A [`Policies`] holds them with their [plans](Plan) and [lists](Listed), and knows [what is
-//!   wrong](Policies::problems) with them.
+//! - A [`Subject`] holds the attributes of one request: address, user, path, headers, any other. It
+//!   borrows them.
+//! - A [`Policy`] has [conditions](Match) on requests, a key to count them by, and limits. Every
+//!   policy that matches applies; a request is charged to all of them or to none.
+//! - A [`Policies`] holds the policies with their [plans](Plan) and [lists](ListEntry), and
+//!   [validates](Policies::problems) them.
 //! - An [`Engine`] decides by them over any [`Store`](ratekeeper::Store):
 //!   [`decide`](Engine::decide), [`peek`](Engine::peek), [`explain`](Engine::explain),
-//!   [`settle`](Engine::settle) at the [end](Ending) of a request, [`replace`](Engine::replace)
-//!   them while it runs.
-//! - A [`Verdict`] says whether it passes, [who](Verdict::policy) turned it away,
-//!   [when](Verdict::retry_after) to come back, and how [every limit](Verdict::limits) stands.
+//!   [`settle`](Engine::settle) at the [completion](Completion) of a request,
+//!   [`set_policies`](Engine::set_policies) to reload.
+//! - A [`PolicyVerdict`] says whether the request is allowed, [which policy](PolicyVerdict::policy)
+//!   denied it, [when](PolicyVerdict::retry_after) to retry, and the state of [every
+//!   limit](PolicyVerdict::limits).
 //!
-//! # One key
+//! # Bans and overrides
 //!
-//! [`ban`](Engine::ban) it, give it [other limits](Engine::override_limits) for a while,
-//! [grant](Engine::grant) it tokens, [free](Engine::free) it. Nothing lasts for ever but the deny
-//! list.
+//! An operator can [`ban`](Engine::ban) a key, [override its limits](Engine::override_limits) for a
+//! while, [grant](Engine::grant) it tokens, or [reset](Engine::reset_key) it. Bans and overrides
+//! always expire; only the deny list lasts.
 //!
-//! # Figures
+//! # Statistics
 //!
-//! [`figures`](Engine::figures) by policy, [`times`](Engine::times), the
-//! [heaviest](Engine::heaviest) and the [most denied](Engine::most_denied) keys in fixed memory, as
-//! fingerprints unless the engine was made to show them.
+//! [Statistics by policy](Engine::policy_stats), [decision times](Engine::decision_times), and the
+//! [most active](Engine::most_active) and [most denied](Engine::most_denied) keys in bounded
+//! memory, as fingerprints unless [configured otherwise](EngineOptions::plain_keys).
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - A decision in memory allocates nothing, up to eight limits, twelve segments of a path and 256
-//!   bytes of keys.
-//! - The number of policies does not matter as long as their paths differ: they are found in a
-//!   tree.
+//! - A decision in memory allocates nothing, up to eight limits, twelve path segments and 256 bytes
+//!   of keys.
+//! - Policies are indexed by path in a tree: their number does not matter as long as their paths
+//!   differ.
 //! - [`explain`](Engine::explain) and [`decide`](Engine::decide) agree.
-//! - A reload resets no count, drops no decision, and holds from the next decision on.
-//! - Spellings of one path (`/login/`, `//login`, `/%6cogin`) are one path.
+//! - A reload resets no counter, drops no decision, and takes effect from the next decision on.
+//! - All spellings of one path (`/login/`, `//login`, `/%6cogin`) count as one path.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod address;

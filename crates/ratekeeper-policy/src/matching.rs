@@ -1,4 +1,4 @@
-//! Whether a policy is about a request: the conditions of `match`, all of which must hold.
+//! Matching of requests: the conditions of `match`, all of which must hold.
 
 use crate::address;
 use crate::attribute::Attribute;
@@ -10,17 +10,20 @@ use std::fmt;
 pub use crate::path::PathCase;
 pub use crate::pattern::{HostPattern, PathPattern, PatternError};
 
-/// Conditions on a request. All must hold; none means that every request will do.
+/// Conditions on a request. All must hold; without any, every request matches.
 ///
 /// ```
 /// use ratekeeper_policy::Match;
 ///
-/// let orders = Match::new().method("POST").path("/api/orders/**".parse()?).unless(Match::new().attribute("plan", "pro"));
+/// let orders = Match::new()
+///     .method("POST")
+///     .path("/api/orders/**".parse()?)
+///     .unless(Match::new().attribute("plan", "pro"));
 /// # Ok::<_, ratekeeper_policy::matching::PatternError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Match {
-    /// One of these, in upper case; any if there are none.
+    /// One of these methods, in upper case; any if `None`.
     pub(crate) methods: Option<Vec<String>>,
     pub(crate) paths: Option<Vec<PathPattern>>,
     pub(crate) hosts: Option<Vec<HostPattern>>,
@@ -30,21 +33,21 @@ pub struct Match {
     pub(crate) not: Option<Box<Match>>,
 }
 
-/// What is asked of a header.
+/// A condition on a header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum HeaderTest {
     Present,
     OneOf(Vec<String>),
 }
 
-/// # Saying what must hold
+/// # Building
 impl Match {
-    /// Every request.
+    /// Matches every request.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// This method, or another of those named.
+    /// Adds a method; one of those added must match.
     #[must_use]
     pub fn method(mut self, method: &str) -> Self {
         self.methods
@@ -53,21 +56,21 @@ impl Match {
         self
     }
 
-    /// A path of this pattern, or of another one named.
+    /// Adds a path pattern; one of those added must match.
     #[must_use]
     pub fn path(mut self, pattern: PathPattern) -> Self {
         self.paths.get_or_insert_default().push(pattern);
         self
     }
 
-    /// This host, or another of those named.
+    /// Adds a host pattern; one of those added must match.
     #[must_use]
     pub fn host(mut self, pattern: HostPattern) -> Self {
         self.hosts.get_or_insert_default().push(pattern);
         self
     }
 
-    /// A client within this network, or within another of those named.
+    /// Adds a network; one of those added must contain the client address.
     #[must_use]
     pub fn ip(mut self, network: IpNet) -> Self {
         self.ips
@@ -76,7 +79,7 @@ impl Match {
         self
     }
 
-    /// The header is there.
+    /// Requires a header.
     #[must_use]
     pub fn header(mut self, name: &str) -> Self {
         self.headers
@@ -84,7 +87,7 @@ impl Match {
         self
     }
 
-    /// The header says one of these.
+    /// Requires a header with one of these values.
     #[must_use]
     pub fn header_is<V: Into<String>>(
         mut self,
@@ -97,13 +100,13 @@ impl Match {
         self
     }
 
-    /// The attribute is this.
+    /// Requires an attribute with this value.
     #[must_use]
     pub fn attribute(self, attribute: impl Into<Attribute>, value: &str) -> Self {
         self.attribute_is(attribute, [value])
     }
 
-    /// The attribute is one of these.
+    /// Requires an attribute with one of these values.
     #[must_use]
     pub fn attribute_is<V: Into<String>>(
         mut self,
@@ -117,7 +120,7 @@ impl Match {
         self
     }
 
-    /// Not all of these hold.
+    /// Excludes requests that match these conditions.
     #[must_use]
     pub fn unless(mut self, not: Match) -> Self {
         self.not = Some(Box::new(not));
@@ -125,120 +128,124 @@ impl Match {
     }
 }
 
-/// Why a policy is not about a request.
+/// Why a policy does not apply to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MismatchReason {
-    /// The request has nothing of that name to be matched by.
+    /// The request lacks an attribute to match on.
     Missing(Attribute),
-    /// Another method.
+    /// The method does not match.
     Method,
-    /// Another path.
+    /// The path does not match.
     Path,
-    /// Another host.
+    /// The host does not match.
     Host,
-    /// A client of another network.
+    /// The client address is in none of the networks.
     Ip,
-    /// The header is missing or says something else.
+    /// The header is missing or has another value.
     Header(Box<str>),
-    /// The attribute is something else.
+    /// The attribute has another value.
     Attribute(Attribute),
-    /// What `not` says holds.
+    /// The request is excluded by `not`.
     Not,
-    /// The request has nothing to be counted by under that name.
+    /// The request lacks an attribute of the key.
     NoKey(Attribute),
-    /// The request has no plan, and there is none by default.
+    /// The request has no known plan, and there is no default plan.
     NoPlan(Attribute),
-    /// A policy before it is the last that applies.
+    /// An earlier policy that matches is final.
     After(Box<str>),
 }
 
 impl fmt::Display for MismatchReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing(name) => write!(f, "the request has no {name} to be matched by"),
-            Self::Method => f.write_str("the method is another one"),
-            Self::Path => f.write_str("the path is another one"),
-            Self::Host => f.write_str("the host is another one"),
-            Self::Ip => f.write_str("the address is not in its networks"),
-            Self::Header(name) => write!(f, "the header {name} is missing or says something else"),
-            Self::Attribute(name) => write!(f, "the attribute {name} is something else"),
-            Self::Not => f.write_str("what its `not` excludes holds"),
-            Self::NoKey(name) => write!(f, "the request has no {name} to be counted by"),
+            Self::Missing(name) => write!(f, "the request has no {name} to match"),
+            Self::Method => f.write_str("the method does not match"),
+            Self::Path => f.write_str("the path does not match"),
+            Self::Host => f.write_str("the host does not match"),
+            Self::Ip => f.write_str("the address is in none of the networks"),
+            Self::Header(name) => write!(f, "the header {name} is missing or has another value"),
+            Self::Attribute(name) => write!(f, "the attribute {name} has another value"),
+            Self::Not => f.write_str("the request is excluded by `not`"),
+            Self::NoKey(name) => write!(f, "the request has no {name} to count by"),
             Self::NoPlan(name) => write!(
                 f,
-                "the request has no known {name}, and the policy no default plan"
+                "the request has no known {name}, and the policy has no default plan"
             ),
-            Self::After(policy) => write!(f, "the policy {policy} before it is final"),
+            Self::After(policy) => write!(f, "the earlier policy {policy} is final"),
         }
     }
 }
 
-/// # Judging
+/// # Matching
 impl Match {
-    /// Whether it holds, `path` being that of the subject, in any reading of the path.
+    /// Whether it matches, in any reading of the path.
     pub(crate) fn holds(&self, subject: &Subject<'_>, path: Option<&Path<'_>>) -> bool {
-        self.first_failure(subject, path, PathTest::AnyReading)
+        self.first_failed(subject, path, PathTest::AnyReading)
             .is_none()
     }
 
-    /// Whether it holds in every reading of the path: for what lets a request go.
+    /// Whether it matches in every reading of the path: for what exempts a request.
     pub(crate) fn holds_in_every_reading(
         &self,
         subject: &Subject<'_>,
         path: Option<&Path<'_>>,
     ) -> bool {
-        self.first_failure(subject, path, PathTest::EveryReading)
+        self.first_failed(subject, path, PathTest::EveryReading)
             .is_none()
     }
 
-    /// Whether it holds of a request of whose path any reading is known to match.
+    /// Whether it matches a request of whose path some reading is known to match.
     pub(crate) fn holds_on_path(&self, subject: &Subject<'_>, path: Option<&Path<'_>>) -> bool {
-        self.first_failure(subject, path, PathTest::Known).is_none()
+        self.first_failed(subject, path, PathTest::Known).is_none()
     }
 
     /// The first condition that does not hold.
-    pub(crate) fn why_not(
+    pub(crate) fn mismatch(
         &self,
         subject: &Subject<'_>,
         path: Option<&Path<'_>>,
     ) -> Option<MismatchReason> {
-        let unless_missing =
-            |attribute: Attribute, why: MismatchReason| match subject.has(&attribute) {
-                true => why,
-                false => MismatchReason::Missing(attribute),
-            };
-        self.first_failure(subject, path, PathTest::AnyReading)
+        let unless_missing = |attribute: Attribute, why: MismatchReason| {
+            if subject.has(&attribute) {
+                why
+            } else {
+                MismatchReason::Missing(attribute)
+            }
+        };
+        self.first_failed(subject, path, PathTest::AnyReading)
             .map(|failure| match failure {
-                Failure::Method => unless_missing(Attribute::Method, MismatchReason::Method),
-                Failure::Path => unless_missing(Attribute::Path, MismatchReason::Path),
-                Failure::Host => unless_missing(Attribute::Host, MismatchReason::Host),
-                Failure::Ip => unless_missing(Attribute::Ip, MismatchReason::Ip),
-                Failure::Header(name) => MismatchReason::Header(name.into()),
-                Failure::Attribute(name) => {
+                FailedCondition::Method => {
+                    unless_missing(Attribute::Method, MismatchReason::Method)
+                }
+                FailedCondition::Path => unless_missing(Attribute::Path, MismatchReason::Path),
+                FailedCondition::Host => unless_missing(Attribute::Host, MismatchReason::Host),
+                FailedCondition::Ip => unless_missing(Attribute::Ip, MismatchReason::Ip),
+                FailedCondition::Header(name) => MismatchReason::Header(name.into()),
+                FailedCondition::Attribute(name) => {
                     unless_missing(name.clone(), MismatchReason::Attribute(name.clone()))
                 }
-                Failure::Not => MismatchReason::Not,
+                FailedCondition::Not => MismatchReason::Not,
             })
     }
 
-    fn first_failure(
+    fn first_failed(
         &self,
         subject: &Subject<'_>,
         path: Option<&Path<'_>>,
         test: PathTest,
-    ) -> Option<Failure<'_>> {
+    ) -> Option<FailedCondition<'_>> {
         let is = |attribute: &Attribute, test: &dyn Fn(&[u8]) -> bool| {
             subject.bytes(attribute).is_some_and(test)
         };
         if let Some(methods) = &self.methods
-            && !is(&Attribute::Method, &|there| {
+            && !is(&Attribute::Method, &|value| {
                 methods
                     .iter()
-                    .any(|one| one.as_bytes().eq_ignore_ascii_case(there))
+                    .any(|one| one.as_bytes().eq_ignore_ascii_case(value))
             })
         {
-            return Some(Failure::Method);
+            return Some(FailedCondition::Method);
         }
         let matches = |path: &Path<'_>, paths: &[PathPattern]| match test {
             PathTest::Known => true,
@@ -255,48 +262,48 @@ impl Match {
         if let Some(paths) = &self.paths
             && !path.is_some_and(|path| matches(path, paths))
         {
-            return Some(Failure::Path);
+            return Some(FailedCondition::Path);
         }
         if let Some(hosts) = &self.hosts
-            && !is(&Attribute::Host, &|there| {
-                hosts.iter().any(|pattern| pattern.matches(there))
+            && !is(&Attribute::Host, &|value| {
+                hosts.iter().any(|pattern| pattern.matches(value))
             })
         {
-            return Some(Failure::Host);
+            return Some(FailedCondition::Host);
         }
         if let Some(networks) = &self.ips
             && !subject
                 .address()
                 .is_some_and(|ip| networks.iter().any(|network| network.contains(&ip)))
         {
-            return Some(Failure::Ip);
+            return Some(FailedCondition::Ip);
         }
         for (name, test) in &self.headers {
             let holds = match test {
                 HeaderTest::Present => subject.has_header(name),
                 HeaderTest::OneOf(values) => values
                     .iter()
-                    .any(|value| subject.header_says(name, value.as_bytes())),
+                    .any(|value| subject.header_has_value(name, value.as_bytes())),
             };
             if !holds {
-                return Some(Failure::Header(name));
+                return Some(FailedCondition::Header(name));
             }
         }
         for (attribute, values) in &self.attributes {
             let holds = match attribute {
-                // Compared as an address: it has many spellings.
+                // Compared as addresses, which have many spellings.
                 Attribute::Ip => {
-                    let said = |value: &String| value.parse().ok().map(address::canonical);
-                    subject
-                        .address()
-                        .is_some_and(|there| values.iter().any(|value| said(value) == Some(there)))
+                    let parsed = |value: &String| value.parse().ok().map(address::canonical);
+                    subject.address().is_some_and(|actual| {
+                        values.iter().any(|value| parsed(value) == Some(actual))
+                    })
                 }
-                other => is(other, &|there| {
-                    values.iter().any(|value| value.as_bytes() == there)
+                other => is(other, &|actual| {
+                    values.iter().any(|value| value.as_bytes() == actual)
                 }),
             };
             if !holds {
-                return Some(Failure::Attribute(attribute));
+                return Some(FailedCondition::Attribute(attribute));
             }
         }
         match &self.not {
@@ -305,25 +312,27 @@ impl Match {
                     PathTest::EveryReading => PathTest::AnyReading,
                     PathTest::AnyReading | PathTest::Known => PathTest::EveryReading,
                 };
-                not.first_failure(subject, path, test)
+                not.first_failed(subject, path, test)
                     .is_none()
-                    .then_some(Failure::Not)
+                    .then_some(FailedCondition::Not)
             }
             None => None,
         }
     }
 
-    /// Whether whatever holds here holds there too, as far as their words show.
+    /// Whether every request that matches this also matches the other, as far as can be seen from
+    /// the conditions.
     pub(crate) fn implies(&self, other: &Self) -> bool {
         fn within<T>(
-            ours: Option<&Vec<T>>,
-            theirs: Option<&Vec<T>>,
+            narrow: Option<&Vec<T>>,
+            wide: Option<&Vec<T>>,
             covers: impl Fn(&T, &T) -> bool,
         ) -> bool {
-            let Some(theirs) = theirs else { return true };
-            ours.is_some_and(|ours| {
-                ours.iter()
-                    .all(|one| theirs.iter().any(|wide| covers(wide, one)))
+            let Some(wide) = wide else { return true };
+            narrow.is_some_and(|narrow| {
+                narrow
+                    .iter()
+                    .all(|one| wide.iter().any(|other| covers(other, one)))
             })
         }
         within(
@@ -348,15 +357,15 @@ impl Match {
                 .all(|test| self.attributes.contains(test))
             && match &other.not {
                 None => true,
-                Some(not) => self.not.as_ref().is_some_and(|ours| not.implies(ours)),
+                Some(not) => self.not.as_ref().is_some_and(|own| not.implies(own)),
             }
     }
 
-    pub(crate) fn looks_at_the_path(&self) -> bool {
-        self.paths.is_some() || self.not.as_ref().is_some_and(|not| not.looks_at_the_path())
+    pub(crate) fn uses_path(&self) -> bool {
+        self.paths.is_some() || self.not.as_ref().is_some_and(|not| not.uses_path())
     }
 
-    /// Whether nothing can hold: a list of which one must be that has none.
+    /// Whether no request can match, as with an empty list of alternatives.
     pub(crate) fn is_impossible(&self) -> bool {
         let empty_header = |(_, test): &(_, HeaderTest)| *test == HeaderTest::OneOf(Vec::new());
         self.methods.as_ref().is_some_and(Vec::is_empty)
@@ -369,17 +378,17 @@ impl Match {
     }
 }
 
-/// How many readings of a path must match.
+/// Which readings of a path must match.
 #[derive(Clone, Copy)]
 enum PathTest {
     AnyReading,
     EveryReading,
-    /// One is known to.
+    /// A reading is known to match.
     Known,
 }
 
-/// The condition that does not hold.
-enum Failure<'a> {
+/// A condition that does not hold.
+enum FailedCondition<'a> {
     Method,
     Path,
     Host,

@@ -1,13 +1,13 @@
-//! What policies say for when there is too much: how many may be in flight, and who goes first.
+//! Settings for overload: adaptive limits and load shedding.
 
 use ratekeeper::adaptive::{AdaptiveConcurrency, AdaptiveConcurrencyBuilder, Control, QueueConfig};
 use ratekeeper::{adaptive::Class, adaptive::ShedderBuilder};
 use std::time::Duration;
 
-/// A limit on how many requests of a policy are in flight, all keys together, that finds its number
-/// by itself: `adaptive` in a file.
+/// An adaptive concurrency limit: a limit on the requests of a policy in flight, all keys together,
+/// that adjusts itself: `adaptive` in a file.
 ///
-/// Each node measures for itself what is behind it, whatever the store. See
+/// Each node measures the service behind it by itself, whatever the store. See
 /// [`ratekeeper::adaptive`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AdaptiveLimit {
@@ -15,7 +15,7 @@ pub struct AdaptiveLimit {
     pub(crate) max: u64,
     pub(crate) start: u64,
     pub(crate) control: Control,
-    /// With room for none, nobody waits.
+    /// With a length of 0 there is no queue.
     pub(crate) queue: QueueConfig,
 }
 
@@ -32,52 +32,53 @@ impl Default for AdaptiveLimit {
 }
 
 impl AdaptiveLimit {
-    /// Between 5 and 200, from 20 on, by `gradient2`.
+    /// Creates a limit between 5 and 200 that starts at 20 and is controlled by `gradient2`.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Between these two; it starts between them, too.
+    /// Sets the minimum and the maximum; the start is clamped to them.
     #[must_use]
     pub fn between(mut self, min: u64, max: u64) -> Self {
-        (self.min, self.max) = (min, max);
+        self.min = min;
+        self.max = max;
         self.start = self.start.clamp(min, max.max(min));
         self
     }
 
-    /// What it is before anything is known.
+    /// Sets the initial limit.
     #[must_use]
     pub fn start(mut self, start: u64) -> Self {
         self.start = start;
         self
     }
 
-    /// What it goes by.
+    /// Sets the control algorithm.
     #[must_use]
     pub fn control(mut self, control: impl Into<Control>) -> Self {
         self.control = control.into();
         self
     }
 
-    /// Whoever finds no place waits in a short line, instead of being turned away at once. Nobody
-    /// waits unless said, and nobody where the policy only watches.
+    /// Sets a queue for requests that find no free permit; without one they are denied at once. The
+    /// default is no queue, and a policy in shadow mode has none.
     ///
-    /// Only requests wait that are decided where they can: by [`decide`](crate::Engine::decide) and
-    /// its like, and by a layer, so at the gateway. [`decide_now`](crate::Engine::decide_now)
-    /// cannot; who [asks for an answer at once](crate::Subject::at_once) does not.
+    /// Requests wait in [`decide`](crate::Engine::decide) and the other async methods, and in a
+    /// layer, so at the gateway. [`decide_now`](crate::Engine::decide_now) never waits, nor does a
+    /// subject with [`no_wait`](crate::Subject::no_wait).
     #[must_use]
     pub fn queue(mut self, queue: QueueConfig) -> Self {
         self.queue = queue;
         self
     }
 
-    /// Whether anybody may wait.
-    pub(crate) fn queues(&self) -> bool {
+    /// Whether there is a queue.
+    pub(crate) fn has_queue(&self) -> bool {
         self.queue.most > 0
     }
 
-    /// Whether the two differ in nothing but who may wait.
-    pub(crate) fn is_alike(&self, other: &Self) -> bool {
+    /// Whether the two differ at most in their queue.
+    pub(crate) fn same_except_queue(&self, other: &Self) -> bool {
         *self
             == Self {
                 queue: self.queue,
@@ -94,18 +95,19 @@ impl AdaptiveLimit {
     }
 }
 
-/// Under pressure the least important requests are turned away first: `[shed]` in a file.
+/// Load shedding: under overload the least important requests are denied first: `[shed]` in a file.
 ///
-/// An adaptive limit keeps room for the more important by itself ([how
-/// much](ratekeeper::adaptive::AdaptiveConcurrency::try_acquire_as)). What presses is how far it is in use,
-/// so this begins where even the most important are too many; and the load of the machine, if it is
-/// said from when on, and the engine is [told](crate::EngineOptions::load) of it.
+/// An adaptive limit holds capacity back for important requests by itself ([how
+/// much](ratekeeper::adaptive::AdaptiveConcurrency::try_acquire_as)). Load shedding is driven by
+/// the utilization of adaptive limits, so it starts where even the most important requests are too
+/// many; and by the load of the machine, if thresholds are set, and the engine has a
+/// [source](crate::EngineOptions::load) for it.
 ///
-/// A request that nobody waits for any more is turned away, too, however important it is: see
+/// A request past its deadline is denied, too, however important it is: see
 /// [`patience`](Self::patience).
 ///
-/// How important a request is, the first of these that says something: its attribute `class`; the
-/// plan that it has; the first policy that applies to it; the default here, `critical`.
+/// The importance of a request is the first of: its attribute `class`; that of its plan; that of
+/// the first policy that applies to it; the default here, `critical`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shed {
     pub(crate) default: Class,
@@ -118,7 +120,8 @@ pub struct Shed {
 
 impl Default for Shed {
     fn default() -> Self {
-        let (default, rest) = (Class::default(), Duration::from_secs(5));
+        let default = Class::default();
+        let rest = Duration::from_secs(5);
         Self {
             default,
             cpu: None,
@@ -131,50 +134,50 @@ impl Default for Shed {
 }
 
 impl Shed {
-    /// By the adaptive limits alone.
+    /// Creates load shedding driven by the adaptive limits alone.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The class of requests of which nothing says how important they are.
+    /// Sets the class of requests without one.
     #[must_use]
     pub fn default_class(mut self, class: Class) -> Self {
         self.default = class;
         self
     }
 
-    /// More than this share of the processors in use is too much.
+    /// Sets the share of the processors in use above which there is overload.
     #[must_use]
     pub fn cpu(mut self, share: f64) -> Self {
         self.cpu = Some(share);
         self
     }
 
-    /// More than this share of the memory in use is too much.
+    /// Sets the share of the memory in use above which there is overload.
     #[must_use]
     pub fn memory(mut self, share: f64) -> Self {
         self.memory = Some(share);
         self
     }
 
-    /// How long no less is shed after more was; 5 seconds unless said.
+    /// Sets how long shedding stays at a level before it is reduced; 5 seconds by default.
     #[must_use]
     pub fn rest(mut self, rest: Duration) -> Self {
         self.rest = rest;
         self
     }
 
-    /// Never sheds this class, nor what is more important.
+    /// Never sheds this class, nor more important ones.
     #[must_use]
     pub fn spare(mut self, class: Class) -> Self {
         self.spare = Some(class);
         self
     }
 
-    /// How long after its [start](crate::Subject::start), or after it came if that is not known,
-    /// anybody waits for an answer: what began longer ago is turned away before it costs anything,
-    /// and nobody waits in line for longer. A request may say less by a
-    /// [deadline](crate::Subject::deadline) or by `grpc-timeout` among its headers.
+    /// Sets how long a caller waits for an answer, from the [start](crate::Subject::start) of the
+    /// request, or from its arrival if the start is not known: an older request is denied before it
+    /// costs anything, and none waits in a queue for longer. A request can shorten the time by a
+    /// [deadline](crate::Subject::deadline) or by its header `grpc-timeout`.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);

@@ -1,21 +1,21 @@
-//! The path of a request as services may read it.
+//! Paths of requests, in every way that services may read them.
 
 use crate::pattern::{decoded, decoded_byte, without_parameters};
 use crate::request_check::has_dot_segment;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
-/// The segments of a path. So many need no memory of their own.
+/// The segments of a path; up to 12 are stored inline.
 pub(crate) type Segments<'a> = SmallVec<[Cow<'a, [u8]>; 12]>;
 
-/// Whether upper and lower case in a path are different.
+/// The case sensitivity of paths.
 ///
 /// It is a property of the services: where they ignore case, a policy for `/login` has to apply to
 /// `/LOGIN`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum PathCase {
-    /// `sensitive`: they are different.
+    /// `sensitive`: upper and lower case are different.
     #[default]
     Sensitive,
     /// `insensitive`: the letters A to Z are the same as a to z.
@@ -23,7 +23,7 @@ pub enum PathCase {
 }
 
 impl PathCase {
-    /// The name users type.
+    /// The name in a file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sensitive => "sensitive",
@@ -39,17 +39,17 @@ impl PathCase {
     }
 }
 
-/// A path in every way that services read it. Most paths have one reading. More than one have those
-/// with dot segments, which some services follow and others do not, and those with an escaped slash
-/// or a backslash, which some services take for a separator.
+/// A path in every way that services read it. Most paths have one reading. Others have several:
+/// those with dot segments, which some services resolve and others do not, and those with an
+/// escaped slash or a backslash, which some services treat as a separator.
 ///
-/// A policy applies if its pattern matches any reading. What lets a request go (`not`, `final`, the
-/// allow list) must hold for every one.
+/// A policy applies if its pattern matches any reading. What exempts a request (`not`, `final`, the
+/// allow list) must match every reading.
 #[derive(Debug)]
 pub(crate) struct Path<'a> {
     pub(crate) case: PathCase,
     first: Segments<'a>,
-    /// They need memory: few paths have any.
+    /// Not inline: few paths have any.
     others: Vec<Segments<'a>>,
 }
 
@@ -57,10 +57,11 @@ impl<'a> Path<'a> {
     #[inline]
     pub(crate) fn new(path: &'a [u8], case: PathCase) -> Self {
         let first = segments(path, case);
-        // Most paths have none of these.
-        let others = match path.iter().any(|byte| matches!(byte, b'.' | b'%' | b'\\')) {
-            true => other_readings(path, case),
-            false => Vec::new(),
+        // Most paths have none of these bytes.
+        let others = if path.iter().any(|byte| matches!(byte, b'.' | b'%' | b'\\')) {
+            other_readings(path, case)
+        } else {
+            Vec::new()
         };
         Self {
             case,
@@ -73,30 +74,31 @@ impl<'a> Path<'a> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// Whether services agree on it.
+    /// Whether all services read it alike.
     pub(crate) fn has_one_reading(&self) -> bool {
         self.others.is_empty()
     }
 
-    /// The reading with the most separators, whose dots are followed: however a path is spelled, it
-    /// is counted as one.
+    /// The reading to count by: the one with the most separators, and dots resolved, so that all
+    /// spellings of a path are counted as one.
     pub(crate) fn key(&self) -> &Segments<'a> {
         self.others.last().unwrap_or(&self.first)
     }
 }
 
-/// A path as most servers read it: `%6c` is `l`, `//` is `/`, `.` and `..` are followed, a slash at
-/// the end makes no difference, nor does what follows a `;` in a segment. An escaped slash is part
-/// of its segment.
+/// Splits a path as most servers read it: `%6c` is `l`, `//` is `/`, `.` and `..` are resolved, a
+/// trailing slash makes no difference, nor does what follows a `;` in a segment. An escaped slash
+/// is part of its segment.
 #[inline]
 pub(crate) fn segments(path: &[u8], case: PathCase) -> Segments<'_> {
     read(path.split(|byte| *byte == b'/'), case, true)
 }
 
-/// The other readings; the one whose separators and dots are all followed is last.
+/// The other readings; the last one has all separators split and all dots resolved.
 #[cold]
 fn other_readings(path: &[u8], case: PathCase) -> Vec<Segments<'_>> {
-    let (has_dots, has_separators) = (has_dot_segment(path), has_other_separators(path));
+    let has_dots = has_dot_segment(path);
+    let has_separators = has_other_separators(path);
     let mut readings = Vec::new();
     if has_dots {
         readings.push(read(path.split(|byte| *byte == b'/'), case, false));
@@ -124,9 +126,11 @@ fn has_other_separators(path: &[u8]) -> bool {
     false
 }
 
-/// Split at slashes and backslashes, escaped or not.
+/// Splits at slashes and backslashes, escaped or not.
 fn split_at_all(path: &[u8]) -> Vec<&[u8]> {
-    let (mut parts, mut start, mut rest) = (Vec::new(), 0, path);
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut rest = path;
     while let Some((byte, after)) = decoded_byte(rest) {
         if matches!(byte, b'/' | b'\\') {
             parts.push(&path[start..path.len() - rest.len()]);
@@ -183,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_as_many_readings_as_services_may_have() {
+    fn a_path_has_every_reading_of_services() {
         assert_eq!(readings("/A/b"), ["/a/b"]);
         assert_eq!(readings("/a.b/%41"), ["/a.b/a"]);
         assert_eq!(readings("/a/../b"), ["/b", "/a/../b", "/b"]);

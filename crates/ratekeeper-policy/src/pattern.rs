@@ -1,5 +1,5 @@
-//! Patterns of paths and hosts, and a path as it is compared: by segments, so that no spelling of
-//! it goes round a limit.
+//! Patterns of paths and hosts. Paths are compared by decoded segments, so that no spelling of a
+//! path evades a limit.
 
 use crate::host::host_name;
 use crate::path::{Path, PathCase, Segments};
@@ -15,7 +15,7 @@ pub(crate) fn without_parameters(segment: &[u8]) -> &[u8] {
     &segment[..end]
 }
 
-/// With every `%XX` as its byte. One that is no such thing stays as it is.
+/// Decodes every `%XX`; a malformed one stays as it is.
 pub(crate) fn decoded(segment: &[u8]) -> Cow<'_, [u8]> {
     if !segment.contains(&b'%') {
         return Cow::Borrowed(segment);
@@ -29,7 +29,7 @@ pub(crate) fn decoded(segment: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// The first byte, `%XX` being one, and what follows it.
+/// Splits off the first byte, decoding `%XX`.
 #[inline]
 pub(crate) fn decoded_byte(bytes: &[u8]) -> Option<(u8, &[u8])> {
     let (first, rest) = bytes.split_first()?;
@@ -40,8 +40,8 @@ pub(crate) fn decoded_byte(bytes: &[u8]) -> Option<(u8, &[u8])> {
     }
 }
 
-/// As deep as a tree of patterns may be: it is walked, and taken down, by calls within calls.
-const MOST_SEGMENTS: usize = 256;
+/// Maximum number of segments of a pattern: the tree of patterns is walked and dropped recursively.
+const MAX_SEGMENTS: usize = 256;
 
 /// One segment of a pattern.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -53,17 +53,17 @@ pub(crate) enum Segment {
 
 /// A pattern of paths: `/login`, `/users/*/orders`, `/api/**`.
 ///
-/// `*` is one segment, whatever it is; `**`, which can only be last, is the rest, if there is any.
+/// `*` matches one segment; `**`, which can only be last, matches the rest, which may be empty.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PathPattern {
     text: Box<str>,
     pub(crate) segments: Vec<Segment>,
     /// Whether it ends in `**`.
-    pub(crate) open: bool,
+    pub(crate) matches_rest: bool,
 }
 
 impl PathPattern {
-    /// Whether a path matches, however it is spelled, in any way that services may read it.
+    /// Whether a path matches, in any spelling and any reading.
     pub fn matches_path(&self, path: impl AsRef<[u8]>) -> bool {
         self.matches_any(&Path::new(path.as_ref(), PathCase::Sensitive))
     }
@@ -74,9 +74,9 @@ impl PathPattern {
             .any(|reading| self.matches(reading, path.case))
     }
 
-    /// Whether one reading matches, which is in lower case where case makes no difference.
+    /// Whether a reading matches; it is in lower case where case is ignored.
     pub(crate) fn matches(&self, path: &Segments<'_>, case: PathCase) -> bool {
-        let fits = if self.open {
+        let fits = if self.matches_rest {
             path.len() >= self.segments.len()
         } else {
             path.len() == self.segments.len()
@@ -85,32 +85,32 @@ impl PathPattern {
             .segments
             .iter()
             .zip(path)
-            .all(|(segment, there)| match segment {
+            .all(|(segment, part)| match segment {
                 Segment::Exactly(exactly) => match case {
-                    PathCase::Sensitive => **exactly == **there,
-                    PathCase::Insensitive => exactly.eq_ignore_ascii_case(there),
+                    PathCase::Sensitive => **exactly == **part,
+                    PathCase::Insensitive => exactly.eq_ignore_ascii_case(part),
                 },
                 Segment::Any => true,
             })
     }
 
-    /// Whether a path exists that both match, and this one matches every path of the other.
+    /// Whether some path matches both, and this one matches every path of the other.
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        let fits = if self.open {
+        let fits = if self.matches_rest {
             other.segments.len() >= self.segments.len()
         } else {
-            !other.open && other.segments.len() == self.segments.len()
+            !other.matches_rest && other.segments.len() == self.segments.len()
         };
         fits && self
             .segments
             .iter()
             .zip(&other.segments)
-            .all(|(ours, theirs)| *ours == Segment::Any || ours == theirs)
+            .all(|(wide, narrow)| *wide == Segment::Any || wide == narrow)
     }
 
-    /// Whether every path is one of it.
+    /// Whether it matches every path.
     pub(crate) fn is_everything(&self) -> bool {
-        self.open && self.segments.is_empty()
+        self.matches_rest && self.segments.is_empty()
     }
 }
 
@@ -122,7 +122,7 @@ impl FromStr for PathPattern {
         if path.contains(['?', '#']) {
             return Err(PatternError::Query);
         }
-        let (rest, open) = match path.strip_suffix("**") {
+        let (rest, matches_rest) = match path.strip_suffix("**") {
             Some(rest) if rest.is_empty() || rest.ends_with('/') => (rest, true),
             _ => (path, false),
         };
@@ -131,7 +131,7 @@ impl FromStr for PathPattern {
             "**" => Err(PatternError::RestNotLast),
             _ if segment.contains('*') => Err(PatternError::PartOfSegment),
             _ => match &*decoded(without_parameters(segment.as_bytes())) {
-                // They would quietly make it another pattern.
+                // They would silently make it another pattern.
                 b"." | b".." => Err(PatternError::Dots),
                 exactly => Ok(Segment::Exactly(exactly.into())),
             },
@@ -141,13 +141,13 @@ impl FromStr for PathPattern {
             .filter(|segment| !segment.is_empty())
             .map(read)
             .collect::<Result<Vec<_>, _>>()?;
-        if segments.len() > MOST_SEGMENTS {
+        if segments.len() > MAX_SEGMENTS {
             return Err(PatternError::TooLong);
         }
         Ok(Self {
             text: text.into(),
             segments,
-            open,
+            matches_rest,
         })
     }
 }
@@ -158,35 +158,38 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// A host, or with `*.` in front all hosts under it. Case says nothing.
+/// A pattern of hosts: a name, or with the prefix `*.` all its subdomains. Case is ignored.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct HostPattern {
     text: Box<str>,
-    under: bool,
+    matches_subdomains: bool,
 }
 
 impl HostPattern {
     fn name(&self) -> &str {
-        if self.under {
+        if self.matches_subdomains {
             &self.text[2..]
         } else {
             &self.text
         }
     }
 
-    /// Whether a host is one of them, as clients write it: a port makes no difference.
+    /// Whether a host, as sent by clients, matches: a port is ignored.
     pub fn matches_host(&self, host: &[u8]) -> bool {
         self.matches(host_name(host))
     }
 
-    /// The same of a name: see [`host_name`].
+    /// Whether a name matches: see [`host_name`].
     pub(crate) fn matches(&self, host: &[u8]) -> bool {
         let name = self.name().as_bytes();
         match host.len().checked_sub(name.len()) {
-            Some(before) if host[before..].eq_ignore_ascii_case(name) => match self.under {
-                true => before > 1 && host[before - 1] == b'.',
-                false => before == 0,
-            },
+            Some(before) if host[before..].eq_ignore_ascii_case(name) => {
+                if self.matches_subdomains {
+                    before > 1 && host[before - 1] == b'.'
+                } else {
+                    before == 0
+                }
+            }
             _ => false,
         }
     }
@@ -197,9 +200,9 @@ impl FromStr for HostPattern {
 
     fn from_str(text: &str) -> Result<Self, PatternError> {
         let text = text.trim_end_matches('.');
-        let under = text.starts_with("*.");
-        let name = if under { &text[2..] } else { text };
-        // A name may end in the dot of the root, which says nothing.
+        let matches_subdomains = text.starts_with("*.");
+        let name = if matches_subdomains { &text[2..] } else { text };
+        // A name may end in a dot, which is ignored.
         let name = name.strip_suffix('.').unwrap_or(name);
         let bracketed = name.starts_with('[') && name.ends_with(']');
         if name.is_empty()
@@ -211,7 +214,7 @@ impl FromStr for HostPattern {
         }
         Ok(Self {
             text: text.to_ascii_lowercase().into(),
-            under,
+            matches_subdomains,
         })
     }
 }
@@ -222,38 +225,38 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// Why a text is no pattern.
+/// Why a text is not a pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// A path begins with a slash.
+    /// The path does not begin with a slash.
     NoSlash,
-    /// `**` stands before something else.
+    /// `**` is not last.
     RestNotLast,
-    /// `*` stands for a part of a segment.
+    /// `*` is used for a part of a segment.
     PartOfSegment,
-    /// A path has no query.
+    /// The path has a query.
     Query,
-    /// A pattern has no `.` or `..`.
+    /// The path has a segment `.` or `..`.
     Dots,
-    /// A pattern has no more than 256 segments.
+    /// The path has more than 256 segments.
     TooLong,
-    /// No host.
+    /// The text is not a host.
     Host,
 }
 
 impl fmt::Display for PatternError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoSlash => "a path begins with a slash, as in \"/api/**\"",
+            Self::NoSlash => "a path must begin with a slash, as in \"/api/**\"",
             Self::RestNotLast => {
-                "`**` is the rest of a path and can only be last, as in \"/api/**\"; one segment is `*`"
+                "`**` matches the rest of a path and must be last, as in \"/api/**\"; use `*` for one segment"
             }
-            Self::PartOfSegment => "`*` is one whole segment, as in \"/users/*/orders\"; it cannot be a part of one",
-            Self::Query => "a path ends before the `?`; queries are not matched",
-            Self::Dots => "a path is written without `.` and `..`",
-            Self::TooLong => "a path has no more than 256 segments; end it in `**`, as in \"/api/**\"",
-            Self::Host => "a host is a name without port, as in \"api.example.com\" or \"*.example.com\"",
+            Self::PartOfSegment => "`*` matches one whole segment, as in \"/users/*/orders\", not a part of one",
+            Self::Query => "a path pattern ends before the `?`, since queries are not matched; remove the query",
+            Self::Dots => "a path pattern must not have segments `.` or `..`; write the resolved path",
+            Self::TooLong => "a path pattern has at most 256 segments; end it in `**`, as in \"/api/**\"",
+            Self::Host => "a host is a name without a port, as in \"api.example.com\" or \"*.example.com\"",
         })
     }
 }
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_said_so() {
+    fn invalid_patterns_return_errors() {
         for (text, error) in [
             ("login", PatternError::NoSlash),
             ("", PatternError::NoSlash),
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_escape_stays_as_it_is() {
+    fn malformed_escapes_stay_as_they_are() {
         for (raw, read) in [
             ("%", "%"),
             ("%4", "%4"),

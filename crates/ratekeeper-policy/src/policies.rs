@@ -1,4 +1,4 @@
-//! All policies together, with their plans and lists: what a file says, and what an engine goes by.
+//! The set of policies with their plans and lists, as loaded from a file and given to an engine.
 
 use crate::address::IPV6_PREFIX;
 use crate::attribute::Attribute;
@@ -9,7 +9,7 @@ use crate::policy::{Limits, Policy};
 use crate::policy_limit::PolicyLimit;
 use ratekeeper::{Limit, Timestamp, store::OnFailure};
 
-/// Everything that decides which limits apply.
+/// The policies with their plans, lists and shared settings.
 ///
 /// ```
 /// use ratekeeper::Limit;
@@ -35,7 +35,7 @@ pub struct Policies {
     pub(crate) shed: Option<Shed>,
 }
 
-/// Limits with a name, for policies that choose by an attribute.
+/// A named set of limits, for policies that choose the limits by an attribute.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
     pub(crate) name: String,
@@ -52,7 +52,7 @@ pub struct ListEntry {
 }
 
 impl Match {
-    /// The attributes it looks at, each perhaps several times.
+    /// The attributes it matches on, with duplicates.
     pub(crate) fn attributes(&self) -> Vec<&Attribute> {
         let mut all: Vec<&Attribute> = self
             .attributes
@@ -77,8 +77,8 @@ impl Match {
 }
 
 impl Policies {
-    /// The attributes that policies and lists count by or look at, each once; headers only where
-    /// they are counted by.
+    /// The attributes that policies and lists use, without duplicates; headers only where they are
+    /// used as keys.
     pub fn attributes(&self) -> Vec<&Attribute> {
         let lists = self
             .allow
@@ -96,7 +96,7 @@ impl Policies {
         all
     }
 
-    /// No policy: everything passes.
+    /// An empty set: every request is allowed.
     pub fn new() -> Self {
         Self {
             enabled: true,
@@ -111,7 +111,7 @@ impl Policies {
         }
     }
 
-    /// What applies where nobody said anything: 100 a minute for each address, 20 of them at once.
+    /// The built-in policies: 100 requests a minute for each address, with a burst of 20.
     pub fn built_in() -> Self {
         let limit = Limit::per_minute(100).burst(20);
         Self::new().policy(
@@ -121,7 +121,7 @@ impl Policies {
         )
     }
 
-    /// Adds a policy behind the others.
+    /// Adds a policy after the others.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policies.push(policy);
@@ -135,68 +135,70 @@ impl Policies {
         self
     }
 
-    /// Who passes whatever the limits say.
+    /// Adds an entry to the allow list: its requests are allowed whatever the limits.
     #[must_use]
     pub fn allow(mut self, entry: ListEntry) -> Self {
         self.allow.push(entry);
         self
     }
 
-    /// Who never passes, unless it is on the allow list.
+    /// Adds an entry to the deny list: its requests are denied, unless they are on the allow list.
     #[must_use]
     pub fn deny(mut self, entry: ListEntry) -> Self {
         self.deny.push(entry);
         self
     }
 
-    /// Off: everything passes, and the verdict says so.
+    /// Enables or disables the limits. Disabled, every request is allowed, and the verdict has the
+    /// reason `off`.
     #[must_use]
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
     }
 
-    /// Whether limits are on.
+    /// Whether limits are enabled.
     pub fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Whether upper and lower case in paths are different; they are by default.
+    /// Sets whether paths are case-sensitive; they are by default.
     #[must_use]
     pub fn path_case(mut self, case: PathCase) -> Self {
         self.path_case = case;
         self
     }
 
-    /// How many bits of an IPv6 address name a client; 56 unless said.
+    /// Sets how many bits of an IPv6 address identify a client; 56 by default.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = bits.min(128);
         self
     }
 
-    /// What becomes of a request while the store cannot be reached, under policies that do not say
-    /// it themselves; each node admits its share unless said.
+    /// Sets how requests are decided while the store cannot be reached, for policies without a
+    /// setting of their own; by default each node allows its share of the limits.
     #[must_use]
     pub fn on_failure(mut self, then: OnFailure) -> Self {
         self.on_failure = then;
         self
     }
 
-    /// Under pressure the least important requests are turned away first. Nothing is shed unless
-    /// said.
+    /// Turns on load shedding: under overload the least important requests are denied first. It is
+    /// off by default.
     #[must_use]
     pub fn shed(mut self, shed: Shed) -> Self {
         self.shed = Some(shed);
         self
     }
 
-    /// What becomes of a request while the store cannot be reached, where a policy does not say.
+    /// How requests are decided while the store cannot be reached, for policies without a setting
+    /// of their own.
     pub fn default_on_failure(&self) -> OnFailure {
         self.on_failure
     }
 
-    /// The limits of a policy: its own, or those of all plans if it goes by plans.
+    /// The limits of a policy: its own, or those of all plans if it uses plans.
     pub fn limits_of<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = &'a PolicyLimit> {
         let (own, plans) = match &policy.limits {
             Limits::Own(limits) => (&limits[..], &[][..]),
@@ -205,7 +207,7 @@ impl Policies {
         own.iter().chain(plans.iter().flat_map(|plan| &plan.limits))
     }
 
-    /// The policies in their order.
+    /// The policies in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Policy> {
         self.policies.iter()
     }
@@ -218,7 +220,7 @@ impl Default for Policies {
 }
 
 impl Plan {
-    /// A plan without limits yet.
+    /// Creates a plan without limits.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -227,14 +229,14 @@ impl Plan {
         }
     }
 
-    /// So much passes. With several limits all must have room.
+    /// Adds a limit. With several limits, a request must be within all of them.
     #[must_use]
     pub fn limit(mut self, limit: impl Into<PolicyLimit>) -> Self {
         self.limits.push(limit.into());
         self
     }
 
-    /// How important requests of this plan are, where [some are shed](Policies::shed): `class` in a
+    /// Sets the importance of the plan's requests for [load shedding](Policies::shed): `class` in a
     /// file.
     #[must_use]
     pub fn class(mut self, class: ratekeeper::adaptive::Class) -> Self {
@@ -244,7 +246,7 @@ impl Plan {
 }
 
 impl ListEntry {
-    /// Whoever these conditions hold of.
+    /// Creates an entry for requests that match.
     pub fn new(matching: Match) -> Self {
         Self {
             matching,
@@ -253,14 +255,14 @@ impl ListEntry {
         }
     }
 
-    /// Until then.
+    /// Sets when the entry expires.
     #[must_use]
     pub fn until(mut self, until: Timestamp) -> Self {
         self.until = Some(until);
         self
     }
 
-    /// Why, for whoever asks.
+    /// Sets the reason that is shown.
     #[must_use]
     pub fn reason(mut self, reason: impl Into<String>) -> Self {
         self.reason = Some(reason.into());

@@ -1,4 +1,4 @@
-//! One policy: which requests it is about, by what they are counted, and how much passes.
+//! A policy: conditions on requests, a key to count them by, and limits.
 
 use crate::attribute::Attribute;
 use crate::matching::Match;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 pub use crate::policy_limit::ParsePolicyLimitError;
 
-/// Which requests, counted by what, how many of them.
+/// A policy: which requests it matches, what they are counted by, and how many are allowed.
 ///
 /// ```
 /// use ratekeeper::{Algorithm, Limit};
@@ -46,7 +46,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The attributes that it counts by or looks at, each perhaps several times.
+    /// The attributes that it uses, with duplicates.
     pub(crate) fn attributes(&self) -> Vec<&Attribute> {
         let plan = match &self.limits {
             Limits::Plan { attribute, .. } => Some(attribute),
@@ -68,11 +68,10 @@ impl Policy {
     }
 }
 
-/// What happens to a request that lacks an attribute of the key of a policy.
+/// How a policy handles a request that lacks an attribute of its key.
 ///
-/// Buckets of requests that lack an attribute are separate from those of requests that have it: the
-/// user `203.0.113.7` does not share one with requests from the address 203.0.113.7 that have no
-/// user.
+/// Requests that lack an attribute never share a bucket with requests that have it: the user
+/// `203.0.113.7` and requests without a user from the address 203.0.113.7 are counted apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Missing {
     /// `address`: the client address is counted instead; requests that have no address either share
@@ -88,7 +87,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// All of them.
+    /// All values.
     pub const ALL: [Self; 4] = [Self::Address, Self::Skip, Self::Shared, Self::Deny];
 
     /// The name in a file.
@@ -101,70 +100,70 @@ impl Missing {
         }
     }
 
-    /// The one with this name.
+    /// The value with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|missing| missing.name() == name)
     }
 }
 
-/// Where the limits of a policy come from.
+/// The limits of a policy: its own, or those of a plan.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Limits {
-    /// They are its own.
+    /// Its own limits.
     Own(Vec<PolicyLimit>),
-    /// The plan that an attribute names, else the default.
+    /// The limits of the plan that an attribute names, else of the default.
     Plan {
         attribute: Attribute,
         default: Option<String>,
     },
 }
 
-/// How many units one request takes.
+/// The cost of a request, in units.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Cost {
-    /// Always so many.
+    /// A fixed cost.
     Units(u64),
-    /// As many as an attribute says; where it says no whole number, the default.
+    /// The value of an attribute; the default if that is not a whole number.
     Attribute {
-        /// Which one.
+        /// The attribute.
         attribute: Attribute,
-        /// What a request without it takes.
+        /// The cost of a request without it.
         default: u64,
     },
 }
 
-/// Which requests count. All are charged when they come; those that do not count get it back when
-/// they are settled.
+/// Which requests count. Every request is charged when it comes; those that do not count are
+/// refunded when they are settled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Count {
     /// `all`
     #[default]
     All,
-    /// `failures`: what ends with one of the failure statuses.
+    /// `failures`: requests that end with one of the failure statuses.
     Failures,
-    /// `successes`: everything else.
+    /// `successes`: all other requests.
     Successes,
 }
 
-/// What becomes of a request that is over the limit.
+/// What happens to a request over the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Action {
-    /// `enforce`: it is turned away.
+    /// `enforce`: it is denied.
     #[default]
     Enforce,
-    /// `shadow`: it passes, and is counted.
+    /// `shadow`: it is allowed, and counted as a shadow denial.
     Shadow,
-    /// `delay`: it is told to wait, if that is not too long.
+    /// `delay`: it has to wait, up to a longest wait.
     Delay {
         /// The longest wait.
         max: Duration,
     },
 }
 
-/// The HTTP status of who is turned away.
+/// The HTTP status of a denied request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum DenialStatus {
-    /// `429`: this client asks too often.
+    /// `429`: this client sends too many requests.
     #[default]
     TooManyRequests,
     /// `503`: all clients together do.
@@ -181,7 +180,7 @@ impl DenialStatus {
     }
 }
 
-/// HTTP statuses from one to another, both included.
+/// A range of HTTP statuses, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatusRange {
     /// The first.
@@ -196,7 +195,7 @@ impl StatusRange {
     }
 }
 
-/// Classes of requests that may not use a limit up: each leaves a part of it to the others.
+/// Classes of requests with reserves: each class leaves a part of a limit to the others.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReserveClasses {
     pub(crate) attribute: Attribute,
@@ -204,10 +203,10 @@ pub struct ReserveClasses {
     pub(crate) reserves: Vec<(String, Reserve)>,
 }
 
-/// What a class leaves to others.
+/// The part of a limit that a class leaves to others.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Reserve {
-    /// So many units.
+    /// A number of units.
     Units(u64),
     /// A share of the capacity in percent, rounded up to a unit.
     Percent(f64),
@@ -222,18 +221,18 @@ impl Reserve {
     }
 }
 
-/// The share of keys a policy is enforced for; it watches the others. A key is always on the same
-/// side.
+/// The share of keys a policy is enforced for; for the other keys it is in shadow mode. A key
+/// always stays on the same side.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rollout(pub(crate) u32);
 
 impl Rollout {
-    /// Everybody.
+    /// All keys.
     pub const ALL: Self = Self(Self::WHOLE);
 
     const WHOLE: u32 = 1_000_000;
 
-    /// A share in percent; none if it is not between 0 and 100.
+    /// A share in percent; `None` if it is not between 0 and 100.
     pub fn percent(percent: f64) -> Option<Self> {
         (0.0..=100.0)
             .contains(&percent)
@@ -245,31 +244,30 @@ impl Rollout {
         f64::from(self.0) * 100.0 / f64::from(Self::WHOLE)
     }
 
-    /// Whether a key is among those it is enforced for, its hash being asked for only if that
-    /// matters.
+    /// Whether a key is in the share; its hash is computed only if needed.
     pub(crate) fn includes_all_or(self, hash: impl FnOnce() -> u64) -> bool {
         self == Self::ALL || self.includes(hash())
     }
 
-    /// Whether a key of that hash is among those it is enforced for.
+    /// Whether a key with this hash is in the share.
     pub(crate) fn includes(self, hash: u64) -> bool {
         (u128::from(hash) * u128::from(Self::WHOLE)) >> 64 < u128::from(self.0)
     }
 }
 
-/// Who is turned away too often is turned away altogether for a while.
+/// A temporary ban for keys that are denied too often.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Penalty {
-    /// So many denials …
+    /// The number of denials …
     pub denials: u64,
     /// … within this time …
     pub within: Duration,
-    /// … are a ban for so long.
+    /// … that lead to a ban of this duration.
     pub ban: Duration,
 }
 
 impl Policy {
-    /// A policy about every request, all in one bucket, that limits nothing yet.
+    /// Creates a policy that matches every request, with one bucket for all and no limit.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -297,54 +295,54 @@ impl Policy {
         }
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Which requests count.
+    /// Sets which requests count.
     pub fn counts(&self) -> Count {
         self.count
     }
 
-    /// Whether it finds out how many may be in flight.
+    /// Whether it has an adaptive limit.
     pub fn is_adaptive(&self) -> bool {
         self.adaptive.is_some()
     }
 
-    /// Which requests it is about: `match` in a file.
+    /// Sets the conditions on requests: `match` in a file.
     #[must_use]
     pub fn matching(mut self, matching: Match) -> Self {
         self.matching = matching;
         self
     }
 
-    /// Counted by this, and by what was said before: `key` in a file. See
-    /// [`missing`](Self::missing) for a request without it.
+    /// Adds an attribute to the key: `key` in a file. See [`missing`](Self::missing) for a request
+    /// without it.
     #[must_use]
     pub fn key(mut self, attribute: impl Into<Attribute>) -> Self {
         self.key.push(attribute.into());
         self
     }
 
-    /// What happens to a request that lacks an attribute of the key: `missing` in a file.
+    /// Sets how a request that lacks an attribute of the key is handled: `missing` in a file.
     #[must_use]
     pub fn missing(mut self, missing: Missing) -> Self {
         self.missing = missing;
         self
     }
 
-    /// In a store that is spread over several servers, such as a Redis Cluster: what has the same
-    /// such attributes is kept on one of them, and charged all or nothing: `tag` in a file. They
-    /// are the first of its key, in their order. If nothing is said, what has the same key is kept
-    /// together.
+    /// Adds an attribute to the shard prefix: `tag` in a file. In a store with several shards, such
+    /// as a Redis Cluster, keys with equal prefixes are on one shard, so that they are charged all
+    /// or nothing. The attributes must be the first of the key, in order. By default the whole key
+    /// is the prefix.
     #[must_use]
     pub fn tag(mut self, attribute: impl Into<Attribute>) -> Self {
         self.tag.push(attribute.into());
         self
     }
 
-    /// So much passes. With several limits all must have room.
+    /// Adds a limit. With several limits, a request must be within all of them.
     #[must_use]
     pub fn limit(mut self, limit: impl Into<PolicyLimit>) -> Self {
         match &mut self.limits {
@@ -354,8 +352,8 @@ impl Policy {
         self
     }
 
-    /// The limits are those of the plan that an attribute names; of the default where it names none
-    /// that is known. Without a default the policy is not about such requests.
+    /// Takes the limits from the plan that an attribute names, or from the default plan if it names
+    /// none. Without a default the policy does not apply to such requests.
     #[must_use]
     pub fn plan(mut self, attribute: impl Into<Attribute>, default: Option<&str>) -> Self {
         self.limits = Limits::Plan {
@@ -365,57 +363,57 @@ impl Policy {
         self
     }
 
-    /// How many units a request takes.
+    /// Sets the cost of a request.
     #[must_use]
     pub fn cost(mut self, cost: Cost) -> Self {
         self.cost = cost;
         self
     }
 
-    /// Which requests count.
+    /// Sets which requests count.
     #[must_use]
     pub fn count(mut self, count: Count) -> Self {
         self.count = count;
         self
     }
 
-    /// Which statuses are failures; 400 to 599 unless said.
+    /// Sets which statuses are failures; 400 to 599 by default.
     #[must_use]
     pub fn failure_status(mut self, ranges: impl IntoIterator<Item = StatusRange>) -> Self {
         self.failure_status = ranges.into_iter().collect();
         self
     }
 
-    /// What becomes of a request that is over the limit.
+    /// Sets what happens to a request over the limit.
     #[must_use]
     pub fn action(mut self, action: Action) -> Self {
         self.action = action;
         self
     }
 
-    /// The HTTP status of who is turned away.
+    /// Sets the HTTP status of a denied request.
     #[must_use]
     pub fn status(mut self, status: DenialStatus) -> Self {
         self.status = status;
         self
     }
 
-    /// Requests have classes, by an attribute; what each leaves to the others.
+    /// Sets classes of requests, with the reserve that each leaves to the others.
     #[must_use]
     pub fn reserves(mut self, class: ReserveClasses) -> Self {
         self.reserves = Some(class);
         self
     }
 
-    /// As many of its requests are in flight as are served well, all keys together; the others are
-    /// turned away with a 503: `adaptive` in a file.
+    /// Adds an adaptive concurrency limit for all keys together; requests over it are denied with a
+    /// 503: `adaptive` in a file.
     #[must_use]
     pub fn adaptive(mut self, limit: AdaptiveLimit) -> Self {
         self.adaptive = Some(limit);
         self
     }
 
-    /// How important its requests are, where [some are shed](crate::Policies::shed): `class` in a
+    /// Sets the importance of its requests for [load shedding](crate::Policies::shed): `class` in a
     /// file.
     #[must_use]
     pub fn class(mut self, class: ratekeeper::adaptive::Class) -> Self {
@@ -423,49 +421,49 @@ impl Policy {
         self
     }
 
-    /// The share of keys it is enforced for.
+    /// Sets the share of keys it is enforced for.
     #[must_use]
     pub fn rollout(mut self, rollout: Rollout) -> Self {
         self.rollout = rollout;
         self
     }
 
-    /// No policy after it applies to a request it is about: `final` in a file.
+    /// No later policy applies to a request that matches this one: `final` in a file.
     #[must_use]
     pub fn stop(mut self) -> Self {
         self.stop = true;
         self
     }
 
-    /// Who is turned away too often is banned for a while.
+    /// Bans keys that are denied too often, for a while.
     #[must_use]
     pub fn penalty(mut self, penalty: Penalty) -> Self {
         self.penalty = Some(penalty);
         self
     }
 
-    /// What becomes of its requests while the store cannot be reached; what the
-    /// [policies](crate::Policies::on_failure) say unless said. While that lasts its penalty counts
-    /// nothing and bans nobody.
+    /// Sets how its requests are decided while the store cannot be reached; by default as the
+    /// [policies](crate::Policies::on_failure) say. Meanwhile its penalty counts nothing and bans
+    /// no key.
     #[must_use]
     pub fn on_failure(mut self, then: OnFailure) -> Self {
         self.on_failure = Some(then);
         self
     }
 
-    /// Lets every node decide by tokens that it takes on lease from where the counts are, for
-    /// `staleness` at most: at the speed of memory, in the same bound. A shorter one is fairer
-    /// between nodes, a longer one asks less. A store in this process has no use for it. See
-    /// docs/distributed.md for what is given up.
+    /// Lets every node decide by tokens that it leases from the store, for `staleness` at most: at
+    /// the speed of memory, within the same bound. A shorter time is fairer between nodes, a longer
+    /// one asks the store less often. It has no effect on a store in memory. See
+    /// docs/distributed.md for the trade-offs.
     #[must_use]
     pub fn leased(mut self, staleness: Duration) -> Self {
         self.leased = Some(staleness);
         self
     }
 
-    /// A limit of this policy as the store counts it: a token bucket is refundable where only some
-    /// requests count. `action = "delay"` needs slots ahead of time, which a refundable bucket has
-    /// not.
+    /// A limit of this policy as registered in the store: a token bucket is refundable where only
+    /// some requests count. `action = "delay"` needs slots ahead of time, which a refundable bucket
+    /// does not have.
     pub(crate) fn stored(&self, limit: &PolicyLimit) -> PolicyLimit {
         match *limit {
             PolicyLimit::Rate(rate)
@@ -477,7 +475,7 @@ impl Policy {
         }
     }
 
-    /// By what it counts, in words: `ip`, `user+endpoint`, or `global` for one bucket.
+    /// The key in words: `ip`, `user+endpoint`, or `global` for one bucket.
     pub(crate) fn key_name(&self) -> String {
         match &self.key[..] {
             [] => "global".to_owned(),
@@ -489,9 +487,9 @@ impl Policy {
         }
     }
 
-    /// Whether its conditions or its key need the path of a request.
-    pub(crate) fn looks_at_the_path(&self) -> bool {
-        self.matching.looks_at_the_path()
+    /// Whether its conditions or its key use the path of a request.
+    pub(crate) fn uses_path(&self) -> bool {
+        self.matching.uses_path()
             || self
                 .key
                 .iter()
@@ -506,7 +504,7 @@ impl Policy {
 }
 
 impl ReserveClasses {
-    /// Requests are of the class that an attribute names.
+    /// Takes the class of a request from an attribute.
     pub fn by(attribute: impl Into<Attribute>) -> Self {
         Self {
             attribute: attribute.into(),
@@ -515,14 +513,14 @@ impl ReserveClasses {
         }
     }
 
-    /// The class of requests that name none, or one that is not known.
+    /// Sets the class of requests that name no known class.
     #[must_use]
     pub fn default(mut self, class: &str) -> Self {
         self.default = Some(class.to_owned());
         self
     }
 
-    /// What a class leaves to others. A class that is not named here leaves nothing.
+    /// Sets the reserve of a class. A class without one leaves nothing.
     #[must_use]
     pub fn reserve(mut self, class: &str, reserve: Reserve) -> Self {
         self.reserves.push((class.to_owned(), reserve));

@@ -1,4 +1,4 @@
-//! A limit of a policy: a rate, or how many are in flight.
+//! A limit of a policy: a rate or a concurrency limit.
 
 use ratekeeper::{Algorithm, Limit, limit::ParseLimitError};
 use std::fmt;
@@ -7,14 +7,14 @@ use std::str::FromStr;
 /// A limit of a policy: `100/min burst 20`, or `20 concurrent`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PolicyLimit {
-    /// So many in a time.
+    /// A rate.
     Rate(Limit),
-    /// So many at the same time.
+    /// A maximum of requests in flight.
     Concurrent(u64),
 }
 
 impl PolicyLimit {
-    /// Reads a limit whose algorithm may be said beside it. What its text says goes first.
+    /// Parses a limit with an algorithm that may be given beside it; one in the text wins.
     pub fn parse(text: &str, beside: Option<Algorithm>) -> Result<Self, ParsePolicyLimitError> {
         let mut words = text.split_ascii_whitespace();
         if let (Some(number), Some("concurrent"), None) = (words.next(), words.next(), words.next())
@@ -33,7 +33,7 @@ impl PolicyLimit {
                     || matches!(word, "wait" | "queue" | "unlimited")
             });
         match beside {
-            // As if it had been written there: the rules of what goes together are the same.
+            // Parsed as if it was in the text, so that the same rules of valid combinations hold.
             Some(algorithm) if !says_its_own => {
                 limit(&format!("{text} {algorithm}")).map(Self::Rate)
             }
@@ -41,7 +41,7 @@ impl PolicyLimit {
         }
     }
 
-    /// How much may come at once; [`u64::MAX`] when unlimited.
+    /// The capacity: how much is allowed at once; [`u64::MAX`] when unlimited.
     pub fn capacity(&self) -> u64 {
         match self {
             Self::Rate(limit) => limit.capacity(),
@@ -49,7 +49,7 @@ impl PolicyLimit {
         }
     }
 
-    /// The rate; none if it limits what is in flight.
+    /// The rate; `None` for a concurrency limit.
     pub fn rate(&self) -> Option<&Limit> {
         match self {
             Self::Rate(limit) => Some(limit),
@@ -81,13 +81,13 @@ impl FromStr for PolicyLimit {
     }
 }
 
-/// Why a text is no limit of a policy.
+/// Why a text is not a limit of a policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ParsePolicyLimitError {
-    /// No rate either.
+    /// It is not a rate.
     Limit(ParseLimitError),
-    /// Not so many can be in flight.
+    /// The number of a concurrency limit is not valid.
     Concurrent,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for ParsePolicyLimitError {
         match self {
             Self::Limit(error) => error.fmt(f),
             Self::Concurrent => {
-                f.write_str("how many are in flight is a number above 0, as in `20 concurrent`")
+                f.write_str("a concurrency limit is a number above 0, as in `20 concurrent`")
             }
         }
     }

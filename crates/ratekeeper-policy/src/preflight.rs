@@ -8,8 +8,8 @@ use std::time::Duration;
 /// How CORS preflight requests are counted: `OPTIONS` with the headers `Origin` and
 /// `Access-Control-Request-Method`.
 ///
-/// Browsers send them without credentials before the request itself, so they are not counted like
-/// it; anybody can send them, so they are not free either.
+/// Browsers send them without credentials before the actual request, so they are not counted like
+/// it; anyone can send them, so they are not free either.
 ///
 /// ```
 /// use ratekeeper_policy::request::Preflight;
@@ -21,18 +21,18 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Preflight {
-    /// A limit of their own for each client address, whatever the policies are.
+    /// They have a limit of their own for each client address, independent of the policies.
     Limit(Limit),
     /// `count`: they are counted like any other request.
     Count,
-    /// `exempt`: they pass uncounted.
+    /// `exempt`: they are allowed and not counted.
     Exempt,
 }
 
 impl Preflight {
     pub(crate) const COUNT: &str = "count";
     pub(crate) const EXEMPT: &str = "exempt";
-    /// The default in words.
+    /// The text of the default.
     #[cfg(feature = "config")]
     pub(crate) const DEFAULT: &str = "600/min burst 100";
 }

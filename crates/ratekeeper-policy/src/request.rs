@@ -1,4 +1,4 @@
-//! Reading and checking a request: credentials, hosts, deadlines, and what proxies are believed.
+//! Parsing and checking of requests: credentials, hosts, deadlines, preflights, trusted peers.
 
 pub use crate::attribute::credentials;
 pub use crate::deadline::{grpc_timeout, request_start};

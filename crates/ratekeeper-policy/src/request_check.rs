@@ -1,4 +1,4 @@
-//! Request checks: a request that a service may read differently than the policies did is refused,
+//! Request checks: a request that a service may read differently than the policies do is rejected,
 //! never rewritten.
 
 use crate::attribute::Attribute;
@@ -11,8 +11,8 @@ use crate::policy::{Cost, Limits, Policy};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// A request that a service may read differently than the policies did. It is answered with the
-/// status 400.
+/// Why a request was rejected: a service may read it differently than the policies do. The response
+/// has the status 400.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -20,19 +20,19 @@ pub enum RequestError {
     DotSegment,
     /// The host has user information before an `@`.
     UserInfo,
-    /// The host is no name or address with an optional port.
+    /// The host is not a name or address with an optional port.
     Host,
-    /// The target of the request and its header Host name different hosts.
+    /// The request target and the header Host name different hosts.
     HostMismatch,
-    /// A header that requests are counted or matched by is there twice, with different values.
+    /// A header that policies use is repeated with different values.
     RepeatedHeader(Box<str>),
-    /// A header that requests are counted or matched by, with `_` written for `-`, which many
-    /// services take for the same.
+    /// A header that policies use is spelled with `_` for `-`, which many services treat as the
+    /// same name.
     HeaderSpelling(Box<str>),
 }
 
 impl RequestError {
-    /// A stable word for programs.
+    /// A stable error code.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::DotSegment => "bad_target",
@@ -46,26 +46,23 @@ impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DotSegment => f.write_str(
-                "the path has a segment `.` or `..`, written out or escaped, which services read differently; send the \
-                 path that it leads to",
+                "the path has a segment `.` or `..`, plain or escaped, which services resolve differently; send the resolved path",
             ),
             Self::UserInfo => f.write_str(
-                "the host has user information before an `@`; leave it out, and send credentials in the header \
-                 Authorization",
+                "the host has user information before an `@`; remove it, and send credentials in the header Authorization",
             ),
             Self::Host => f.write_str(
-                "the host is no name or address with an optional port; write it as in example.com or example.com:8080",
+                "the host is not a name or address with an optional port; write it as in example.com or example.com:8080",
             ),
             Self::HostMismatch => {
-                f.write_str("the target of the request and its header Host name different hosts; send the same in both")
+                f.write_str("the request target and the header Host name different hosts; send the same host in both")
             }
             Self::RepeatedHeader(name) => {
-                write!(f, "the header {name} is there more than once, with different values; send it once")
+                write!(f, "the header {name} is repeated with different values; send it once")
             }
             Self::HeaderSpelling(name) => write!(
                 f,
-                "a header is spelled like {name} with `_` and `-` exchanged, which some services take for the same; send \
-                 only {name}"
+                "a header is spelled like {name} with `_` and `-` exchanged, which some services treat as the same header; send only {name}"
             ),
         }
     }
@@ -73,21 +70,21 @@ impl fmt::Display for RequestError {
 
 impl std::error::Error for RequestError {}
 
-/// What is checked of a request: borrowed from wherever it is.
+/// The parts of a request to check, borrowed.
 #[derive(Clone, Debug)]
 pub struct RequestParts<'a, H> {
-    /// The path as it was sent, without its query.
+    /// The path as sent, without its query.
     pub path: &'a [u8],
     /// The host in the target of the request, as in `GET http://example.com/` or `:authority` of
     /// HTTP/2.
     pub authority: Option<&'a [u8]>,
-    /// Begins anew with every header, its name in lower case; a name may be there several times.
+    /// Returns a new iterator over all headers, with names in lower case; a name may be repeated.
     pub headers: H,
 }
 
-/// Refuses a path with a dot segment: `.` or `..`, also with escaped dots (`%2e`), with parameters
-/// (`..;x`), and behind an escaped slash, a backslash or an escaped one, which some services take
-/// for separators.
+/// Rejects a path with a dot segment: `.` or `..`, also with escaped dots (`%2e`), with parameters
+/// (`..;x`), and behind an escaped slash, a backslash or an escaped one, which some services treat
+/// as separators.
 ///
 /// ```
 /// use ratekeeper_policy::request::check_path;
@@ -99,7 +96,7 @@ pub struct RequestParts<'a, H> {
 /// ```
 #[inline]
 pub fn check_path(path: &[u8]) -> Result<(), RequestError> {
-    // Most paths have neither.
+    // Most paths have neither byte.
     if path.iter().any(|byte| matches!(byte, b'.' | b'%')) && has_dot_segment(path) {
         return Err(RequestError::DotSegment);
     }
@@ -107,9 +104,10 @@ pub fn check_path(path: &[u8]) -> Result<(), RequestError> {
 }
 
 pub(crate) fn has_dot_segment(path: &[u8]) -> bool {
-    // How many dots the segment has so far; none if it has anything else.
+    // The number of dots in the segment so far; `None` if it has anything else.
     let mut dots = Some(0_u8);
-    let (mut rest, mut in_parameters) = (path, false);
+    let mut rest = path;
+    let mut in_parameters = false;
     while let Some((byte, after)) = decoded_byte(rest) {
         rest = after;
         match byte {
@@ -124,8 +122,8 @@ pub(crate) fn has_dot_segment(path: &[u8]) -> bool {
     matches!(dots, Some(1 | 2))
 }
 
-/// Refuses hosts with user information, malformed hosts, and a target and headers Host that name
-/// different hosts. Case, ports and a dot at the end make no difference.
+/// Rejects hosts with user information, malformed hosts, and a target and headers Host that name
+/// different hosts. Case, ports and a trailing dot make no difference.
 pub fn check_hosts<'a>(
     authority: Option<&'a [u8]>,
     headers: impl Iterator<Item = &'a [u8]>,
@@ -141,8 +139,8 @@ pub fn check_hosts<'a>(
     Ok(())
 }
 
-/// Refuses a header of one of these names, in lower case, that is there twice with different
-/// values, or spelled with `_` for `-`.
+/// Rejects a header with one of these names, in lower case, that is repeated with different values,
+/// or spelled with `_` for `-`.
 pub fn check_headers<'a, 'n>(
     names: impl Iterator<Item = &'n str> + Clone,
     headers: impl Iterator<Item = (&'a str, &'a [u8])>,
@@ -171,7 +169,7 @@ pub fn check_headers<'a, 'n>(
     Ok(())
 }
 
-/// Whether two names are one to services that take `_` and `-` for the same.
+/// Whether two names are the same to services that treat `_` and `-` as equal.
 fn is_spelling_of(name: &str, known: &str) -> bool {
     let is_dash = |byte: u8| matches!(byte, b'_' | b'-');
     name.len() == known.len()
@@ -181,7 +179,7 @@ fn is_spelling_of(name: &str, known: &str) -> bool {
             .all(|(a, b)| a == b || is_dash(a) && is_dash(b))
 }
 
-/// What the policies look at in a request, and so what is checked of it.
+/// The parts of a request that the policies use, and that are checked therefore.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestChecks {
     path: bool,
@@ -204,8 +202,8 @@ impl RequestChecks {
         checks
     }
 
-    /// Checks a request: all of it, or only what the policies look at. Beside the headers of the
-    /// policies, these.
+    /// Checks a request: with `everything` all parts, otherwise only what the policies use; and the
+    /// headers in `more`.
     pub(crate) fn check<'a, I: Iterator<Item = (&'a str, &'a [u8])>>(
         &self,
         request: RequestParts<'a, impl Fn() -> I>,
@@ -254,19 +252,20 @@ impl RequestChecks {
         }
     }
 
-    fn add_match(&mut self, when: &Match) {
-        self.path |= when.paths.is_some();
-        self.host |= when.hosts.is_some();
-        for (name, test) in &when.headers {
-            // Whether it is there does not depend on what it says.
+    fn add_match(&mut self, matching: &Match) {
+        self.path |= matching.paths.is_some();
+        self.host |= matching.hosts.is_some();
+        for (name, test) in &matching.headers {
+            // Presence does not depend on the value.
             if *test != HeaderTest::Present {
                 self.add_header(name);
             }
         }
-        when.attributes
+        matching
+            .attributes
             .iter()
             .for_each(|(attribute, _)| self.add(attribute));
-        if let Some(not) = &when.not {
+        if let Some(not) = &matching.not {
             self.add_match(not);
         }
     }
@@ -283,7 +282,7 @@ impl RequestChecks {
     fn add_header(&mut self, name: &str) {
         match name {
             "host" => self.host = true,
-            // HTTP/2 sends its pairs one by one: several are one list.
+            // HTTP/2 may split it: repeated headers are one list.
             "cookie" => {}
             _ if self.headers.iter().any(|known| **known == *name) => {}
             _ => self.headers.push(name.into()),
@@ -297,7 +296,7 @@ mod tests {
     use crate::policies::ListEntry;
 
     #[test]
-    fn a_dot_segment_is_refused_however_it_is_spelled() {
+    fn a_dot_segment_is_rejected_in_any_spelling() {
         for path in [
             ".",
             "..",
@@ -438,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_policies_look_at_is_checked() {
+    fn only_what_policies_use_is_checked() {
         let request = |path: &'static str| RequestParts {
             path: path.as_bytes(),
             authority: Some(b"u@h"),

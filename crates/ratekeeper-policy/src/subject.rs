@@ -1,4 +1,4 @@
-//! Who is asking: the attributes of one request, borrowed from wherever they are.
+//! Subjects: the attributes of one request, borrowed from the caller.
 
 use crate::address;
 use crate::attribute::Attribute;
@@ -8,7 +8,7 @@ use ratekeeper::Timestamp;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Who is asking. Made for one request from what is there already; nothing is copied.
+/// The attributes of one request. It borrows them; nothing is copied.
 ///
 /// ```
 /// use ratekeeper_policy::Subject;
@@ -32,29 +32,29 @@ pub struct Subject<'a> {
     tenant: Option<&'a [u8]>,
     method: Option<&'a [u8]>,
     path: Option<&'a [u8]>,
-    /// As it was written, with its port if it has one.
+    /// As sent, with its port if it has one.
     host: Option<&'a [u8]>,
     endpoint: Option<&'a [u8]>,
     headers: Option<&'a dyn Headers>,
-    /// Names of your own. (A `SmallVec` would pin the lifetime.)
-    custom: [Option<(&'a str, &'a [u8])>; INLINE],
+    /// Custom attributes. (A `SmallVec` would pin the lifetime.)
+    custom: [Option<(&'a str, &'a [u8])>; INLINE_ATTRIBUTES],
     more: Vec<(&'a str, &'a [u8])>,
-    at_once: bool,
+    no_wait: bool,
     start: Option<Timestamp>,
     deadline: Option<Timestamp>,
 }
 
-/// So many names of your own need no memory of their own.
-const INLINE: usize = 4;
+/// Number of custom attributes stored inline.
+const INLINE_ATTRIBUTES: usize = 4;
 
-/// The headers of a request, wherever they are kept.
+/// Access to the headers of a request.
 pub trait Headers: Sync {
-    /// The first header of that name, which is in lower case.
+    /// The value of the first header with this name, which is in lower case.
     fn header(&self, name: &str) -> Option<&[u8]>;
 
-    /// Whether a header of that name, which is in lower case, says exactly this. A name may be
-    /// there several times.
-    fn says(&self, name: &str, value: &[u8]) -> bool {
+    /// Whether a header with this name, which is in lower case, has this value. The name may be
+    /// repeated.
+    fn has_value(&self, name: &str, value: &[u8]) -> bool {
         self.header(name) == Some(value)
     }
 }
@@ -66,125 +66,125 @@ impl<N: AsRef<str> + Sync, V: AsRef<[u8]> + Sync> Headers for Vec<(N, V)> {
             .map(|(_, value)| value.as_ref())
     }
 
-    fn says(&self, name: &str, value: &[u8]) -> bool {
-        self.iter().any(|(known, said)| {
-            known.as_ref().eq_ignore_ascii_case(name) && said.as_ref() == value
+    fn has_value(&self, name: &str, value: &[u8]) -> bool {
+        self.iter().any(|(known, known_value)| {
+            known.as_ref().eq_ignore_ascii_case(name) && known_value.as_ref() == value
         })
     }
 }
 
-/// # Saying who asks
+/// # Building
 impl<'a> Subject<'a> {
-    /// Nobody yet.
+    /// Creates a subject without attributes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The client's address. An IPv4 address that is written as one of IPv6 is that IPv4 address.
+    /// Sets the client address. An IPv4 address in IPv6 form becomes IPv4.
     #[must_use]
     pub fn ip(mut self, ip: IpAddr) -> Self {
         self.ip = Some(address::canonical(ip));
         self
     }
 
-    /// Who is signed in.
+    /// Sets the authenticated user.
     #[must_use]
     pub fn user(mut self, user: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.user = there(user.as_ref());
+        self.user = non_empty(user.as_ref());
         self
     }
 
-    /// The key the client showed.
+    /// Sets the API key.
     #[must_use]
     pub fn api_key(mut self, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.api_key = there(key.as_ref());
+        self.api_key = non_empty(key.as_ref());
         self
     }
 
-    /// What the client pays for.
+    /// Sets the plan of the client.
     #[must_use]
     pub fn plan(mut self, plan: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.plan = there(plan.as_ref());
+        self.plan = non_empty(plan.as_ref());
         self
     }
 
-    /// Whose customer the client is.
+    /// Sets the tenant of the client.
     #[must_use]
     pub fn tenant(mut self, tenant: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.tenant = there(tenant.as_ref());
+        self.tenant = non_empty(tenant.as_ref());
         self
     }
 
-    /// The method of the request.
+    /// Sets the method.
     #[must_use]
     pub fn method(mut self, method: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.method = Some(method.as_ref());
         self
     }
 
-    /// The path of the request; what follows a `?` is not part of it.
+    /// Sets the path; a query is cut off.
     #[must_use]
     pub fn path(mut self, path: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.path = Some(path_of(path.as_ref()));
         self
     }
 
-    /// The host of the request; user information, a port and a dot at the end are not part of it.
+    /// Sets the host; user information, port and trailing dot are ignored.
     #[must_use]
     pub fn host(mut self, host: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.host = Some(host.as_ref());
         self
     }
 
-    /// The route that a framework found for the request, such as `/users/{id}`.
+    /// Sets the route that a framework matched, such as `/users/{id}`.
     #[must_use]
     pub fn endpoint(mut self, route: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.endpoint = Some(route.as_ref());
         self
     }
 
-    /// The headers of the request.
+    /// Sets the headers.
     #[must_use]
     pub fn headers(mut self, headers: &'a dyn Headers) -> Self {
         self.headers = Some(headers);
         self
     }
 
-    /// Whoever asks does not wait: where others would wait in line, it is turned away.
+    /// Disables waiting: where the request would wait in a queue, it is denied.
     #[must_use]
     pub fn no_wait(mut self) -> Self {
-        self.at_once = true;
+        self.no_wait = true;
         self
     }
 
-    /// When the request began, by a clock that is believed: how long its caller [has
-    /// patience](crate::overload::Shed::patience) counts from then. Nothing began in the future.
+    /// Sets when the request began, by a trusted clock: its
+    /// [patience](crate::overload::Shed::patience) counts from then. A time in the future counts as
+    /// now.
     #[must_use]
     pub fn start(mut self, start: Timestamp) -> Self {
         self.start = Some(start);
         self
     }
 
-    /// From then on nobody waits for the answer: what comes later is turned away before it costs
-    /// anything, and nobody waits in line for longer.
+    /// Sets a deadline: after it the request is denied before it costs anything, and until then at
+    /// most it waits in a queue.
     #[must_use]
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// An attribute by its name, whichever it is; that of an address must be one, or it is not
-    /// there.
+    /// Sets an attribute by name, built-in or custom; an `ip` that is not an address is ignored.
     ///
-    /// `start` and `deadline` are times, written as [`request_start`] reads them; what else they
-    /// say is an attribute of your own.
+    /// `start` and `deadline` are times, in the formats of [`request_start`]; other values are
+    /// plain custom attributes.
     #[must_use]
     pub fn with(mut self, name: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.set(name, value);
         self
     }
 
-    /// The same for a subject that stays where it is, in a loop over attributes.
+    /// Sets an attribute by name in place, as in a loop.
     pub fn set(&mut self, name: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) {
         let value = value.as_ref();
         match name {
@@ -196,10 +196,10 @@ impl<'a> Subject<'a> {
                     self.ip = Some(address::canonical(ip));
                 }
             }
-            "user" => self.user = there(value),
-            "api_key" => self.api_key = there(value),
-            "plan" => self.plan = there(value),
-            "tenant" => self.tenant = there(value),
+            "user" => self.user = non_empty(value),
+            "api_key" => self.api_key = non_empty(value),
+            "plan" => self.plan = non_empty(value),
+            "tenant" => self.tenant = non_empty(value),
             "method" => self.method = Some(value),
             "path" => self.path = Some(path_of(value)),
             "host" => self.host = Some(value),
@@ -218,7 +218,7 @@ impl<'a> Subject<'a> {
                     .find(|(known, _)| *known == name);
                 if let Some((_, known)) = known {
                     *known = value;
-                } else if let Some(free) = self.custom.iter_mut().find(|place| place.is_none()) {
+                } else if let Some(free) = self.custom.iter_mut().find(|slot| slot.is_none()) {
                     *free = Some((name, value));
                 } else {
                     self.more.push((name, value));
@@ -228,7 +228,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// The path of a target, without what follows a `?`.
+/// The path of a request target, without its query.
 fn path_of(target: &[u8]) -> &[u8] {
     let path = without_origin(target);
     let end = path
@@ -238,7 +238,7 @@ fn path_of(target: &[u8]) -> &[u8] {
     &path[..end]
 }
 
-/// A target may name scheme and host before its path.
+/// Removes scheme and host from a target in absolute form.
 fn without_origin(target: &[u8]) -> &[u8] {
     let after_scheme = target
         .windows(3)
@@ -254,22 +254,22 @@ fn without_origin(target: &[u8]) -> &[u8] {
     path.map_or(b"/", |path| &target[path..])
 }
 
-/// Nobody is called nothing: who is named by an empty text is not named.
-fn there(value: &[u8]) -> Option<&[u8]> {
+/// Empty values are treated as absent.
+fn non_empty(value: &[u8]) -> Option<&[u8]> {
     (!value.is_empty()).then_some(value)
 }
 
-/// # Asking
+/// # Access
 impl<'a> Subject<'a> {
     pub(crate) fn address(&self) -> Option<IpAddr> {
         self.ip
     }
 
-    pub(crate) fn is_at_once(&self) -> bool {
-        self.at_once
+    pub(crate) fn is_no_wait(&self) -> bool {
+        self.no_wait
     }
 
-    /// When the request began, and until when its caller waits, as far as is said.
+    /// The start and the deadline, if set.
     pub(crate) fn times(&self) -> (Option<Timestamp>, Option<Timestamp>) {
         (self.start, self.deadline)
     }
@@ -286,13 +286,13 @@ impl<'a> Subject<'a> {
         self.headers.and_then(|headers| headers.header(name))
     }
 
-    pub(crate) fn header_says(&self, name: &str, value: &[u8]) -> bool {
+    pub(crate) fn header_has_value(&self, name: &str, value: &[u8]) -> bool {
         self.headers
-            .is_some_and(|headers| headers.says(name, value))
+            .is_some_and(|headers| headers.has_value(name, value))
     }
 
-    /// What it has under that name. An address has no bytes of its own to show, nor has an endpoint
-    /// that the framework does not name.
+    /// The value of an attribute. There are no bytes for an address, or for an endpoint that the
+    /// framework did not name.
     pub(crate) fn bytes(&self, attribute: &Attribute) -> Option<&'a [u8]> {
         match attribute {
             Attribute::Ip => None,
@@ -304,26 +304,26 @@ impl<'a> Subject<'a> {
             Attribute::Method => self.method,
             Attribute::Path => self.path,
             Attribute::Host => self.host.map(host_name),
-            Attribute::Header(name) => self.header(name).and_then(there),
+            Attribute::Header(name) => self.header(name).and_then(non_empty),
             Attribute::Custom(name) => self
-                .own()
+                .custom_attributes()
                 .find(|(known, _)| **known == **name)
                 .map(|(_, value)| *value),
         }
     }
 
-    /// An attribute of the user's own.
+    /// The value of a custom attribute.
     pub(crate) fn custom(&self, name: &str) -> Option<&'a [u8]> {
-        self.own()
+        self.custom_attributes()
             .find(|(known, _)| *known == name)
             .map(|(_, value)| *value)
     }
 
-    fn own(&self) -> impl Iterator<Item = &(&'a str, &'a [u8])> {
+    fn custom_attributes(&self) -> impl Iterator<Item = &(&'a str, &'a [u8])> {
         self.custom.iter().flatten().chain(&self.more)
     }
 
-    /// The route of the framework, else what stands for it: method and path.
+    /// Method and endpoint, or method and path if the endpoint is not named.
     pub(crate) fn route(&self) -> Option<(&'a [u8], &'a [u8])> {
         match (self.endpoint, self.path) {
             (Some(route), _) => Some((self.method.unwrap_or_default(), route)),
@@ -332,8 +332,8 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Whether the framework named the route.
-    pub(crate) fn names_its_route(&self) -> bool {
+    /// Whether the framework named the endpoint.
+    pub(crate) fn has_named_endpoint(&self) -> bool {
         self.endpoint.is_some()
     }
 
@@ -355,7 +355,7 @@ impl fmt::Debug for Subject<'_> {
             .map(Attribute::name);
         f.debug_set()
             .entries(known)
-            .entries(self.own().map(|(name, _)| name))
+            .entries(self.custom_attributes().map(|(name, _)| name))
             .finish()
     }
 }

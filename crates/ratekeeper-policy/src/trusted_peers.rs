@@ -1,11 +1,10 @@
-//! Peers that are believed about something: networks, and Unix sockets.
+//! Trusted peers: networks, and Unix sockets.
 
 use crate::address::{canonical, canonical_network};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::IpAddr;
 
-/// A set of peers whose word is believed: networks, and peers over a Unix socket, which have no
-/// address.
+/// A set of trusted peers: networks, and peers over a Unix socket, which have no address.
 ///
 /// ```
 /// use ratekeeper_policy::request::TrustedPeers;
@@ -28,7 +27,7 @@ impl TrustedPeers {
         Self::default()
     }
 
-    /// Every peer, whatever its address: only where nothing but trusted programs can connect.
+    /// Every peer, whatever its address: only where only trusted programs can connect.
     pub fn everyone() -> Self {
         Self {
             networks: vec![Ipv4Net::default().into(), Ipv6Net::default().into()],
@@ -98,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_of_an_address_is_the_same_peer_and_no_address_is_only_unix() {
+    fn peers_match_in_any_address_form_and_unix_is_separate() {
         let peers = TrustedPeers::from("10.0.0.0/8".parse::<IpNet>().unwrap());
         for ip in ["10.9.9.9", "::ffff:10.9.9.9", "64:ff9b::10.9.9.9"] {
             assert!(peers.contains(Some(ip.parse().unwrap())), "{ip}");

@@ -1,4 +1,5 @@
-//! Nothing is allocated to decide over a few of many policies, nor to say who asks.
+//! Allocation tests: neither a decision over some of many policies nor building a subject
+//! allocates.
 
 use ratekeeper::{Clock, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{
@@ -7,9 +8,9 @@ use ratekeeper_policy::{
 use std::hint::black_box;
 use std::time::Duration;
 
-type Gate = Engine<MemoryStore<ManualClock>>;
+type TestEngine = Engine<MemoryStore<ManualClock>>;
 
-/// What `work` allocates on this thread.
+/// The number of allocations of `work` on this thread.
 fn allocated(work: impl FnOnce()) -> u64 {
     allocation_counter::measure(work).count_total
 }
@@ -19,7 +20,7 @@ fn at(path: &str) -> Match {
 }
 
 /// A hundred policies, of which three apply: by path, by prefix, and everywhere.
-fn hundred(mine: Policy) -> Policies {
+fn hundred_policies(user_policy: Policy) -> Policies {
     let others = (0..97).map(|n| {
         Policy::new(format!("other-{n}"))
             .matching(at(&format!("/api/other-{n}/**")))
@@ -27,7 +28,7 @@ fn hundred(mine: Policy) -> Policies {
             .limit(Limit::per_minute(5))
     });
     let all = [
-        mine,
+        user_policy,
         Policy::new("api")
             .matching(at("/api/**"))
             .key("user")
@@ -40,7 +41,7 @@ fn hundred(mine: Policy) -> Policies {
         .fold(Policies::new(), Policies::policy)
 }
 
-fn gate(policies: Policies) -> (Gate, ManualClock) {
+fn new_engine(policies: Policies) -> (TestEngine, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(10_000)
@@ -49,15 +50,18 @@ fn gate(policies: Policies) -> (Gate, ManualClock) {
     (Engine::new(store, policies).unwrap(), clock)
 }
 
-/// A thousand requests after a few that warm things up; how many passed, and what they allocated.
-fn run(gate: &Gate, subject: impl Fn() -> Subject<'static>) -> (u64, u64) {
+/// Sends a thousand requests after a warm-up; returns how many were allowed, and their allocations.
+fn count_allowed_and_allocations(
+    engine: &TestEngine,
+    subject: impl Fn() -> Subject<'static>,
+) -> (u64, u64) {
     for _ in 0..40 {
-        black_box(gate.decide_now(&subject()).is_allowed());
+        black_box(engine.decide_now(&subject()).is_allowed());
     }
     let mut passed = 0;
     let used = allocated(|| {
         for _ in 0..1_000 {
-            let verdict = gate.decide_now(&subject());
+            let verdict = engine.decide_now(&subject());
             assert!(verdict.limits().count() >= 3 || verdict.is_denied());
             black_box((
                 verdict.retry_after(),
@@ -71,7 +75,7 @@ fn run(gate: &Gate, subject: impl Fn() -> Subject<'static>) -> (u64, u64) {
     (passed, used)
 }
 
-fn caller() -> Subject<'static> {
+fn subject() -> Subject<'static> {
     let ip = std::net::IpAddr::from([203, 0, 113, 7]);
     Subject::new()
         .ip(ip)
@@ -81,7 +85,7 @@ fn caller() -> Subject<'static> {
         .host("api.example.com:443")
 }
 
-fn mine() -> Policy {
+fn user_policy() -> Policy {
     Policy::new("mine")
         .matching(at("/api/mine/*").method("GET"))
         .key("ip")
@@ -93,25 +97,31 @@ fn the_counter_counts() {
 }
 
 #[test]
-fn what_is_allowed_allocates_nothing() {
-    let (gate, _) = gate(hundred(mine().limit(Limit::per_second(1_000_000))));
-    assert_eq!(run(&gate, caller), (960, 0), "the third policy has 1,000");
+fn allowed_requests_allocate_nothing() {
+    let (engine, _) = new_engine(hundred_policies(
+        user_policy().limit(Limit::per_second(1_000_000)),
+    ));
+    assert_eq!(
+        count_allowed_and_allocations(&engine, subject),
+        (960, 0),
+        "the third policy has 1,000"
+    );
 }
 
 #[test]
-fn what_is_turned_away_allocates_nothing() {
-    let (gate, _) = gate(hundred(mine().limit(Limit::per_hour(10))));
-    assert_eq!(run(&gate, caller), (0, 0));
+fn denied_requests_allocate_nothing() {
+    let (engine, _) = new_engine(hundred_policies(user_policy().limit(Limit::per_hour(10))));
+    assert_eq!(count_allowed_and_allocations(&engine, subject), (0, 0));
 }
 
 #[test]
-fn several_limits_permits_among_them_allocate_nothing() {
-    let policy = mine()
+fn several_limits_with_permits_allocate_nothing() {
+    let policy = user_policy()
         .limit(Limit::per_second(1_000_000))
         .limit(Limit::per_hour(1_000_000))
         .limit(PolicyLimit::Concurrent(5));
-    let (gate, _) = gate(hundred(policy));
-    assert_eq!(run(&gate, caller), (960, 0));
+    let (engine, _) = new_engine(hundred_policies(policy));
+    assert_eq!(count_allowed_and_allocations(&engine, subject), (960, 0));
 }
 
 #[test]
@@ -133,80 +143,98 @@ fn headers_allocate_nothing() {
                 .host("*.example.com".parse().unwrap()),
         )
         .key("header:x-tenant");
-    let (gate, _) = gate(hundred(policy.limit(Limit::per_second(1_000_000))));
+    let (engine, _) = new_engine(hundred_policies(policy.limit(Limit::per_second(1_000_000))));
     let with_headers = || {
-        caller()
+        subject()
             .headers(&*HEADERS)
             .with("region", "eu")
             .with("tier", "a")
     };
-    assert_eq!(run(&gate, with_headers), (960, 0));
+    assert_eq!(
+        count_allowed_and_allocations(&engine, with_headers),
+        (960, 0)
+    );
 }
 
 #[test]
 fn a_penalty_allocates_nothing() {
-    // Turned away without being banned, then banned.
+    // Denied without a ban, then banned.
     let never_enough = Penalty {
         denials: 10_000,
         within: Duration::from_nanos(1),
         ban: Duration::from_secs(60),
     };
-    let at_once = Penalty {
+    let block_on = Penalty {
         denials: 2,
         within: Duration::from_secs(60),
         ban: Duration::from_secs(60),
     };
     for (limit, penalty) in [
-        (1_000_000, at_once),
-        (10, at_once),
+        (1_000_000, block_on),
+        (10, block_on),
         (
             10,
             Penalty {
                 denials: 1,
-                ..at_once
+                ..block_on
             },
         ),
         (1_000_000, never_enough),
     ] {
-        let (gate, _) = gate(hundred(
-            mine().limit(Limit::per_hour(limit)).penalty(penalty),
+        let (engine, _) = new_engine(hundred_policies(
+            user_policy().limit(Limit::per_hour(limit)).penalty(penalty),
         ));
-        assert_eq!(run(&gate, caller).1, 0, "{penalty:?}");
+        assert_eq!(
+            count_allowed_and_allocations(&engine, subject).1,
+            0,
+            "{penalty:?}"
+        );
     }
 }
 
 #[test]
-fn an_override_of_another_key_allocates_nothing_and_one_of_this_key_neither() {
-    let (gate, _) = gate(hundred(mine().limit(Limit::per_second(1_000_000))));
+fn overrides_allocate_nothing() {
+    let (engine, _) = new_engine(hundred_policies(
+        user_policy().limit(Limit::per_second(1_000_000)),
+    ));
     let other = Subject::new().ip(std::net::IpAddr::from([203, 0, 113, 8]));
-    gate.ban("mine", &other, Duration::from_secs(60), None)
+    engine
+        .ban("mine", &other, Duration::from_secs(60), None)
         .unwrap();
-    gate.override_limits(
-        "mine",
-        &other,
-        &[Limit::per_minute(1).into()],
-        Duration::from_secs(60),
-        None,
-    )
-    .unwrap();
-    assert_eq!(run(&gate, caller), (960, 0));
-    gate.override_limits(
-        "mine",
-        &caller(),
-        &[Limit::per_hour(5).into()],
-        Duration::from_secs(60),
-        None,
-    )
-    .unwrap();
-    assert_eq!(run(&gate, caller), (0, 0));
-    gate.ban("mine", &caller(), Duration::from_secs(60), Some("scraping"))
+    engine
+        .override_limits(
+            "mine",
+            &other,
+            &[Limit::per_minute(1).into()],
+            Duration::from_secs(60),
+            None,
+        )
         .unwrap();
-    assert_eq!(run(&gate, caller), (0, 0));
+    assert_eq!(count_allowed_and_allocations(&engine, subject), (960, 0));
+    engine
+        .override_limits(
+            "mine",
+            &subject(),
+            &[Limit::per_hour(5).into()],
+            Duration::from_secs(60),
+            None,
+        )
+        .unwrap();
+    assert_eq!(count_allowed_and_allocations(&engine, subject), (0, 0));
+    engine
+        .ban(
+            "mine",
+            &subject(),
+            Duration::from_secs(60),
+            Some("scraping"),
+        )
+        .unwrap();
+    assert_eq!(count_allowed_and_allocations(&engine, subject), (0, 0));
 }
 
-/// Told apart by anything but the path, each of them has to be looked at.
+/// Policies without a path condition: each of them has to be tried.
 #[test]
-fn a_hundred_policies_that_say_no_path_allocate_nothing() {
+fn a_hundred_policies_without_a_path_allocate_nothing() {
     let by_host = |n: u32| {
         Policy::new(format!("host-{n}"))
             .matching(Match::new().host(format!("h{n}.example").parse().unwrap()))
@@ -223,39 +251,42 @@ fn a_hundred_policies_that_say_no_path_allocate_nothing() {
                     .limit(Limit::per_second(1_000_000)),
             )
         });
-    let (gate, _) = gate(policies);
-    assert_eq!(run(&gate, caller), (1_000, 0));
+    let (engine, _) = new_engine(policies);
+    assert_eq!(count_allowed_and_allocations(&engine, subject), (1_000, 0));
 }
 
 #[test]
 fn lists_allocate_nothing() {
     let network = |text: &str| Match::new().ip(text.parse().unwrap());
-    let (gate, clock) = gate(Policies::new());
+    let (engine, clock) = new_engine(Policies::new());
     let later = clock.now() + Duration::from_secs(60);
-    let policies = hundred(mine().limit(Limit::per_second(1_000_000)));
+    let policies = hundred_policies(user_policy().limit(Limit::per_second(1_000_000)));
     let policies = policies
         .allow(ListEntry::new(network("10.0.0.0/8")).until(later))
         .deny(ListEntry::new(network("192.0.2.0/24")));
-    gate.set_policies(policies.clone()).unwrap();
-    assert_eq!(run(&gate, caller), (960, 0));
-    gate.set_policies(
-        policies
-            .clone()
-            .deny(ListEntry::new(network("203.0.113.0/24"))),
-    )
-    .unwrap();
-    assert_eq!(run(&gate, caller), (0, 0));
+    engine.set_policies(policies.clone()).unwrap();
+    assert_eq!(count_allowed_and_allocations(&engine, subject), (960, 0));
+    engine
+        .set_policies(
+            policies
+                .clone()
+                .deny(ListEntry::new(network("203.0.113.0/24"))),
+        )
+        .unwrap();
+    assert_eq!(count_allowed_and_allocations(&engine, subject), (0, 0));
 }
 
 #[test]
 fn many_keys_allocate_nothing() {
-    let (gate, _) = gate(hundred(mine().limit(Limit::per_second(1_000_000))));
+    let (engine, _) = new_engine(hundred_policies(
+        user_policy().limit(Limit::per_second(1_000_000)),
+    ));
     let addresses = (0..5_000_u32).map(|n| std::net::IpAddr::from(n.to_be_bytes()));
-    // The first verdict of a thread makes the place that all others are written in.
-    drop(gate.decide_now(&caller()));
+    // The first verdict of a thread allocates the state that later ones reuse.
+    drop(engine.decide_now(&subject()));
     let used = allocated(|| {
         for ip in addresses {
-            black_box(gate.decide_now(&caller().ip(ip)).is_allowed());
+            black_box(engine.decide_now(&subject().ip(ip)).is_allowed());
         }
     });
     assert_eq!(used, 0);
@@ -265,7 +296,7 @@ fn many_keys_allocate_nothing() {
 fn a_subject_allocates_nothing() {
     let headers = vec![("x-tenant", "acme")];
     let used = allocated(|| {
-        let subject = caller()
+        let subject = subject()
             .api_key("k")
             .plan("pro")
             .tenant("t")
@@ -283,18 +314,18 @@ fn a_subject_allocates_nothing() {
     assert_eq!(used, 0);
 }
 
-/// Only the first time round on a thread: what it keeps for itself it keeps for good.
+/// Only the first time on a thread: the state is pooled.
 #[test]
 fn a_settled_request_allocates_nothing() {
-    let policy = mine()
+    let policy = user_policy()
         .limit(Limit::per_second(1_000_000))
         .count(ratekeeper_policy::Count::Failures);
-    let (gate, _) = gate(hundred(policy));
+    let (engine, _) = new_engine(hundred_policies(policy));
     let end = || {
-        gate.settle_now(
-            gate.decide_now(&caller()),
+        engine.settle_now(
+            engine.decide_now(&subject()),
             ratekeeper_policy::Completion::status(200),
-        )
+        );
     };
     (0..40).for_each(|_| end());
     assert_eq!(allocated(|| (0..500).for_each(|_| end())), 0);

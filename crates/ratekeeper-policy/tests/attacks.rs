@@ -1,5 +1,5 @@
-//! What somebody could try: spellings that go round a limit, and sizes that would take the process
-//! down.
+//! Attacks: spellings of requests that try to evade a limit, and sizes that try to exhaust the
+//! process.
 
 use ratekeeper::{Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{
@@ -9,9 +9,9 @@ use ratekeeper_policy::{
 };
 use std::time::Duration;
 
-type Gate = Engine<MemoryStore<ManualClock>>;
+type TestEngine = Engine<MemoryStore<ManualClock>>;
 
-fn gate(policies: Policies) -> Gate {
+fn new_engine(policies: Policies) -> TestEngine {
     let store = MemoryStore::builder()
         .max_keys(100_000)
         .clock(ManualClock::new())
@@ -23,14 +23,14 @@ fn at(path: &str) -> Match {
     Match::new().path(path.parse().unwrap())
 }
 
-/// Whether the request meets the policy.
-fn meets(gate: &Gate, subject: &Subject<'_>) -> bool {
-    gate.peek_now(subject, 1).limits().next().is_some()
+/// Whether the policy applies to the request.
+fn meets(engine: &TestEngine, subject: &Subject<'_>) -> bool {
+    engine.peek_now(subject, 1).limits().next().is_some()
 }
 
 #[test]
-fn no_spelling_of_a_path_goes_round_a_limit() {
-    let login = gate(
+fn no_spelling_of_a_path_evades_a_limit() {
+    let login = new_engine(
         Policies::new().policy(
             Policy::new("login")
                 .matching(at("/api/login"))
@@ -92,12 +92,12 @@ fn no_spelling_of_a_path_goes_round_a_limit() {
 }
 
 #[test]
-fn a_path_that_services_read_differently_gets_no_exception() {
+fn a_path_with_several_readings_is_not_exempt() {
     let limited = || Policy::new("all").limit(Limit::per_minute(1));
     let public = || at("/public/**");
     let gates = [
-        gate(Policies::new().policy(limited().matching(Match::new().unless(public())))),
-        gate(
+        new_engine(Policies::new().policy(limited().matching(Match::new().unless(public())))),
+        new_engine(
             Policies::new()
                 .policy(
                     Policy::new("free")
@@ -107,15 +107,15 @@ fn a_path_that_services_read_differently_gets_no_exception() {
                 )
                 .policy(limited()),
         ),
-        gate(
+        new_engine(
             Policies::new()
                 .policy(limited())
                 .allow(ListEntry::new(public())),
         ),
     ];
-    for (at, gate) in gates.iter().enumerate() {
+    for (at, engine) in gates.iter().enumerate() {
         let is_limited = |path: &str| {
-            let verdict = gate.peek_now(&Subject::new().path(path), 1);
+            let verdict = engine.peek_now(&Subject::new().path(path), 1);
             verdict.limits().any(|limit| limit.policy() == "all")
         };
         for path in [
@@ -141,7 +141,7 @@ fn a_path_that_services_read_differently_gets_no_exception() {
 }
 
 #[test]
-fn case_of_paths_makes_no_difference_where_services_ignore_it() {
+fn path_case_is_ignored_if_configured() {
     let policy = || {
         let login = at("/API/login").path("/v1/**".parse().unwrap());
         Policy::new("login")
@@ -150,7 +150,7 @@ fn case_of_paths_makes_no_difference_where_services_ignore_it() {
             .limit(Limit::per_minute(1))
     };
     let spellings = ["/api/login", "/API/LOGIN", "/Api/%4cogin/", "/api%2FLogin"];
-    let insensitive = gate(
+    let insensitive = new_engine(
         Policies::new()
             .path_case(PathCase::Insensitive)
             .policy(policy()),
@@ -162,14 +162,14 @@ fn case_of_paths_makes_no_difference_where_services_ignore_it() {
     });
     assert_eq!(passed.count(), 1, "they share a bucket");
     assert!(meets(&insensitive, &Subject::new().path("/V1/x")));
-    let sensitive = gate(Policies::new().policy(policy()));
+    let sensitive = new_engine(Policies::new().policy(policy()));
     assert!(
         spellings
             .iter()
             .all(|path| !meets(&sensitive, &Subject::new().path(path)))
     );
     let not = Match::new().unless(at("/Public/**"));
-    let except = gate(
+    let except = new_engine(
         Policies::new()
             .path_case(PathCase::Insensitive)
             .policy(policy().matching(not)),
@@ -181,8 +181,8 @@ fn case_of_paths_makes_no_difference_where_services_ignore_it() {
 }
 
 #[test]
-fn a_path_of_any_bytes_and_length_is_one_bucket_and_no_trouble() {
-    let gate = gate(
+fn a_path_of_any_bytes_and_length_is_one_bucket() {
+    let engine = new_engine(
         Policies::new().policy(
             Policy::new("each")
                 .matching(at("/a/**"))
@@ -205,21 +205,21 @@ fn a_path_of_any_bytes_and_length_is_one_bucket_and_no_trouble() {
     ];
     for path in paths {
         let subject = Subject::new().path(path);
-        assert!(gate.decide_now(&subject).is_allowed());
+        assert!(engine.decide_now(&subject).is_allowed());
         if path != dots.as_bytes() {
-            assert!(gate.decide_now(&subject).is_denied());
+            assert!(engine.decide_now(&subject).is_denied());
         }
     }
     // All three are `/a`.
     for path in [&dots, &up, &slashes] {
-        assert!(gate.decide_now(&Subject::new().path(path)).is_denied());
+        assert!(engine.decide_now(&Subject::new().path(path)).is_denied());
     }
 }
 
 #[test]
-fn no_spelling_of_a_host_goes_round_a_limit() {
+fn no_spelling_of_a_host_evades_a_limit() {
     let host = |pattern: &str| Match::new().host(pattern.parse().unwrap());
-    let one = gate(
+    let one = new_engine(
         Policies::new().policy(
             Policy::new("one")
                 .matching(host("api.example.com"))
@@ -259,7 +259,7 @@ fn no_spelling_of_a_host_goes_round_a_limit() {
 }
 
 #[test]
-fn a_host_that_is_no_name_is_no_pattern() {
+fn a_malformed_host_is_not_a_pattern() {
     for text in ["", ".", "*.", "*..", "..", "*", "a b", "a/b", "a:80"] {
         assert_eq!(
             text.parse::<HostPattern>(),
@@ -273,9 +273,9 @@ fn a_host_that_is_no_name_is_no_pattern() {
 }
 
 #[test]
-fn a_header_that_is_there_twice_hides_nothing() {
+fn a_repeated_header_hides_nothing() {
     let policies = |when| {
-        gate(
+        new_engine(
             Policies::new().policy(
                 Policy::new("bot")
                     .matching(when)
@@ -295,10 +295,10 @@ fn a_header_that_is_there_twice_hides_nothing() {
     ));
 }
 
-/// An address is compared as one, however it is written, wherever it stands.
+/// An address is compared as an address, in any spelling, wherever it is used.
 #[test]
-fn an_address_is_an_attribute_like_others() {
-    let only = gate(
+fn an_address_can_be_matched_as_an_attribute() {
+    let only = new_engine(
         Policies::new().policy(
             Policy::new("one")
                 .matching(Match::new().attribute("ip", "10.0.0.1"))
@@ -316,14 +316,15 @@ fn an_address_is_an_attribute_like_others() {
             "{ip}"
         );
     }
-    let listed =
-        gate(Policies::new().deny(ListEntry::new(Match::new().attribute("ip", "2001:DB8::1"))));
+    let listed = new_engine(
+        Policies::new().deny(ListEntry::new(Match::new().attribute("ip", "2001:DB8::1"))),
+    );
     assert!(
         listed
             .decide_now(&Subject::new().ip("2001:db8:0::1".parse().unwrap()))
             .is_denied()
     );
-    let route = gate(
+    let route = new_engine(
         Policies::new().policy(
             Policy::new("route")
                 .matching(Match::new().attribute("endpoint", "/users/{id}"))
@@ -337,11 +338,11 @@ fn an_address_is_an_attribute_like_others() {
     assert!(!meets(&route, &Subject::new().path("/users/7")));
 }
 
-/// IPv4 in IPv6 is IPv4, in a network too.
+/// IPv4 in IPv6 form is IPv4, in a network too.
 #[test]
 fn a_network_of_mapped_addresses_is_one_of_ipv4() {
     let deny = |network: &str| {
-        gate(Policies::new().deny(ListEntry::new(Match::new().ip(network.parse().unwrap()))))
+        new_engine(Policies::new().deny(ListEntry::new(Match::new().ip(network.parse().unwrap()))))
     };
     for network in ["::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104", "10.0.0.0/8"] {
         for ip in ["10.0.0.1", "::ffff:10.0.0.1", "64:ff9b::10.0.0.1"] {
@@ -356,8 +357,8 @@ fn a_network_of_mapped_addresses_is_one_of_ipv4() {
 }
 
 #[test]
-fn huge_values_are_keys_like_others() {
-    let gate = gate(
+fn huge_values_are_valid_keys() {
+    let engine = new_engine(
         Policies::new().policy(
             Policy::new("each")
                 .key("user")
@@ -365,16 +366,17 @@ fn huge_values_are_keys_like_others() {
                 .limit(Limit::per_minute(1)),
         ),
     );
-    let (a, b) = (vec![b'a'; 10_000_000], vec![b'b'; 10_000_000]);
+    let a = vec![b'a'; 10_000_000];
+    let b = vec![b'b'; 10_000_000];
     for user in [&a, &b] {
         let subject = Subject::new().user(user).with("blob", &a);
-        assert!(gate.decide_now(&subject).is_allowed());
-        assert!(gate.decide_now(&subject).is_denied());
+        assert!(engine.decide_now(&subject).is_allowed());
+        assert!(engine.decide_now(&subject).is_denied());
     }
 }
 
 #[test]
-fn a_cost_that_overflows_never_passes() {
+fn a_cost_that_overflows_is_never_allowed() {
     let cost = Cost::Attribute {
         attribute: "n".into(),
         default: 2,
@@ -382,7 +384,7 @@ fn a_cost_that_overflows_never_passes() {
     let class = ReserveClasses::by("class")
         .reserve("low", Reserve::Units(u64::MAX))
         .reserve("mid", Reserve::Percent(100.0));
-    let gate = gate(
+    let engine = new_engine(
         Policies::new().policy(
             Policy::new("all")
                 .limit(Limit::per_minute(u64::MAX))
@@ -400,31 +402,34 @@ fn a_cost_that_overflows_never_passes() {
     for n in huge {
         for times in [1, 2, u64::MAX] {
             assert!(
-                gate.decide_n_now(&Subject::new().with("n", n), times)
+                engine
+                    .decide_n_now(&Subject::new().with("n", n), times)
                     .is_never(),
                 "{n} × {times}"
             );
         }
     }
-    assert!(gate.decide_n_now(&Subject::new(), u64::MAX).is_never());
+    assert!(engine.decide_n_now(&Subject::new(), u64::MAX).is_never());
     for class in ["low", "mid"] {
         assert!(
-            gate.decide_now(&Subject::new().with("class", class))
+            engine
+                .decide_now(&Subject::new().with("class", class))
                 .is_never()
         );
     }
     for odd in ["", "-1", "+1", "1e3", " 1", "１", "0x10"] {
-        let verdict = gate.peek_now(&Subject::new().with("n", odd), 1);
+        let verdict = engine.peek_now(&Subject::new().with("n", odd), 1);
         assert!(verdict.is_allowed(), "{odd}");
     }
     assert!(
-        gate.decide_n_now(&Subject::new().with("n", "0"), u64::MAX)
+        engine
+            .decide_n_now(&Subject::new().with("n", "0"), u64::MAX)
             .is_allowed()
     );
 }
 
 #[test]
-fn ten_thousand_policies_are_no_trouble() {
+fn ten_thousand_policies_work() {
     const MANY: usize = if cfg!(debug_assertions) {
         3_000
     } else {
@@ -440,23 +445,23 @@ fn ten_thousand_policies_are_no_trouble() {
         each.fold(Policies::new(), Policies::policy)
             .policy(Policy::new("all").limit(Limit::per_minute(1_000)))
     };
-    let gate = gate(policies(5));
+    let engine = new_engine(policies(5));
     for n in [0, 1, MANY - 1] {
         let path = format!("/s{}/p{n}/any/x/y/z", n % 7);
-        let verdict = gate.decide_now(&Subject::new().path(&path));
+        let verdict = engine.decide_now(&Subject::new().path(&path));
         assert_eq!(verdict.limits().next().unwrap().policy(), format!("p{n}"));
     }
-    gate.set_policies(policies(6)).unwrap();
-    gate.set_policies(Policies::new()).unwrap();
+    engine.set_policies(policies(6)).unwrap();
+    engine.set_policies(Policies::new()).unwrap();
 }
 
 /// Every policy applies to every request.
 #[test]
-fn thousands_of_asks_at_once_are_all_or_nothing() {
+fn thousands_of_asks_are_charged_all_or_nothing() {
     let limits = (1..=1_000_u64).fold(Policy::new("many"), |policy, n| {
         policy.limit(Limit::per_hour(2_000 - n))
     });
-    let one = gate(Policies::new().policy(limits.limit(PolicyLimit::Concurrent(1))));
+    let one = new_engine(Policies::new().policy(limits.limit(PolicyLimit::Concurrent(1))));
     let held = one.decide_now(&Subject::new());
     assert!(held.is_allowed() && held.limits().count() == 1_001);
     assert!(one.decide_now(&Subject::new()).is_denied());
@@ -473,40 +478,46 @@ fn thousands_of_asks_at_once_are_all_or_nothing() {
             .key("user")
             .limit(Limit::per_hour(3))
     });
-    let gate = gate(each.fold(Policies::new(), Policies::policy));
+    let engine = new_engine(each.fold(Policies::new(), Policies::policy));
     let ann = Subject::new().user("ann");
     assert_eq!(
         (0..9)
-            .filter(|_| gate.decide_now(&ann).is_allowed())
+            .filter(|_| engine.decide_now(&ann).is_allowed())
             .count(),
         3
     );
 }
 
 #[test]
-fn plans_by_the_thousand() {
+fn thousands_of_plans_work() {
     let plans = (0..2_000).fold(Policies::new(), |policies, n| {
         policies.plan(Plan::new(format!("plan-{n}")).limit(Limit::per_hour(1 + n % 5)))
     });
-    let gate = gate(plans.policy(Policy::new("api").key("user").plan("plan", Some("plan-0"))));
-    let passes = |plan: &str| {
+    let engine =
+        new_engine(plans.policy(Policy::new("api").key("user").plan("plan", Some("plan-0"))));
+    let count_allowed = |plan: &str| {
         (0..9)
             .filter(|_| {
-                gate.decide_now(&Subject::new().user("ann").plan(plan))
+                engine
+                    .decide_now(&Subject::new().user("ann").plan(plan))
                     .is_allowed()
             })
             .count()
     };
     assert_eq!(
-        (passes("plan-1999"), passes("plan-1"), passes("none")),
+        (
+            count_allowed("plan-1999"),
+            count_allowed("plan-1"),
+            count_allowed("none")
+        ),
         (5, 2, 1)
     );
 }
 
-/// Patterns that share every beginning: as many ways as there are patterns, not as there are
-/// subsets.
+/// Patterns that share all prefixes: the work grows with the number of patterns, not with that of
+/// their subsets.
 #[test]
-fn stars_do_not_multiply() {
+fn stars_do_not_multiply_the_work() {
     let deep = (0..60).map(|n| {
         let path: String = (0..60)
             .map(|at| if at == n { "/a" } else { "/*" })
@@ -515,10 +526,11 @@ fn stars_do_not_multiply() {
             .matching(at(&path))
             .limit(Limit::per_minute(9))
     });
-    let gate = gate(deep.fold(Policies::new(), Policies::policy));
+    let engine = new_engine(deep.fold(Policies::new(), Policies::policy));
     let path = "/a".repeat(60);
     assert_eq!(
-        gate.decide_now(&Subject::new().path(&path))
+        engine
+            .decide_now(&Subject::new().path(&path))
             .limits()
             .count(),
         60
@@ -528,14 +540,14 @@ fn stars_do_not_multiply() {
 #[test]
 fn a_pattern_has_a_bounded_number_of_segments() {
     let longest = "/x".repeat(256);
-    let gate = gate(
+    let engine = new_engine(
         Policies::new().policy(
             Policy::new("long")
                 .matching(at(&longest))
                 .limit(Limit::per_minute(1)),
         ),
     );
-    assert!(meets(&gate, &Subject::new().path(&longest)));
+    assert!(meets(&engine, &Subject::new().path(&longest)));
     for many in [257, 100_000] {
         let pattern = "/x".repeat(many);
         assert_eq!(
@@ -543,27 +555,27 @@ fn a_pattern_has_a_bounded_number_of_segments() {
             Err(PatternError::TooLong),
             "{many}"
         );
-        assert!(!meets(&gate, &Subject::new().path(&pattern)));
+        assert!(!meets(&engine, &Subject::new().path(&pattern)));
     }
     assert!(
         ("/".repeat(10_000) + "a").parse::<PathPattern>().is_ok(),
-        "slashes are no segments"
+        "slashes are not segments"
     );
 }
 
-/// A thread with little stack decides too.
+/// A thread with a small stack can decide.
 #[test]
-fn little_stack_is_enough() {
+fn a_small_stack_is_enough() {
     let run = || {
         let longest = "/*".repeat(256);
-        let gate = gate(
+        let engine = new_engine(
             Policies::new().policy(
                 Policy::new("long")
                     .matching(at(&longest))
                     .limit(Limit::per_minute(1)),
             ),
         );
-        assert!(meets(&gate, &Subject::new().path(&"/x".repeat(256))));
+        assert!(meets(&engine, &Subject::new().path(&"/x".repeat(256))));
     };
     std::thread::Builder::new()
         .stack_size(512 * 1024)
@@ -574,11 +586,12 @@ fn little_stack_is_enough() {
 }
 
 #[test]
-fn the_longest_delay_is_no_trouble() {
+fn the_longest_delay_works() {
     let action = ratekeeper_policy::Action::Delay { max: Duration::MAX };
-    let gate =
-        gate(Policies::new().policy(Policy::new("slow").limit(Limit::per_day(1)).action(action)));
+    let engine = new_engine(
+        Policies::new().policy(Policy::new("slow").limit(Limit::per_day(1)).action(action)),
+    );
     for _ in 0..1_000 {
-        let _ = gate.decide_now(&Subject::new()).delay();
+        let _ = engine.decide_now(&Subject::new()).delay();
     }
 }

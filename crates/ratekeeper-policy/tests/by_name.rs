@@ -1,20 +1,20 @@
-//! One policy by its name, on the value of the attribute it counts by: the bucket that requests
-//! know, and no other policy.
+//! Decisions by the name of a policy, on a plain key value: they use the same bucket as requests,
+//! and no other policy.
 
 use ratekeeper::{Limit, MemoryStore};
 use ratekeeper_policy::{Attribute, Engine, Match, Policies, Policy, Subject, engine::ByNameError};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// In memory there is nothing to wait for.
-fn at_once<T>(future: impl Future<Output = T>) -> T {
+/// A store in memory is ready at once.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
         Poll::Pending => unreachable!(),
     }
 }
 
-fn engine() -> Engine<MemoryStore> {
+fn new_engine() -> Engine<MemoryStore> {
     let login = Match::new().path("/login".parse().unwrap());
     let policies = Policies::new()
         .policy(
@@ -44,14 +44,14 @@ fn remaining(
     value: &str,
     peek: bool,
 ) -> Result<u64, ByNameError> {
-    let verdict = at_once(engine.decide_by(policy, value.as_bytes(), 1, peek))?;
+    let verdict = block_on(engine.decide_by(policy, value.as_bytes(), 1, peek))?;
     assert_eq!(verdict.limits().count(), 1);
     Ok(verdict.tightest().unwrap().decision().remaining())
 }
 
 #[test]
-fn it_is_the_bucket_that_requests_know() {
-    let engine = engine();
+fn decisions_by_name_and_requests_share_a_bucket() {
+    let engine = new_engine();
     assert_eq!(remaining(&engine, "login", "192.0.2.1", false), Ok(1));
     assert_eq!(remaining(&engine, "login", "192.0.2.1", true), Ok(1));
     let request = Subject::new()
@@ -60,12 +60,12 @@ fn it_is_the_bucket_that_requests_know() {
     assert!(engine.decide_now(&request).is_allowed());
     assert!(engine.decide_now(&request).is_denied());
     assert!(
-        at_once(engine.decide_by("login", b"192.0.2.1", 1, false))
+        block_on(engine.decide_by("login", b"192.0.2.1", 1, false))
             .unwrap()
             .is_denied()
     );
     assert_eq!(
-        at_once(engine.reset_by("login", b"192.0.2.1"))
+        block_on(engine.reset_by("login", b"192.0.2.1"))
             .unwrap()
             .words,
         "ip=192.0.2.1"
@@ -81,8 +81,8 @@ fn it_is_the_bucket_that_requests_know() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_told_so() {
-    let engine = engine();
+fn invalid_decisions_by_name_return_errors() {
+    let engine = new_engine();
     assert_eq!(
         remaining(&engine, "nope", "a", false),
         Err(ByNameError::NoPolicy)
@@ -97,18 +97,18 @@ fn what_cannot_be_asked_is_told_so() {
         Err(ByNameError::ManyKeys(both))
     );
     assert_eq!(
-        at_once(engine.reset_by("login", b"a")).map(drop),
+        block_on(engine.reset_by("login", b"a")).map(drop),
         Err(ByNameError::NotA(Attribute::Ip))
     );
     assert_eq!(
-        at_once(engine.reset_by("nope", b"a")).map(drop),
+        block_on(engine.reset_by("nope", b"a")).map(drop),
         Err(ByNameError::NoPolicy)
     );
 }
 
 #[test]
 fn a_fingerprint_as_shown_resets_the_key_or_is_refused() {
-    let engine = engine();
+    let engine = new_engine();
     let spent = |value: &str| {
         for _ in 0..2 {
             let _ = remaining(&engine, "login", value, false);
@@ -121,7 +121,7 @@ fn a_fingerprint_as_shown_resets_the_key_or_is_refused() {
     let bare = shown.strip_prefix("ip=").unwrap();
     for name in [shown.as_str(), bare] {
         assert_eq!(spent("192.0.2.1"), 0);
-        let key = at_once(engine.reset_by("login", name.as_bytes())).unwrap();
+        let key = block_on(engine.reset_by("login", name.as_bytes())).unwrap();
         assert_eq!(key.words, "ip=192.0.2.1", "{name}");
         assert_eq!(
             remaining(&engine, "login", "192.0.2.1", true),
@@ -129,7 +129,7 @@ fn a_fingerprint_as_shown_resets_the_key_or_is_refused() {
             "{name}"
         );
     }
-    let reset = |key: &str| at_once(engine.reset_by("tenant", key.as_bytes())).map(drop);
+    let reset = |key: &str| block_on(engine.reset_by("tenant", key.as_bytes())).map(drop);
     let unseen = "#0123456789abcdef";
     assert_eq!(
         reset(unseen),

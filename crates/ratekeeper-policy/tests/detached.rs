@@ -1,4 +1,4 @@
-//! Requests that are reserved here and settled elsewhere, by a receipt.
+//! Reservations: requests reserved on one engine and settled on another, by a receipt.
 
 use proptest::prelude::*;
 use ratekeeper::{Clock, Limit, ManualClock, MemoryStore, Store, Timestamp, store::SettleError};
@@ -11,11 +11,11 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-type Gate = Engine<MemoryStore<ManualClock>>;
+type TestEngine = Engine<MemoryStore<ManualClock>>;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn gate(policies: Policies) -> (Gate, ManualClock) {
+fn new_engine(policies: Policies) -> (TestEngine, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(10_000)
@@ -24,7 +24,7 @@ fn gate(policies: Policies) -> (Gate, ManualClock) {
     (Engine::new(store, policies).unwrap(), clock)
 }
 
-/// The store is in this process: nothing is waited for.
+/// A store in memory is ready at once.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
@@ -32,26 +32,26 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn in_a_minute(gate: &Gate) -> Timestamp {
-    gate.store().now() + MINUTE
+fn in_a_minute(engine: &TestEngine) -> Timestamp {
+    engine.store().now() + MINUTE
 }
 
-fn reserve(gate: &Gate, subject: &Subject<'_>, cost: Option<u64>) -> Vec<u8> {
-    let verdict = now(gate.reserve(subject, cost, None));
+fn reserve(engine: &TestEngine, subject: &Subject<'_>, cost: Option<u64>) -> Vec<u8> {
+    let verdict = now(engine.reserve(subject, cost, None));
     assert!(verdict.is_allowed());
-    now(gate.detach(verdict, in_a_minute(gate))).unwrap()
+    now(engine.detach(verdict, in_a_minute(engine))).unwrap()
 }
 
-/// What is left by policy.
-fn left(gate: &Gate, subject: &Subject<'_>) -> Vec<(String, u64)> {
-    let seen = now(gate.peek(subject, 0));
+/// Remaining units by policy.
+fn remaining_by_policy(engine: &TestEngine, subject: &Subject<'_>) -> Vec<(String, u64)> {
+    let seen = now(engine.peek(subject, 0));
     seen.limits()
         .map(|limit| (limit.policy().to_owned(), limit.decision().remaining()))
         .collect()
 }
 
 fn rich() -> Policies {
-    let told = Cost::Attribute {
+    let summary = Cost::Attribute {
         attribute: "tokens".into(),
         default: 7,
     };
@@ -62,7 +62,11 @@ fn rich() -> Policies {
                 .cost(Cost::Units(2))
                 .limit("90/h fixed_window".parse::<Limit>().unwrap()),
         )
-        .policy(Policy::new("tokens").cost(told).limit(Limit::per_hour(200)))
+        .policy(
+            Policy::new("tokens")
+                .cost(summary)
+                .limit(Limit::per_hour(200)),
+        )
         .policy(
             Policy::new("failures")
                 .key("user")
@@ -92,11 +96,11 @@ fn rich() -> Policies {
 }
 
 #[test]
-fn the_cost_at_the_end_is_of_what_was_reserved() {
-    let (gate, _) = gate(rich());
+fn the_final_cost_corrects_the_reserved_one() {
+    let (engine, _) = new_engine(rich());
     let ann = Subject::new().user("ann");
-    let receipt = reserve(&gate, &ann, None);
-    now(gate.settle_detached(&receipt, Completion::status(200).cost(30))).unwrap();
+    let receipt = reserve(&engine, &ann, None);
+    now(engine.settle_detached(&receipt, Completion::status(200).cost(30))).unwrap();
     let figures = |numbers: [u64; 6]| {
         let names = ["requests", "double", "tokens", "failures", "odd", "flight"];
         names
@@ -106,58 +110,64 @@ fn the_cost_at_the_end_is_of_what_was_reserved() {
             .collect::<Vec<_>>()
     };
     assert_eq!(
-        left(&gate, &ann),
+        remaining_by_policy(&engine, &ann),
         figures([49, 88, 170, 20, 39, 5]),
-        "nobody said what it costs: only tokens are told"
+        "without a cost only tokens are corrected"
     );
-    let receipt = reserve(&gate, &ann, Some(10));
-    assert_eq!(left(&gate, &ann), figures([39, 68, 100, 10, 29, 4]));
-    now(gate.settle_detached(&receipt, Completion::status(409).cost(3))).unwrap();
+    let receipt = reserve(&engine, &ann, Some(10));
     assert_eq!(
-        left(&gate, &ann),
+        remaining_by_policy(&engine, &ann),
+        figures([39, 68, 100, 10, 29, 4])
+    );
+    now(engine.settle_detached(&receipt, Completion::status(409).cost(3))).unwrap();
+    assert_eq!(
+        remaining_by_policy(&engine, &ann),
         figures([46, 82, 167, 17, 39, 5]),
         "three, and a failure"
     );
     assert_eq!(
-        now(gate.settle_detached(&receipt, Completion::unknown())),
+        now(engine.settle_detached(&receipt, Completion::unknown())),
         Err(SettleError::AlreadySettled)
     );
-    let receipt = reserve(&gate, &ann, Some(10));
-    now(gate.cancel_detached(&receipt)).unwrap();
-    assert_eq!(left(&gate, &ann), figures([46, 82, 167, 17, 39, 5]));
+    let receipt = reserve(&engine, &ann, Some(10));
+    now(engine.cancel_detached(&receipt)).unwrap();
     assert_eq!(
-        now(gate.cancel_detached(&receipt)),
+        remaining_by_policy(&engine, &ann),
+        figures([46, 82, 167, 17, 39, 5])
+    );
+    assert_eq!(
+        now(engine.cancel_detached(&receipt)),
         Err(SettleError::AlreadySettled)
     );
 }
 
 #[test]
-fn who_met_no_limit_settles_once_too() {
-    let (gate, clock) = gate(
+fn a_request_without_limits_settles_once() {
+    let (engine, clock) = new_engine(
         Policies::new().policy(
             Policy::new("login")
                 .matching(Match::new().path("/login".parse().unwrap()))
                 .limit(Limit::per_hour(5)),
         ),
     );
-    let receipt = reserve(&gate, &Subject::new().path("/other"), None);
+    let receipt = reserve(&engine, &Subject::new().path("/other"), None);
     assert_eq!(
-        now(gate.settle_detached(&receipt, Completion::unknown())),
+        now(engine.settle_detached(&receipt, Completion::unknown())),
         Ok(())
     );
     assert_eq!(
-        now(gate.settle_detached(&receipt, Completion::unknown())),
+        now(engine.settle_detached(&receipt, Completion::unknown())),
         Err(SettleError::AlreadySettled)
     );
     clock.advance(MINUTE);
     assert_eq!(
-        now(gate.settle_detached(&receipt, Completion::unknown())),
+        now(engine.settle_detached(&receipt, Completion::unknown())),
         Err(SettleError::Expired)
     );
 }
 
 #[test]
-fn a_caller_who_would_wait_is_told_how_long() {
+fn a_reservation_returns_its_delay() {
     let policy = |name: &str| Policy::new(name).limit(Limit::per_second(1));
     let delay = Action::Delay {
         max: Duration::from_secs(2),
@@ -171,12 +181,15 @@ fn a_caller_who_would_wait_is_told_how_long() {
             2,
         ),
     ] {
-        let (gate, _) = gate(policies);
+        let (engine, _) = new_engine(policies);
         let ask = |wait: Option<u64>| {
-            now(gate.reserve(&Subject::new(), None, wait.map(Duration::from_secs)))
+            now(engine.reserve(&Subject::new(), None, wait.map(Duration::from_secs)))
         };
         assert_eq!(ask(Some(3)).delay(), Duration::ZERO);
-        assert!(ask(Some(0)).is_denied(), "who does not wait is turned away");
+        assert!(
+            ask(Some(0)).is_denied(),
+            "a caller that does not wait is denied"
+        );
         for seconds in 1..=most {
             let verdict = ask(Some(3));
             assert_eq!(
@@ -193,17 +206,21 @@ fn a_caller_who_would_wait_is_told_how_long() {
 }
 
 #[test]
-fn policies_that_change_in_between_do_not_change_what_was_reserved() {
-    let (gate, _) = gate(rich());
+fn a_reload_does_not_change_a_reservation() {
+    let (engine, _) = new_engine(rich());
     let ann = Subject::new().user("ann");
-    let receipts: Vec<_> = (0..3).map(|_| reserve(&gate, &ann, Some(2))).collect();
-    // Others count, in another order; some are gone, and one has another limit.
-    let told = Cost::Attribute {
+    let receipts: Vec<_> = (0..3).map(|_| reserve(&engine, &ann, Some(2))).collect();
+    // Other policies in another order; some are gone, and one has another limit.
+    let summary = Cost::Attribute {
         attribute: "tokens".into(),
         default: 7,
     };
     let changed = Policies::new()
-        .policy(Policy::new("tokens").cost(told).limit(Limit::per_hour(200)))
+        .policy(
+            Policy::new("tokens")
+                .cost(summary)
+                .limit(Limit::per_hour(200)),
+        )
         .policy(
             Policy::new("failures")
                 .key("user")
@@ -211,35 +228,35 @@ fn policies_that_change_in_between_do_not_change_what_was_reserved() {
                 .limit(Limit::per_hour(20)),
         )
         .policy(Policy::new("requests").limit(Limit::per_hour(60)));
-    gate.set_policies(changed).unwrap();
-    let before = left(&gate, &ann);
-    now(gate.settle_detached(&receipts[0], Completion::status(200))).unwrap();
-    let after = left(&gate, &ann);
-    assert_eq!(after[0], before[0], "it costs what it cost");
+    engine.set_policies(changed).unwrap();
+    let before = remaining_by_policy(&engine, &ann);
+    now(engine.settle_detached(&receipts[0], Completion::status(200))).unwrap();
+    let after = remaining_by_policy(&engine, &ann);
+    assert_eq!(after[0], before[0], "the charge stays");
     assert_eq!(
         (before[1].1, after[1].1),
         (14, 16),
         "a success did not count when it was reserved"
     );
     assert_eq!(after[2], before[2]);
-    now(gate.cancel_detached(&receipts[1])).unwrap();
-    assert_eq!(left(&gate, &ann)[0].1, before[0].1 + 14);
+    now(engine.cancel_detached(&receipts[1])).unwrap();
+    assert_eq!(remaining_by_policy(&engine, &ann)[0].1, before[0].1 + 14);
     assert_eq!(
-        left(&gate, &ann)[2],
+        remaining_by_policy(&engine, &ann)[2],
         before[2],
-        "what was charged by the limit of before does not come back"
+        "a charge by the old limit is not refunded"
     );
-    gate.set_policies(rich()).unwrap();
-    now(gate.settle_detached(&receipts[2], Completion::failed().cost(1))).unwrap();
+    engine.set_policies(rich()).unwrap();
+    now(engine.settle_detached(&receipts[2], Completion::failed().cost(1))).unwrap();
 }
 
 #[test]
-fn what_no_engine_wrote_is_refused() {
-    let (gate, _) = gate(rich());
-    let receipt = reserve(&gate, &Subject::new().user("ann"), Some(2));
+fn invalid_receipts_are_rejected() {
+    let (engine, _) = new_engine(rich());
+    let receipt = reserve(&engine, &Subject::new().user("ann"), Some(2));
     for length in 0..receipt.len() {
         assert_eq!(
-            now(gate.cancel_detached(&receipt[..length])),
+            now(engine.cancel_detached(&receipt[..length])),
             Err(SettleError::InvalidReceipt),
             "{length}"
         );
@@ -247,8 +264,8 @@ fn what_no_engine_wrote_is_refused() {
     for at in 0..receipt.len() {
         let mut changed = receipt.clone();
         changed[at] ^= 0x80;
-        // Whatever it says, nobody panics.
-        let _ = now(gate.settle_detached(&changed, Completion::unknown()));
+        // Any bytes are rejected without a panic.
+        let _ = now(engine.settle_detached(&changed, Completion::unknown()));
     }
 }
 
@@ -288,21 +305,25 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn told(verdict: &PolicyVerdict) -> (bool, Option<Duration>, Vec<u64>) {
-    let left = verdict
+fn summary(verdict: &PolicyVerdict) -> (bool, Option<Duration>, Vec<u64>) {
+    let remaining_by_policy = verdict
         .limits()
         .map(|limit| limit.decision().remaining())
         .collect();
-    (verdict.is_allowed(), verdict.retry_after(), left)
+    (
+        verdict.is_allowed(),
+        verdict.retry_after(),
+        remaining_by_policy,
+    )
 }
 
-/// Longer than anything lasts, and whole windows.
+/// Longer than all limits last, and a multiple of all windows.
 const LATER: Duration = Duration::from_secs(100 * 3_600);
 
-/// What is told on a trace; then all is as it was before, later. One engine for both ways: whatever
-/// keys share in the table of its store, they share it both times.
+/// The verdicts of a trace, and then a wait until all limits are full again. Both runs use one
+/// engine, so that keys share slots in the table of its store in the same way.
 fn run(
-    gate: &Gate,
+    engine: &TestEngine,
     clock: &ManualClock,
     steps: &[Step],
     detached: bool,
@@ -312,14 +333,16 @@ fn run(
         Receipt(Vec<u8>),
     }
     let settle = |kept: Kept, ending: Option<Completion>| match (kept, ending) {
-        (Kept::Itself(verdict), Some(ending)) => now(gate.settle(verdict, ending)),
-        (Kept::Itself(verdict), None) => now(gate.cancel(verdict)),
+        (Kept::Itself(verdict), Some(ending)) => now(engine.settle(verdict, ending)),
+        (Kept::Itself(verdict), None) => now(engine.cancel(verdict)),
         (Kept::Receipt(receipt), Some(ending)) => {
-            now(gate.settle_detached(&receipt, ending)).unwrap()
+            now(engine.settle_detached(&receipt, ending)).unwrap();
         }
-        (Kept::Receipt(receipt), None) => now(gate.cancel_detached(&receipt)).unwrap(),
+        (Kept::Receipt(receipt), None) => now(engine.cancel_detached(&receipt)).unwrap(),
     };
-    let (begin, mut seen, mut kept) = (clock.now(), Vec::new(), Vec::new());
+    let begin = clock.now();
+    let mut seen = Vec::new();
+    let mut kept = Vec::new();
     for step in steps {
         match step {
             Step::Reserve { user, cost, tokens } => {
@@ -328,15 +351,16 @@ fn run(
                 if let Some(tokens) = &tokens {
                     subject = subject.with("tokens", tokens.as_str());
                 }
-                let verdict = now(gate.reserve(&subject, *cost, None));
-                seen.push(told(&verdict));
-                kept.push(match detached {
-                    false => Kept::Itself(verdict),
-                    true => Kept::Receipt(now(gate.detach(verdict, clock.now() + LATER)).unwrap()),
+                let verdict = now(engine.reserve(&subject, *cost, None));
+                seen.push(summary(&verdict));
+                kept.push(if detached {
+                    Kept::Receipt(now(engine.detach(verdict, clock.now() + LATER)).unwrap())
+                } else {
+                    Kept::Itself(verdict)
                 });
             }
             Step::Settle { which, ending } if *which < kept.len() => {
-                settle(kept.swap_remove(*which), *ending)
+                settle(kept.swap_remove(*which), *ending);
             }
             Step::Settle { .. } => {}
             Step::Advance(seconds) => clock.advance(Duration::from_secs(*seconds)),
@@ -349,10 +373,11 @@ fn run(
 
 proptest! {
     #[test]
-    fn elsewhere_is_as_good_as_here(steps in prop::collection::vec(step(), 1..50)) {
-        let (gate, clock) = gate(rich());
+    fn settling_by_receipt_equals_settling_the_verdict(steps in prop::collection::vec(step(), 1..50)) {
+        let (engine, clock) = new_engine(rich());
         clock.set(Timestamp::from_unix(Duration::from_secs(1_700_000_000)));
-        let (here, elsewhere) = (run(&gate, &clock, &steps, false), run(&gate, &clock, &steps, true));
+        let here = run(&engine, &clock, &steps, false);
+        let elsewhere = run(&engine, &clock, &steps, true);
         prop_assert_eq!(here, elsewhere);
     }
 }

@@ -1,4 +1,4 @@
-//! What an engine decides, by the manual clock.
+//! Decisions of an engine, on the manual clock.
 
 use ratekeeper::{Algorithm, Limit, ManualClock, MemoryStore, store::AskOutcome, store::Source};
 use ratekeeper_policy::{
@@ -12,9 +12,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-type Gate = Engine<MemoryStore<ManualClock>>;
+type TestEngine = Engine<MemoryStore<ManualClock>>;
 
-fn gate(policies: Policies) -> (Gate, ManualClock) {
+fn new_engine(policies: Policies) -> (TestEngine, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(10_000)
@@ -31,10 +31,10 @@ fn ip(text: &str) -> Subject<'static> {
     Subject::new().ip(text.parse().unwrap())
 }
 
-/// How many of `many` pass.
-fn passes(gate: &Gate, subject: &Subject<'_>, many: u32) -> u32 {
+/// How many of `many` requests are allowed.
+fn count_allowed(engine: &TestEngine, subject: &Subject<'_>, many: u32) -> u32 {
     (0..many)
-        .filter(|_| gate.decide_now(subject).is_allowed())
+        .filter(|_| engine.decide_now(subject).is_allowed())
         .count() as u32
 }
 
@@ -43,7 +43,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[test]
 fn every_policy_that_matches_applies_all_or_nothing() {
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new()
             .policy(
                 Policy::new("narrow")
@@ -54,16 +54,16 @@ fn every_policy_that_matches_applies_all_or_nothing() {
             .policy(Policy::new("wide").limit(Limit::per_minute(5))),
     );
     let login = ip("10.0.0.1").path("/login");
-    assert_eq!(passes(&gate, &login, 4), 2);
-    let verdict = gate.decide_now(&login);
+    assert_eq!(count_allowed(&engine, &login, 4), 2);
+    let verdict = engine.decide_now(&login);
     assert_eq!(
         (verdict.policy(), verdict.status(), verdict.source()),
         (Some("narrow"), 429, Source::Memory)
     );
     assert_eq!(verdict.retry_after(), Some(Duration::from_secs(30)));
-    // What the narrow one turned away the wide one was not charged for.
-    assert_eq!(passes(&gate, &ip("10.0.0.2").path("/other"), 9), 3);
-    let left: Vec<_> = gate
+    // What the narrow policy denied was not charged to the wide one.
+    assert_eq!(count_allowed(&engine, &ip("10.0.0.2").path("/other"), 9), 3);
+    let left: Vec<_> = engine
         .decide_now(&login)
         .limits()
         .map(|limit| (limit.policy().to_owned(), limit.decision().remaining()))
@@ -73,7 +73,7 @@ fn every_policy_that_matches_applies_all_or_nothing() {
 
 #[test]
 fn final_stops_the_search_unless_the_policy_skips_the_request() {
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new()
             .policy(
                 Policy::new("user")
@@ -84,20 +84,20 @@ fn final_stops_the_search_unless_the_policy_skips_the_request() {
             )
             .policy(Policy::new("rest").limit(Limit::per_minute(1))),
     );
-    assert_eq!(passes(&gate, &Subject::new().user("ann"), 5), 3);
-    assert_eq!(passes(&gate, &Subject::new(), 5), 1);
+    assert_eq!(count_allowed(&engine, &Subject::new().user("ann"), 5), 3);
+    assert_eq!(count_allowed(&engine, &Subject::new(), 5), 1);
 }
 
 #[test]
-fn no_policy_no_limit() {
-    let (gate, _) = gate(
+fn without_a_policy_there_is_no_limit() {
+    let (engine, _) = new_engine(
         Policies::new().policy(
             Policy::new("x")
                 .matching(at("/x"))
                 .limit(Limit::per_minute(1)),
         ),
     );
-    let verdict = gate.decide_now(&Subject::new().path("/y"));
+    let verdict = engine.decide_now(&Subject::new().path("/y"));
     assert!(
         verdict.is_allowed()
             && matches!(verdict.reason(), Reason::NoPolicy)
@@ -121,21 +121,21 @@ fn a_plan_is_chosen_by_an_attribute() {
                     .plan(Attribute::Plan, default),
             )
     };
-    let (planned, _) = gate(plans(Some("free")));
+    let (planned, _) = new_engine(plans(Some("free")));
     assert_eq!(
-        passes(&planned, &Subject::new().user("a").plan("free"), 5),
+        count_allowed(&planned, &Subject::new().user("a").plan("free"), 5),
         1
     );
     assert_eq!(
-        passes(&planned, &Subject::new().user("b").plan("pro"), 5),
+        count_allowed(&planned, &Subject::new().user("b").plan("pro"), 5),
         3
     );
     assert_eq!(
-        passes(&planned, &Subject::new().user("c").plan("gold"), 5),
+        count_allowed(&planned, &Subject::new().user("c").plan("gold"), 5),
         1
     );
-    assert_eq!(passes(&planned, &Subject::new().user("d"), 5), 1);
-    let (strict, _) = gate(plans(None));
+    assert_eq!(count_allowed(&planned, &Subject::new().user("d"), 5), 1);
+    let (strict, _) = new_engine(plans(None));
     assert!(matches!(
         strict.decide_now(&Subject::new().user("d")).reason(),
         Reason::NoPolicy
@@ -144,27 +144,27 @@ fn a_plan_is_chosen_by_an_attribute() {
 
 #[test]
 fn permits_are_held_by_the_verdict() {
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new().policy(
             Policy::new("slots")
                 .limit(PolicyLimit::Concurrent(2))
                 .cost(Cost::Units(7)),
         ),
     );
-    let held: Vec<_> = (0..2).map(|_| gate.decide_now(&Subject::new())).collect();
+    let held: Vec<_> = (0..2).map(|_| engine.decide_now(&Subject::new())).collect();
     assert!(held.iter().all(|verdict| verdict.is_allowed()));
-    let denied = gate.decide_now(&Subject::new());
+    let denied = engine.decide_now(&Subject::new());
     assert!(denied.is_denied() && denied.retry_after().is_none() && !denied.is_never());
     drop(held);
-    let verdict = gate.decide_now(&Subject::new());
+    let verdict = engine.decide_now(&Subject::new());
     assert!(verdict.is_allowed());
-    gate.settle_now(verdict, Completion::status(200));
-    assert_eq!(passes(&gate, &Subject::new(), 9), 9);
+    engine.settle_now(verdict, Completion::status(200));
+    assert_eq!(count_allowed(&engine, &Subject::new(), 9), 9);
 }
 
 #[test]
 fn only_failures_count_once_they_are_settled() {
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new().policy(
             Policy::new("login")
                 .key("ip")
@@ -174,17 +174,17 @@ fn only_failures_count_once_they_are_settled() {
     );
     let caller = ip("10.0.0.1");
     for _ in 0..10 {
-        gate.settle_now(gate.decide_now(&caller), Completion::status(204));
+        engine.settle_now(engine.decide_now(&caller), Completion::status(204));
     }
-    gate.settle_now(gate.decide_now(&caller), Completion::status(401));
-    // One whose end nobody knows counts.
-    gate.settle_now(gate.decide_now(&caller), Completion::unknown());
-    assert!(gate.decide_now(&caller).is_denied());
+    engine.settle_now(engine.decide_now(&caller), Completion::status(401));
+    // A request with an unknown end counts.
+    engine.settle_now(engine.decide_now(&caller), Completion::unknown());
+    assert!(engine.decide_now(&caller).is_denied());
 }
 
 #[test]
 fn requests_in_flight_count_as_failures_until_they_are_settled() {
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new().policy(
             Policy::new("login")
                 .limit(Limit::per_minute(2))
@@ -192,14 +192,14 @@ fn requests_in_flight_count_as_failures_until_they_are_settled() {
         ),
     );
     let in_flight = [
-        gate.decide_now(&Subject::new()),
-        gate.decide_now(&Subject::new()),
+        engine.decide_now(&Subject::new()),
+        engine.decide_now(&Subject::new()),
     ];
-    assert!(gate.decide_now(&Subject::new()).is_denied());
+    assert!(engine.decide_now(&Subject::new()).is_denied());
     for verdict in in_flight {
-        gate.settle_now(verdict, Completion::succeeded());
+        engine.settle_now(verdict, Completion::succeeded());
     }
-    assert_eq!(passes(&gate, &Subject::new(), 5), 2);
+    assert_eq!(count_allowed(&engine, &Subject::new(), 5), 2);
 }
 
 /// Five are pending at any time and none of them fails, at any spacing of the calls.
@@ -208,17 +208,17 @@ fn five_pending_successes_are_never_denied_under_five_an_hour() {
     let login = Policy::new("login")
         .limit(Limit::per_hour(5))
         .count(Count::Failures);
-    let (gate, clock) = gate(Policies::new().policy(login));
+    let (engine, clock) = new_engine(Policies::new().policy(login));
     let mut pending = VecDeque::new();
     for call in 0..2_000_u64 {
         if pending.len() == 5 {
-            gate.settle_now(
+            engine.settle_now(
                 pending.remove(call as usize * 7 % 5).unwrap(),
                 Completion::status(200),
             );
         }
         clock.advance(SECOND * (call * 37 % 400) as u32);
-        let verdict = gate.decide_now(&Subject::new());
+        let verdict = engine.decide_now(&Subject::new());
         assert!(verdict.is_allowed(), "call {call}");
         pending.push_back(verdict);
     }
@@ -226,7 +226,8 @@ fn five_pending_successes_are_never_denied_under_five_an_hour() {
 
 #[test]
 fn a_request_that_was_charged_its_cost_and_has_no_permit_need_not_be_settled() {
-    let (all, _) = gate(Policies::new().policy(Policy::new("all").limit(Limit::per_minute(2))));
+    let (all, _) =
+        new_engine(Policies::new().policy(Policy::new("all").limit(Limit::per_minute(2))));
     assert!(
         all.decide_now(&Subject::new())
             .is_settled_by(&Completion::status(200))
@@ -235,7 +236,7 @@ fn a_request_that_was_charged_its_cost_and_has_no_permit_need_not_be_settled() {
     let login = Policy::new("login")
         .limit(Limit::per_minute(2))
         .count(Count::Failures);
-    let (failures, _) = gate(Policies::new().policy(login));
+    let (failures, _) = new_engine(Policies::new().policy(login));
     let verdict = failures.decide_now(&Subject::new());
     let settled = [401, 200].map(|status| verdict.is_settled_by(&Completion::status(status)));
     assert_eq!(
@@ -247,26 +248,26 @@ fn a_request_that_was_charged_its_cost_and_has_no_permit_need_not_be_settled() {
     let slots = Policy::new("slots")
         .limit(Limit::per_minute(2))
         .limit(PolicyLimit::Concurrent(2));
-    let (in_flight, _) = gate(Policies::new().policy(slots));
+    let (in_flight, _) = new_engine(Policies::new().policy(slots));
     let verdict = in_flight.decide_now(&Subject::new());
     assert!(
         verdict.is_allowed() && !verdict.is_settled_by(&Completion::status(200)),
-        "it holds a place"
+        "it holds a permit"
     );
 }
 
 #[test]
 fn only_successes_count() {
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new().policy(
             Policy::new("signups")
                 .limit(Limit::per_hour(1))
                 .count(Count::Successes),
         ),
     );
-    gate.settle_now(gate.decide_now(&Subject::new()), Completion::status(422));
-    gate.settle_now(gate.decide_now(&Subject::new()), Completion::status(201));
-    assert!(gate.decide_now(&Subject::new()).is_denied());
+    engine.settle_now(engine.decide_now(&Subject::new()), Completion::status(422));
+    engine.settle_now(engine.decide_now(&Subject::new()), Completion::status(201));
+    assert!(engine.decide_now(&Subject::new()).is_denied());
 }
 
 #[test]
@@ -275,7 +276,7 @@ fn a_cost_comes_from_an_attribute_and_is_corrected_at_the_end() {
         attribute: "tokens".into(),
         default: 10,
     };
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new().policy(
             Policy::new("model")
                 .limit(Limit::per_minute(100))
@@ -285,28 +286,29 @@ fn a_cost_comes_from_an_attribute_and_is_corrected_at_the_end() {
     let left = |verdict: &ratekeeper_policy::PolicyVerdict| {
         verdict.limits().next().unwrap().decision().remaining()
     };
-    let verdict = gate.decide_now(&Subject::new().with("tokens", "60"));
+    let verdict = engine.decide_now(&Subject::new().with("tokens", "60"));
     assert_eq!(left(&verdict), 40);
-    gate.settle_now(verdict, Completion::status(200).cost(25));
-    assert_eq!(left(&gate.peek_now(&Subject::new(), 0)), 75);
-    assert_eq!(left(&gate.decide_now(&Subject::new())), 65);
+    engine.settle_now(verdict, Completion::status(200).cost(25));
+    assert_eq!(left(&engine.peek_now(&Subject::new(), 0)), 75);
+    assert_eq!(left(&engine.decide_now(&Subject::new())), 65);
     assert_eq!(
-        left(&gate.decide_now(&Subject::new().with("tokens", "many"))),
+        left(&engine.decide_now(&Subject::new().with("tokens", "many"))),
         55
     );
     assert_eq!(
-        left(&gate.decide_n_now(&Subject::new().with("tokens", "5"), 3)),
+        left(&engine.decide_n_now(&Subject::new().with("tokens", "5"), 3)),
         40
     );
     assert!(
-        gate.decide_now(&Subject::new().with("tokens", "99999999999999999999999"))
+        engine
+            .decide_now(&Subject::new().with("tokens", "99999999999999999999999"))
             .is_never()
     );
 }
 
 #[test]
-fn a_shadow_counts_and_turns_nobody_away() {
-    let (gate, _) = gate(
+fn shadow_mode_counts_and_denies_nothing() {
+    let (engine, _) = new_engine(
         Policies::new()
             .policy(
                 Policy::new("watch")
@@ -315,11 +317,11 @@ fn a_shadow_counts_and_turns_nobody_away() {
             )
             .policy(Policy::new("hold").limit(Limit::per_minute(3))),
     );
-    assert_eq!(passes(&gate, &Subject::new(), 2), 2);
-    let verdict = gate.decide_now(&Subject::new());
+    assert_eq!(count_allowed(&engine, &Subject::new(), 2), 2);
+    let verdict = engine.decide_now(&Subject::new());
     let outcomes: Vec<_> = verdict.limits().map(|limit| limit.outcome()).collect();
     assert_eq!(outcomes, [AskOutcome::ShadowDenied, AskOutcome::Allowed]);
-    let peeked = gate.peek_now(&Subject::new(), 1);
+    let peeked = engine.peek_now(&Subject::new(), 1);
     let outcomes: Vec<_> = peeked.limits().map(|limit| limit.outcome()).collect();
     assert_eq!(
         (outcomes, peeked.policy()),
@@ -337,11 +339,13 @@ fn a_rollout_enforces_for_its_share_of_keys_and_always_the_same() {
             .key("user")
             .limit(Limit::deny_all())
             .rollout(Rollout::percent(percent).unwrap());
-        gate(Policies::new().policy(policy)).0
+        new_engine(Policies::new().policy(policy)).0
     };
-    let (some, more) = (rollout(30.0), rollout(60.0));
+    let some = rollout(30.0);
+    let more = rollout(60.0);
     let users: Vec<String> = (0..1_000).map(|number| format!("u{number}")).collect();
-    let denied = |gate: &Gate, user: &str| gate.decide_now(&Subject::new().user(user)).is_denied();
+    let denied =
+        |engine: &TestEngine, user: &str| engine.decide_now(&Subject::new().user(user)).is_denied();
     let many = users.iter().filter(|user| denied(&some, user)).count();
     assert!((250..350).contains(&many), "{many}");
     assert!(
@@ -357,9 +361,9 @@ fn a_rollout_enforces_for_its_share_of_keys_and_always_the_same() {
 }
 
 #[test]
-fn a_delay_makes_callers_wait_up_to_a_point() {
+fn a_delay_makes_callers_wait_up_to_the_maximum() {
     let action = Action::Delay { max: 2 * SECOND };
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new().policy(
             Policy::new("paced")
                 .limit(Limit::per_second(1).burst(1))
@@ -367,36 +371,36 @@ fn a_delay_makes_callers_wait_up_to_a_point() {
         ),
     );
     let delays: Vec<_> = (0..3)
-        .map(|_| gate.decide_now(&Subject::new()).delay())
+        .map(|_| engine.decide_now(&Subject::new()).delay())
         .collect();
     assert_eq!(delays, [Duration::ZERO, SECOND, 2 * SECOND]);
-    assert!(gate.decide_now(&Subject::new()).is_denied());
+    assert!(engine.decide_now(&Subject::new()).is_denied());
 }
 
 #[test]
-fn a_class_leaves_what_it_must_to_the_others() {
+fn a_class_leaves_its_reserve_to_the_others() {
     let class = ReserveClasses::by("priority")
         .default("batch")
         .reserve("batch", Reserve::Percent(50.0))
         .reserve("normal", Reserve::Units(2));
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new().policy(
             Policy::new("api")
                 .limit(Limit::per_minute(10))
                 .reserves(class),
         ),
     );
-    assert_eq!(passes(&gate, &Subject::new(), 20), 5);
+    assert_eq!(count_allowed(&engine, &Subject::new(), 20), 5);
     assert_eq!(
-        passes(&gate, &Subject::new().with("priority", "normal"), 20),
+        count_allowed(&engine, &Subject::new().with("priority", "normal"), 20),
         3
     );
     assert_eq!(
-        passes(&gate, &Subject::new().with("priority", "batch"), 20),
+        count_allowed(&engine, &Subject::new().with("priority", "batch"), 20),
         0
     );
     let class = ReserveClasses::by("priority").reserve("batch", Reserve::Units(1));
-    let (open, _) = self::gate(
+    let (open, _) = new_engine(
         Policies::new().policy(
             Policy::new("api")
                 .limit(Limit::per_minute(10))
@@ -404,7 +408,7 @@ fn a_class_leaves_what_it_must_to_the_others() {
         ),
     );
     assert_eq!(
-        passes(&open, &Subject::new().with("priority", "urgent"), 20),
+        count_allowed(&open, &Subject::new().with("priority", "urgent"), 20),
         10
     );
 }
@@ -421,33 +425,33 @@ fn lists_go_before_limits_and_the_allow_list_before_the_deny_list() {
         .deny(ListEntry::new(Match::new().attribute("user", "mallory")))
         .deny(ListEntry::new(Match::new().attribute("user", "bob")).until(later(&clock, SECOND)));
     let store = MemoryStore::builder().clock(clock.clone()).build();
-    let gate = Engine::new(store, policies).unwrap();
-    assert_eq!(passes(&gate, &ip("10.0.0.1"), 9), 9);
-    let verdict = gate.decide_now(&Subject::new().user("mallory"));
+    let engine = Engine::new(store, policies).unwrap();
+    assert_eq!(count_allowed(&engine, &ip("10.0.0.1"), 9), 9);
+    let verdict = engine.decide_now(&Subject::new().user("mallory"));
     assert!(
         verdict.is_denied()
             && verdict.is_never()
             && verdict.status() == 429
             && verdict.retry_after().is_none()
     );
-    let verdict = gate.decide_now(&Subject::new().user("bob"));
+    let verdict = engine.decide_now(&Subject::new().user("bob"));
     assert!(!verdict.is_never() && verdict.retry_after() == Some(SECOND));
     clock.advance(MINUTE);
     assert!(
-        matches!(gate.decide_now(&ip("10.0.0.1")).reason(), Reason::DenyList { reason: Some(why), .. } if **why == *"abuse")
+        matches!(engine.decide_now(&ip("10.0.0.1")).reason(), Reason::DenyList { reason: Some(why), .. } if **why == *"abuse")
     );
-    assert_eq!(passes(&gate, &ip("10.1.0.1"), 9), 1);
-    assert!(gate.decide_now(&Subject::new().user("bob")).is_allowed());
+    assert_eq!(count_allowed(&engine, &ip("10.1.0.1"), 9), 1);
+    assert!(engine.decide_now(&Subject::new().user("bob")).is_allowed());
 }
 
 #[test]
-fn who_is_turned_away_too_often_is_banned_for_a_while() {
+fn too_many_denials_ban_a_key() {
     let penalty = Penalty {
         denials: 3,
         within: MINUTE,
         ban: 10 * MINUTE,
     };
-    let (gate, clock) = gate(
+    let (engine, clock) = new_engine(
         Policies::new().policy(
             Policy::new("api")
                 .key("ip")
@@ -456,35 +460,35 @@ fn who_is_turned_away_too_often_is_banned_for_a_while() {
         ),
     );
     let caller = ip("10.0.0.1");
-    assert!(gate.decide_now(&caller).is_allowed());
+    assert!(engine.decide_now(&caller).is_allowed());
     for denials in 1..=3 {
-        let verdict = gate.decide_now(&caller);
+        let verdict = engine.decide_now(&caller);
         assert!(
             verdict.is_denied() && matches!(verdict.reason(), Reason::Limits),
             "{denials}"
         );
     }
-    let verdict = gate.decide_now(&caller);
+    let verdict = engine.decide_now(&caller);
     assert!(matches!(verdict.reason(), Reason::Ban(Ban::Penalty)));
     assert_eq!(
         (verdict.policy(), verdict.retry_after()),
         (Some("api"), Some(10 * MINUTE))
     );
-    assert!(gate.decide_now(&ip("10.0.0.2")).is_allowed());
+    assert!(engine.decide_now(&ip("10.0.0.2")).is_allowed());
     clock.advance(10 * MINUTE - Duration::from_nanos(1));
-    assert!(gate.decide_now(&caller).is_denied());
+    assert!(engine.decide_now(&caller).is_denied());
     clock.advance(Duration::from_nanos(1));
-    assert!(gate.decide_now(&caller).is_allowed());
+    assert!(engine.decide_now(&caller).is_allowed());
 }
 
 #[test]
-fn who_waits_for_its_verdict_is_banned_as_well() {
+fn async_decisions_ban_as_well() {
     let penalty = Penalty {
         denials: 2,
         within: MINUTE,
         ban: MINUTE,
     };
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new().policy(
             Policy::new("api")
                 .key("ip")
@@ -493,7 +497,8 @@ fn who_waits_for_its_verdict_is_banned_as_well() {
         ),
     );
     let caller = ip("10.0.0.1");
-    let decide = || match pin!(gate.decide(&caller)).poll(&mut Context::from_waker(Waker::noop())) {
+    let decide = || match pin!(engine.decide(&caller)).poll(&mut Context::from_waker(Waker::noop()))
+    {
         Poll::Ready(verdict) => verdict,
         Poll::Pending => panic!("a store in memory does not wait"),
     };
@@ -503,23 +508,23 @@ fn who_waits_for_its_verdict_is_banned_as_well() {
 }
 
 #[test]
-fn denials_that_are_far_apart_are_no_reason_to_ban() {
+fn denials_far_apart_do_not_ban() {
     let penalty = Penalty {
         denials: 2,
         within: MINUTE,
         ban: MINUTE,
     };
-    let (gate, clock) = gate(
+    let (engine, clock) = new_engine(
         Policies::new().policy(
             Policy::new("api")
                 .limit(Limit::per_hour(1))
                 .penalty(penalty),
         ),
     );
-    assert!(gate.decide_now(&Subject::new()).is_allowed());
+    assert!(engine.decide_now(&Subject::new()).is_allowed());
     for _ in 0..5 {
         assert!(matches!(
-            gate.decide_now(&Subject::new()).reason(),
+            engine.decide_now(&Subject::new()).reason(),
             Reason::Limits
         ));
         clock.advance(MINUTE);
@@ -529,90 +534,98 @@ fn denials_that_are_far_apart_are_no_reason_to_ban() {
         within: MINUTE,
         ban: MINUTE,
     };
-    let (gate, _) = self::gate(
+    let (engine, _) = new_engine(
         Policies::new().policy(Policy::new("api").limit(Limit::deny_all()).penalty(first)),
     );
     assert!(matches!(
-        gate.decide_now(&Subject::new()).reason(),
+        engine.decide_now(&Subject::new()).reason(),
         Reason::Limits
     ));
     assert!(matches!(
-        gate.decide_now(&Subject::new()).reason(),
+        engine.decide_now(&Subject::new()).reason(),
         Reason::Ban(_)
     ));
 }
 
 #[test]
-fn off_lets_everything_in_and_says_so() {
-    let (gate, _) = gate(
+fn a_disabled_engine_allows_everything() {
+    let (engine, _) = new_engine(
         Policies::new()
             .policy(Policy::new("none").limit(Limit::deny_all()))
             .enabled(false),
     );
-    let verdict = gate.decide_now(&Subject::new());
+    let verdict = engine.decide_now(&Subject::new());
     assert!(verdict.is_allowed());
     assert_eq!(verdict.source(), Source::Off);
 }
 
 #[tokio::test]
-async fn an_operator_bans_overrides_grants_and_frees_one_key() {
-    let (gate, clock) =
-        gate(Policies::new().policy(Policy::new("api").key("user").limit(Limit::per_minute(2))));
-    let (ann, bob) = (Subject::new().user("ann"), Subject::new().user("bob"));
-    gate.ban("api", &ann, MINUTE, Some("scraping")).unwrap();
-    let verdict = gate.decide_now(&ann);
+async fn an_operator_bans_overrides_grants_and_resets_one_key() {
+    let (engine, clock) = new_engine(
+        Policies::new().policy(Policy::new("api").key("user").limit(Limit::per_minute(2))),
+    );
+    let ann = Subject::new().user("ann");
+    let bob = Subject::new().user("bob");
+    engine.ban("api", &ann, MINUTE, Some("scraping")).unwrap();
+    let verdict = engine.decide_now(&ann);
     assert!(
         verdict.is_denied()
             && verdict.policy() == Some("api")
             && verdict.retry_after() == Some(MINUTE)
     );
-    assert!(gate.decide_now(&bob).is_allowed());
-    let listed = gate.overrides();
+    assert!(engine.decide_now(&bob).is_allowed());
+    let listed = engine.overrides();
     assert_eq!(
         (listed.len(), listed[0].key(), listed[0].reason()),
         (1, "user=ann", Some("scraping"))
     );
     clock.advance(MINUTE);
-    assert!(gate.overrides().is_empty());
-    assert_eq!(passes(&gate, &ann, 9), 2);
+    assert!(engine.overrides().is_empty());
+    assert_eq!(count_allowed(&engine, &ann, 9), 2);
 
-    gate.override_limits("api", &ann, &[Limit::per_minute(5).into()], MINUTE, None)
+    engine
+        .override_limits("api", &ann, &[Limit::per_minute(5).into()], MINUTE, None)
         .unwrap();
-    assert_eq!(passes(&gate, &ann, 9), 5);
+    assert_eq!(count_allowed(&engine, &ann, 9), 5);
     assert_eq!(
-        gate.explain(&ann, 1).await.tried()[0]
+        engine.explain(&ann, 1).await.traces()[0]
             .outcome
             .as_ref()
             .unwrap()
-            .levels[0]
+            .limits[0]
             .limit
             .to_string(),
         "5/min"
     );
-    gate.reset_key("api", &ann).await.unwrap();
-    assert_eq!(passes(&gate, &ann, 9), 2);
-    gate.grant("api", &ann, 1).await.unwrap();
-    assert_eq!(passes(&gate, &ann, 9), 1);
+    engine.reset_key("api", &ann).await.unwrap();
+    assert_eq!(count_allowed(&engine, &ann, 9), 2);
+    engine.grant("api", &ann, 1).await.unwrap();
+    assert_eq!(count_allowed(&engine, &ann, 9), 1);
 
     let wrong = |error: OverrideError| error.to_string();
     assert_eq!(
-        wrong(gate.ban("apo", &ann, MINUTE, None).unwrap_err()),
+        wrong(engine.ban("apo", &ann, MINUTE, None).unwrap_err()),
         "no policy has that name"
     );
     assert_eq!(
-        wrong(gate.ban("api", &Subject::new(), MINUTE, None).unwrap_err()),
-        "the policy counts by user; say which"
+        wrong(
+            engine
+                .ban("api", &Subject::new(), MINUTE, None)
+                .unwrap_err()
+        ),
+        "the policy counts by user; give its value"
     );
     assert_eq!(
-        gate.ban("api", &ann, Duration::MAX, None).unwrap_err(),
+        engine.ban("api", &ann, Duration::MAX, None).unwrap_err(),
         OverrideError::Duration
     );
     assert_eq!(
-        gate.ban("api", &ann, Duration::ZERO, None).unwrap_err(),
+        engine.ban("api", &ann, Duration::ZERO, None).unwrap_err(),
         OverrideError::Duration
     );
     assert_eq!(
-        gate.override_limits("api", &ann, &[], MINUTE, None)
+        engine
+            .override_limits("api", &ann, &[], MINUTE, None)
             .unwrap_err(),
         OverrideError::NoLimits
     );
@@ -620,7 +633,7 @@ async fn an_operator_bans_overrides_grants_and_frees_one_key() {
 
 #[tokio::test]
 async fn explain_says_why_and_when() {
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new()
             .policy(
                 Policy::new("post")
@@ -648,10 +661,10 @@ async fn explain_says_why_and_when() {
             .policy(Policy::new("behind").limit(Limit::per_minute(1))),
     );
     let subject = ip("10.0.0.1").method("GET").path("/x");
-    let _ = gate.decide_now(&subject);
-    let explained = gate.explain(&subject, 1).await;
+    let _ = engine.decide_now(&subject);
+    let explained = engine.explain(&subject, 1).await;
     let why: Vec<_> = explained
-        .tried()
+        .traces()
         .iter()
         .filter_map(|tried| tried.outcome.as_ref().err().cloned())
         .collect();
@@ -664,60 +677,63 @@ async fn explain_says_why_and_when() {
             MismatchReason::After("all".into())
         ]
     );
-    let standing = explained.tried()[3].outcome.as_ref().unwrap();
-    assert_eq!((&*standing.key, standing.levels.len()), ("ip=10.0.0.1", 2));
+    let standing = explained.traces()[3].outcome.as_ref().unwrap();
+    assert_eq!((&*standing.key, standing.limits.len()), ("ip=10.0.0.1", 2));
     assert!(explained.verdict().is_denied());
-    let now = ratekeeper::Clock::now(gate.store().clock());
+    let now = ratekeeper::Clock::now(engine.store().clock());
     assert_eq!(explained.allowed_at(), Some(now + MINUTE));
-    assert_eq!(standing.levels[1].outcome, AskOutcome::Allowed);
-    // Asking changed nothing.
+    assert_eq!(standing.limits[1].outcome, AskOutcome::Allowed);
+    // An explanation changes nothing.
     assert_eq!(
-        gate.explain(&subject, 1).await.allowed_at(),
+        engine.explain(&subject, 1).await.allowed_at(),
         Some(now + MINUTE)
     );
-    assert_eq!(gate.totals(), (1, 0));
+    assert_eq!(engine.totals(), (1, 0));
 }
 
 #[test]
-fn policies_that_cannot_be_are_refused_and_the_old_ones_stay() {
-    let (gate, _) = gate(Policies::new().policy(Policy::new("a").limit(Limit::per_minute(1))));
+fn invalid_policies_are_rejected_and_the_old_ones_stay() {
+    let (engine, _) =
+        new_engine(Policies::new().policy(Policy::new("a").limit(Limit::per_minute(1))));
     let twice = Policies::new()
         .policy(Policy::new("a").limit(Limit::per_minute(9)))
         .policy(Policy::new("a").limit(Limit::per_minute(1)));
-    let error = gate.set_policies(twice).unwrap_err();
+    let error = engine.set_policies(twice).unwrap_err();
     assert!(matches!(&error, EngineError::Policies(_)));
     assert_eq!(
         error.to_string(),
         "there are two policies named `a`; rename one"
     );
-    assert_eq!(passes(&gate, &Subject::new(), 5), 1);
+    assert_eq!(count_allowed(&engine, &Subject::new(), 5), 1);
 }
 
 #[test]
-fn a_reload_keeps_counts_and_carries_levels_over() {
+fn a_reload_keeps_counts_and_levels() {
     let policy = |name: &str, limit: Limit| Policy::new(name).key("user").limit(limit);
-    let (gate, clock) = gate(
+    let (engine, clock) = new_engine(
         Policies::new()
             .policy(policy("same", Limit::per_minute(10)))
             .policy(policy("changed", Limit::per_minute(10))),
     );
     let ann = Subject::new().user("ann");
-    assert_eq!(passes(&gate, &ann, 7), 7);
-    gate.set_policies(
-        Policies::new()
-            .policy(policy("new", Limit::per_minute(100)))
-            .policy(policy("changed", Limit::per_minute(20).burst(20)))
-            .policy(policy("same", Limit::per_minute(10))),
-    )
-    .unwrap();
-    let left = |gate: &Gate| -> Vec<(String, u64)> {
-        gate.peek_now(&ann, 0)
+    assert_eq!(count_allowed(&engine, &ann, 7), 7);
+    engine
+        .set_policies(
+            Policies::new()
+                .policy(policy("new", Limit::per_minute(100)))
+                .policy(policy("changed", Limit::per_minute(20).burst(20)))
+                .policy(policy("same", Limit::per_minute(10))),
+        )
+        .unwrap();
+    let left = |engine: &TestEngine| -> Vec<(String, u64)> {
+        engine
+            .peek_now(&ann, 0)
             .limits()
             .map(|limit| (limit.policy().to_owned(), limit.decision().remaining()))
             .collect()
     };
     assert_eq!(
-        left(&gate),
+        left(&engine),
         [
             ("new".into(), 100),
             ("changed".into(), 3),
@@ -727,23 +743,26 @@ fn a_reload_keeps_counts_and_carries_levels_over() {
     // Three seconds bring a token at the new rate, none yet at the old one.
     clock.advance(3 * SECOND);
     assert_eq!(
-        left(&gate),
+        left(&engine),
         [
             ("new".into(), 100),
             ("changed".into(), 4),
             ("same".into(), 3)
         ]
     );
-    // What was taken out and comes back finds its counts.
-    gate.set_policies(Policies::new()).unwrap();
-    gate.set_policies(Policies::new().policy(policy("same", Limit::per_minute(10))))
+    // A removed limit that comes back finds its counts.
+    engine.set_policies(Policies::new()).unwrap();
+    engine
+        .set_policies(Policies::new().policy(policy("same", Limit::per_minute(10))))
         .unwrap();
-    assert_eq!(left(&gate), [("same".into(), 3)]);
-    // Counted by something else it is another limit.
-    gate.set_policies(Policies::new().policy(policy("same", Limit::per_minute(10)).key("tenant")))
+    assert_eq!(left(&engine), [("same".into(), 3)]);
+    // With another key it is another limit.
+    engine
+        .set_policies(Policies::new().policy(policy("same", Limit::per_minute(10)).key("tenant")))
         .unwrap();
     assert_eq!(
-        gate.peek_now(&ann.clone().tenant("t"), 0)
+        engine
+            .peek_now(&ann.clone().tenant("t"), 0)
             .limits()
             .next()
             .unwrap()
@@ -754,18 +773,19 @@ fn a_reload_keeps_counts_and_carries_levels_over() {
 }
 
 #[test]
-fn a_limit_among_several_is_known_by_its_period() {
+fn a_limit_among_several_is_identified_by_its_period() {
     let several = |limits: &[Limit]| {
         let policy = limits
             .iter()
             .fold(Policy::new("api"), |policy, limit| policy.limit(*limit));
         Policies::new().policy(policy)
     };
-    let (gate, _) = gate(several(&[Limit::per_minute(10), Limit::per_hour(100)]));
-    assert_eq!(passes(&gate, &Subject::new(), 4), 4);
-    gate.set_policies(several(&[Limit::per_hour(200), Limit::per_day(1_000)]))
+    let (engine, _) = new_engine(several(&[Limit::per_minute(10), Limit::per_hour(100)]));
+    assert_eq!(count_allowed(&engine, &Subject::new(), 4), 4);
+    engine
+        .set_policies(several(&[Limit::per_hour(200), Limit::per_day(1_000)]))
         .unwrap();
-    let left: Vec<_> = gate
+    let left: Vec<_> = engine
         .peek_now(&Subject::new(), 0)
         .limits()
         .map(|limit| limit.decision().remaining())
@@ -774,8 +794,8 @@ fn a_limit_among_several_is_known_by_its_period() {
 }
 
 #[tokio::test]
-async fn figures_add_up() {
-    let (gate, _) = gate(
+async fn statistics_add_up() {
+    let (engine, _) = new_engine(
         Policies::new()
             .policy(Policy::new("user").key("user").limit(Limit::per_minute(2)))
             .policy(
@@ -786,10 +806,10 @@ async fn figures_add_up() {
             .policy(Policy::new("all").limit(Limit::per_minute(8))),
     );
     for (user, many) in [("ann", 5), ("bob", 2)] {
-        passes(&gate, &Subject::new().user(user), many);
+        count_allowed(&engine, &Subject::new().user(user), many);
     }
-    assert_eq!(gate.totals(), (4, 3));
-    let figures = gate.policy_stats().await;
+    assert_eq!(engine.totals(), (4, 3));
+    let figures = engine.policy_stats().await;
     let counts: Vec<_> = figures
         .iter()
         .map(|policy| {
@@ -806,7 +826,7 @@ async fn figures_add_up() {
     assert_eq!(figures[0].keys.unwrap().live, 2);
     assert_eq!(figures[0].usage.number(), 4.0);
     assert_eq!(figures[2].usage.number(), 0.5);
-    let top = gate.most_active(10);
+    let top = engine.most_active(10);
     assert_eq!(
         top.iter()
             .map(|key| (key.count, key.at_least))
@@ -817,7 +837,8 @@ async fn figures_add_up() {
         && key.key.starts_with("user=#")
         && !key.key.contains("ann")));
     assert_eq!(
-        gate.most_denied(10)
+        engine
+            .most_denied(10)
             .iter()
             .map(|key| key.count)
             .collect::<Vec<_>>(),
@@ -825,10 +846,10 @@ async fn figures_add_up() {
     );
 }
 
-/// What nodes compare: the same for the same policies, and another for any other limit, plan or
-/// penalty.
+/// The text that nodes compare: equal for equal policies, and different for any other limit, plan
+/// or penalty.
 #[test]
-fn the_limits_that_nodes_compare() {
+fn shared_limits_identify_the_policies() {
     let of = |policies: Policies| {
         Engine::new(MemoryStore::new(), policies)
             .unwrap()
@@ -867,7 +888,7 @@ fn the_limits_that_nodes_compare() {
             .enabled(false)),
         [""; 0]
     );
-    // After a reload those of before are gone, though the store still has them.
+    // After a reload the old limits are gone, though the store still has them.
     let engine = Engine::new(
         MemoryStore::new(),
         Policies::new().policy(policy(Limit::per_minute(6))),

@@ -1,6 +1,6 @@
-//! Replays the corpus of the fuzz targets on stable: whatever a fuzzer found once stays found.
+//! Replays the corpus of the fuzz targets on stable, so that what a fuzzer found stays tested.
 
-// Part of a library of its own elsewhere.
+// A module of the fuzz library.
 #[allow(unreachable_pub)]
 #[path = "../../../fuzz/src/policies.rs"]
 mod targets;
@@ -11,7 +11,7 @@ mod replay;
 use replay::replay;
 
 #[test]
-fn every_text_of_the_corpus_loads_or_is_told_why_not() {
+fn every_text_of_the_corpus_loads_or_returns_errors() {
     replay("config", targets::config);
 }
 

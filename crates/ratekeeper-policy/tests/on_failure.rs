@@ -1,5 +1,5 @@
-//! A store that can be out of reach: what the engine tells it beforehand, and what it makes of its
-//! answers.
+//! A store that can be disconnected: the fallbacks that the engine sets in it, and the verdicts on
+//! its answers.
 
 use ratekeeper::{
     Ask, Limit, ManualClock, MemoryStore, Mode, Store, Timestamp, keyed::TooManyLimitsError,
@@ -20,23 +20,23 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A store that can be cut off from its counters. Then it does with each limit what it was told.
-struct Cut {
+/// A store that can be disconnected from its counters, and then applies the fallback of each limit.
+struct DisconnectableStore {
     counters: MemoryStore<ManualClock>,
-    /// What each node may pass by itself; here all of it.
+    /// The local share of each node; here all of it.
     share: MemoryStore<ManualClock>,
     clock: ManualClock,
     is_off: AtomicBool,
-    /// Who is said to have decided, whatever the counters say.
+    /// The source of the answers, whatever the counters say.
     says: Mutex<Option<Source>>,
-    /// What was said of each limit, by its number.
-    told: Mutex<BTreeMap<u64, Vec<OnFailure>>>,
-    /// How long an answer takes, and how long callers would have waited for those they got.
+    /// The fallbacks set for each limit, by its number.
+    fallbacks: Mutex<BTreeMap<u64, Vec<OnFailure>>>,
+    /// How long an answer takes, and the timeouts of the callers so far.
     takes: Mutex<Duration>,
     waited: Mutex<Vec<Option<Duration>>>,
 }
 
-impl Cut {
+impl DisconnectableStore {
     fn new() -> Self {
         let clock = ManualClock::new();
         let memory = || {
@@ -51,18 +51,18 @@ impl Cut {
             clock: clock.clone(),
             is_off: AtomicBool::new(false),
             says: Mutex::default(),
-            told: Mutex::default(),
+            fallbacks: Mutex::default(),
             takes: Mutex::default(),
             waited: Mutex::default(),
         }
     }
 
     fn then(&self, ask: &Ask<'_>) -> OnFailure {
-        let told = self.told.lock().unwrap();
-        *told
+        let fallbacks = self.fallbacks.lock().unwrap();
+        *fallbacks
             .get(&ask.limit.number())
-            .and_then(|told| told.last())
-            .expect("every limit is told of")
+            .and_then(|fallbacks| fallbacks.last())
+            .expect("every limit has a fallback")
     }
 
     fn answer(&self, asks: &[Ask<'_>], within: Option<Duration>) -> ratekeeper::Verdict {
@@ -104,7 +104,7 @@ impl Cut {
     }
 }
 
-impl Store for Cut {
+impl Store for DisconnectableStore {
     fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         Store::limit(&self.counters, name, limit)
     }
@@ -139,7 +139,7 @@ impl Store for Cut {
     }
 
     fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
-        self.told
+        self.fallbacks
             .lock()
             .unwrap()
             .entry(handle.number())
@@ -164,26 +164,27 @@ impl Store for Cut {
     }
 }
 
-/// What a runtime of many threads makes of it: the future must be able to move.
+/// As on a multi-threaded runtime: the future must be `Send`.
 fn now<T>(answer: impl Future<Output = T> + Send) -> T {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
-        Poll::Pending => panic!("nothing here waits"),
+        Poll::Pending => panic!("nothing waits"),
     }
 }
 
-fn gate(policies: Policies) -> Engine<Cut> {
-    Engine::new(Cut::new(), policies).unwrap()
+fn new_engine(policies: Policies) -> Engine<DisconnectableStore> {
+    Engine::new(DisconnectableStore::new(), policies).unwrap()
 }
 
-fn cut_off(gate: &Engine<Cut>, is_off: bool) {
-    gate.store().is_off.store(is_off, SeqCst);
+fn set_disconnected(engine: &Engine<DisconnectableStore>, is_off: bool) {
+    engine.store().is_off.store(is_off, SeqCst);
 }
 
-/// What was said of each limit, in the order they were registered.
-fn told(gate: &Engine<Cut>) -> Vec<Vec<OnFailure>> {
-    gate.store()
-        .told
+/// The fallbacks set for each limit, in the order of registration.
+fn fallbacks(engine: &Engine<DisconnectableStore>) -> Vec<Vec<OnFailure>> {
+    engine
+        .store()
+        .fallbacks
         .lock()
         .unwrap()
         .values()
@@ -198,7 +199,7 @@ fn at(path: &str) -> Match {
 use OnFailure::{Closed, LocalShare, Open};
 
 #[test]
-fn every_limit_is_told_what_its_policy_says_else_what_all_say() {
+fn every_limit_gets_the_fallback_of_its_policy_or_the_default() {
     let penalty = Penalty {
         denials: 3,
         within: MINUTE,
@@ -229,21 +230,21 @@ fn every_limit_is_told_what_its_policy_says_else_what_all_say() {
                     .penalty(penalty),
             )
     };
-    // A node's share of a ban would ban everybody.
-    let nothing_said = gate(policies(LocalShare));
+    // A node's share of a ban would ban every key.
+    let nothing_said = new_engine(policies(LocalShare));
     assert_eq!(
-        told(&nothing_said).concat(),
+        fallbacks(&nothing_said).concat(),
         [Closed, LocalShare, LocalShare, LocalShare, Open, Open],
         "own, two of the plan, penalty, its ban and its denials"
     );
     assert_eq!(
-        told(&gate(policies(Open))).concat(),
+        fallbacks(&new_engine(policies(Open))).concat(),
         [Closed, Open, Open, Open, Open, Open]
     );
 }
 
 #[test]
-fn a_reload_tells_what_changed_and_resets_nothing() {
+fn a_reload_updates_changed_fallbacks_and_resets_nothing() {
     let policies = |all, own: Option<OnFailure>| {
         let policy = Policy::new("a")
             .key(Attribute::User)
@@ -255,23 +256,25 @@ fn a_reload_tells_what_changed_and_resets_nothing() {
                 .limit(Limit::per_hour(5)),
         )
     };
-    let gate = gate(policies(LocalShare, None));
+    let engine = new_engine(policies(LocalShare, None));
     let ann = Subject::new().user("ann");
-    gate.override_limits(
-        "a",
-        &Subject::new().user("bob"),
-        &[Limit::per_hour(3).into()],
-        HOUR,
-        None,
-    )
-    .unwrap();
+    engine
+        .override_limits(
+            "a",
+            &Subject::new().user("bob"),
+            &[Limit::per_hour(3).into()],
+            HOUR,
+            None,
+        )
+        .unwrap();
     for _ in 0..4 {
-        assert!(now(gate.decide(&ann)).is_allowed());
+        assert!(now(engine.decide(&ann)).is_allowed());
     }
-    gate.set_policies(policies(LocalShare, Some(Closed)))
+    engine
+        .set_policies(policies(LocalShare, Some(Closed)))
         .unwrap();
     assert_eq!(
-        told(&gate),
+        fallbacks(&engine),
         [
             vec![LocalShare, Closed],
             vec![LocalShare],
@@ -279,39 +282,42 @@ fn a_reload_tells_what_changed_and_resets_nothing() {
         ],
         "a, b, bob's"
     );
-    gate.set_policies(policies(LocalShare, Some(Closed)))
+    engine
+        .set_policies(policies(LocalShare, Some(Closed)))
         .unwrap();
-    gate.set_policies(policies(Open, None)).unwrap();
+    engine.set_policies(policies(Open, None)).unwrap();
     assert_eq!(
-        told(&gate),
+        fallbacks(&engine),
         [
             vec![LocalShare, Closed, Open],
             vec![LocalShare, Open],
             vec![LocalShare, Closed, Open]
         ],
-        "what stays is not said again"
+        "unchanged options are not set again"
     );
-    let left = |gate: &Engine<Cut>| {
-        now(gate.peek(&ann, 1))
+    let left = |engine: &Engine<DisconnectableStore>| {
+        now(engine.peek(&ann, 1))
             .limits()
             .next()
             .unwrap()
             .decision()
             .remaining()
     };
-    assert_eq!(left(&gate), 6);
+    assert_eq!(left(&engine), 6);
 
-    // Wrong policies change nothing, and who was away for a while is told when it is back.
+    // Invalid policies change nothing, and a policy that comes back is set up again.
     assert!(
-        gate.set_policies(policies(Closed, None).policy(Policy::new("b")))
+        engine
+            .set_policies(policies(Closed, None).policy(Policy::new("b")))
             .is_err()
     );
-    gate.set_policies(Policies::new().on_failure(Closed))
+    engine
+        .set_policies(Policies::new().on_failure(Closed))
         .unwrap();
-    assert_eq!(told(&gate)[1], [LocalShare, Open]);
-    gate.set_policies(policies(Closed, None)).unwrap();
-    assert_eq!(told(&gate)[1], [LocalShare, Open, Closed]);
-    assert_eq!(left(&gate), 6);
+    assert_eq!(fallbacks(&engine)[1], [LocalShare, Open]);
+    engine.set_policies(policies(Closed, None)).unwrap();
+    assert_eq!(fallbacks(&engine)[1], [LocalShare, Open, Closed]);
+    assert_eq!(left(&engine), 6);
 }
 
 #[test]
@@ -329,13 +335,13 @@ fn closed_is_a_503_whatever_the_status_of_the_policy() {
             within: MINUTE,
             ban: HOUR,
         };
-        let gate = gate(Policies::new().policy(policy.on_failure(Closed).penalty(penalty)));
+        let engine = new_engine(Policies::new().policy(policy.on_failure(Closed).penalty(penalty)));
         let ann = Subject::new().user("ann");
-        cut_off(&gate, true);
+        set_disconnected(&engine, true);
         for verdict in [
-            now(gate.decide(&ann)),
-            now(gate.decide_n(&ann, 2)),
-            now(gate.peek(&ann, 1)),
+            now(engine.decide(&ann)),
+            now(engine.decide_n(&ann, 2)),
+            now(engine.peek(&ann, 1)),
         ] {
             assert!(verdict.is_denied() && !verdict.is_never(), "{verdict:?}");
             assert_eq!(
@@ -347,57 +353,57 @@ fn closed_is_a_503_whatever_the_status_of_the_policy() {
                 (None, Duration::ZERO)
             );
         }
-        let explanation = now(gate.explain(&ann, 1));
+        let explanation = now(engine.explain(&ann, 1));
         assert_eq!(
             (explanation.verdict().status(), explanation.allowed_at()),
             (503, None)
         );
-        let figures = &now(gate.policy_stats())[0];
+        let figures = &now(engine.policy_stats())[0];
         assert_eq!(
             (figures.counts.denied, figures.counts.errors, figures.bans),
             (2, 2, 0)
         );
-        assert_eq!(gate.totals(), (0, 2));
-        // Nobody was charged, and nobody was banned.
-        cut_off(&gate, false);
-        let verdict = now(gate.decide(&ann));
+        assert_eq!(engine.totals(), (0, 2));
+        // Nothing was charged, and no key was banned.
+        set_disconnected(&engine, false);
+        let verdict = now(engine.decide(&ann));
         assert_eq!((verdict.status(), verdict.source()), (200, Source::Memory));
         assert_eq!(
-            now(gate.decide(&ann)).status(),
+            now(engine.decide(&ann)).status(),
             status.code(),
-            "once it is back, the policy's own"
+            "a policy that is back has its own"
         );
     }
 }
 
 #[test]
-fn open_passes_and_says_so() {
-    let gate = gate(
+fn open_allows_and_reports_its_source() {
+    let engine = new_engine(
         Policies::new()
             .on_failure(Open)
             .policy(Policy::new("a").limit(Limit::per_hour(1))),
     );
     let subject = Subject::new();
-    assert!(now(gate.decide(&subject)).is_allowed() && now(gate.decide(&subject)).is_denied());
-    cut_off(&gate, true);
-    for verdict in [now(gate.decide(&subject)), now(gate.peek(&subject, 1))] {
+    assert!(now(engine.decide(&subject)).is_allowed() && now(engine.decide(&subject)).is_denied());
+    set_disconnected(&engine, true);
+    for verdict in [now(engine.decide(&subject)), now(engine.peek(&subject, 1))] {
         assert!(verdict.is_allowed(), "{verdict:?}");
         assert_eq!(
             (verdict.status(), verdict.source(), verdict.reason().name()),
             (200, Source::Open, "limits")
         );
-        now(gate.settle(verdict, Completion::status(500)));
+        now(engine.settle(verdict, Completion::status(500)));
     }
-    assert_eq!(now(gate.policy_stats())[0].counts.errors, 1);
+    assert_eq!(now(engine.policy_stats())[0].counts.errors, 1);
 }
 
-/// Whatever else is in the answer of a store.
+/// Whatever else is in the answer of the store.
 #[test]
-fn who_decided_is_the_last_word() {
-    let gate = gate(Policies::new().policy(Policy::new("a").limit(Limit::per_hour(1))));
-    let says = |source| *gate.store().says.lock().unwrap() = Some(source);
+fn the_source_of_an_answer_decides() {
+    let engine = new_engine(Policies::new().policy(Policy::new("a").limit(Limit::per_hour(1))));
+    let says = |source| *engine.store().says.lock().unwrap() = Some(source);
     says(Source::Closed);
-    let verdict = now(gate.decide(&Subject::new()));
+    let verdict = now(engine.decide(&Subject::new()));
     assert_eq!(
         (
             verdict.is_allowed(),
@@ -407,7 +413,7 @@ fn who_decided_is_the_last_word() {
         (false, 503, "closed")
     );
     says(Source::Open);
-    let verdict = now(gate.decide(&Subject::new()));
+    let verdict = now(engine.decide(&Subject::new()));
     assert_eq!(verdict.limits().next().unwrap().decision().remaining(), 0);
     assert_eq!(
         (verdict.is_allowed(), verdict.status(), verdict.policy()),
@@ -417,33 +423,33 @@ fn who_decided_is_the_last_word() {
 }
 
 #[test]
-fn each_limit_goes_by_its_own_word_and_the_strictest_holds() {
+fn each_limit_uses_its_own_fallback_and_the_strictest_holds() {
     let one = |name: &str, then| Policy::new(name).limit(Limit::per_hour(1)).on_failure(then);
     let sources = |policies: Policies| {
-        let gate = gate(policies);
-        cut_off(&gate, true);
-        let verdict = now(gate.decide(&Subject::new()));
+        let engine = new_engine(policies);
+        set_disconnected(&engine, true);
+        let verdict = now(engine.decide(&Subject::new()));
         (verdict.is_allowed(), verdict.source())
     };
     let both = |a, b| Policies::new().policy(one("a", a)).policy(one("b", b));
     assert_eq!(sources(both(Open, LocalShare)), (true, Source::LocalShare));
     assert_eq!(sources(both(Open, Closed)), (false, Source::Closed));
     assert_eq!(sources(both(Open, Open)), (true, Source::Open));
-    // Who only watches closes nothing.
+    // A shadow policy does not deny.
     let watching = Policies::new().policy(one("a", Closed).action(Action::Shadow));
     assert_eq!(sources(watching.clone()), (true, Source::Open));
     assert_eq!(
         sources(watching.clone().policy(one("b", LocalShare))),
         (true, Source::LocalShare)
     );
-    // Nor when it is only asked what would be, where the store sees nobody watching.
-    let gate = gate(watching);
-    cut_off(&gate, true);
-    assert!(now(gate.peek(&Subject::new(), 1)).is_allowed());
+    // Nor in a peek, where the store does not see the shadow mode.
+    let engine = new_engine(watching);
+    set_disconnected(&engine, true);
+    assert!(now(engine.peek(&Subject::new(), 1)).is_allowed());
 }
 
 #[test]
-fn nobody_is_banned_while_the_store_is_gone_and_bans_are_there_when_it_is_back() {
+fn nothing_is_banned_while_the_store_is_away_and_bans_are_kept() {
     let penalty = Penalty {
         denials: 2,
         within: MINUTE,
@@ -453,17 +459,18 @@ fn nobody_is_banned_while_the_store_is_gone_and_bans_are_there_when_it_is_back()
         .key(Attribute::User)
         .limit(Limit::of(1, SECOND))
         .penalty(penalty);
-    let gate = gate(Policies::new().policy(policy));
-    let (ann, bob) = (Subject::new().user("ann"), Subject::new().user("bob"));
+    let engine = new_engine(Policies::new().policy(policy));
+    let ann = Subject::new().user("ann");
+    let bob = Subject::new().user("bob");
     for _ in 0..3 {
-        let _ = now(gate.decide(&ann));
+        let _ = now(engine.decide(&ann));
     }
-    let bans = || now(gate.policy_stats())[0].bans;
-    assert!(matches!(now(gate.decide(&ann)).reason(), Reason::Ban(_)) && bans() == 1);
-    cut_off(&gate, true);
+    let bans = || now(engine.policy_stats())[0].bans;
+    assert!(matches!(now(engine.decide(&ann)).reason(), Reason::Ban(_)) && bans() == 1);
+    set_disconnected(&engine, true);
     for subject in [&ann, &bob] {
         for _ in 0..5 {
-            let verdict = now(gate.decide(subject));
+            let verdict = now(engine.decide(subject));
             assert_eq!(
                 (verdict.reason().name(), verdict.source()),
                 ("limits", Source::LocalShare)
@@ -471,9 +478,9 @@ fn nobody_is_banned_while_the_store_is_gone_and_bans_are_there_when_it_is_back()
         }
     }
     assert_eq!(bans(), 1);
-    cut_off(&gate, false);
-    gate.store().clock.advance(SECOND);
-    assert!(now(gate.decide(&ann)).is_denied() && now(gate.decide(&bob)).is_allowed());
+    set_disconnected(&engine, false);
+    engine.store().clock.advance(SECOND);
+    assert!(now(engine.decide(&ann)).is_denied() && now(engine.decide(&bob)).is_allowed());
 }
 
 #[test]
@@ -488,71 +495,75 @@ fn a_deadline_is_passed_on_and_what_is_left_of_it_to_penalties() {
         .key(Attribute::User)
         .limit(Limit::per_hour(1))
         .penalty(penalty);
-    let gate = gate(Policies::new().policy(policy));
+    let engine = new_engine(Policies::new().policy(policy));
     let ann = Subject::new().user("ann");
-    *gate.store().takes.lock().unwrap() = ms(4);
-    let waited = || std::mem::take(&mut *gate.store().waited.lock().unwrap());
-    assert!(now(gate.decide_within(&ann, 1, ms(10))).is_allowed());
+    *engine.store().takes.lock().unwrap() = ms(4);
+    let waited = || std::mem::take(&mut *engine.store().waited.lock().unwrap());
+    assert!(now(engine.decide_within(&ann, 1, ms(10))).is_allowed());
     assert_eq!(waited(), [Some(ms(10))]);
-    assert!(now(gate.decide_within(&ann, 1, ms(10))).is_denied());
+    assert!(now(engine.decide_within(&ann, 1, ms(10))).is_denied());
     assert_eq!(waited(), [Some(ms(10)), Some(ms(6))]);
-    assert!(now(gate.decide_within(&ann, 1, ms(6))).is_denied());
+    assert!(now(engine.decide_within(&ann, 1, ms(6))).is_denied());
     assert_eq!(
         waited(),
         [Some(ms(6)), Some(ms(2)), Some(ms(0))],
         "never longer than the caller would"
     );
-    assert!(now(gate.decide(&ann)).is_denied());
+    assert!(now(engine.decide(&ann)).is_denied());
     assert_eq!(waited(), [None], "a ban asks no more than once");
 }
 
-/// Everything that is there for the store in memory is there for this one.
+/// All methods that work on the store in memory work on this one.
 #[test]
-fn every_verb_works_on_any_store() {
-    let told = Policy::new("a")
+fn every_method_works_on_any_store() {
+    let fallbacks = Policy::new("a")
         .key(Attribute::User)
         .limit(Limit::per_hour(5))
         .limit(PolicyLimit::Concurrent(2));
-    let gate = gate(
+    let engine = new_engine(
         Policies::new()
-            .policy(told.clone())
+            .policy(fallbacks.clone())
             .policy(Policy::new("all").limit(Limit::per_hour(100))),
     );
     let ann = Subject::new().user("ann");
     let left = || {
-        now(gate.peek(&ann, 1))
+        now(engine.peek(&ann, 1))
             .limits()
             .map(|limit| limit.decision().remaining())
             .collect::<Vec<_>>()
     };
-    let first = now(gate.decide(&ann));
+    let first = now(engine.decide(&ann));
     assert_eq!(left(), [4, 1, 99]);
-    now(gate.cancel(first));
+    now(engine.cancel(first));
     assert_eq!(left(), [5, 2, 100]);
-    now(gate.settle(now(gate.decide_n(&ann, 3)), Completion::succeeded()));
-    now(gate.grant("a", &ann, 1)).unwrap();
+    now(engine.settle(now(engine.decide_n(&ann, 3)), Completion::succeeded()));
+    now(engine.grant("a", &ann, 1)).unwrap();
     assert_eq!(left(), [3, 2, 97]);
-    assert!(now(gate.explain(&ann, 4)).verdict().is_denied());
-    gate.override_limits("a", &ann, &[Limit::per_hour(1).into()], MINUTE, None)
+    assert!(now(engine.explain(&ann, 4)).verdict().is_denied());
+    engine
+        .override_limits("a", &ann, &[Limit::per_hour(1).into()], MINUTE, None)
         .unwrap();
     assert_eq!(left(), [1, 97]);
-    gate.ban("a", &ann, MINUTE, None).unwrap();
+    engine.ban("a", &ann, MINUTE, None).unwrap();
     assert!(
-        matches!(now(gate.decide(&ann)).reason(), Reason::Ban(_)) && gate.overrides().len() == 2
+        matches!(now(engine.decide(&ann)).reason(), Reason::Ban(_))
+            && engine.overrides().len() == 2
     );
-    now(gate.reset_key("a", &ann)).unwrap();
+    now(engine.reset_key("a", &ann)).unwrap();
     assert_eq!(left(), [5, 2, 97]);
-    gate.set_policies(Policies::new().policy(told)).unwrap();
+    engine
+        .set_policies(Policies::new().policy(fallbacks))
+        .unwrap();
     assert_eq!(left(), [5, 2]);
-    let figures = now(gate.policy_stats());
+    let figures = now(engine.policy_stats());
     assert_eq!(
         (
             figures.len(),
             figures[0].keys,
-            gate.totals(),
-            gate.reload_count()
+            engine.totals(),
+            engine.reload_count()
         ),
         (1, None, (2, 1), 1)
     );
-    assert!(!gate.most_active(1).is_empty() && gate.decision_times().count == 0);
+    assert!(!engine.most_active(1).is_empty() && engine.decision_times().count == 0);
 }

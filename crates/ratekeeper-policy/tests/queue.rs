@@ -1,5 +1,4 @@
-//! Waiting for a place under an adaptive limit, and requests that nobody waits for any more. On the
-//! manual clock.
+//! Queues of adaptive limits, and deadlines, on the manual clock.
 
 use ratekeeper::adaptive::QueueConfig;
 use ratekeeper::{Clock, Limit, ManualClock, MemoryStore, Timestamp, adaptive::Class};
@@ -13,15 +12,15 @@ use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 
-type OnManual = Engine<MemoryStore<ManualClock>>;
+type TestEngine = Engine<MemoryStore<ManualClock>>;
 
-fn engine(policies: Policies) -> (OnManual, ManualClock) {
+fn new_engine(policies: Policies) -> (TestEngine, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder().clock(clock.clone()).build();
     (Engine::new(store, policies).unwrap(), clock)
 }
 
-/// One at a time, and so many may wait.
+/// One request at a time, with a queue of this length.
 fn one(name: &str, queue: usize) -> Policy {
     Policy::new(name).adaptive(
         AdaptiveLimit::new()
@@ -30,16 +29,16 @@ fn one(name: &str, queue: usize) -> Policy {
     )
 }
 
-/// A request on its way to a verdict.
-type Asking = Pin<Box<dyn Future<Output = PolicyVerdict>>>;
+/// A request that waits for its verdict.
+type PendingVerdict = Pin<Box<dyn Future<Output = PolicyVerdict>>>;
 
-fn ask(engine: &OnManual, subject: Subject<'static>) -> Asking {
+fn ask(engine: &TestEngine, subject: Subject<'static>) -> PendingVerdict {
     let engine = engine.clone();
     Box::pin(async move { engine.decide(&subject).await })
 }
 
-fn poll(asking: &mut Asking) -> Option<PolicyVerdict> {
-    match asking
+fn poll(pending: &mut PendingVerdict) -> Option<PolicyVerdict> {
+    match pending
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
     {
@@ -48,25 +47,25 @@ fn poll(asking: &mut Asking) -> Option<PolicyVerdict> {
     }
 }
 
-/// One that has to wait.
-fn wait(engine: &OnManual) -> Asking {
+/// A request that has to wait.
+fn wait(engine: &TestEngine) -> PendingVerdict {
     wait_as(engine, Subject::new())
 }
 
-fn wait_as(engine: &OnManual, subject: Subject<'static>) -> Asking {
-    let mut asking = ask(engine, subject);
-    assert!(poll(&mut asking).is_none(), "it waits");
-    asking
+fn wait_as(engine: &TestEngine, subject: Subject<'static>) -> PendingVerdict {
+    let mut pending = ask(engine, subject);
+    assert!(poll(&mut pending).is_none(), "it waits");
+    pending
 }
 
-fn pass(engine: &OnManual) -> PolicyVerdict {
+fn pass(engine: &TestEngine) -> PolicyVerdict {
     let verdict = poll(&mut ask(engine, Subject::new())).unwrap();
     assert!(verdict.is_allowed(), "{verdict:?}");
     verdict
 }
 
-/// How many are in flight, and how many wait, at the first gate.
-fn stand(engine: &OnManual) -> (u64, u64) {
+/// Requests in flight and in the queue, of the first adaptive limit.
+fn in_flight_and_queued(engine: &TestEngine) -> (u64, u64) {
     let pressure = engine.overload_stats().unwrap();
     (
         pressure.limits[0].snapshot.in_flight,
@@ -75,9 +74,9 @@ fn stand(engine: &OnManual) -> (u64, u64) {
 }
 
 #[test]
-fn who_finds_no_place_waits_and_the_first_that_came_is_next() {
+fn a_request_without_a_permit_waits_in_order() {
     let policy = one("api", 10).limit(Limit::per_hour(3).burst(3));
-    let (engine, clock) = engine(Policies::new().policy(policy));
+    let (engine, clock) = new_engine(Policies::new().policy(policy));
     let left = || {
         engine
             .peek_now(&Subject::new(), 1)
@@ -88,19 +87,20 @@ fn who_finds_no_place_waits_and_the_first_that_came_is_next() {
             .remaining()
     };
     let held = pass(&engine);
-    let (mut first, mut second) = (wait(&engine), wait(&engine));
+    let mut first = wait(&engine);
+    let mut second = wait(&engine);
     assert_eq!(
-        (stand(&engine), left()),
+        (in_flight_and_queued(&engine), left()),
         ((1, 2), 2),
-        "what waits is charged nothing"
+        "a waiting request is charged nothing"
     );
     clock.advance(20 * MS);
     engine.settle_now(held, Completion::status(200));
     assert!(poll(&mut second).is_none());
     let first = poll(&mut first).unwrap();
-    assert!(first.is_allowed() && first.holds_places());
+    assert!(first.is_allowed() && first.holds_permits());
     assert_eq!(first.decided_at(), clock.now());
-    assert_eq!((stand(&engine), left()), ((1, 1), 1));
+    assert_eq!((in_flight_and_queued(&engine), left()), ((1, 1), 1));
     clock.advance(20 * MS);
     engine.settle_now(first, Completion::status(200));
     // The wait is not part of the latency.
@@ -111,7 +111,7 @@ fn who_finds_no_place_waits_and_the_first_that_came_is_next() {
     let second = poll(&mut second).unwrap();
     assert!(second.is_allowed());
     drop(second);
-    assert_eq!((stand(&engine), left()), ((0, 0), 0));
+    assert_eq!((in_flight_and_queued(&engine), left()), ((0, 0), 0));
 }
 
 #[test]
@@ -119,15 +119,15 @@ fn the_wait_is_not_part_of_the_latency() {
     let limit = AdaptiveLimit::new()
         .between(10, 10)
         .queue(QueueConfig::of(20));
-    let (engine, clock) = engine(Policies::new().policy(Policy::new("api").adaptive(limit)));
+    let (engine, clock) = new_engine(Policies::new().policy(Policy::new("api").adaptive(limit)));
     let held: Vec<_> = (0..10).map(|_| pass(&engine)).collect();
     let waiting: Vec<_> = (0..10).map(|_| wait(&engine)).collect();
     clock.advance(70 * MS);
-    // Dropped: nobody says what time it is.
+    // Dropped: no clock is read.
     drop(held);
     let served: Vec<_> = waiting
         .into_iter()
-        .map(|mut asking| poll(&mut asking).unwrap())
+        .map(|mut pending| poll(&mut pending).unwrap())
         .collect();
     clock.advance(64 * MS);
     served
@@ -140,33 +140,33 @@ fn the_wait_is_not_part_of_the_latency() {
 }
 
 #[test]
-fn who_waits_too_long_is_turned_away() {
-    let (engine, clock) = engine(Policies::new().policy(one("api", 10)));
+fn a_request_that_waits_too_long_is_denied() {
+    let (engine, clock) = new_engine(Policies::new().policy(one("api", 10)));
     let _held = pass(&engine);
-    let mut asking = wait(&engine);
+    let mut pending = wait(&engine);
     clock.advance(99 * MS);
-    assert!(poll(&mut asking).is_none());
+    assert!(poll(&mut pending).is_none());
     clock.advance(MS);
-    let refused = poll(&mut asking).unwrap();
+    let refused = poll(&mut pending).unwrap();
     assert!(matches!(refused.reason(), Reason::WaitedTooLong) && !refused.is_never());
     assert_eq!(
         (refused.status(), refused.policy(), refused.retry_after()),
         (503, Some("api"), None)
     );
     assert_eq!(
-        (refused.reason().name(), stand(&engine)),
+        (refused.reason().name(), in_flight_and_queued(&engine)),
         ("waited_too_long", (1, 0))
     );
     assert_eq!(engine.totals(), (1, 1));
 }
 
 #[test]
-fn a_backlog_is_waited_in_briefly_and_the_newest_comes_first() {
-    let (engine, clock) = engine(Policies::new().policy(one("api", 10)));
+fn a_backlog_has_short_timeouts_and_serves_the_newest_first() {
+    let (engine, clock) = new_engine(Policies::new().policy(one("api", 10)));
     let mut held = pass(&engine);
     let mut old = wait(&engine);
     for _ in 0..2 {
-        // Always somebody waits.
+        // The queue is never empty.
         let mut next = wait(&engine);
         clock.advance(45 * MS);
         engine.settle_now(held, Completion::status(200));
@@ -175,11 +175,12 @@ fn a_backlog_is_waited_in_briefly_and_the_newest_comes_first() {
         old = next;
     }
     clock.advance(10 * MS);
-    let (mut second, mut newest) = (wait(&engine), wait(&engine));
+    let mut second = wait(&engine);
+    let mut newest = wait(&engine);
     engine.settle_now(held, Completion::status(200));
     assert!(poll(&mut old).is_none() && poll(&mut second).is_none());
     let _held = poll(&mut newest).unwrap();
-    // 5 ms for who came into it, and an interval for who came before it was one.
+    // 5 ms for requests that came into the backlog, and an interval for those before it.
     clock.advance(5 * MS);
     assert!(matches!(
         poll(&mut second).unwrap().reason(),
@@ -194,8 +195,8 @@ fn a_backlog_is_waited_in_briefly_and_the_newest_comes_first() {
 }
 
 #[test]
-fn a_full_line_turns_away_at_once() {
-    let (engine, _) = engine(Policies::new().policy(one("api", 1)));
+fn a_full_queue_denies_at_once() {
+    let (engine, _) = new_engine(Policies::new().policy(one("api", 1)));
     let _held = pass(&engine);
     let _waiting = wait(&engine);
     let refused = poll(&mut ask(&engine, Subject::new())).unwrap();
@@ -207,34 +208,47 @@ fn a_full_line_turns_away_at_once() {
 }
 
 #[test]
-fn who_hangs_up_leaves_nothing_behind() {
+fn a_dropped_request_leaves_nothing_behind() {
     let policies = || {
         Policies::new()
             .policy(one("a", 5))
             .policy(one("b", 5).limit(Limit::per_hour(9)))
     };
-    let (engine, _) = engine(policies());
-    let b = |engine: &OnManual| {
+    let (engine, _) = new_engine(policies());
+    let b = |engine: &TestEngine| {
         let limit = &engine.overload_stats().unwrap().limits[1];
         (limit.snapshot.in_flight, limit.queued)
     };
-    // One that has a place of b alone.
+    // A request with a permit of `b` alone.
     let held = poll(&mut ask(&engine, Subject::new())).unwrap();
     let waiting = wait(&engine);
-    assert_eq!((stand(&engine), b(&engine)), ((1, 1), (1, 0)));
+    assert_eq!(
+        (in_flight_and_queued(&engine), b(&engine)),
+        ((1, 1), (1, 0))
+    );
     drop(waiting);
-    assert_eq!((stand(&engine), b(&engine)), ((1, 0), (1, 0)));
+    assert_eq!(
+        (in_flight_and_queued(&engine), b(&engine)),
+        ((1, 0), (1, 0))
+    );
     drop(held);
-    assert_eq!((stand(&engine), b(&engine)), ((0, 0), (0, 0)));
-    // Its turn has come, and nobody looks.
+    assert_eq!(
+        (in_flight_and_queued(&engine), b(&engine)),
+        ((0, 0), (0, 0))
+    );
+    // Its permit is ready, but the future is not polled.
     let held = poll(&mut ask(&engine, Subject::new())).unwrap();
-    let (gone, mut next) = (wait(&engine), wait(&engine));
+    let gone = wait(&engine);
+    let mut next = wait(&engine);
     drop(held);
     drop(gone);
     let next = poll(&mut next).unwrap();
     assert!(next.is_allowed());
     drop(next);
-    assert_eq!((stand(&engine), b(&engine)), ((0, 0), (0, 0)));
+    assert_eq!(
+        (in_flight_and_queued(&engine), b(&engine)),
+        ((0, 0), (0, 0))
+    );
     assert_eq!(
         engine
             .peek_now(&Subject::new(), 1)
@@ -247,15 +261,15 @@ fn who_hangs_up_leaves_nothing_behind() {
     );
 }
 
-/// In one line after the other: what was taken before goes back when the wait ends without a place.
+/// In one queue after the other: an acquired permit is released if the wait for the next one fails.
 #[test]
-fn places_of_several_gates() {
+fn permits_of_several_adaptive_limits() {
     let path = Match::new().path("/b".parse().unwrap());
     let policies = Policies::new()
         .policy(one("a", 5))
         .policy(one("b", 5).matching(path));
     let alone = Policies::new().policy(one("b", 5));
-    let (engine, clock) = engine(policies);
+    let (engine, clock) = new_engine(policies);
     let b = Subject::new().path("/b");
     let held = poll(&mut ask(&engine, b.clone())).unwrap();
     let mut both = wait_as(&engine, b);
@@ -265,62 +279,65 @@ fn places_of_several_gates() {
     let both = poll(&mut both).unwrap();
     assert!(both.is_allowed());
     drop(both);
-    assert_eq!(stand(&engine), (0, 0));
-    // Somebody else holds b: by rules that have only that.
+    assert_eq!(in_flight_and_queued(&engine), (0, 0));
+    // Another request holds `b`, by rules with only that policy.
     engine.set_policies(alone).unwrap();
     let held = pass(&engine);
     engine
         .set_policies(Policies::new().policy(one("a", 5)).policy(one("b", 5)))
         .unwrap();
     let mut waiting = wait(&engine);
-    assert_eq!(stand(&engine), (1, 0));
+    assert_eq!(in_flight_and_queued(&engine), (1, 0));
     clock.advance(100 * MS);
     let refused = poll(&mut waiting).unwrap();
-    assert_eq!((refused.policy(), stand(&engine)), (Some("b"), (0, 0)));
+    assert_eq!(
+        (refused.policy(), in_flight_and_queued(&engine)),
+        (Some("b"), (0, 0))
+    );
     drop(held);
 }
 
 #[test]
-fn a_policy_that_only_watches_makes_nobody_wait() {
-    let (engine, _) = engine(Policies::new().policy(one("api", 10).action(Action::Shadow)));
+fn a_shadow_policy_has_no_queue() {
+    let (engine, _) = new_engine(Policies::new().policy(one("api", 10).action(Action::Shadow)));
     let _held: Vec<_> = (0..5).map(|_| pass(&engine)).collect();
-    assert_eq!(stand(&engine), (1, 0));
+    assert_eq!(in_flight_and_queued(&engine), (1, 0));
 }
 
 #[test]
-fn who_cannot_wait_is_turned_away() {
+fn a_request_that_cannot_wait_is_denied() {
     let policies = Policies::new().policy(one("api", 10));
-    let (engine, _) = engine(policies);
+    let (engine, _) = new_engine(policies);
     let _held = pass(&engine);
     let at_capacity = |verdict: PolicyVerdict| {
         assert!(
             matches!(verdict.reason(), Reason::AtCapacity),
             "{verdict:?}"
-        )
+        );
     };
     at_capacity(engine.decide_now(&Subject::new()));
     at_capacity(poll(&mut ask(&engine, Subject::new().no_wait())).unwrap());
     let by_name = engine.clone();
-    let mut by_name: Asking =
+    let mut by_name: PendingVerdict =
         Box::pin(async move { by_name.decide_by("api", b"x", 1, false).await.unwrap() });
     at_capacity(poll(&mut by_name).unwrap());
-    // Who acts later holds no place, and waits for none.
+    // A reservation holds no permit, and waits for none.
     let later = engine.clone();
-    let mut later: Asking =
+    let mut later: PendingVerdict =
         Box::pin(async move { later.reserve(&Subject::new(), None, None).await });
     assert!(poll(&mut later).unwrap().is_allowed());
 }
 
 #[test]
-fn a_verdict_that_comes_later_waits_too() {
-    let (engine, _) = engine(Policies::new().policy(one("api", 1)));
+fn a_pending_verdict_waits_too() {
+    let (engine, _) = new_engine(Policies::new().policy(one("api", 1)));
     let MaybeReady::Ready(held) = engine.try_decide(&Subject::new(), 1) else {
-        panic!("there is room")
+        panic!("a permit is free")
     };
     let MaybeReady::Pending(later) = engine.try_decide(&Subject::new(), 1) else {
-        panic!("there is none")
+        panic!("no permit is free")
     };
-    let mut later: Asking = Box::pin(later);
+    let mut later: PendingVerdict = Box::pin(later);
     assert!(poll(&mut later).is_none());
     let MaybeReady::Ready(full) = engine.try_decide(&Subject::new(), 1) else {
         panic!("it need not wait")
@@ -330,13 +347,13 @@ fn a_verdict_that_comes_later_waits_too() {
     assert!(poll(&mut later).unwrap().is_allowed());
 }
 
-/// Who needs the verdict within some time waits no longer than that.
+/// A caller that needs the verdict within some time waits no longer than that.
 #[test]
-fn a_verdict_within_a_time_is_waited_for_no_longer() {
-    let (engine, clock) = engine(Policies::new().policy(one("api", 1)));
+fn decide_within_bounds_the_wait() {
+    let (engine, clock) = new_engine(Policies::new().policy(one("api", 1)));
     let _held = pass(&engine);
     let hurried = engine.clone();
-    let mut hurried: Asking =
+    let mut hurried: PendingVerdict =
         Box::pin(async move { hurried.decide_within(&Subject::new(), 1, 30 * MS).await });
     assert!(poll(&mut hurried).is_none());
     clock.advance(30 * MS);
@@ -346,13 +363,13 @@ fn a_verdict_within_a_time_is_waited_for_no_longer() {
     ));
 }
 
-/// The more important need not wait for the less important.
+/// Important requests need not wait for less important ones.
 #[test]
-fn room_is_kept_for_the_more_important_in_line() {
+fn capacity_is_held_for_important_requests_in_the_queue() {
     let limit = AdaptiveLimit::new()
         .between(10, 10)
         .queue(QueueConfig::of(10));
-    let (engine, _) = engine(
+    let (engine, _) = new_engine(
         Policies::new()
             .shed(Shed::new())
             .policy(Policy::new("api").adaptive(limit)),
@@ -368,24 +385,30 @@ fn room_is_kept_for_the_more_important_in_line() {
 }
 
 #[test]
-fn a_reload_loses_nobody_who_waits() {
+fn a_reload_loses_no_waiter() {
     let limit = || AdaptiveLimit::new().between(1, 1);
     let with = |limit: AdaptiveLimit| Policies::new().policy(Policy::new("api").adaptive(limit));
-    let (engine, clock) = engine(with(limit()));
+    let (engine, clock) = new_engine(with(limit()));
     let held = pass(&engine);
-    // A queue, where there was none: who was let in before serves it.
+    // A new queue is also served by permits from before it.
     engine
         .set_policies(with(limit().queue(QueueConfig::of(3))))
         .unwrap();
-    assert_eq!(stand(&engine), (1, 0), "the gate is the same");
-    let (mut first, mut second, mut third) = (wait(&engine), wait(&engine), wait(&engine));
+    assert_eq!(
+        in_flight_and_queued(&engine),
+        (1, 0),
+        "the adaptive limit is the same"
+    );
+    let mut first = wait(&engine);
+    let mut second = wait(&engine);
+    let mut third = wait(&engine);
     engine.settle_now(held, Completion::status(200));
     let held = poll(&mut first).unwrap();
-    // A shorter one, then none: those who wait stay.
+    // A shorter queue, then none: those who wait stay in it.
     engine
         .set_policies(with(limit().queue(QueueConfig::of(1))))
         .unwrap();
-    assert_eq!(stand(&engine), (1, 2));
+    assert_eq!(in_flight_and_queued(&engine), (1, 2));
     assert!(matches!(
         poll(&mut ask(&engine, Subject::new())).unwrap().reason(),
         Reason::QueueFull
@@ -393,11 +416,11 @@ fn a_reload_loses_nobody_who_waits() {
     engine.set_policies(with(limit())).unwrap();
     engine.settle_now(held, Completion::status(200));
     let held = poll(&mut second).unwrap();
-    // Other numbers are another gate: who waits at the old one is served there.
+    // Other parameters make another limit: requests in the old queue are served by it.
     engine
         .set_policies(with(limit().between(1, 5).queue(QueueConfig::of(3))))
         .unwrap();
-    assert_eq!(stand(&engine), (0, 0));
+    assert_eq!(in_flight_and_queued(&engine), (0, 0));
     clock.advance(10 * MS);
     engine.settle_now(held, Completion::status(200));
     assert!(poll(&mut third).unwrap().is_allowed());
@@ -408,11 +431,11 @@ fn unix(at: Timestamp) -> String {
 }
 
 #[test]
-fn who_comes_after_its_deadline_costs_nothing() {
+fn a_request_after_its_deadline_costs_nothing() {
     let policy = Policy::new("api")
         .limit(Limit::per_hour(3))
         .adaptive(AdaptiveLimit::new().between(1, 1));
-    let (engine, clock) = engine(Policies::new().policy(policy));
+    let (engine, clock) = new_engine(Policies::new().policy(policy));
     let now = clock.now();
     let late = engine.decide_now(&Subject::new().deadline(now));
     assert!(matches!(late.reason(), Reason::TooLate) && late.is_never());
@@ -429,7 +452,7 @@ fn who_comes_after_its_deadline_costs_nothing() {
         Reason::TooLate
     ));
     let reserved = engine.clone();
-    let mut reserved: Asking = Box::pin(async move {
+    let mut reserved: PendingVerdict = Box::pin(async move {
         reserved
             .reserve(&Subject::new().deadline(now), None, None)
             .await
@@ -439,34 +462,34 @@ fn who_comes_after_its_deadline_costs_nothing() {
         Reason::TooLate
     ));
     assert_eq!(engine.totals(), (0, 3));
-    for passes in [
+    for count_allowed in [
         Subject::new().deadline(now + MS),
         Subject::new().with("deadline", "soon"),
         Subject::new(),
     ] {
-        let verdict = engine.decide_now(&passes);
+        let verdict = engine.decide_now(&count_allowed);
         assert!(verdict.is_allowed(), "{verdict:?}");
     }
 }
 
 #[test]
-fn nobody_waits_in_line_beyond_its_deadline() {
-    let (engine, clock) = engine(Policies::new().policy(one("api", 5)));
+fn no_request_waits_beyond_its_deadline() {
+    let (engine, clock) = new_engine(Policies::new().policy(one("api", 5)));
     let _held = pass(&engine);
-    let mut asking = wait_as(&engine, Subject::new().deadline(clock.now() + 30 * MS));
+    let mut pending = wait_as(&engine, Subject::new().deadline(clock.now() + 30 * MS));
     clock.advance(29 * MS);
-    assert!(poll(&mut asking).is_none());
+    assert!(poll(&mut pending).is_none());
     clock.advance(MS);
     assert!(matches!(
-        poll(&mut asking).unwrap().reason(),
+        poll(&mut pending).unwrap().reason(),
         Reason::TooLate
     ));
-    assert_eq!(stand(&engine), (1, 0));
+    assert_eq!(in_flight_and_queued(&engine), (1, 0));
 }
 
 #[test]
-fn what_began_long_ago_is_late_however_important_it_is() {
-    let (engine, clock) = engine(Policies::new().shed(Shed::new().patience(2_000 * MS)));
+fn an_old_request_is_late_however_important_it_is() {
+    let (engine, clock) = new_engine(Policies::new().shed(Shed::new().patience(2_000 * MS)));
     let now = clock.now();
     let late =
         |subject: &Subject<'_>| matches!(engine.decide_now(subject).reason(), Reason::TooLate);
@@ -478,13 +501,15 @@ fn what_began_long_ago_is_late_however_important_it_is() {
     assert!(!late(&Subject::new().start(now - 1_999 * MS)));
     let text = format!("t={}", unix(now - 3_000 * MS));
     assert!(late(&Subject::new().with("start", &text)));
-    // A clock that is ahead, nonsense, and nobody's word.
+    // A clock that is ahead, a malformed time, and none at all.
     assert!(!late(&Subject::new().start(now + 60_000 * MS)));
     assert!(!late(&Subject::new().with("start", "long ago")));
     assert!(!late(&Subject::new()));
-    // Its own word can only be less.
+    // The request can only shorten the time.
     let headers = |timeout: &str| vec![("grpc-timeout", timeout.to_owned())];
-    let (short, none, long) = (headers("500m"), headers("0m"), headers("1H"));
+    let short = headers("500m");
+    let none = headers("0m");
+    let long = headers("1H");
     assert!(late(&Subject::new().start(now - 500 * MS).headers(&short)));
     assert!(!late(&Subject::new().start(now - 499 * MS).headers(&short)));
     assert!(late(&Subject::new().headers(&none)));
@@ -502,14 +527,14 @@ fn what_began_long_ago_is_late_however_important_it_is() {
     assert_eq!(
         of(Class::CriticalPlus),
         0,
-        "what is late is not shed, and not let in either"
+        "a late request is denied, not shed"
     );
 }
 
-/// Where nothing is shed, nothing but a deadline that is said makes a request late.
+/// Without load shedding, only an explicit deadline makes a request late.
 #[test]
-fn without_patience_nothing_began_too_long_ago() {
-    let (engine, clock) = engine(Policies::new().policy(one("api", 0)));
+fn without_patience_no_request_is_too_old() {
+    let (engine, clock) = new_engine(Policies::new().policy(one("api", 0)));
     let headers = vec![("grpc-timeout", "0m")];
     let verdict = engine.decide_now(
         &Subject::new()
@@ -519,10 +544,9 @@ fn without_patience_nothing_began_too_long_ago() {
     assert!(verdict.is_allowed(), "{verdict:?}");
 }
 
-/// On threads and the clock of the machine: everybody who waits is served in the end, and nothing
-/// is left.
+/// With threads and the system clock: every waiter is served in the end, and no permit is left.
 #[test]
-fn under_threads_nobody_is_forgotten() {
+fn with_threads_no_waiter_is_forgotten() {
     const THREADS: usize = 4;
     const EACH: usize = 2_000;
     let queue = QueueConfig::of(THREADS).interval(Duration::from_secs(3_600));
@@ -546,9 +570,9 @@ fn under_threads_nobody_is_forgotten() {
                         assert!(verdict.is_allowed(), "{verdict:?}");
                         tokio::task::yield_now().await;
                         if nth % 2 == 0 {
-                            drop(verdict)
+                            drop(verdict);
                         } else {
-                            engine.settle_now(verdict, Completion::status(200))
+                            engine.settle_now(verdict, Completion::status(200));
                         }
                     }
                 });

@@ -1,5 +1,4 @@
-//! Other policies take the place of those in force while requests come: none is lost, none is
-//! minted.
+//! Reloads while requests come: no decision is lost, and no token is created.
 
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Limit, ManualClock, MemoryStore, store::AskOutcome};
@@ -10,9 +9,9 @@ use ratekeeper_policy::{
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-type Gate = Engine<MemoryStore<ManualClock>>;
+type TestEngine = Engine<MemoryStore<ManualClock>>;
 
-fn gate(policies: Policies) -> (Gate, ManualClock) {
+fn new_engine(policies: Policies) -> (TestEngine, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(10_000)
@@ -21,20 +20,21 @@ fn gate(policies: Policies) -> (Gate, ManualClock) {
     (Engine::new(store, policies).unwrap(), clock)
 }
 
-fn passes(gate: &Gate, subject: &Subject<'_>, many: u32) -> u32 {
+fn count_allowed(engine: &TestEngine, subject: &Subject<'_>, many: u32) -> u32 {
     (0..many)
-        .filter(|_| gate.decide_now(subject).is_allowed())
+        .filter(|_| engine.decide_now(subject).is_allowed())
         .count() as u32
 }
 
-fn left(gate: &Gate, subject: &Subject<'_>) -> Vec<u64> {
-    gate.peek_now(subject, 0)
+fn remaining(engine: &TestEngine, subject: &Subject<'_>) -> Vec<u64> {
+    engine
+        .peek_now(subject, 0)
         .limits()
         .map(|limit| limit.decision().remaining())
         .collect()
 }
 
-fn limit_of(verdict: &PolicyVerdict, policy: &str) -> Option<u64> {
+fn capacity_of(verdict: &PolicyVerdict, policy: &str) -> Option<u64> {
     verdict
         .limits()
         .find(|limit| limit.policy() == policy)
@@ -44,7 +44,7 @@ fn limit_of(verdict: &PolicyVerdict, policy: &str) -> Option<u64> {
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Fewer where they take longer.
+/// Fewer where they are slow.
 const DECISIONS: u64 = if cfg!(debug_assertions) {
     400_000
 } else {
@@ -52,7 +52,7 @@ const DECISIONS: u64 = if cfg!(debug_assertions) {
 };
 const THREADS: u64 = 4;
 
-/// The policies of the n-th load: one stays as it is, one has another limit each time, one comes
+/// The policies of the n-th load: one stays the same, one has another limit each time, one comes
 /// and goes.
 fn nth_load(n: u64) -> Policies {
     let at = |path: &str| Match::new().path(path.parse().unwrap());
@@ -81,19 +81,22 @@ fn nth_load(n: u64) -> Policies {
     policies
 }
 
-/// Up and down, the first the most.
+/// Up and down; the first is the largest.
 const MOST: u64 = 5_000;
 fn burst_of(n: u64) -> u64 {
     MOST - (n * 37) % 4_000
 }
 
 #[test]
-fn a_reload_in_the_middle_of_many_decisions_loses_none_and_mints_nothing() {
-    let (gate, _) = gate(nth_load(0));
-    let (same, changed, guest) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let (deciding, loads) = (AtomicU64::new(THREADS), AtomicU64::new(0));
-    // The latest load that has taken effect: whoever reads it first and decides then decides by it,
-    // or by a later one.
+fn a_reload_amid_many_decisions_loses_none_and_creates_no_tokens() {
+    let (engine, _) = new_engine(nth_load(0));
+    let same = AtomicU64::new(0);
+    let changed = AtomicU64::new(0);
+    let guest = AtomicU64::new(0);
+    let deciding = AtomicU64::new(THREADS);
+    let loads = AtomicU64::new(0);
+    // The latest load in effect: a thread that reads it and then decides must decide by it or by a
+    // later one.
     let in_force = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -102,17 +105,17 @@ fn a_reload_in_the_middle_of_many_decisions_loses_none_and_mints_nothing() {
                 for turn in 0..DECISIONS / THREADS {
                     let (path, passed) = paths[(turn % 3) as usize];
                     let least = in_force.load(Ordering::SeqCst);
-                    let verdict = gate.decide_now(&Subject::new().user("ann").path(path));
+                    let verdict = engine.decide_now(&Subject::new().user("ann").path(path));
                     let most = in_force.load(Ordering::SeqCst) + 1;
                     if path == "/changed" {
-                        let limit = limit_of(&verdict, "changed").unwrap();
+                        let limit = capacity_of(&verdict, "changed").unwrap();
                         assert!(
                             (least..=most).any(|n| burst_of(n) == limit),
                             "{limit} from {least} to {most}"
                         );
                     }
                     if path == "/same" {
-                        assert_eq!(limit_of(&verdict, "same"), Some(1_000));
+                        assert_eq!(capacity_of(&verdict, "same"), Some(1_000));
                     }
                     let counted =
                         verdict.is_allowed() && matches!(verdict.reason(), Reason::Limits);
@@ -122,14 +125,14 @@ fn a_reload_in_the_middle_of_many_decisions_loses_none_and_mints_nothing() {
             });
         }
         scope.spawn(|| {
-            // As long as somebody decides; dozens at least.
+            // As long as other threads decide; dozens at least.
             while deciding.load(Ordering::SeqCst) > 0 || loads.load(Ordering::Relaxed) < 60 {
                 let n = loads.fetch_add(1, Ordering::Relaxed) + 1;
-                gate.set_policies(nth_load(n)).unwrap();
+                engine.set_policies(nth_load(n)).unwrap();
                 in_force.store(n, Ordering::SeqCst);
-                let verdict = gate.peek_now(&Subject::new().path("/changed"), 1);
+                let verdict = engine.peek_now(&Subject::new().path("/changed"), 1);
                 assert_eq!(
-                    limit_of(&verdict, "changed"),
+                    capacity_of(&verdict, "changed"),
                     Some(burst_of(n)),
                     "the next decision is by the new limit"
                 );
@@ -141,24 +144,24 @@ fn a_reload_in_the_middle_of_many_decisions_loses_none_and_mints_nothing() {
             }
         });
     });
-    let (allowed, denied) = gate.totals();
+    let (allowed, denied) = engine.totals();
     assert_eq!(
         allowed + denied,
         DECISIONS / THREADS * THREADS,
         "no decision is lost"
     );
-    assert_eq!(gate.reload_count(), loads.load(Ordering::Relaxed));
+    assert_eq!(engine.reload_count(), loads.load(Ordering::Relaxed));
     assert_eq!(
         same.load(Ordering::Relaxed),
         1_000,
-        "what is unchanged admits its burst, no more and no less"
+        "an unchanged limit allows exactly its burst"
     );
     let last = loads.load(Ordering::Relaxed);
-    gate.set_policies(nth_load(1)).unwrap();
+    engine.set_policies(nth_load(1)).unwrap();
     let guests = guest.load(Ordering::Relaxed)
-        + u64::from(passes(&gate, &Subject::new().path("/guest"), 60));
-    assert_eq!(guests, 50, "what comes and goes keeps its counts");
-    // The clock stands still: what is kept over a change is clipped, never filled up.
+        + u64::from(count_allowed(&engine, &Subject::new().path("/guest"), 60));
+    assert_eq!(guests, 50, "a policy that comes and goes keeps its counts");
+    // The clock stands still: kept tokens are clipped, never refilled.
     let changed = changed.load(Ordering::Relaxed);
     assert!(changed <= MOST, "{changed}");
     let least = (0..=last).map(burst_of).min().unwrap();
@@ -168,8 +171,9 @@ fn a_reload_in_the_middle_of_many_decisions_loses_none_and_mints_nothing() {
 #[test]
 fn the_next_decision_of_another_thread_is_by_the_new_limit() {
     let policies = |many| Policies::new().policy(Policy::new("all").limit(Limit::per_hour(many)));
-    let (gate, _) = gate(policies(1));
-    let (go, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (engine, _) = new_engine(policies(1));
+    let go = AtomicU64::new(0);
+    let done = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -177,8 +181,8 @@ fn the_next_decision_of_another_thread_is_by_the_new_limit() {
             while !stop.load(Ordering::SeqCst) {
                 let asked = go.load(Ordering::SeqCst);
                 if asked > seen {
-                    let verdict = gate.peek_now(&Subject::new(), 1);
-                    assert_eq!(limit_of(&verdict, "all"), Some(asked));
+                    let verdict = engine.peek_now(&Subject::new(), 1);
+                    assert_eq!(capacity_of(&verdict, "all"), Some(asked));
                     seen = asked;
                     done.store(seen, Ordering::SeqCst);
                 }
@@ -186,7 +190,7 @@ fn the_next_decision_of_another_thread_is_by_the_new_limit() {
             }
         });
         for n in 2..300 {
-            gate.set_policies(policies(n)).unwrap();
+            engine.set_policies(policies(n)).unwrap();
             go.store(n, Ordering::SeqCst);
             while done.load(Ordering::SeqCst) < n {
                 std::thread::yield_now();
@@ -204,26 +208,27 @@ fn a_limit_among_several_changes_alone() {
             .limit(Limit::per_hour(100));
         Policies::new().policy(policy.limit(PolicyLimit::Concurrent(flying)))
     };
-    let (gate, _) = gate(several(10, 3));
+    let (engine, _) = new_engine(several(10, 3));
     let anybody = Subject::new();
-    let held = [gate.decide_now(&anybody), gate.decide_now(&anybody)];
-    assert_eq!(passes(&gate, &anybody, 4), 4);
-    assert_eq!(left(&gate, &anybody), [4, 94, 1]);
-    gate.set_policies(several(20, 3)).unwrap();
-    assert_eq!(left(&gate, &anybody), [4, 94, 1]);
-    gate.set_policies(several(3, 2)).unwrap();
-    assert_eq!(left(&gate, &anybody), [3, 94, 0]);
+    let held = [engine.decide_now(&anybody), engine.decide_now(&anybody)];
+    assert_eq!(count_allowed(&engine, &anybody, 4), 4);
+    assert_eq!(remaining(&engine, &anybody), [4, 94, 1]);
+    engine.set_policies(several(20, 3)).unwrap();
+    assert_eq!(remaining(&engine, &anybody), [4, 94, 1]);
+    engine.set_policies(several(3, 2)).unwrap();
+    assert_eq!(remaining(&engine, &anybody), [3, 94, 0]);
     drop(held);
-    assert_eq!(left(&gate, &anybody), [3, 94, 2]);
-    gate.set_policies(several(10, 3)).unwrap();
-    assert_eq!(left(&gate, &anybody), [3, 94, 3]);
-    // In another order they are still themselves.
+    assert_eq!(remaining(&engine, &anybody), [3, 94, 2]);
+    engine.set_policies(several(10, 3)).unwrap();
+    assert_eq!(remaining(&engine, &anybody), [3, 94, 3]);
+    // In another order they are the same limits.
     let policy = Policy::new("api")
         .limit(PolicyLimit::Concurrent(3))
         .limit(Limit::per_hour(100));
-    gate.set_policies(Policies::new().policy(policy.limit(Limit::per_minute(10))))
+    engine
+        .set_policies(Policies::new().policy(policy.limit(Limit::per_minute(10))))
         .unwrap();
-    assert_eq!(left(&gate, &anybody), [3, 94, 3]);
+    assert_eq!(remaining(&engine, &anybody), [3, 94, 3]);
 }
 
 fn of_limits(limits: &[Limit]) -> Policies {
@@ -235,44 +240,42 @@ fn of_limits(limits: &[Limit]) -> Policies {
 }
 
 #[test]
-fn the_same_limits_in_another_order_are_the_same() {
-    let (few, many) = (
-        Limit::per_hour(10),
-        Limit::per_hour(20).algorithm(Algorithm::SlidingLog),
-    );
-    let (gate, _) = gate(of_limits(&[few, many]));
-    assert_eq!(passes(&gate, &Subject::new(), 4), 4);
-    gate.set_policies(of_limits(&[many, few])).unwrap();
-    assert_eq!(left(&gate, &Subject::new()), [16, 6]);
+fn equal_limits_in_another_order_keep_their_counts() {
+    let few = Limit::per_hour(10);
+    let many = Limit::per_hour(20).algorithm(Algorithm::SlidingLog);
+    let (engine, _) = new_engine(of_limits(&[few, many]));
+    assert_eq!(count_allowed(&engine, &Subject::new(), 4), 4);
+    engine.set_policies(of_limits(&[many, few])).unwrap();
+    assert_eq!(remaining(&engine, &Subject::new()), [16, 6]);
 }
 
-/// One that was taken out long ago has nothing to do with it.
+/// A limit removed long ago does not matter.
 #[test]
-fn a_limit_that_changes_goes_on_from_the_one_it_replaces() {
+fn a_changed_limit_continues_from_the_one_it_replaces() {
     let hour = Limit::per_hour(20);
     for next in [
         Limit::per_hour(30),
         Limit::per_day(30),
         Limit::per_minute(30),
     ] {
-        let (gate, _) = gate(of_limits(&[
+        let (engine, _) = new_engine(of_limits(&[
             Limit::per_hour(10),
             Limit::per_minute(10),
             hour,
         ]));
-        gate.set_policies(of_limits(&[hour])).unwrap();
-        assert_eq!(passes(&gate, &Subject::new(), 18), 18);
-        gate.set_policies(of_limits(&[next])).unwrap();
-        assert_eq!(left(&gate, &Subject::new()), [2], "{next}");
+        engine.set_policies(of_limits(&[hour])).unwrap();
+        assert_eq!(count_allowed(&engine, &Subject::new(), 18), 18);
+        engine.set_policies(of_limits(&[next])).unwrap();
+        assert_eq!(remaining(&engine, &Subject::new()), [2], "{next}");
     }
 }
 
 proptest! {
-    /// The clock stands still. While a limit is in force it admits no more than it holds, whatever
-    /// came before; and as long as one limit at a time takes the place of another, all of them
-    /// together no more than the largest.
+    /// The clock stands still. While a limit is in force it allows no more than its capacity,
+    /// whatever came before; and as long as limits are replaced one at a time, all of them together
+    /// allow no more than the largest.
     #[test]
-    fn no_sequence_of_reloads_mints_anything(
+    fn no_sequence_of_reloads_creates_tokens(
         loads in prop::collection::vec((prop::sample::subsequence(vec![2_u64, 3, 5, 8, 13], 1..=3), 0_u32..8), 1..12),
         one_at_a_time in any::<bool>(),
     ) {
@@ -284,18 +287,18 @@ proptest! {
             };
             counts.iter().take(if one_at_a_time { 1 } else { 3 }).map(of).collect()
         };
-        let (gate, _) = gate(of_limits(&limits(&loads[0].0)));
+        let (engine, _) = new_engine(of_limits(&limits(&loads[0].0)));
         let (mut in_force, mut all): (Vec<(Limit, u64)>, u64) = (Vec::new(), 0);
         for (counts, many) in &loads {
             let limits = limits(counts);
-            gate.set_policies(of_limits(&limits)).unwrap();
+            engine.set_policies(of_limits(&limits)).unwrap();
             in_force.retain(|(limit, _)| limits.contains(limit));
             for limit in limits {
                 if !in_force.iter().any(|(known, _)| *known == limit) {
                     in_force.push((limit, 0));
                 }
             }
-            let passed = u64::from(passes(&gate, &Subject::new(), *many));
+            let passed = u64::from(count_allowed(&engine, &Subject::new(), *many));
             all += passed;
             for (limit, used) in &mut in_force {
                 *used += passed;
@@ -310,18 +313,18 @@ proptest! {
 }
 
 #[test]
-fn another_algorithm_mints_nothing() {
+fn another_algorithm_creates_no_tokens() {
     let by = |algorithm| {
         Policies::new().policy(Policy::new("api").limit(Limit::per_hour(10).algorithm(algorithm)))
     };
     for from in Algorithm::ALL {
         for to in Algorithm::ALL {
-            let (gate, _) = gate(by(from));
-            let mut passed = passes(&gate, &Subject::new(), 4);
-            gate.set_policies(by(to)).unwrap();
-            passed += passes(&gate, &Subject::new(), 20);
-            gate.set_policies(by(from)).unwrap();
-            passed += passes(&gate, &Subject::new(), 20);
+            let (engine, _) = new_engine(by(from));
+            let mut passed = count_allowed(&engine, &Subject::new(), 4);
+            engine.set_policies(by(to)).unwrap();
+            passed += count_allowed(&engine, &Subject::new(), 20);
+            engine.set_policies(by(from)).unwrap();
+            passed += count_allowed(&engine, &Subject::new(), 20);
             let most = [from, to]
                 .map(|by| Limit::per_hour(10).algorithm(by).capacity())
                 .into_iter()
@@ -348,49 +351,61 @@ fn a_plan_keeps_its_counts_by_its_name() {
                 .plan(Attribute::Plan, Some(default)),
         )
     };
-    let (gate, _) = gate(plans(&[("free", 10), ("pro", 100)], "free"));
+    let (engine, _) = new_engine(plans(&[("free", 10), ("pro", 100)], "free"));
     let free = Subject::new().user("ann").plan("free");
     let pro = Subject::new().user("ann").plan("pro");
-    assert_eq!((passes(&gate, &free, 4), passes(&gate, &pro, 30)), (4, 30));
-    // In another order, one with another limit, one more.
-    gate.set_policies(plans(&[("gold", 7), ("pro", 50), ("free", 10)], "gold"))
+    assert_eq!(
+        (
+            count_allowed(&engine, &free, 4),
+            count_allowed(&engine, &pro, 30)
+        ),
+        (4, 30)
+    );
+    // In another order, one with another limit, and a new one.
+    engine
+        .set_policies(plans(&[("gold", 7), ("pro", 50), ("free", 10)], "gold"))
         .unwrap();
-    assert_eq!((left(&gate, &free), left(&gate, &pro)), (vec![6], vec![50]));
-    assert_eq!(left(&gate, &Subject::new().user("ann")), [7]);
-    // One that is gone gives way to the default, and is as it was when it is back.
-    gate.set_policies(plans(&[("gold", 7), ("free", 10)], "gold"))
+    assert_eq!(
+        (remaining(&engine, &free), remaining(&engine, &pro)),
+        (vec![6], vec![50])
+    );
+    assert_eq!(remaining(&engine, &Subject::new().user("ann")), [7]);
+    // A removed plan gives way to the default, and has its counts when it is back.
+    engine
+        .set_policies(plans(&[("gold", 7), ("free", 10)], "gold"))
         .unwrap();
-    assert_eq!(left(&gate, &pro), [7]);
-    gate.set_policies(plans(&[("pro", 50), ("free", 10)], "free"))
+    assert_eq!(remaining(&engine, &pro), [7]);
+    engine
+        .set_policies(plans(&[("pro", 50), ("free", 10)], "free"))
         .unwrap();
-    assert_eq!(left(&gate, &pro), [50]);
+    assert_eq!(remaining(&engine, &pro), [50]);
 }
 
 #[test]
-fn another_key_is_another_limit_and_the_old_one_is_not_forgotten() {
+fn another_key_is_another_limit_and_the_old_one_is_kept() {
     let by = |key: &[&str]| {
         Policies::new().policy(key.iter().fold(
             Policy::new("api").limit(Limit::per_hour(5)),
             |policy, name| policy.key(*name),
         ))
     };
-    let (gate, _) = gate(by(&["user"]));
+    let (engine, _) = new_engine(by(&["user"]));
     let ann = Subject::new().user("ann").tenant("ann");
-    assert_eq!(passes(&gate, &ann, 3), 3);
-    gate.set_policies(by(&["tenant"])).unwrap();
+    assert_eq!(count_allowed(&engine, &ann, 3), 3);
+    engine.set_policies(by(&["tenant"])).unwrap();
     assert_eq!(
-        left(&gate, &ann),
+        remaining(&engine, &ann),
         [5],
-        "a tenant is no user, whatever its name"
+        "a tenant is not a user with the same name"
     );
-    gate.set_policies(by(&["user", "tenant"])).unwrap();
-    assert_eq!(left(&gate, &ann), [5]);
-    gate.set_policies(by(&["user"])).unwrap();
-    assert_eq!(left(&gate, &ann), [2]);
+    engine.set_policies(by(&["user", "tenant"])).unwrap();
+    assert_eq!(remaining(&engine, &ann), [5]);
+    engine.set_policies(by(&["user"])).unwrap();
+    assert_eq!(remaining(&engine, &ann), [2]);
 }
 
 #[test]
-fn a_penalty_changes_and_bans_that_are_out_stay_out() {
+fn a_changed_penalty_keeps_its_bans() {
     let with = |penalty: Option<Penalty>, many| {
         let policy = Policy::new("api").key("user").limit(Limit::per_hour(many));
         Policies::new().policy(match penalty {
@@ -403,34 +418,36 @@ fn a_penalty_changes_and_bans_that_are_out_stay_out() {
         within: MINUTE,
         ban,
     };
-    let (gate, clock) = gate(with(Some(penalty(2, MINUTE)), 1));
+    let (engine, clock) = new_engine(with(Some(penalty(2, MINUTE)), 1));
     let ann = Subject::new().user("ann");
-    assert_eq!(passes(&gate, &ann, 3), 1);
-    assert!(matches!(gate.decide_now(&ann).reason(), Reason::Ban(_)));
-    // Other limits and another number of denials: the ban is the same.
-    gate.set_policies(with(Some(penalty(5, MINUTE)), 100))
+    assert_eq!(count_allowed(&engine, &ann, 3), 1);
+    assert!(matches!(engine.decide_now(&ann).reason(), Reason::Ban(_)));
+    // With other limits and another number of denials, the ban stays.
+    engine
+        .set_policies(with(Some(penalty(5, MINUTE)), 100))
         .unwrap();
-    let verdict = gate.decide_now(&ann);
+    let verdict = engine.decide_now(&ann);
     assert!(matches!(verdict.reason(), Reason::Ban(_)) && verdict.retry_after() == Some(MINUTE));
-    // Without a penalty there is no ban; with one again it is there for what is left of it.
-    gate.set_policies(with(None, 1)).unwrap();
-    assert!(matches!(gate.decide_now(&ann).reason(), Reason::Limits));
+    // Without a penalty there is no ban; with one again the rest of it is back.
+    engine.set_policies(with(None, 1)).unwrap();
+    assert!(matches!(engine.decide_now(&ann).reason(), Reason::Limits));
     clock.advance(10 * SECOND);
-    gate.set_policies(with(Some(penalty(1, MINUTE)), 1))
+    engine
+        .set_policies(with(Some(penalty(1, MINUTE)), 1))
         .unwrap();
     assert_eq!(
-        gate.decide_now(&ann).retry_after(),
+        engine.decide_now(&ann).retry_after(),
         Some(3_600 * SECOND - 10 * SECOND)
     );
-    assert!(matches!(gate.decide_now(&ann).reason(), Reason::Ban(_)));
+    assert!(matches!(engine.decide_now(&ann).reason(), Reason::Ban(_)));
     clock.advance(50 * SECOND);
-    assert!(matches!(gate.decide_now(&ann).reason(), Reason::Limits));
-    // The first denial is one too many now.
-    assert!(matches!(gate.decide_now(&ann).reason(), Reason::Ban(_)));
+    assert!(matches!(engine.decide_now(&ann).reason(), Reason::Limits));
+    // Now the first denial is too many.
+    assert!(matches!(engine.decide_now(&ann).reason(), Reason::Ban(_)));
 }
 
 #[test]
-fn a_policy_that_only_watches_now_turns_nobody_away_banned_or_not() {
+fn a_policy_in_shadow_mode_denies_nothing_even_banned_keys() {
     let penalty = Penalty {
         denials: 1,
         within: MINUTE,
@@ -442,13 +459,14 @@ fn a_policy_that_only_watches_now_turns_nobody_away_banned_or_not() {
             .limit(Limit::per_hour(1))
             .penalty(penalty)
     };
-    let (gate, _) = gate(Policies::new().policy(policy()));
+    let (engine, _) = new_engine(Policies::new().policy(policy()));
     let ann = Subject::new().user("ann");
-    assert_eq!(passes(&gate, &ann, 3), 1);
-    assert!(matches!(gate.decide_now(&ann).reason(), Reason::Ban(_)));
-    gate.set_policies(Policies::new().policy(policy().action(Action::Shadow)))
+    assert_eq!(count_allowed(&engine, &ann, 3), 1);
+    assert!(matches!(engine.decide_now(&ann).reason(), Reason::Ban(_)));
+    engine
+        .set_policies(Policies::new().policy(policy().action(Action::Shadow)))
         .unwrap();
-    let verdict = gate.decide_now(&ann);
+    let verdict = engine.decide_now(&ann);
     assert!(verdict.is_allowed(), "{verdict:?}");
     assert_eq!(
         verdict
@@ -460,7 +478,7 @@ fn a_policy_that_only_watches_now_turns_nobody_away_banned_or_not() {
 }
 
 #[test]
-fn what_was_in_flight_comes_back_after_a_reload() {
+fn permits_are_released_after_a_reload() {
     let policy = || {
         Policy::new("login")
             .key("user")
@@ -468,31 +486,33 @@ fn what_was_in_flight_comes_back_after_a_reload() {
             .limit(PolicyLimit::Concurrent(2))
     };
     let policies = || Policies::new().policy(policy().count(Count::Failures));
-    let (gate, _) = gate(policies());
+    let (engine, _) = new_engine(policies());
     let ann = Subject::new().user("ann");
-    let (first, second) = (gate.decide_now(&ann), gate.decide_now(&ann));
-    assert_eq!(left(&gate, &ann), [1, 0]);
-    gate.set_policies(policies().policy(Policy::new("more").limit(Limit::per_hour(9))))
+    let first = engine.decide_now(&ann);
+    let second = engine.decide_now(&ann);
+    assert_eq!(remaining(&engine, &ann), [1, 0]);
+    engine
+        .set_policies(policies().policy(Policy::new("more").limit(Limit::per_hour(9))))
         .unwrap();
-    gate.settle_now(first, Completion::status(200));
-    assert_eq!(left(&gate, &ann)[..2], [2, 1]);
-    // Its policy is gone, and so are its limits: what comes back is there when they are.
-    gate.set_policies(Policies::new()).unwrap();
-    gate.settle_now(second, Completion::status(200));
-    gate.set_policies(policies()).unwrap();
-    assert_eq!(left(&gate, &ann), [3, 2]);
+    engine.settle_now(first, Completion::status(200));
+    assert_eq!(remaining(&engine, &ann)[..2], [2, 1]);
+    // Its policy is gone with its limits; the permit is back when they are.
+    engine.set_policies(Policies::new()).unwrap();
+    engine.settle_now(second, Completion::status(200));
+    engine.set_policies(policies()).unwrap();
+    assert_eq!(remaining(&engine, &ann), [3, 2]);
 }
 
 #[test]
-fn a_reload_that_is_refused_changes_nothing() {
+fn a_rejected_reload_changes_nothing() {
     let policy = |name: &str, many| Policy::new(name).limit(Limit::per_hour(many));
-    let (gate, _) = gate(
+    let (engine, _) = new_engine(
         Policies::new()
             .policy(policy("a", 10))
             .policy(policy("b", 20)),
     );
-    assert_eq!(passes(&gate, &Subject::new(), 4), 4);
-    let before = gate.policies();
+    assert_eq!(count_allowed(&engine, &Subject::new(), 4), 4);
+    let before = engine.policies();
     let refused = [
         Policies::new()
             .policy(policy("a", 100))
@@ -511,21 +531,20 @@ fn a_reload_that_is_refused_changes_nothing() {
         })),
     ];
     for wrong in refused {
-        gate.set_policies(wrong).unwrap_err();
-        assert_eq!(gate.policies(), before);
-        assert_eq!(left(&gate, &Subject::new()), [6, 16]);
+        engine.set_policies(wrong).unwrap_err();
+        assert_eq!(engine.policies(), before);
+        assert_eq!(remaining(&engine, &Subject::new()), [6, 16]);
     }
-    assert_eq!((gate.reload_count(), gate.totals()), (0, (4, 0)));
-    assert_eq!(passes(&gate, &Subject::new(), 20), 6);
+    assert_eq!((engine.reload_count(), engine.totals()), (0, (4, 0)));
+    assert_eq!(count_allowed(&engine, &Subject::new(), 20), 6);
 }
 
-/// Months of reloads: what is the same costs nothing, and what changes back and forth does not pile
-/// up.
+/// Many reloads: unchanged limits cost nothing, and limits that alternate do not pile up.
 #[test]
-fn a_thousand_reloads_are_as_good_as_one() {
-    let (gate, _) = gate(nth_load(0));
+fn a_thousand_reloads_equal_one() {
+    let (engine, _) = new_engine(nth_load(0));
     let ann = Subject::new().user("ann").path("/same");
-    assert_eq!(passes(&gate, &ann, 400), 400);
-    (1..1_000).for_each(|n| gate.set_policies(nth_load(n)).unwrap());
-    assert_eq!(left(&gate, &ann), [600]);
+    assert_eq!(count_allowed(&engine, &ann, 400), 400);
+    (1..1_000).for_each(|n| engine.set_policies(nth_load(n)).unwrap());
+    assert_eq!(remaining(&engine, &ann), [600]);
 }

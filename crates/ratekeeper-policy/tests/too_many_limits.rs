@@ -1,5 +1,5 @@
-//! A store that takes no more limits: a reload that needs one fails as a whole, and the store hears
-//! nothing of it.
+//! A store that takes no more limits: a reload that needs one fails as a whole, and changes nothing
+//! in the store.
 
 use ratekeeper::{
     Ask, Limit, ManualClock, MemoryStore, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// A store with room for so many limits, which records what else it is called for.
-struct Limited {
+/// A store with a maximum number of limits, which records all other calls.
+struct BoundedStore {
     inner: MemoryStore<ManualClock>,
     room: AtomicU64,
     calls: Mutex<Vec<String>>,
 }
 
-impl Limited {
-    fn with_room_for(limits: u64) -> Self {
+impl BoundedStore {
+    fn with_max_limits(limits: u64) -> Self {
         let inner = MemoryStore::builder()
             .max_keys(1_000)
             .clock(ManualClock::new())
@@ -35,7 +35,7 @@ impl Limited {
         self.calls.lock().unwrap().push(call);
     }
 
-    fn take_room(&self) -> Result<(), TooManyLimitsError> {
+    fn register(&self) -> Result<(), TooManyLimitsError> {
         match self
             .room
             .fetch_update(SeqCst, SeqCst, |room| room.checked_sub(1))
@@ -46,14 +46,14 @@ impl Limited {
     }
 }
 
-impl Store for Limited {
+impl Store for BoundedStore {
     fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
-        self.take_room()?;
+        self.register()?;
         self.inner.limit(name, limit)
     }
 
     fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError> {
-        self.take_room()?;
+        self.register()?;
         self.inner.concurrency(name, limit)
     }
 
@@ -116,8 +116,8 @@ impl Store for Limited {
     }
 }
 
-/// What a future of a store in memory is ready with.
-fn ready<T>(future: impl Future<Output = T>) -> T {
+/// The output of a future of a store in memory.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("a store in memory never waits"),
@@ -134,7 +134,7 @@ fn before() -> Policies {
         .policy(by_user("b").limit(PolicyLimit::Concurrent(5)))
 }
 
-/// Everything about the policies in force is another, and two limits are new.
+/// Other settings in every policy, and two new limits.
 fn after() -> Policies {
     Policies::new()
         .policy(
@@ -149,21 +149,21 @@ fn after() -> Policies {
 }
 
 #[test]
-fn a_reload_that_finds_no_room_for_a_limit_changes_nothing() {
-    let engine = Engine::new(Limited::with_room_for(3), before()).unwrap();
+fn a_reload_with_too_many_limits_changes_nothing() {
+    let engine = Engine::new(BoundedStore::with_max_limits(3), before()).unwrap();
     let ann = Subject::new().user("ann");
     let left = || -> Vec<u64> {
-        let verdict = ready(engine.peek(&ann, 0));
+        let verdict = block_on(engine.peek(&ann, 0));
         verdict
             .limits()
             .map(|limit| limit.decision().remaining())
             .collect()
     };
-    assert!(ready(engine.decide(&ann)).is_allowed());
+    assert!(block_on(engine.decide(&ann)).is_allowed());
     assert_eq!(left(), [9, 5]);
     engine.store().calls.lock().unwrap().clear();
 
-    // There is room for the limit of `c`, and none for that of `d`.
+    // The limit of `c` fits, that of `d` does not.
     assert_eq!(
         engine.set_policies(after()).unwrap_err(),
         EngineError::TooManyLimits
@@ -171,12 +171,12 @@ fn a_reload_that_finds_no_room_for_a_limit_changes_nothing() {
     assert_eq!(engine.policies(), before());
     assert_eq!(*engine.store().calls.lock().unwrap(), [""; 0]);
     assert_eq!((left(), engine.reload_count()), (vec![9, 5], 0));
-    // A reload to what is in force is one that changes nothing.
+    // A reload of the same policies changes nothing.
     engine.set_policies(before()).unwrap();
     assert_eq!(left(), [9, 5]);
 
-    // With room for one more it is done as a whole: the limit of `c` is there from the attempt
-    // before.
+    // With one more limit the reload succeeds as a whole; the limit of `c` is the one from the
+    // attempt before.
     engine.store().room.store(1, SeqCst);
     engine.set_policies(after()).unwrap();
     assert_eq!(engine.store().room.load(SeqCst), 0);

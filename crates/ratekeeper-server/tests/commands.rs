@@ -338,11 +338,11 @@ fn explain_ends_with_0_1_or_2() {
     assert_eq!(code, 0);
     assert_eq!(
         out,
-        "allowed: no policy applies\n\nlogin\n  does not apply: the method is another one\n"
+        "allowed: no policy applies\n\nlogin\n  does not apply: the method does not match\n"
     );
     let (_, out, _) = explain("ip=1.2.3.4", &[]);
     assert!(
-        out.ends_with("login\n  does not apply: the request has no method to be matched by\n"),
+        out.ends_with("login\n  does not apply: the request has no method to match\n"),
         "{out}"
     );
     let (code, _, error) = explain("GET", &[]);

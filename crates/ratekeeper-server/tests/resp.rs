@@ -223,15 +223,15 @@ fn a_policy_is_asked_by_its_name() {
         ),
         (
             &["RATEKEEPER.CHECK", "both", "me"],
-            "ERR policy 'both': the policy counts by ip and user together; ask for it with a whole subject",
+            "ERR policy 'both': the policy counts by ip and user, which is more than one value; send a request with all of them instead",
         ),
         (
             &["RATEKEEPER.PEEK", "per-address", "me"],
-            "ERR policy 'per-address': the policy counts by ip, and the key is not an address",
+            "ERR policy 'per-address': the policy counts by ip, but the key is not an IP address",
         ),
         (
             &["RATEKEEPER.RESET", "per-user", ""],
-            "ERR policy 'per-user': the policy counts by user, and the key is none",
+            "ERR policy 'per-user': the policy counts by user, but the key is empty or invalid",
         ),
         (
             &["RATEKEEPER.CHECK", "per-user", "me", "-1"],
@@ -263,7 +263,7 @@ fn a_key_is_reset_by_the_fingerprint_that_the_lists_show() {
     for (name, told) in [
         (
             "#0123456789abcdef",
-            "(error) ERR policy 'per-user': user=#0123456789abcdef is none of the keys that this node has seen lately",
+            "(error) ERR policy 'per-user': this node has not seen user=#0123456789abcdef lately",
         ),
         (
             "#f8c0…",

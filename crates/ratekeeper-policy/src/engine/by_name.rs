@@ -1,7 +1,6 @@
-//! One policy by its name, on the value of the one attribute that it counts by: for callers who
-//! know no requests.
+//! Decisions by one policy, chosen by name, on a plain key value: for callers without a request.
 
-use super::asking::{Asking, Lacking, Request};
+use super::query::{ApplyError, Query, RequestContext};
 use super::reason::Reason;
 use super::rules::Rules;
 use super::{Engine, KeySelector, OverrideError, PolicyKey, PolicyVerdict};
@@ -11,17 +10,17 @@ use crate::subject::{Headers, Subject};
 use ratekeeper::{Store, Timestamp};
 use std::fmt;
 
-/// Why a policy could not be asked by its name.
+/// Why a decision by name was not made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ByNameError {
     /// No policy has that name.
     NoPolicy,
-    /// The policy counts by several attributes, and a value is of one.
+    /// The policy counts by several attributes, but only one value was given.
     ManyKeys(Vec<Attribute>),
-    /// The value is none of that attribute: an `ip` that is not an address, or an empty text.
+    /// The value is not valid for that attribute: an `ip` that is not an address, or an empty text.
     NotA(Attribute),
-    /// The plan of a subject says which limits apply, and there is none by default.
+    /// The limits depend on the plan of the subject, and there is no default plan.
     NoPlan(Attribute),
     /// The key was meant as a fingerprint of that attribute, and is not one.
     Fingerprint(Attribute, FingerprintError),
@@ -37,20 +36,23 @@ impl fmt::Display for ByNameError {
                 let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
                 write!(
                     f,
-                    "the policy counts by {} together; ask for it with a whole subject",
+                    "the policy counts by {}, which is more than one value; send a request with all of them instead",
                     keys.join(" and ")
                 )
             }
             Self::NotA(Attribute::Ip) => {
-                f.write_str("the policy counts by ip, and the key is not an address")
+                f.write_str("the policy counts by ip, but the key is not an IP address")
             }
             Self::NotA(attribute) => {
-                write!(f, "the policy counts by {attribute}, and the key is none")
+                write!(
+                    f,
+                    "the policy counts by {attribute}, but the key is empty or invalid"
+                )
             }
             Self::NoPlan(attribute) => {
                 write!(
                     f,
-                    "the limits of the policy depend on {attribute}, and it has no default plan"
+                    "the limits of the policy depend on {attribute}; give the policy a default plan"
                 )
             }
             Self::Fingerprint(attribute, error) => {
@@ -63,12 +65,12 @@ impl fmt::Display for ByNameError {
 
 impl std::error::Error for ByNameError {}
 
-/// # One policy by its name
+/// # Decisions by policy name
 ///
-/// Its conditions are not looked at: who names a policy means it. A policy that counts by nothing
-/// has one bucket, whatever the value. Lists, bans and overrides hold as for any request.
+/// The conditions of the policy are not checked. A policy without a key has one bucket, whatever
+/// the value. Lists, bans and overrides hold as for any request.
 impl<S: Store> Engine<S> {
-    /// Decides by one policy alone, and charges it unless it is only to `peek`.
+    /// Decides by one policy alone, and charges it unless `peek` is set.
     pub async fn decide_by(
         &self,
         policy: &str,
@@ -77,21 +79,20 @@ impl<S: Store> Engine<S> {
         peek: bool,
     ) -> Result<PolicyVerdict, ByNameError> {
         let verdict = self.begin_by(policy, value, cost)?;
-        Ok(self.ask_for(verdict, peek, None).await)
+        Ok(self.complete(verdict, peek, None).await)
     }
 
-    /// Makes the limits of a key full again, as [`reset_limits`](Self::reset_limits) does, and says
-    /// which key that is. The key may be named by the [fingerprint](Fingerprint) that was shown of
-    /// it, `#f8c0…` or `user=#f8c0…`, as long as it is in one of the [lists](Self::most_active) of
-    /// keys.
+    /// Resets the limits of a key, as [`reset_limits`](Self::reset_limits) does, and returns the
+    /// key. The key may be named by the [fingerprint](Fingerprint) that was shown of it, `#f8c0…` or
+    /// `user=#f8c0…`, as long as it is in one of the [lists](Self::most_active) of keys.
     pub async fn reset_by(&self, policy: &str, value: &[u8]) -> Result<PolicyKey, ByNameError> {
         let rules = self.inner.rules.load_full();
-        let ruling = rules
+        let rule = rules
             .policies
             .iter()
-            .find(|ruling| ruling.policy.name == policy)
+            .find(|rule| rule.policy.name == policy)
             .ok_or(ByNameError::NoPolicy)?;
-        let attribute = only(&ruling.policy.key)?;
+        let attribute = only(&rule.policy.key)?;
         let fingerprint = match attribute {
             Some(attribute) => fingerprint(attribute, value)?,
             None => None,
@@ -103,7 +104,7 @@ impl<S: Store> Engine<S> {
         let wrong = |error| match error {
             OverrideError::NoKey(attribute) => ByNameError::NotA(attribute),
             OverrideError::NotSeen(key) => ByNameError::NotSeen(key),
-            // It may have gone meanwhile.
+            // The policy may have been removed in between.
             _ => ByNameError::NoPolicy,
         };
         let key = self.key_of(policy, selector).map_err(wrong)?;
@@ -119,18 +120,18 @@ impl<S: Store> Engine<S> {
     ) -> Result<PolicyVerdict, ByNameError> {
         let now = self.inner.store.now();
         let mut verdict = PolicyVerdict::new(self.inner.rules.load(), now);
-        let (rules, asking) = verdict.parts.asking_by();
-        // Whoever asks so holds no place when it is answered: it is not worth a wait either.
-        asking.at_once = true;
-        verdict.parts.reason = self.gather_by(rules, asking, policy, value, cost, now)?;
+        let (rules, query) = verdict.state.rules_and_query();
+        // Such a caller holds no permit, so it does not queue for one.
+        query.no_wait = true;
+        verdict.state.reason = self.gather_by(rules, query, policy, value, cost, now)?;
         Ok(verdict)
     }
 
-    /// What the store is to be asked, and what the verdict goes back to if it is not.
+    /// Builds the query for the store; returns the reason if it need not be asked.
     fn gather_by(
         &self,
         rules: &Rules,
-        asking: &mut Asking,
+        query: &mut Query,
         policy: &str,
         value: &[u8],
         cost: u64,
@@ -138,12 +139,12 @@ impl<S: Store> Engine<S> {
     ) -> Result<Reason, ByNameError> {
         let mut named = (0..)
             .zip(&rules.policies)
-            .filter(|(_, ruling)| ruling.policy.name == policy);
-        let (number, ruling) = named.next().ok_or(ByNameError::NoPolicy)?;
-        let attribute = only(&ruling.policy.key)?;
+            .filter(|(_, rule)| rule.policy.name == policy);
+        let (number, rule) = named.next().ok_or(ByNameError::NoPolicy)?;
+        let attribute = only(&rule.policy.key)?;
         let header = OneHeader::new(attribute, value);
         let subject = subject(attribute, value, &header);
-        // The value is all there is: nothing is counted instead of it.
+        // The value is all there is: no attribute can replace it.
         if let Some(attribute) = attribute.filter(|attribute| !subject.has(attribute)) {
             return Err(ByNameError::NotA(attribute.clone()));
         }
@@ -151,32 +152,32 @@ impl<S: Store> Engine<S> {
         if let Some(reason) = rules.without_limits(&subject, path.as_ref(), now) {
             return Ok(reason);
         }
-        let request = Request {
+        let request = RequestContext {
             subject: &subject,
             path: path.as_ref(),
             cost,
             now,
         };
-        let applied = asking.apply(
+        let applied = query.apply(
             rules,
             number,
-            ruling,
+            rule,
             &self.inner.overrides.in_force(),
             &request,
         );
-        applied.map_err(|lacking| match lacking {
-            Lacking::Key(attribute) => ByNameError::NotA(attribute.clone()),
-            Lacking::Plan(attribute) => ByNameError::NoPlan(attribute.clone()),
+        applied.map_err(|error| match error {
+            ApplyError::MissingKey(attribute) => ByNameError::NotA(attribute.clone()),
+            ApplyError::MissingPlan(attribute) => ByNameError::NoPlan(attribute.clone()),
         })?;
-        Ok(match asking.denied_without_limits(rules) {
+        Ok(match query.denied_without_limits(rules) {
             Some(reason) => reason,
-            None if !asking.limits_something() => Reason::NoPolicy,
+            None if !query.limits_something() => Reason::NoPolicy,
             None => Reason::Limits,
         })
     }
 }
 
-/// The one attribute of a key, if it has any.
+/// The only attribute of a key, if it has one.
 fn only(key: &[Attribute]) -> Result<Option<&Attribute>, ByNameError> {
     match key {
         [] => Ok(None),
@@ -206,7 +207,7 @@ fn fingerprint(
     }
 }
 
-/// Somebody who has this one attribute.
+/// A subject with only this attribute.
 fn subject<'a>(
     attribute: Option<&'a Attribute>,
     value: &'a [u8],
@@ -215,7 +216,7 @@ fn subject<'a>(
     match attribute {
         None => Subject::new(),
         Some(Attribute::Header(_)) => Subject::new().headers(header),
-        // As a request has it whose route nobody named: `GET /x`.
+        // A request without a named endpoint has `GET /x`.
         Some(Attribute::Endpoint) => match value.iter().position(|byte| *byte == b' ') {
             Some(space) => Subject::new()
                 .method(&value[..space])

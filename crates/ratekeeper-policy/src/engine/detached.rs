@@ -1,29 +1,28 @@
-//! Requests that are decided here and end elsewhere: reserved, then settled by a receipt, by any
-//! node.
+//! Reservations: requests decided on one node and settled, by a receipt, on any.
 //!
-//! A receipt has what settling goes by, in numbers: what each limit was charged, which endings
-//! count, what a cost is multiplied by. The policies may change in between.
+//! A receipt holds what settling needs as numbers: the charge of each limit, which completions
+//! count, and the cost factor. The policies may change in between.
 
-use super::asking::{Asked, FEW};
+use super::query::{INLINE_ITEMS, QueryItem};
 use super::verdict::PolicyVerdict;
-use super::{Completion, Engine, Ruling};
+use super::{Completion, Engine, Rule};
 use crate::policy::{Cost, Count, StatusRange};
 use crate::subject::Subject;
 use ratekeeper::{Store, Timestamp, store::DetachError, store::SettleError};
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// The first byte of a receipt.
+/// The format version, the first byte of a receipt.
 const VERSION: u8 = 1;
 
-/// # Reserving now, settling elsewhere
+/// # Reservations
 impl<S: Store> Engine<S> {
-    /// Decides for a caller who acts later, and would wait for `max_wait` before it does: see
-    /// [`Verdict::delay`]. The longest waits of policies hold too. Without a `max_wait` it waits as
-    /// long as the policies say.
+    /// Decides for a caller that acts later, and would wait up to `max_wait` before it does: see
+    /// [`PolicyVerdict::delay`]. The longest waits of policies also hold. Without `max_wait`, it
+    /// waits as long as the policies allow.
     ///
-    /// A cost that is said here is corrected by the one at the [end](Ending::cost) in every policy;
-    /// one that is not, only in those without a fixed cost.
+    /// A `cost` is corrected by the one of the [completion](Completion::cost) in every policy;
+    /// without one, only in policies that have no fixed cost.
     pub async fn reserve(
         &self,
         subject: &Subject<'_>,
@@ -31,26 +30,29 @@ impl<S: Store> Engine<S> {
         max_wait: Option<Duration>,
     ) -> PolicyVerdict {
         let mut verdict = self.begin(subject, cost.unwrap_or(1));
-        let asking = &mut verdict.parts.asking;
-        (asking.max_wait, asking.scales, asking.acts_later) = (max_wait, cost.is_some(), true);
-        self.ask_for(verdict, false, None).await
+        let query = &mut verdict.state.query;
+        query.max_wait = max_wait;
+        query.explicit_cost = cost.is_some();
+        query.is_reservation = true;
+        self.complete(verdict, false, None).await
     }
 
-    /// Takes a verdict apart from this process: see [`Store::detach`].
+    /// Detaches a verdict from this process, as a receipt: see [`Store::detach`].
     pub async fn detach(
         &self,
         verdict: PolicyVerdict,
         until: Timestamp,
     ) -> Result<Vec<u8>, DetachError> {
-        let (mut verdict, store) = (verdict, &self.inner.store);
+        let mut verdict = verdict;
+        let store = &self.inner.store;
         let mut receipt = vec![VERSION];
-        put(&mut receipt, verdict.parts.asking.asked.len() as u64);
-        for asked in &verdict.parts.asking.asked {
-            Charged::of(asked, verdict.ruling(asked), verdict.parts.asking.scales)
+        write_varint(&mut receipt, verdict.state.query.items.len() as u64);
+        for item in &verdict.state.query.items {
+            ReceiptItem::of(item, verdict.rule(item), verdict.state.query.explicit_cost)
                 .pack(&mut receipt);
         }
-        // Whoever was not asked about any limit can be settled once, too.
-        let inner = match verdict.parts.take_answer() {
+        // A request without limits can also be settled once.
+        let inner = match verdict.state.take_store_verdict() {
             Some(inner) => inner,
             None => store.decide(&[]).await,
         };
@@ -58,72 +60,70 @@ impl<S: Store> Engine<S> {
         Ok(receipt)
     }
 
-    /// Settles what was [detached](Self::detach), as [`settle`](Self::settle) does.
+    /// Settles a [detached](Self::detach) verdict, as [`settle`](Self::settle) does.
     pub async fn settle_detached(
         &self,
         receipt: &[u8],
-        ending: Completion,
+        completion: Completion,
     ) -> Result<(), SettleError> {
-        let (charged, receipt) = read(receipt).ok_or(SettleError::InvalidReceipt)?;
-        let actual: SmallVec<[u64; FEW]> = charged
-            .iter()
-            .map(|charged| charged.actual(&ending))
-            .collect();
+        let (items, receipt) = parse_receipt(receipt).ok_or(SettleError::InvalidReceipt)?;
+        let actual: SmallVec<[u64; INLINE_ITEMS]> =
+            items.iter().map(|item| item.actual(&completion)).collect();
         self.inner.store.settle_detached(receipt, &actual).await
     }
 
-    /// Gives back everything that what was [detached](Self::detach) was charged, as
-    /// [`cancel`](Self::cancel) does.
+    /// Cancels a [detached](Self::detach) verdict, as [`cancel`](Self::cancel) does.
     pub async fn cancel_detached(&self, receipt: &[u8]) -> Result<(), SettleError> {
-        let (charged, receipt) = read(receipt).ok_or(SettleError::InvalidReceipt)?;
-        let nothing: SmallVec<[u64; FEW]> = charged.iter().map(|_| 0).collect();
+        let (items, receipt) = parse_receipt(receipt).ok_or(SettleError::InvalidReceipt)?;
+        let nothing: SmallVec<[u64; INLINE_ITEMS]> = items.iter().map(|_| 0).collect();
         self.inner.store.settle_detached(receipt, &nothing).await
     }
 }
 
-/// What one limit was charged, and what it goes by when the request has ended.
+/// The charge of one limit, with what is needed to settle it.
 #[derive(PartialEq, Debug)]
-pub(super) struct Charged {
+pub(super) struct ReceiptItem {
     cost: u64,
     count: Count,
-    /// What counts as a failure; nothing is known of those that count all.
+    /// The statuses that count as failures; empty where all requests count.
     failures: SmallVec<[StatusRange; 1]>,
-    /// What the true cost is multiplied by; none if it does not matter.
-    scale: Option<u64>,
+    /// The factor of the actual cost; `None` if the actual cost does not matter.
+    cost_factor: Option<u64>,
 }
 
-impl Charged {
-    /// `scales`: whether the caller said what it costs.
-    pub(super) fn of(asked: &Asked, ruling: &Ruling, scales: bool) -> Self {
-        let policy = &ruling.policy;
+impl ReceiptItem {
+    /// `explicit_cost`: whether the caller gave a cost.
+    pub(super) fn of(item: &QueryItem, rule: &Rule, explicit_cost: bool) -> Self {
+        let policy = &rule.policy;
         let failures = match policy.count {
             Count::All => SmallVec::new(),
             _ => policy.failure_status.iter().copied().collect(),
         };
-        let scale = match policy.cost {
+        let cost_factor = match policy.cost {
             Cost::Attribute { .. } => Some(1),
-            Cost::Units(units) => scales.then_some(units),
+            Cost::Units(units) => explicit_cost.then_some(units),
         };
         Self {
-            cost: asked.cost,
+            cost: item.cost,
             count: policy.count,
             failures,
-            scale,
+            cost_factor,
         }
     }
 
-    pub(super) fn actual(&self, ending: &Completion) -> u64 {
+    pub(super) fn actual(&self, completion: &Completion) -> u64 {
         let failed = || {
-            ending.failed_with(|status| self.failures.iter().any(|range| range.contains(status)))
+            completion
+                .failed_with(|status| self.failures.iter().any(|range| range.contains(status)))
         };
         let counts = match self.count {
             Count::All => true,
             Count::Failures => failed().unwrap_or(true),
             Count::Successes => failed().is_none_or(|failed| !failed),
         };
-        match (counts, ending.true_cost(), self.scale) {
+        match (counts, completion.true_cost(), self.cost_factor) {
             (false, ..) => 0,
-            (true, Some(cost), Some(scale)) => cost.saturating_mul(scale),
+            (true, Some(cost), Some(cost_factor)) => cost.saturating_mul(cost_factor),
             _ => self.cost,
         }
     }
@@ -134,41 +134,46 @@ impl Charged {
             Count::Failures => 1,
             Count::Successes => 2,
         };
-        into.push(count | if self.scale.is_some() { SCALES } else { 0 });
-        put(into, self.cost);
-        if let Some(scale) = self.scale {
-            put(into, scale);
+        into.push(
+            count
+                | if self.cost_factor.is_some() {
+                    HAS_COST_FACTOR
+                } else {
+                    0
+                },
+        );
+        write_varint(into, self.cost);
+        if let Some(cost_factor) = self.cost_factor {
+            write_varint(into, cost_factor);
         }
         if self.count != Count::All {
-            put(into, self.failures.len() as u64);
+            write_varint(into, self.failures.len() as u64);
             for StatusRange { first, last } in &self.failures {
-                put(into, u64::from(*first));
-                put(into, u64::from(*last));
+                write_varint(into, u64::from(*first));
+                write_varint(into, u64::from(*last));
             }
         }
     }
 
     fn unpack(from: &mut &[u8]) -> Option<Self> {
-        let flags = *take(from, 1)?.first()?;
-        let count = match flags & !SCALES {
+        let flags = *take_bytes(from, 1)?.first()?;
+        let count = match flags & !HAS_COST_FACTOR {
             0 => Count::All,
             1 => Count::Failures,
             2 => Count::Successes,
             _ => return None,
         };
-        let cost = number(from)?;
-        let scale = if flags & SCALES == 0 {
+        let cost = read_varint(from)?;
+        let cost_factor = if flags & HAS_COST_FACTOR == 0 {
             None
         } else {
-            Some(number(from)?)
+            Some(read_varint(from)?)
         };
         let mut failures = SmallVec::new();
         if count != Count::All {
-            for _ in 0..how_many(from)? {
-                let (first, last) = (
-                    u16::try_from(number(from)?).ok()?,
-                    u16::try_from(number(from)?).ok()?,
-                );
+            for _ in 0..read_count(from)? {
+                let first = u16::try_from(read_varint(from)?).ok()?;
+                let last = u16::try_from(read_varint(from)?).ok()?;
                 failures.push(StatusRange { first, last });
             }
         }
@@ -176,28 +181,28 @@ impl Charged {
             cost,
             count,
             failures,
-            scale,
+            cost_factor,
         })
     }
 }
 
-/// Set where a true cost matters.
-const SCALES: u8 = 4;
+/// Flag: a cost factor follows.
+const HAS_COST_FACTOR: u8 = 4;
 
-/// What a receipt says, and the store's own.
-fn read(receipt: &[u8]) -> Option<(SmallVec<[Charged; FEW]>, &[u8])> {
+/// Parses a receipt; the rest is the receipt of the store.
+fn parse_receipt(receipt: &[u8]) -> Option<(SmallVec<[ReceiptItem; INLINE_ITEMS]>, &[u8])> {
     let (version, mut rest) = receipt.split_first()?;
     if *version != VERSION {
         return None;
     }
-    let charged = (0..how_many(&mut rest)?)
-        .map(|_| Charged::unpack(&mut rest))
+    let items = (0..read_count(&mut rest)?)
+        .map(|_| ReceiptItem::unpack(&mut rest))
         .collect::<Option<_>>()?;
-    Some((charged, rest))
+    Some((items, rest))
 }
 
-/// Seven bits a byte, the lowest first; the highest bit says that more follow.
-fn put(into: &mut Vec<u8>, mut number: u64) {
+/// Writes a varint: seven bits a byte, lowest first; the highest bit says that more follow.
+fn write_varint(into: &mut Vec<u8>, mut number: u64) {
     while number > 0x7f {
         into.push(number as u8 | 0x80);
         number >>= 7;
@@ -205,16 +210,16 @@ fn put(into: &mut Vec<u8>, mut number: u64) {
     into.push(number as u8);
 }
 
-fn take<'a>(from: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+fn take_bytes<'a>(from: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     let (taken, rest) = from.split_at_checked(count)?;
     *from = rest;
     Some(taken)
 }
 
-fn number(from: &mut &[u8]) -> Option<u64> {
+fn read_varint(from: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
-        let byte = *take(from, 1)?.first()?;
+        let byte = *take_bytes(from, 1)?.first()?;
         let bits = u64::from(byte & 0x7f);
         if bits << shift >> shift != bits {
             return None;
@@ -227,8 +232,8 @@ fn number(from: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// How many follow: each is a byte at least.
-fn how_many(from: &mut &[u8]) -> Option<usize> {
-    let count = usize::try_from(number(from)?).ok()?;
+/// Reads a number of items, each of which is at least one byte.
+fn read_count(from: &mut &[u8]) -> Option<usize> {
+    let count = usize::try_from(read_varint(from)?).ok()?;
     (count <= from.len()).then_some(count)
 }

@@ -1,10 +1,9 @@
-//! Why a request passes or not: every policy, what it made of the request, and where that leaves
-//! it.
+//! Explanation of a decision: every policy, whether it applies, and the state of its limits.
 
 use super::Engine;
-use super::asking::{Applied, Asking, Request, Role};
 use super::key;
 use super::overrides::Override;
+use super::query::{AppliedPolicy, Query, RequestContext, Role};
 use super::reason::{Reason, reason_of};
 use super::verdict::{PolicyVerdict, outcome};
 use crate::attribute::Attribute;
@@ -16,210 +15,194 @@ use ratekeeper::{Decision, Store, Timestamp, store::AskOutcome};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What would become of a request, and why. Asking changes nothing.
+/// How a request would be decided, and why. Making one charges nothing.
 #[derive(Debug)]
 pub struct Explanation {
     verdict: PolicyVerdict,
-    tried: Vec<PolicyTrace>,
+    traces: Vec<PolicyTrace>,
 }
 
-/// What one policy made of the request.
+/// How one policy was evaluated for the request.
 #[derive(Debug)]
 pub struct PolicyTrace {
-    /// Its name.
+    /// The name of the policy.
     pub policy: String,
-    /// Why it does not apply, or where it stands.
+    /// Why it does not apply, or the state of the key if it does.
     pub outcome: Result<KeyState, MismatchReason>,
 }
 
-/// Where a policy stands with the key of a request.
+/// The state of a policy for the key of a request.
 #[derive(Debug)]
 pub struct KeyState {
-    /// The key in words, such as `ip=203.0.113.7`; empty if all share one bucket. What opens doors
-    /// is shown by its fingerprint.
+    /// The key in plain text, such as `ip=203.0.113.7`; empty if all requests share one bucket.
+    /// Secrets are shown as fingerprints.
     pub key: String,
-    /// The same by its fingerprints, such as `ip=#f8c0a1b2c3d4e5f6`.
+    /// The key by its fingerprints, such as `ip=#f8c0a1b2c3d4e5f6`.
     pub fingerprint: String,
-    /// The attribute of the key that the request lacks, and what happens therefore.
+    /// The attribute of the key that the request lacks, and how the policy handles that.
     pub missing: Option<(Attribute, Missing)>,
-    /// Its limits.
-    pub levels: Vec<LimitState>,
-    /// What an operator said of the key.
-    pub instead: Option<Arc<Override>>,
-    /// How long a penalty still bans the key.
+    /// The state of its limits.
+    pub limits: Vec<LimitState>,
+    /// The override by an operator that replaces its limits.
+    pub replacement: Option<Arc<Override>>,
+    /// Remaining time of a ban by a penalty.
     pub banned_for: Option<Duration>,
-    /// Whether it only watches, this key at least.
+    /// Whether the policy is in shadow mode, for this key at least.
     pub shadow: bool,
 }
 
-/// Where a limit stands with the key of a request.
+/// The state of a limit for the key of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitState {
     /// The limit.
     pub limit: PolicyLimit,
-    /// What the request would cost.
+    /// The cost of the request.
     pub cost: u64,
-    /// Its figures.
+    /// The decision: capacity, remaining, times.
     pub decision: Decision,
-    /// What would become of the request.
+    /// The outcome for the request.
     pub outcome: AskOutcome,
-    /// When it would be admitted here: now, later, or none for never and for permits, of which
-    /// nobody knows.
-    pub admits_at: Option<Timestamp>,
+    /// When the limit would allow the request: now, later, or `None` for never, and for permits,
+    /// whose release is not known ahead.
+    pub allowed_at: Option<Timestamp>,
 }
 
 impl Explanation {
-    /// What would be decided.
+    /// The verdict that the request would get.
     pub fn verdict(&self) -> &PolicyVerdict {
         &self.verdict
     }
 
-    /// Every policy, in order.
-    pub fn tried(&self) -> &[PolicyTrace] {
-        &self.tried
+    /// Every policy, in the order of the configuration.
+    pub fn traces(&self) -> &[PolicyTrace] {
+        &self.traces
     }
 
-    /// When the request would be admitted if nobody else comes; none if never, or if nobody knows.
+    /// When the request would be allowed if no other request comes; `None` if never or unknown.
     pub fn allowed_at(&self) -> Option<Timestamp> {
-        match self.verdict.is_allowed() {
-            true => Some(self.verdict.parts.now + self.verdict.delay()),
-            // Without the attribute it is denied for ever, whatever else denies it now.
-            false
-                if self
-                    .verdict
-                    .parts
-                    .asking
-                    .lacking
-                    .iter()
-                    .any(|lacking| lacking.is_enforced) =>
-            {
-                None
-            }
-            // On leaving the deny list it may meet a ban, and after that the limits.
-            false => {
-                let limits = self.verdict.parts.now
-                    + self
-                        .verdict
-                        .retry_after()?
-                        .max(self.verdict.limits_admit_after()?);
-                Some(
-                    self.verdict
-                        .parts
-                        .asking
-                        .banned
-                        .as_ref()
-                        .map_or(limits, |ban| ban.until().max(limits)),
-                )
-            }
+        let state = &self.verdict.state;
+        if self.verdict.is_allowed() {
+            return Some(state.now + self.verdict.delay());
         }
+        // A missing attribute denies it for ever, whatever else denies it now.
+        let denials = &state.query.missing_denials;
+        if denials.iter().any(|denial| denial.is_enforced) {
+            return None;
+        }
+        // When the deny list entry expires, bans and limits still hold.
+        let wait = self.verdict.retry_after()?;
+        let limits = state.now + wait.max(self.verdict.limits_retry_after()?);
+        let banned = state.query.banned.as_ref();
+        Some(banned.map_or(limits, |ban| ban.until().max(limits)))
     }
 }
 
 impl<S: Store> Engine<S> {
-    /// Says of every policy whether it applies to a request, why not, and where its limits stand.
+    /// Explains how a request would be decided: for every policy whether it applies, why not, and
+    /// the state of its limits.
     pub async fn explain(&self, subject: &Subject<'_>, cost: u64) -> Explanation {
         let inner = &*self.inner;
         let now = inner.store.now();
-        let (rules, secret) = (inner.rules.load(), inner.overrides.secret());
+        let rules = inner.rules.load();
+        let secret = inner.overrides.secret();
         let path = rules.path_of(subject);
-        let request = Request {
+        let request = RequestContext {
             subject,
             path: path.as_ref(),
             cost,
             now,
         };
-        let mut tried = Vec::with_capacity(rules.policies.len());
-        let mut asking = Asking::default();
-        asking.gather_explained(
+        let mut traces = Vec::with_capacity(rules.policies.len());
+        let mut query = Query::default();
+        query.gather_explained(
             &rules,
             &inner.overrides.in_force(),
             &request,
-            |ruling, applied, asking| {
+            |rule, applied, query| {
                 let outcome = applied.map(
-                    |Applied {
-                         asked: range,
+                    |AppliedPolicy {
+                         items: range,
                          key: bytes,
-                         lacks,
+                         missing,
                      }| {
-                        let mine = &asking.asked[range.clone()];
-                        let by = &ruling.policy.key;
-                        let (key, fingerprint) = (
-                            key::shown(by, bytes, &secret),
-                            key::fingerprint(by, bytes, &secret),
-                        );
+                        let items = &query.items[range.clone()];
+                        let by = &rule.policy.key;
+                        let key = key::display(by, bytes, &secret);
+                        let fingerprint = key::fingerprint(by, bytes, &secret);
                         let missing =
-                            lacks.map(|attribute| (attribute.clone(), ruling.policy.missing));
-                        let instead = mine.iter().find_map(|asked| asked.instead.clone());
-                        let only_counted = asking
-                            .lacking
+                            missing.map(|attribute| (attribute.clone(), rule.policy.missing));
+                        let replacement = items.iter().find_map(|item| item.replacement.clone());
+                        let only_counted = query
+                            .missing_denials
                             .last()
-                            .is_some_and(|lacking| !lacking.is_enforced);
-                        let shadow = mine
+                            .is_some_and(|denial| !denial.is_enforced);
+                        let shadow = items
                             .iter()
-                            .any(|asked| asked.mode == ratekeeper::Mode::Shadow)
-                            || mine.is_empty() && lacks.is_some() && only_counted;
-                        let levels = Vec::new();
-                        let standing = KeyState {
+                            .any(|item| item.mode == ratekeeper::Mode::Shadow)
+                            || items.is_empty() && missing.is_some() && only_counted;
+                        let limits = Vec::new();
+                        let key_state = KeyState {
                             key,
                             fingerprint,
                             missing,
-                            levels,
-                            instead,
+                            limits,
+                            replacement,
                             banned_for: None,
                             shadow,
                         };
-                        (range, standing)
+                        (range, key_state)
                     },
                 );
-                tried.push((ruling.policy.name.clone(), outcome));
+                traces.push((rule.policy.name.clone(), outcome));
             },
         );
-        let answer = inner.store.decide_at(&asking.asks(&rules, true), now).await;
-        let banned = asking.banned.clone();
+        let answer = inner.store.decide_at(&query.asks(&rules, true), now).await;
+        let banned = query.banned.clone();
         let reason = match (
             rules.without_limits(subject, path.as_ref(), now),
-            asking.denied_without_limits(&rules),
+            query.denied_without_limits(&rules),
         ) {
             (Some(reason), _) | (None, Some(reason)) => reason,
-            (None, None) if !asking.limits_something() => Reason::NoPolicy,
-            (None, None) => reason_of(&asking, &answer),
+            (None, None) if !query.limits_something() => Reason::NoPolicy,
+            (None, None) => reason_of(&query, &answer),
         };
-        asking.banned = banned;
+        query.banned = banned;
         let mut verdict = PolicyVerdict::new(rules, now);
-        verdict.parts.asking = asking;
-        verdict.answered(answer);
-        verdict.parts.reason = reason;
+        verdict.state.query = query;
+        verdict.set_store_verdict(answer);
+        verdict.state.reason = reason;
         let statuses: Vec<_> = verdict.statuses().collect();
-        let stand = |(range, mut standing): (std::ops::Range<usize>, KeyState)| {
-            for (asked, status) in &statuses[range] {
+        let with_limits = |(range, mut key_state): (std::ops::Range<usize>, KeyState)| {
+            for (item, status) in &statuses[range] {
                 let decision = status.decision();
-                if asked.role == Role::Ban {
-                    standing.banned_for = decision.retry_after();
+                if item.role == Role::Ban {
+                    key_state.banned_for = decision.retry_after();
                     continue;
                 }
-                let admits_at = match decision.is_denied() {
-                    true => decision.retry_after().map(|after| now + after),
-                    false => Some(now + decision.delay()),
+                let allowed_at = if decision.is_denied() {
+                    decision.retry_after().map(|after| now + after)
+                } else {
+                    Some(now + decision.delay())
                 };
-                let limit = asked.slot(verdict.ruling(asked)).limit;
-                standing.levels.push(LimitState {
+                let limit = item.slot(verdict.rule(item)).limit;
+                key_state.limits.push(LimitState {
                     limit,
-                    cost: asked.cost,
+                    cost: item.cost,
                     decision,
-                    outcome: outcome(asked, status),
-                    admits_at,
+                    outcome: outcome(item, status),
+                    allowed_at,
                 });
             }
-            standing
+            key_state
         };
-        let tried = tried
+        let traces = traces
             .into_iter()
             .map(|(policy, outcome)| PolicyTrace {
                 policy,
-                outcome: outcome.map(stand),
+                outcome: outcome.map(with_limits),
             })
             .collect();
         drop(statuses);
-        Explanation { verdict, tried }
+        Explanation { verdict, traces }
     }
 }

@@ -1,5 +1,5 @@
-//! What a policy counts a request by, as bytes: two requests share a bucket if and only if these
-//! are equal.
+//! Keys: what a policy counts a request by, as bytes. Two requests share a bucket if and only if
+//! these are equal.
 
 use crate::address;
 use crate::attribute::{Attribute, credentials};
@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The keys of one request, one behind the other. So many bytes need no memory of their own.
-pub(crate) type Keys = SmallVec<[u8; 256]>;
+/// The keys of one request, concatenated. Up to 256 bytes are stored inline.
+pub(crate) type KeyBuffer = SmallVec<[u8; 256]>;
 
-/// Set in the length of a part that stands for an attribute the request lacks.
+/// Flag in the length of a part: the part replaces an attribute that the request lacks.
 const SUBSTITUTE: u32 = 1 << 31;
 
 /// The substitute where the request has no address either.
@@ -25,30 +25,30 @@ const SHARED: &[u8] = b"shared";
 
 /// The first attribute of a key that a request lacks.
 #[derive(Clone, Copy)]
-pub(crate) struct Lacks<'a> {
+pub(crate) struct MissingKeyPart<'a> {
     pub(crate) attribute: &'a Attribute,
-    /// Whether the request has no address either, and the address was to be counted.
+    /// Whether the request has no address either, where the address would be counted instead.
     pub(crate) is_unknown: bool,
 }
 
-/// Appends the key. Says which attribute the request lacks, if any: with `missing = "skip"` as an
-/// error, otherwise a substitute is part of the key. For `"deny"` that is the address: the key is
-/// not counted, but it can be banned and is in a rollout or not.
+/// Appends the key. Returns the attribute that the request lacks, if any: as an error with `missing
+/// = "skip"`, otherwise with a substitute in the key. For `"deny"` the substitute is the address:
+/// the key is not counted, but it can be banned, and belongs to a rollout or not.
 ///
-/// Each part has its length in front: `a` and `bc` are not `ab` and `c`. What servers do not tell
-/// apart (case of hosts and methods, spellings of a path, addresses of one household) is not told
-/// apart here.
+/// Each part is prefixed by its length: `a` and `bc` are not `ab` and `c`. What servers treat as
+/// equal (case of hosts and methods, spellings of a path, addresses of one IPv6 prefix) is equal
+/// here.
 pub(crate) fn write<'a>(
-    keys: &mut Keys,
+    keys: &mut KeyBuffer,
     (key, missing): (&'a [Attribute], Missing),
     subject: &Subject<'_>,
     path: Option<&Path<'_>>,
     ipv6_prefix: u8,
-) -> Result<Option<Lacks<'a>>, &'a Attribute> {
-    let mut lacks = None;
+) -> Result<Option<MissingKeyPart<'a>>, &'a Attribute> {
+    let mut missing_part = None;
     for attribute in key {
         let start = keys.len();
-        // The most common key in one piece.
+        // Fast path for the most common key.
         if let (Attribute::Ip, Some(IpAddr::V4(v4))) = (attribute, subject.address()) {
             let [a, b, c, d] = v4.octets();
             keys.extend_from_slice(&[4, 0, 0, 0, a, b, c, d]);
@@ -61,7 +61,7 @@ pub(crate) fn write<'a>(
                 keys.truncate(start + 4);
                 let is_unknown =
                     substitute(keys, missing, subject, ipv6_prefix).ok_or(attribute)?;
-                lacks.get_or_insert(Lacks {
+                missing_part.get_or_insert(MissingKeyPart {
                     attribute,
                     is_unknown,
                 });
@@ -71,13 +71,13 @@ pub(crate) fn write<'a>(
         let length = u32::try_from(keys.len() - start - 4).unwrap_or(u32::MAX) & !SUBSTITUTE;
         keys[start..start + 4].copy_from_slice(&(length | mark).to_le_bytes());
     }
-    Ok(lacks)
+    Ok(missing_part)
 }
 
-/// Appends the value of an attribute; none if the request does not have it.
+/// Appends the value of an attribute; `None` if the request does not have it.
 #[inline(always)]
 fn write_value(
-    keys: &mut Keys,
+    keys: &mut KeyBuffer,
     attribute: &Attribute,
     subject: &Subject<'_>,
     path: Option<&Path<'_>>,
@@ -89,9 +89,10 @@ fn write_value(
             let (method, route) = subject.route()?;
             keys.extend(method.iter().map(u8::to_ascii_uppercase));
             keys.push(b' ');
-            match subject.names_its_route() {
-                true => keys.extend_from_slice(route),
-                false => write_path(keys, path),
+            if subject.has_named_endpoint() {
+                keys.extend_from_slice(route);
+            } else {
+                write_path(keys, path);
             }
         }
         Attribute::Path => {
@@ -99,10 +100,10 @@ fn write_value(
             write_path(keys, path);
         }
         Attribute::Method => {
-            keys.extend(subject.bytes(attribute)?.iter().map(u8::to_ascii_uppercase))
+            keys.extend(subject.bytes(attribute)?.iter().map(u8::to_ascii_uppercase));
         }
         Attribute::Host => {
-            keys.extend(subject.bytes(attribute)?.iter().map(u8::to_ascii_lowercase))
+            keys.extend(subject.bytes(attribute)?.iter().map(u8::to_ascii_lowercase));
         }
         other if other.has_scheme() => keys.extend_from_slice(credentials(subject.bytes(other)?)),
         other => keys.extend_from_slice(subject.bytes(other)?),
@@ -110,11 +111,11 @@ fn write_value(
     Some(())
 }
 
-/// Appends what is counted instead of an attribute that the request lacks, and says whether that is
-/// [`UNKNOWN`]; none if nothing is.
+/// Appends the substitute of an attribute that the request lacks, and returns whether it is
+/// [`UNKNOWN`]; `None` if there is no substitute.
 #[cold]
 fn substitute(
-    keys: &mut Keys,
+    keys: &mut KeyBuffer,
     missing: Missing,
     subject: &Subject<'_>,
     ipv6_prefix: u8,
@@ -123,7 +124,7 @@ fn substitute(
         (Missing::Skip, _) => return None,
         (Missing::Shared, _) => keys.extend_from_slice(SHARED),
         (Missing::Address | Missing::Deny, Some(address)) => {
-            write_address(keys, address, ipv6_prefix)
+            write_address(keys, address, ipv6_prefix);
         }
         (Missing::Address, None) => {
             keys.extend_from_slice(UNKNOWN);
@@ -134,15 +135,15 @@ fn substitute(
     Some(false)
 }
 
-fn write_address(keys: &mut Keys, address: IpAddr, ipv6_prefix: u8) {
+fn write_address(keys: &mut KeyBuffer, address: IpAddr, ipv6_prefix: u8) {
     match address::client(address, ipv6_prefix) {
         IpAddr::V4(v4) => keys.extend_from_slice(&v4.octets()),
         IpAddr::V6(v6) => keys.extend_from_slice(&v6.octets()),
     }
 }
 
-/// How many bytes the first so many parts of a key are.
-pub(crate) fn front(key: &[u8], parts: usize) -> usize {
+/// The length in bytes of the first `parts` parts of a key.
+pub(crate) fn prefix_len(key: &[u8], parts: usize) -> usize {
     let mut at = 0;
     for _ in 0..parts {
         let Some((length, _)) = key[at..].split_first_chunk::<4>() else {
@@ -155,10 +156,10 @@ pub(crate) fn front(key: &[u8], parts: usize) -> usize {
     at
 }
 
-fn write_path(keys: &mut Keys, path: Option<&Path<'_>>) {
+fn write_path(keys: &mut KeyBuffer, path: Option<&Path<'_>>) {
     for segment in path.into_iter().flat_map(Path::key) {
         keys.push(b'/');
-        // A slash inside a segment stays apart from one between two.
+        // An escaped slash inside a segment stays distinct from a separator.
         for byte in segment.iter() {
             match byte {
                 b'/' | b'%' => keys.extend_from_slice(&[b'%', *byte]),
@@ -168,24 +169,27 @@ fn write_path(keys: &mut Keys, path: Option<&Path<'_>>) {
     }
 }
 
-/// A part of a key.
+/// One attribute and its value in a key.
 #[derive(Clone, Copy)]
-pub(crate) struct Part<'a> {
+pub(crate) struct KeyPart<'a> {
     pub(crate) attribute: &'a Attribute,
     pub(crate) value: &'a [u8],
-    /// Whether the value stands for an attribute that the request lacks.
+    /// Whether the value replaces an attribute that the request lacks.
     pub(crate) is_substitute: bool,
 }
 
 /// The parts of a key.
-pub(crate) fn parts<'a>(key: &'a [Attribute], bytes: &'a [u8]) -> impl Iterator<Item = Part<'a>> {
+pub(crate) fn parts<'a>(
+    key: &'a [Attribute],
+    bytes: &'a [u8],
+) -> impl Iterator<Item = KeyPart<'a>> {
     let mut rest = bytes;
     key.iter().map_while(move |attribute| {
         let (length, after) = rest.split_first_chunk::<4>()?;
         let length = u32::from_le_bytes(*length);
         let (value, after) = after.split_at(((length & !SUBSTITUTE) as usize).min(after.len()));
         rest = after;
-        Some(Part {
+        Some(KeyPart {
             attribute,
             value,
             is_substitute: length & SUBSTITUTE != 0,
@@ -193,11 +197,12 @@ pub(crate) fn parts<'a>(key: &'a [Attribute], bytes: &'a [u8]) -> impl Iterator<
     })
 }
 
-impl Part<'_> {
+impl KeyPart<'_> {
     pub(crate) fn fingerprint(&self, secret: &FingerprintSecret) -> Fingerprint {
-        match self.is_substitute {
-            true => secret.of_substitute(self.attribute, self.value),
-            false => secret.of(self.attribute, self.value),
+        if self.is_substitute {
+            secret.of_substitute(self.attribute, self.value)
+        } else {
+            secret.of(self.attribute, self.value)
         }
     }
 
@@ -206,16 +211,16 @@ impl Part<'_> {
         address_in(self.value)
     }
 
-    /// The part in words: `user=42`, or what is counted instead of a user: `ip=203.0.113.7`,
-    /// `unknown`, `shared`.
-    pub(crate) fn shown(&self, secret: &FingerprintSecret) -> String {
+    /// The part in plain text: `user=42`, or the substitute of a user: `ip=203.0.113.7`, `unknown`,
+    /// `shared`.
+    pub(crate) fn display(&self, secret: &FingerprintSecret) -> String {
         match (self.is_substitute, self.address()) {
             (true, Some(address)) => format!("{}={address}", Attribute::Ip),
             (true, None) => String::from_utf8_lossy(self.value).into_owned(),
             (false, _) => format!(
                 "{}={}",
                 self.attribute,
-                shown_value(self.attribute, self.value, secret)
+                display_value(self.attribute, self.value, secret)
             ),
         }
     }
@@ -230,7 +235,7 @@ pub(crate) fn fingerprints<'a>(
     parts(key, bytes).map(|part| part.fingerprint(secret))
 }
 
-/// What nodes call the key of a policy.
+/// The name of a key among nodes.
 pub(crate) fn name(
     policy: &str,
     key: &[Attribute],
@@ -242,19 +247,19 @@ pub(crate) fn name(
 
 /// A key by its fingerprints: `ip=#f8c0a1b2c3d4e5f6 user=#0123456789abcdef`.
 pub(crate) fn fingerprint(key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> String {
-    listed(key.iter().zip(fingerprints(key, bytes, secret)))
+    join_attributes(key.iter().zip(fingerprints(key, bytes, secret)))
 }
 
-/// Attributes with something of each: `ip=… user=…`.
-pub(crate) fn listed<'a>(
+/// Joins attributes with values: `ip=… user=…`.
+pub(crate) fn join_attributes<'a>(
     parts: impl Iterator<Item = (&'a Attribute, impl fmt::Display)>,
 ) -> String {
-    spaced(parts.map(|(attribute, value)| format!("{attribute}={value}")))
+    join_parts(parts.map(|(attribute, value)| format!("{attribute}={value}")))
 }
 
-/// The parts of a key in words, one behind the other. An address that stands for several attributes
-/// is there once.
-pub(crate) fn spaced(parts: impl Iterator<Item = String>) -> String {
+/// Joins the parts of a key, without duplicates: an address that replaces several attributes is
+/// there once.
+pub(crate) fn join_parts(parts: impl Iterator<Item = String>) -> String {
     let mut all: Vec<String> = Vec::new();
     for part in parts {
         if !all.contains(&part) {
@@ -264,21 +269,20 @@ pub(crate) fn spaced(parts: impl Iterator<Item = String>) -> String {
     all.join(" ")
 }
 
-/// The key in words, for whoever asks: `ip=1.2.3.4 user=42`. What opens doors is shown by its
-/// fingerprint.
-pub(crate) fn shown(key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> String {
-    spaced(parts(key, bytes).map(|part| part.shown(secret)))
+/// The key in plain text: `ip=1.2.3.4 user=42`. Secrets are shown as fingerprints.
+pub(crate) fn display(key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> String {
+    join_parts(parts(key, bytes).map(|part| part.display(secret)))
 }
 
-/// The value of an attribute in words.
-fn shown_value(attribute: &Attribute, value: &[u8], secret: &FingerprintSecret) -> String {
-    const LONGEST: usize = 64;
+/// The value of an attribute in plain text.
+fn display_value(attribute: &Attribute, value: &[u8], secret: &FingerprintSecret) -> String {
+    const MAX_SHOWN_CHARS: usize = 64;
     match address_in(value).filter(|_| *attribute == Attribute::Ip) {
         Some(ip) => ip.to_string(),
         None if attribute.is_secret() => secret.of(attribute, value).to_string(),
         None => {
             let value = String::from_utf8_lossy(value);
-            match value.char_indices().nth(LONGEST) {
+            match value.char_indices().nth(MAX_SHOWN_CHARS) {
                 None => value.escape_debug().to_string(),
                 Some((end, _)) => format!("{}…", value[..end].escape_debug()),
             }
@@ -286,7 +290,7 @@ fn shown_value(attribute: &Attribute, value: &[u8], secret: &FingerprintSecret) 
     }
 }
 
-/// The address that these bytes are, if their number is that of one.
+/// The address with these bytes, if their number is that of one.
 fn address_in(value: &[u8]) -> Option<IpAddr> {
     match value.len() {
         4 => <[u8; 4]>::try_from(value).map(IpAddr::from).ok(),
@@ -295,10 +299,11 @@ fn address_in(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The same for a key on every node and after every restart: who is in a rollout stays in it.
-pub(crate) fn lasting_hash(policy: &str, key: &[u8]) -> u64 {
-    // FNV-1a, with its last bits stirred by the finish of SplitMix64: the share is taken from the
-    // top.
+/// A hash of a key that is the same on every node and after every restart: a key stays in a
+/// rollout.
+pub(crate) fn stable_hash(policy: &str, key: &[u8]) -> u64 {
+    // FNV-1a, finished by SplitMix64 so that the top bits are mixed: the rollout share is taken
+    // from them.
     let bytes = policy.bytes().chain([0]).chain(key.iter().copied());
     let mut hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -319,7 +324,7 @@ mod tests {
         let path = subject
             .raw_path()
             .map(|path| Path::new(path, PathCase::Sensitive));
-        let mut keys = Keys::new();
+        let mut keys = KeyBuffer::new();
         write(&mut keys, (&key, Missing::Skip), subject, path.as_ref(), 56)
             .ok()
             .map(|_| keys.to_vec())
@@ -339,7 +344,7 @@ mod tests {
         assert_eq!(
             key_of(&["user"], &Subject::new().user("")),
             None,
-            "nobody is called nothing"
+            "empty values are absent"
         );
         let empty = vec![("x-api-key", "")];
         let (name, subject) = ("header:x-api-key", Subject::new().headers(&empty));
@@ -348,22 +353,24 @@ mod tests {
     }
 
     #[test]
-    fn the_front_of_a_key_is_its_first_parts() {
+    fn the_prefix_of_a_key_is_its_first_parts() {
         let subject = Subject::new().with("one", "a").with("other", "bc");
-        let (both, one) = (
-            key_of(&["one", "other"], &subject).unwrap(),
-            key_of(&["one"], &subject).unwrap(),
-        );
-        assert_eq!(both[..front(&both, 1)], one);
+        let both = key_of(&["one", "other"], &subject).unwrap();
+        let one = key_of(&["one"], &subject).unwrap();
+        assert_eq!(both[..prefix_len(&both, 1)], one);
         assert_eq!(
-            (front(&both, 0), front(&both, 2), front(&both, 9)),
+            (
+                prefix_len(&both, 0),
+                prefix_len(&both, 2),
+                prefix_len(&both, 9)
+            ),
             (0, both.len(), both.len())
         );
-        assert_eq!(front(&[255, 255, 255, 255, 1], 1), 5);
+        assert_eq!(prefix_len(&[255, 255, 255, 255, 1], 1), 5);
     }
 
     #[test]
-    fn spellings_of_one_thing_share_a_bucket() {
+    fn spellings_of_one_value_share_a_bucket() {
         let path = |path: &str| key_of(&["path"], &Subject::new().path(path));
         for spelling in [
             "/a/b/",
@@ -387,8 +394,8 @@ mod tests {
         assert_ne!(endpoint("POST", "/a"), endpoint("GET", "/a"));
         let host = |host: &str| key_of(&["host"], &Subject::new().host(host));
         assert_eq!(host("A.example:80"), host("a.example."));
-        let authorization = |said: &'static str| {
-            let headers = vec![("Authorization", said)];
+        let authorization = |value: &'static str| {
+            let headers = vec![("Authorization", value)];
             key_of(&["header:authorization"], &Subject::new().headers(&headers))
         };
         for spelling in ["bearer s3cret", "BEARER   s3cret", " Bearer\ts3cret "] {
@@ -409,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_of_the_framework_stands_for_its_paths() {
+    fn a_named_endpoint_replaces_its_paths() {
         let route = |path: &str| {
             key_of(
                 &["endpoint"],
@@ -420,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_shown_in_words_but_for_what_opens_doors() {
+    fn a_key_is_shown_in_plain_text_except_secrets() {
         let headers = vec![("Authorization", "Bearer s3cret"), ("x-tenant", "acme\n")];
         let subject = Subject::new()
             .ip("10.0.0.1".parse().unwrap())
@@ -428,11 +435,9 @@ mod tests {
             .headers(&headers);
         let names = ["ip", "api_key", "header:authorization", "header:x-tenant"];
         let key: Vec<Attribute> = names.map(Attribute::named).to_vec();
-        let (bytes, secret) = (
-            key_of(&names, &subject).unwrap(),
-            FingerprintSecret::new(&[7; 32]),
-        );
-        let shown = shown(&key, &bytes, &secret);
+        let bytes = key_of(&names, &subject).unwrap();
+        let secret = FingerprintSecret::new(&[7; 32]);
+        let shown = display(&key, &bytes, &secret);
         let [api_key, authorization] =
             [&key[1], &key[2]].map(|attribute| secret.of(attribute, b"s3cret"));
         for telling in [
@@ -462,9 +467,9 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_takes_its_share_and_grows_without_losing_anybody() {
+    fn a_rollout_takes_its_share_and_grows_without_losing_keys() {
         let keys: Vec<u64> = (0..20_000u32)
-            .map(|user| lasting_hash("api", &user.to_le_bytes()))
+            .map(|user| stable_hash("api", &user.to_le_bytes()))
             .collect();
         let among = |percent: f64| {
             keys.iter()
@@ -476,15 +481,13 @@ mod tests {
             let share = among(percent) as f64 / 200.0;
             assert!((share - percent).abs() < 2.0, "{percent}: {share}");
         }
-        let (few, more) = (
-            Rollout::percent(10.0).unwrap(),
-            Rollout::percent(11.0).unwrap(),
-        );
+        let few = Rollout::percent(10.0).unwrap();
+        let more = Rollout::percent(11.0).unwrap();
         assert!(
             keys.iter()
                 .all(|key| !few.includes(*key) || more.includes(*key))
         );
-        // These numbers are in the hands of users: they must not change.
-        assert_eq!(lasting_hash("", b""), 0x25fc_6dd3_6ce0_4b20);
+        // Rollouts of users depend on these numbers: they must not change.
+        assert_eq!(stable_hash("", b""), 0x25fc_6dd3_6ce0_4b20);
     }
 }

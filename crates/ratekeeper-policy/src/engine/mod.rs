@@ -1,40 +1,40 @@
-//! The engine: from a subject to a verdict, over any store.
+//! The policy engine: decides a subject by the policies, over any store.
 
-mod account;
-mod asking;
 mod by_name;
-mod checks;
+mod check_request;
+mod completion;
 mod detached;
-mod ending;
 mod explain;
-mod figures;
-mod here;
+mod fleet_overrides;
 mod key;
 mod operator;
+mod overload;
 mod overrides;
-mod parts;
-mod places;
-mod pressure;
+mod permits;
+mod query;
 mod reason;
 mod rules;
-mod shared;
+mod stats;
+mod sync;
 mod verdict;
+mod verdict_pool;
+mod verdict_summary;
 
-pub use account::VerdictSummary;
 pub use by_name::ByNameError;
-pub use ending::Completion;
+pub use completion::Completion;
 pub use explain::{Explanation, KeyState, LimitState, PolicyTrace};
-pub use figures::{PolicyStats, TopKey, Utilization};
-pub use here::MaybeReady;
+pub use fleet_overrides::{PolicyKey, SharedOverride};
 pub use operator::{KeySelector, SeenValue};
-pub(crate) use overrides::LONGEST;
+pub use overload::{AdaptiveStats, LoadSource, OverloadStats};
+pub(crate) use overrides::MAX_OVERRIDE_DURATION;
 pub use overrides::{Override, OverrideError};
-pub use places::RejectionStats;
-pub use pressure::{AdaptiveStats, LoadSource, OverloadStats};
+pub use permits::RejectionStats;
 pub use reason::{Ban, Reason};
 pub use rules::EngineError;
-pub use shared::{PolicyKey, SharedOverride};
+pub use stats::{PolicyStats, TopKey, Utilization};
+pub use sync::MaybeReady;
 pub use verdict::{LimitStatus, PolicyVerdict};
+pub use verdict_summary::VerdictSummary;
 
 use crate::attribute::Attribute;
 use crate::fingerprint::FingerprintSecret;
@@ -43,10 +43,10 @@ use crate::policies::{ListEntry, Policies};
 use crate::stats::{Event, Histogram, Sketch, Tally};
 use crate::subject::Subject;
 use arc_swap::ArcSwap;
-use asking::{Asked, FEW, Request, Role};
 use overrides::Overrides;
+use query::{INLINE_ITEMS, QueryItem, RequestContext, Role};
 use ratekeeper::{Ask, Mode, Store, Timestamp, store::AskOutcome, store::Source};
-use rules::{Registry, Rules, Ruling};
+use rules::{Registry, Rule, Rules};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -56,25 +56,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Decides which limits apply to a request, and asks the store about all of them at once.
+/// Decides requests by policies, over a store.
 ///
 /// ```
 /// use ratekeeper::{Limit, MemoryStore};
 /// use ratekeeper_policy::{Attribute, Engine, Match, Policies, Policy, Subject};
 ///
-/// let policies = Policies::new()
-///     .policy(Policy::new("login").matching(Match::new().path("/login".parse()?)).key(Attribute::Ip).limit(Limit::per_minute(5)))
-///     .policy(Policy::new("everything").limit(Limit::per_minute(100_000)));
+/// let login = Policy::new("login")
+///     .matching(Match::new().path("/login".parse()?))
+///     .key(Attribute::Ip)
+///     .limit(Limit::per_minute(5));
+/// let everything = Policy::new("everything").limit(Limit::per_minute(100_000));
+/// let policies = Policies::new().policy(login).policy(everything);
 /// let engine = Engine::new(MemoryStore::new(), policies)?;
 ///
 /// let subject = Subject::new().ip("203.0.113.7".parse()?).method("POST").path("/login");
-/// let verdict = engine.decide_now(&subject);            // on any store: engine.decide(&subject).await
+/// let verdict = engine.decide_now(&subject); // on any store: engine.decide(&subject).await
 /// assert!(verdict.is_allowed());
 /// assert_eq!(verdict.limits().next().unwrap().decision().remaining(), 4);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A handle: clones share everything.
+/// It is a handle: clones share everything. All limits of a request are asked of the store in one
+/// call.
 pub struct Engine<S> {
     inner: Arc<Inner<S>>,
 }
@@ -82,44 +86,44 @@ pub struct Engine<S> {
 struct Inner<S> {
     store: S,
     rules: ArcSwap<Rules>,
-    /// Held by whoever changes the rules.
+    /// Locked while the rules change.
     registry: Mutex<Registry>,
     overrides: Overrides,
-    figures: Figures,
+    stats: EngineStats,
     options: EngineOptions,
-    /// Tells keys apart in the figures, quickly.
-    quick: foldhash::fast::RandomState,
+    /// Hashes keys for the lists of top keys.
+    key_hasher: foldhash::fast::RandomState,
 }
 
-/// What is counted of all requests together.
-struct Figures {
+/// Statistics over all policies.
+struct EngineStats {
     all: Tally,
     times: Histogram,
-    heaviest: Sketch,
+    most_active: Sketch,
     most_denied: Sketch,
-    /// By policies that only watch.
+    /// Denials by policies in shadow mode.
     shadow_denied: Sketch,
     reloads: AtomicU64,
-    /// Nobody waited for them any more.
+    /// Requests whose deadline had passed before they were decided.
     late: AtomicU64,
 }
 
-/// How an engine keeps its figures.
+/// Options of an engine: statistics, fingerprints, and the source of the machine load.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// One decision in so many is timed: that takes another look at the clock. 0 for none.
+    /// One of this many decisions is timed, at the cost of another look at the clock. 0 times none.
     pub timed_every: u32,
-    /// How many keys the lists of the heaviest and the most denied are made from.
+    /// Number of keys tracked for the lists of most active and most denied keys.
     pub top: usize,
-    /// Whether those lists have keys as they are, but for what opens doors, instead of
-    /// fingerprints.
+    /// Whether those lists show keys in plain text instead of fingerprints. Secrets are always
+    /// shown as fingerprints.
     pub plain_keys: bool,
-    /// What fingerprints are made with; none for a secret of this process. See
-    /// [`share_overrides`](Engine::share_overrides), too.
+    /// The secret for fingerprints; `None` for a random one of this process. See also
+    /// [`share_overrides`](Engine::share_overrides).
     pub fingerprints: Option<FingerprintSecret>,
-    /// How busy the machine is, for [`Shed`](crate::overload::Shed)ding by it. Asked ten times a second at
-    /// most.
+    /// The load of the machine, for load [shedding](crate::overload::Shed) by it. It is read ten
+    /// times a second at most.
     pub load: Option<LoadSource>,
 }
 
@@ -136,12 +140,12 @@ impl Default for EngineOptions {
 }
 
 impl<S: Store> Engine<S> {
-    /// An engine for these policies.
+    /// Creates an engine for these policies.
     pub fn new(store: S, policies: Policies) -> Result<Self, EngineError> {
         Self::with_options(store, policies, EngineOptions::default())
     }
 
-    /// The same, with figures to your taste.
+    /// Creates an engine with other [options](EngineOptions) than the defaults.
     pub fn with_options(
         store: S,
         policies: Policies,
@@ -151,10 +155,10 @@ impl<S: Store> Engine<S> {
         registry.load = options.load.clone();
         let rules = Rules::new(policies, &mut registry, &store)?;
         registry.apply(&store);
-        let figures = Figures {
+        let stats = EngineStats {
             all: Tally::new(Duration::ZERO),
             times: Histogram::new(),
-            heaviest: Sketch::new(options.top),
+            most_active: Sketch::new(options.top),
             most_denied: Sketch::new(options.top),
             shadow_denied: Sketch::new(options.top),
             reloads: AtomicU64::new(0),
@@ -170,21 +174,21 @@ impl<S: Store> Engine<S> {
                         .fingerprints
                         .unwrap_or_else(FingerprintSecret::random),
                 ),
-                figures,
+                stats,
                 options,
-                quick: foldhash::fast::RandomState::default(),
+                key_hasher: foldhash::fast::RandomState::default(),
             }),
         })
     }
 
-    /// The store it asks.
+    /// The store.
     pub fn store(&self) -> &S {
         &self.inner.store
     }
 
-    /// Goes by other policies from the next decision on. What is the same keeps its counts; a limit
-    /// that changed keeps the tokens that are left. After an error nothing has changed: the
-    /// policies are wrong, or the store takes no more limits.
+    /// Replaces the policies, from the next decision on. Limits that are unchanged keep their
+    /// counts; a limit that changed keeps the tokens that are left. On an error nothing has
+    /// changed: the policies are invalid, or the store cannot take more limits.
     pub fn set_policies(&self, policies: Policies) -> Result<(), EngineError> {
         let mut registry = self
             .inner
@@ -197,18 +201,18 @@ impl<S: Store> Engine<S> {
         let rules = match Rules::new(policies, &mut next, &self.inner.store) {
             Ok(rules) => Arc::new(rules),
             Err(error) => {
-                registry.keep_spares(next);
+                registry.adopt_spares(next);
                 return Err(error);
             }
         };
         *registry = next;
-        // One after the other, and then the rules: a decision in between may meet some limits as
-        // they will be.
+        // The store is changed first, limit by limit, and the rules after it: a decision in between
+        // may see some limits in their new form.
         registry.apply(&self.inner.store);
         let before = self.inner.rules.swap(rules);
         let now = self.inner.rules.load();
-        // Where it counts by something else the same bytes are another key.
-        let kept: HashMap<u32, &[Attribute]> = now
+        // With another key attribute, the same bytes are another key.
+        let keys: HashMap<u32, &[Attribute]> = now
             .policies
             .iter()
             .map(|new| (new.number, &*new.policy.key))
@@ -216,32 +220,33 @@ impl<S: Store> Engine<S> {
         for gone in before
             .policies
             .iter()
-            .filter(|old| kept.get(&old.number) != Some(&&*old.policy.key))
+            .filter(|old| keys.get(&old.number) != Some(&&*old.policy.key))
         {
-            self.inner.figures.heaviest.forget(gone.number);
-            self.inner.figures.most_denied.forget(gone.number);
-            self.inner.figures.shadow_denied.forget(gone.number);
+            self.inner.stats.most_active.forget(gone.number);
+            self.inner.stats.most_denied.forget(gone.number);
+            self.inner.stats.shadow_denied.forget(gone.number);
         }
         for old in &before.policies {
-            let (when, by) = (&old.policy.matching, &old.policy.key);
+            let matching = &old.policy.matching;
+            let key = &old.policy.key;
             let same = now.policies.iter().find(|new| new.number == old.number);
             if let Some(new) =
-                same.filter(|new| new.policy.matching != *when || new.policy.key != *by)
+                same.filter(|new| new.policy.matching != *matching || new.policy.key != *key)
             {
-                new.figures.forget_applied(requests);
+                new.counters.forget_applied(requests);
             }
         }
-        self.inner.figures.reloads.fetch_add(1, Ordering::Relaxed);
+        self.inner.stats.reloads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// The name and the numbers of every limit in force, the same on all nodes that have the same
-    /// policies: for a store that compares them. None where the policies are not enabled.
+    /// The name and parameters of every limit in force, equal on all nodes with equal policies: for
+    /// a store that compares them. Empty while the policies are disabled.
     pub fn shared_limits(&self) -> Vec<String> {
         self.inner.rules.load().shared_limits()
     }
 
-    /// The policies it goes by.
+    /// The policies in force.
     pub fn policies(&self) -> Policies {
         self.inner.rules.load().source.clone()
     }
@@ -249,134 +254,135 @@ impl<S: Store> Engine<S> {
 
 /// # Deciding
 impl<S: Store> Engine<S> {
-    /// Decides on one request, and charges it if it passes. It may wait for a place where an
-    /// adaptive limit [has a queue](crate::overload::AdaptiveLimit::queue), and is charged nothing until it
-    /// has one.
+    /// Decides a request, and charges it if it is allowed. It may wait in the queue of an adaptive
+    /// limit [that has one](crate::overload::AdaptiveLimit::queue), and is charged nothing until it
+    /// leaves the queue.
     pub async fn decide(&self, subject: &Subject<'_>) -> PolicyVerdict {
-        self.ask(subject, 1, false, None).await
+        self.decide_with(subject, 1, false, None).await
     }
 
-    /// Decides on a request that costs more or less than one; each policy multiplies it by its own
-    /// cost.
+    /// Decides a request of this cost; each policy multiplies the cost by its own.
     pub async fn decide_n(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
-        self.ask(subject, cost, false, None).await
+        self.decide_with(subject, cost, false, None).await
     }
 
-    /// The same for a caller who needs the verdict `within` some time. A store that has to ask
-    /// elsewhere falls back before that; one that does not takes no notice.
+    /// Decides a request for a caller that needs the verdict `within` this time. A store that has
+    /// to ask a server falls back before the time is over; a store in memory ignores it. The time
+    /// also bounds the wait in a queue.
     pub async fn decide_within(
         &self,
         subject: &Subject<'_>,
         cost: u64,
         within: Duration,
     ) -> PolicyVerdict {
-        self.ask(subject, cost, false, Some(within)).await
+        self.decide_with(subject, cost, false, Some(within)).await
     }
 
-    /// Says what would be decided, and charges nothing.
+    /// Returns the verdict that a request would get, and charges nothing.
     pub async fn peek(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
-        self.ask(subject, cost, true, None).await
+        self.decide_with(subject, cost, true, None).await
     }
 
-    /// Corrects what a request was charged, now that it has ended: policies that do not count it
-    /// get it back, those whose cost is known only now are charged that. Permits go back.
-    pub async fn settle(&self, verdict: PolicyVerdict, ending: Completion) {
+    /// Corrects the charge of a request, now that it has ended: policies that do not count it
+    /// refund it, and policies whose cost is known only now are charged the actual cost. Permits
+    /// are released.
+    pub async fn settle(&self, verdict: PolicyVerdict, completion: Completion) {
         let mut verdict = verdict;
-        self.finish(&mut verdict, &ending);
-        if verdict.is_settled(&ending) {
+        self.finish(&mut verdict, &completion);
+        if verdict.is_settled(&completion) {
             return;
         }
-        let actual = verdict.settled(&ending);
-        let inner = { verdict }.parts.take_answer();
+        let actual = verdict.settled(&completion);
+        let inner = { verdict }.state.take_store_verdict();
         if let Some(inner) = inner {
             self.inner.store.settle(inner, &actual).await;
         }
     }
 
-    /// Gives back everything a request was charged: it came to nothing before it reached what the
-    /// limits protect.
+    /// Refunds everything a request was charged: it ended before it reached what the limits
+    /// protect.
     pub async fn cancel(&self, verdict: PolicyVerdict) {
         let mut verdict = verdict;
-        if let Some(inner) = verdict.parts.take_answer() {
-            let nothing: SmallVec<[u64; FEW]> =
-                verdict.parts.asking.asked.iter().map(|_| 0).collect();
+        if let Some(inner) = verdict.state.take_store_verdict() {
+            let nothing: SmallVec<[u64; INLINE_ITEMS]> =
+                verdict.state.query.items.iter().map(|_| 0).collect();
             self.inner.store.settle(inner, &nothing).await;
         }
     }
 
-    async fn ask(
+    async fn decide_with(
         &self,
         subject: &Subject<'_>,
         cost: u64,
         peek: bool,
         within: Option<Duration>,
     ) -> PolicyVerdict {
-        self.ask_for(self.begin(subject, cost), peek, within).await
+        self.complete(self.begin(subject, cost), peek, within).await
     }
 
-    /// What a verdict lacks that has begun.
-    async fn ask_for(
+    /// Completes a verdict: checks for overload, waits in queues, and asks the store.
+    async fn complete(
         &self,
         mut verdict: PolicyVerdict,
         peek: bool,
         within: Option<Duration>,
     ) -> PolicyVerdict {
-        let (began, mut within) = (verdict.parts.now, within);
-        if !peek && let Some(in_line) = self.press(&mut verdict, true) {
+        let began = verdict.state.now;
+        let mut within = within;
+        if !peek && let Some(queued) = self.check_overload(&mut verdict, true) {
             let latest = within.map(|within| began + within);
-            // Few wait: they have memory of their own, so that the futures of all others are small.
-            Box::pin(self.wait_in_line(&mut verdict, in_line, latest)).await;
-            within = latest.map(|latest| latest.saturating_since(verdict.parts.now));
+            // Boxed, so that the futures of the many requests that do not wait stay small.
+            Box::pin(self.wait_in_queue(&mut verdict, queued, latest)).await;
+            within = latest.map(|latest| latest.saturating_since(verdict.state.now));
         }
-        self.ask_pressed(verdict, peek, within).await
+        self.complete_at_store(verdict, peek, within).await
     }
 
-    /// The same of one that no pressure is against.
-    async fn ask_pressed(
+    /// Asks the store for a verdict that passed the overload check.
+    async fn complete_at_store(
         &self,
         mut verdict: PolicyVerdict,
         peek: bool,
         within: Option<Duration>,
     ) -> PolicyVerdict {
         if self.inner.store.is_local() {
-            return self.ask_pressed_here(verdict, peek);
+            return self.complete_sync(verdict, peek);
         }
-        if verdict.is_open() {
-            // Who asks elsewhere has memory of its own, so that the futures of all others are
-            // small.
-            Box::pin(self.ask_and_wait(&mut verdict, peek, within)).await;
+        if verdict.needs_store() {
+            // Boxed, so that the futures over a local store stay small.
+            Box::pin(self.query_store(&mut verdict, peek, within)).await;
         }
         if peek {
             verdict
         } else {
-            self.conclude(verdict, within).await
+            self.finish_decision(verdict, within).await
         }
     }
 
-    /// Asks the store what it is to be asked.
-    async fn ask_and_wait(
-        &self,
-        verdict: &mut PolicyVerdict,
-        peek: bool,
-        within: Option<Duration>,
-    ) {
-        let asks = verdict.parts.asking.asks(verdict.rules(), peek);
-        let answer = self.ask_store(&asks, verdict.parts.now, within).await;
+    /// Asks the store about all limits of the query.
+    async fn query_store(&self, verdict: &mut PolicyVerdict, peek: bool, within: Option<Duration>) {
+        let asks = verdict.state.query.asks(verdict.rules(), peek);
+        let answer = self.decide_at_store(&asks, verdict.state.now, within).await;
         drop(asks);
-        verdict.answered(answer);
+        verdict.set_store_verdict(answer);
     }
 
-    /// What is left to do once a store elsewhere has decided.
-    async fn conclude(&self, verdict: PolicyVerdict, within: Option<Duration>) -> PolicyVerdict {
-        if verdict.is_to_be_punished() {
-            Box::pin(self.punish(&verdict, within)).await;
+    /// Applies penalties and counts the verdict, once the store has decided.
+    async fn finish_decision(
+        &self,
+        verdict: PolicyVerdict,
+        within: Option<Duration>,
+    ) -> PolicyVerdict {
+        if verdict.needs_penalty() {
+            Box::pin(self.apply_penalties(&verdict, within)).await;
         }
         self.count(&verdict);
         verdict
     }
 
-    /// Asks for a request that began at `now`, and of whose time some may have gone by.
-    async fn ask_store(
+    /// Asks the store on behalf of a request that began at `now`, and may have used up part of its
+    /// time.
+    async fn decide_at_store(
         &self,
         asks: &[Ask<'_>],
         now: Timestamp,
@@ -392,102 +398,106 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// A verdict on which nothing is missing but the answer of the store, if it is to be asked.
+    /// Starts a verdict: everything but the overload check and the answer of the store.
     fn begin(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
         let now = self.inner.store.now();
         let mut verdict = PolicyVerdict::new(self.inner.rules.load(), now);
-        let (rules, asking) = verdict.parts.asking_by();
+        let (rules, query) = verdict.state.rules_and_query();
         let path = rules.path_of(subject);
         if let Some(reason) = rules.without_limits(subject, path.as_ref(), now) {
-            verdict.parts.reason = reason;
+            verdict.state.reason = reason;
             return verdict;
         }
-        asking.class = rules.class_of(subject);
-        (asking.deadline, asking.at_once) = (rules.deadline_of(subject, now), subject.is_at_once());
-        asking.gather(
+        query.class = rules.class_of(subject);
+        query.deadline = rules.deadline_of(subject, now);
+        query.no_wait = subject.is_no_wait();
+        query.gather(
             rules,
             &self.inner.overrides.in_force(),
-            &Request {
+            &RequestContext {
                 subject,
                 path: path.as_ref(),
                 cost,
                 now,
             },
         );
-        if let Some(reason) = asking.denied_without_limits(rules) {
-            verdict.parts.reason = reason;
-        } else if asking.limits_something() {
-            verdict.parts.reason = Reason::Limits;
+        if let Some(reason) = query.denied_without_limits(rules) {
+            verdict.state.reason = reason;
+        } else if query.limits_something() {
+            verdict.state.reason = Reason::Limits;
         }
         verdict
     }
 
     /// Counts the denial against the keys it was for, where a policy has a penalty.
-    async fn punish(&self, verdict: &PolicyVerdict, within: Option<Duration>) {
-        let (mut last, now) = (None, verdict.parts.now);
-        for (asked, status) in verdict.statuses() {
-            let ruling = verdict.ruling(asked);
-            let turned_away = asked.mode != Mode::Shadow && status.decision().is_denied();
-            let Some(penalty) = ruling
+    async fn apply_penalties(&self, verdict: &PolicyVerdict, within: Option<Duration>) {
+        let mut last = None;
+        let now = verdict.state.now;
+        for (item, status) in verdict.statuses() {
+            let rule = verdict.rule(item);
+            let is_denial = item.mode != Mode::Shadow && status.decision().is_denied();
+            let Some(penalty) = rule
                 .penalty
                 .as_ref()
-                .filter(|_| turned_away && last != Some(asked.policy))
+                .filter(|_| is_denial && last != Some(item.policy))
             else {
                 continue;
             };
-            last = Some(asked.policy);
-            let key = verdict.parts.asking.key(asked);
-            let one_too_many = match &penalty.denials {
+            last = Some(item.policy);
+            let key = verdict.state.query.key(item);
+            let is_over = match &penalty.denials {
                 None => true,
                 Some(denials) => self
-                    .ask_store(&[Ask::new(denials, key)], now, within)
+                    .decide_at_store(&[Ask::new(denials, key)], now, within)
                     .await
                     .is_denied(),
             };
-            if !one_too_many {
+            if !is_over {
                 continue;
             }
             let ban = self
-                .ask_store(&[Ask::new(&penalty.ban, key)], now, within)
+                .decide_at_store(&[Ask::new(&penalty.ban, key)], now, within)
                 .await;
-            // Where nobody decided, nobody remembers.
+            // With the source `Open` nothing was recorded in the store.
             if ban.is_allowed() && ban.source() != Source::Open {
-                ruling.figures.bans.fetch_add(1, Ordering::Relaxed);
+                rule.counters.bans.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// Adds a verdict to the figures.
+    /// Adds a verdict to the statistics.
     fn count(&self, verdict: &PolicyVerdict) {
-        let figures = &self.inner.figures;
+        let stats = &self.inner.stats;
         let allowed = verdict.is_allowed();
-        figures.all.add(if allowed {
+        stats.all.add(if allowed {
             Event::Allowed
         } else {
             Event::Denied
         });
         if let Reason::Ban(Ban::Operator(_)) | Reason::MissingAttribute { .. } =
-            &verdict.parts.reason
+            &verdict.state.reason
         {
-            if let Some(ruling) = verdict.binding() {
-                ruling.figures.applied();
-                ruling.figures.tally.add(Event::Denied);
+            if let Some(rule) = verdict.binding() {
+                rule.counters.applied();
+                rule.counters.tally.add(Event::Denied);
             }
         } else {
-            // Those that are enforced deny.
-            for lacking in &verdict.parts.asking.lacking {
-                let figures = &verdict.rules().policies[lacking.policy as usize].figures;
-                figures.applied();
-                figures.tally.add(Event::ShadowDenied);
+            // Enforced ones deny, and so are counted above.
+            for denial in &verdict.state.query.missing_denials {
+                let counters = &verdict.rules().policies[denial.policy as usize].counters;
+                counters.applied();
+                counters.tally.add(Event::ShadowDenied);
             }
         }
-        for (policy, _) in &verdict.parts.asking.gates {
-            verdict.rules().policies[*policy as usize].figures.applied();
+        for (policy, _) in &verdict.state.query.adaptive_policies {
+            verdict.rules().policies[*policy as usize]
+                .counters
+                .applied();
         }
-        match &verdict.parts.reason {
-            Reason::TooLate => _ = figures.late.fetch_add(1, Ordering::Relaxed),
+        match &verdict.state.reason {
+            Reason::TooLate => _ = stats.late.fetch_add(1, Ordering::Relaxed),
             Reason::AtCapacity | Reason::QueueFull | Reason::WaitedTooLong => {
-                self.count_refused(verdict)
+                self.count_rejection(verdict);
             }
             _ => {}
         }
@@ -495,21 +505,21 @@ impl<S: Store> Engine<S> {
             verdict.source(),
             Source::Open | Source::Closed | Source::LocalShare
         );
-        let mut of_policy: Option<(&Asked, AskOutcome, u64)> = None;
-        for (asked, status) in verdict.statuses() {
-            let outcome = verdict::outcome(asked, status);
-            let units = if asked.role == Role::Ban || verdict.is_a_permit(asked) {
+        let mut of_policy: Option<(&QueryItem, AskOutcome, u64)> = None;
+        for (item, status) in verdict.statuses() {
+            let outcome = verdict::outcome(item, status);
+            let units = if item.role == Role::Ban || verdict.is_concurrency(item) {
                 0
             } else {
-                asked.cost
+                item.cost
             };
             of_policy = match of_policy.take() {
-                Some((first, worst, most)) if first.policy == asked.policy => {
+                Some((first, worst, most)) if first.policy == item.policy => {
                     Some((first, worse(worst, outcome), most.max(units)))
                 }
                 done => {
                     self.count_policy(done, verdict, allowed, failed);
-                    Some((asked, outcome, units))
+                    Some((item, outcome, units))
                 }
             };
         }
@@ -517,95 +527,92 @@ impl<S: Store> Engine<S> {
         self.time(verdict);
     }
 
-    /// One that an adaptive limit turned away.
+    /// Counts a denial by an adaptive limit.
     #[cold]
-    fn count_refused(&self, verdict: &PolicyVerdict) {
-        if let Some(ruling) = verdict.binding() {
-            ruling.figures.tally.add(Event::Denied);
-            ruling.figures.refusals.add(&verdict.parts.reason);
+    fn count_rejection(&self, verdict: &PolicyVerdict) {
+        if let Some(rule) = verdict.binding() {
+            rule.counters.tally.add(Event::Denied);
+            rule.counters.rejections.add(&verdict.state.reason);
         }
     }
 
     fn count_policy(
         &self,
-        of_policy: Option<(&Asked, AskOutcome, u64)>,
+        of_policy: Option<(&QueryItem, AskOutcome, u64)>,
         verdict: &PolicyVerdict,
         allowed: bool,
         failed: bool,
     ) {
-        let Some((asked, outcome, units)) = of_policy else {
+        let Some((item, outcome, units)) = of_policy else {
             return;
         };
-        let ruling = verdict.ruling(asked);
-        ruling.figures.applied();
-        let tally = &ruling.figures.tally;
+        let rule = verdict.rule(item);
+        rule.counters.applied();
+        let tally = &rule.counters.tally;
         let denied = matches!(outcome, AskOutcome::Denied | AskOutcome::Never);
         match outcome {
             AskOutcome::Denied | AskOutcome::Never => tally.add(Event::Denied),
             AskOutcome::ShadowDenied => tally.add(Event::ShadowDenied),
             AskOutcome::Delayed if allowed => tally.add(Event::Delayed),
             AskOutcome::Allowed if allowed => tally.add(Event::Allowed),
-            // Another policy turned it away.
+            // Another policy denied the request.
             _ => {}
         }
         if failed {
             tally.add(Event::Error);
         }
         if allowed {
-            tally.admitted(units, verdict.parts.now);
+            tally.add_cost(units, verdict.state.now);
         }
-        if ruling.policy.key.is_empty() {
+        if rule.policy.key.is_empty() {
             return;
         }
-        let key = verdict.parts.asking.key(asked);
-        let (hash, number) = (
-            self.inner.quick.hash_one((ruling.number, key)),
-            ruling.number,
-        );
-        let long = || self.key_listed(ruling, key).into();
-        self.inner.figures.heaviest.add(hash, number, 1, key, long);
+        let key = verdict.state.query.key(item);
+        let hash = self.inner.key_hasher.hash_one((rule.number, key));
+        let number = rule.number;
+        let long = || self.display_key(rule, key).into();
+        self.inner.stats.most_active.add(hash, number, 1, key, long);
         if denied {
-            self.inner
-                .figures
-                .most_denied
-                .add(hash, number, 1, key, long);
+            self.inner.stats.most_denied.add(hash, number, 1, key, long);
         }
         if outcome == AskOutcome::ShadowDenied {
             self.inner
-                .figures
+                .stats
                 .shadow_denied
                 .add(hash, number, 1, key, long);
         }
     }
 
-    /// Times one decision in so many.
+    /// Records the decision time of one in `timed_every` decisions.
     fn time(&self, verdict: &PolicyVerdict) {
-        thread_local!(static TURN: Cell<u32> = const { Cell::new(0) });
+        thread_local!(static DECISIONS: Cell<u32> = const { Cell::new(0) });
         let every = self.inner.options.timed_every;
         if every == 0 {
             return;
         }
-        let turn = TURN.get().wrapping_add(1);
-        TURN.set(turn);
-        if turn.is_multiple_of(every) {
+        let count = DECISIONS.get().wrapping_add(1);
+        DECISIONS.set(count);
+        if count.is_multiple_of(every) {
             self.inner
-                .figures
+                .stats
                 .times
-                .record(self.inner.store.now().saturating_since(verdict.parts.now));
+                .record(self.inner.store.now().saturating_since(verdict.state.now));
         }
     }
 
-    /// A key as lists show it.
-    fn key_listed(&self, ruling: &Ruling, key: &[u8]) -> String {
-        let (by, secret) = (&ruling.policy.key, self.inner.overrides.secret());
-        match self.inner.options.plain_keys {
-            true => key::shown(by, key, &secret),
-            false => key::fingerprint(by, key, &secret),
+    /// A key as the lists of top keys show it.
+    fn display_key(&self, rule: &Rule, key: &[u8]) -> String {
+        let attributes = &rule.policy.key;
+        let secret = self.inner.overrides.secret();
+        if self.inner.options.plain_keys {
+            key::display(attributes, key, &secret)
+        } else {
+            key::fingerprint(attributes, key, &secret)
         }
     }
 }
 
-/// The worse of two, for a policy of several limits.
+/// The worse of two outcomes, for a policy with several limits.
 fn worse(a: AskOutcome, b: AskOutcome) -> AskOutcome {
     let weight = |outcome| match outcome {
         AskOutcome::Allowed => 0,
@@ -618,7 +625,8 @@ fn worse(a: AskOutcome, b: AskOutcome) -> AskOutcome {
 }
 
 impl Rules {
-    /// What is decided without looking at any limit.
+    /// The verdict on requests that need no limit: the engine is disabled, or the request is on a
+    /// list.
     fn without_limits(
         &self,
         subject: &Subject<'_>,
@@ -638,7 +646,7 @@ impl Rules {
             return Some(Reason::AllowList);
         }
         let holds = |entry: &&ListEntry| lasts(entry) && entry.matching.holds(subject, path);
-        // The one that lasts longest, of equals the first: until then nobody passes.
+        // The entry that lasts longest, of equals the first: until then the request is denied.
         let end = |entry: &&ListEntry| (entry.until.is_none(), entry.until);
         let found = self
             .source

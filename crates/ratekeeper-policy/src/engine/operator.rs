@@ -1,8 +1,8 @@
-//! What an operator does to one key: ban it, give it other limits, give it tokens, free it.
+//! Operator API: ban a key, override its limits, grant tokens, reset it.
 
-use super::key::{self, Keys};
-use super::overrides::{LONGEST, Override, OverrideError, Shown, What};
-use super::rules::{Rules, Ruling};
+use super::key::{self, KeyBuffer};
+use super::overrides::{KeyDisplay, MAX_OVERRIDE_DURATION, Override, OverrideError, OverrideKind};
+use super::rules::{Rule, Rules};
 use super::{Engine, PolicyKey, Subject};
 use crate::attribute::Attribute;
 use crate::fingerprint::{Fingerprint, KeyName};
@@ -14,8 +14,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A key of a policy, as an operator names it: by a subject, or by fingerprints of what the
-/// operator was shown.
+/// Selects a key of a policy: by a subject, or by fingerprints as shown to an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySelector<'a> {
     subject: &'a Subject<'a>,
@@ -23,7 +22,7 @@ pub struct KeySelector<'a> {
 }
 
 impl<'a> KeySelector<'a> {
-    /// A key by a subject; the attributes with a fingerprint need none of it.
+    /// Selects a key by a subject; attributes given by fingerprint need not be in the subject.
     pub fn new(subject: &'a Subject<'a>, fingerprints: &'a [(Attribute, Fingerprint)]) -> Self {
         Self {
             subject,
@@ -57,25 +56,25 @@ pub enum SeenValue {
     Missing,
 }
 
-/// The key that a selector means.
+/// The key that a selector resolves to.
 pub(super) struct SelectedKey {
     pub(super) name: KeyName,
     pub(super) words: String,
     pub(super) fingerprint: String,
-    /// Whether an address stands for an attribute that the subject lacks.
+    /// Whether an address replaces an attribute that the subject lacks.
     pub(super) is_by_address: bool,
-    /// None where it is known by fingerprints that were not seen here lately.
-    pub(super) bytes: Option<Keys>,
+    /// `None` if it is given by fingerprints that were not seen here lately.
+    pub(super) bytes: Option<KeyBuffer>,
 }
 
-/// # One key
+/// # Bans and overrides
 ///
-/// A key is that of a policy, taken from a subject: for a policy that counts by `ip`, the subject's
-/// address. Where the value is not known a [fingerprint](KeySelector) of it is enough; what needs
-/// its counters then finds them as long as the key is in one of the [lists](Engine::heaviest) of
-/// keys.
+/// Every method takes a policy and a subject, whose key in that policy is meant: for a policy that
+/// counts by `ip`, the address of the subject. If the value is not known, a
+/// [fingerprint](KeySelector) of it is enough; methods that need the counters of the key then find
+/// them as long as the key is in one of the [lists](Engine::most_active) of keys.
 impl<S: Store> Engine<S> {
-    /// Turns a key away for so long.
+    /// Bans a key for this time.
     pub fn ban<'a>(
         &self,
         policy: &str,
@@ -83,12 +82,12 @@ impl<S: Store> Engine<S> {
         lasts: Duration,
         reason: Option<&str>,
     ) -> Result<Arc<Override>, OverrideError> {
-        self.put(policy, key.into(), lasts, reason, |_| Ok(What::Ban))
+        self.insert_override(policy, key.into(), lasts, reason, |_| Ok(OverrideKind::Ban))
     }
 
-    /// Gives a key other limits for so long. They start full, unless the key had the same ones
-    /// before and was not [freed](Self::free) since; what was left of its own is there again
-    /// afterwards.
+    /// Gives a key other limits for this time. They start full, unless the key had the same ones
+    /// before and was not [reset](Self::reset_key) since; afterwards the key has what was left of
+    /// its own limits.
     pub fn override_limits<'a>(
         &self,
         policy: &str,
@@ -100,13 +99,12 @@ impl<S: Store> Engine<S> {
         if limits.is_empty() {
             return Err(OverrideError::NoLimits);
         }
-        self.put(policy, key.into(), lasts, reason, |ruling| {
-            self.stand_in(ruling, limits)
+        self.insert_override(policy, key.into(), lasts, reason, |rule| {
+            self.register_replacement(rule, limits)
         })
     }
 
-    /// Whether a ban, or other limits, could be said of a key for so long, and of which; nothing
-    /// is.
+    /// Validates a ban, or other limits, for a key without setting them; returns the key.
     pub fn check_override<'a>(
         &self,
         policy: &str,
@@ -114,7 +112,7 @@ impl<S: Store> Engine<S> {
         limits: Option<&[PolicyLimit]>,
         lasts: Duration,
     ) -> Result<PolicyKey, OverrideError> {
-        check(lasts)?;
+        check_duration(lasts)?;
         if limits.is_some_and(<[_]>::is_empty) {
             return Err(OverrideError::NoLimits);
         }
@@ -126,21 +124,22 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Ends what was said of a key here: whether there was something. Its limits stay as they are.
+    /// Lifts the override or ban of a key that was set here; returns whether there was one. Its
+    /// limits keep their counts.
     pub fn lift<'a>(
         &self,
         policy: &str,
         key: impl Into<KeySelector<'a>>,
     ) -> Result<bool, OverrideError> {
         let rules = self.inner.rules.load();
-        let (ruling, key) = self.find(&rules, policy, key.into())?;
+        let (rule, key) = self.select(&rules, policy, key.into())?;
         Ok(self
             .inner
             .overrides
-            .remove(ruling.number, &key.name, self.inner.store.now()))
+            .remove(rule.number, &key.name, self.inner.store.now()))
     }
 
-    /// Gives a key tokens, as far as there is room for them.
+    /// Grants a key tokens, up to the capacity of its limits.
     pub async fn grant<'a>(
         &self,
         policy: &str,
@@ -148,17 +147,17 @@ impl<S: Store> Engine<S> {
         tokens: u64,
     ) -> Result<(), OverrideError> {
         let rules = self.inner.rules.load();
-        let (ruling, key) = self.find(&rules, policy, key.into())?;
+        let (rule, key) = self.select(&rules, policy, key.into())?;
         let bytes = key.bytes.ok_or(OverrideError::NotSeen(key.fingerprint))?;
-        let instead = self
+        let replacement = self
             .inner
             .overrides
-            .said_of(ruling, &key.name, self.inner.store.now())
+            .for_name(rule, &key.name, self.inner.store.now())
             .limits;
-        let own = ruling.sets.iter().flatten();
-        for slot in instead
+        let own = rule.sets.iter().flatten();
+        for slot in replacement
             .iter()
-            .flat_map(|instead| instead.slots())
+            .flat_map(|replacement| replacement.slots())
             .chain(own)
         {
             self.inner.store.grant(&slot.handle, &bytes, tokens).await;
@@ -166,7 +165,7 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// Lifts whatever was said of a key, bans and penalties too, and makes its limits full again.
+    /// Lifts overrides, bans and penalties of a key, and makes its limits full again.
     pub async fn reset_key<'a>(
         &self,
         policy: &str,
@@ -192,24 +191,23 @@ impl<S: Store> Engine<S> {
         lift: bool,
     ) -> Result<(), OverrideError> {
         let rules = self.inner.rules.load();
-        let (ruling, key) = self.find(&rules, policy, key)?;
+        let (rule, key) = self.select(&rules, policy, key)?;
         let bytes = key.bytes.ok_or(OverrideError::NotSeen(key.fingerprint))?;
         let now = self.inner.store.now();
-        let instead = self.inner.overrides.said_of(ruling, &key.name, now).limits;
+        let replacement = self.inner.overrides.for_name(rule, &key.name, now).limits;
         if lift {
-            self.inner.overrides.remove(ruling.number, &key.name, now);
+            self.inner.overrides.remove(rule.number, &key.name, now);
         }
-        let penalty = ruling
+        let penalty = rule
             .penalty
             .iter()
             .flat_map(|penalty| penalty.denials.iter().chain([&penalty.ban]));
-        let slots = ruling
-            .sets
-            .iter()
-            .flatten()
-            .chain(instead.iter().flat_map(|instead| instead.slots()));
-        // In a list: held across an await, the closures above would make a future that cannot move
-        // to another thread.
+        let slots = rule.sets.iter().flatten().chain(
+            replacement
+                .iter()
+                .flat_map(|replacement| replacement.slots()),
+        );
+        // Collected: held across an await, the closures above would make the future not `Send`.
         let handles: Vec<&LimitHandle> = slots.map(|slot| &slot.handle).chain(penalty).collect();
         for handle in handles {
             self.inner.store.reset(handle, &bytes).await;
@@ -220,7 +218,8 @@ impl<S: Store> Engine<S> {
     /// The value with this fingerprint, if a key with it was seen here lately under any policy, or
     /// is in the list of [overrides](Self::overrides).
     pub fn value_seen(&self, attribute: &Attribute, fingerprint: Fingerprint) -> Option<SeenValue> {
-        let (rules, secret) = (self.inner.rules.load(), self.inner.overrides.secret());
+        let rules = self.inner.rules.load();
+        let secret = self.inner.overrides.secret();
         let find = |by: &[Attribute], bytes: &[u8]| {
             key::parts(by, bytes)
                 .filter(|part| part.attribute == attribute)
@@ -231,12 +230,9 @@ impl<S: Store> Engine<S> {
                     (true, None) => SeenValue::Missing,
                 })
         };
-        let seen = self.find_seen(|number, bytes| {
-            let ruling = rules
-                .policies
-                .iter()
-                .find(|ruling| ruling.number == number)?;
-            find(&ruling.policy.key, bytes)
+        let seen = self.find_in_top_lists(|number, bytes| {
+            let rule = rules.policies.iter().find(|rule| rule.number == number)?;
+            find(&rule.policy.key, bytes)
         });
         seen.or_else(|| {
             self.overrides()
@@ -245,69 +241,65 @@ impl<S: Store> Engine<S> {
         })
     }
 
-    /// The first thing that `find` makes of the keys in the lists of the heaviest, with the numbers
-    /// of their policies.
-    fn find_seen<T>(&self, mut find: impl FnMut(u32, &[u8]) -> Option<T>) -> Option<T> {
-        let figures = &self.inner.figures;
-        let lists = [
-            &figures.heaviest,
-            &figures.most_denied,
-            &figures.shadow_denied,
-        ];
+    /// Searches the lists of top keys, by policy number and key.
+    fn find_in_top_lists<T>(&self, mut find: impl FnMut(u32, &[u8]) -> Option<T>) -> Option<T> {
+        let stats = &self.inner.stats;
+        let lists = [&stats.most_active, &stats.most_denied, &stats.shadow_denied];
         lists.into_iter().find_map(|list| list.find(&mut find))
     }
 
-    /// The overrides and bans in force, the first to end first. Bans by a penalty are in the store;
-    /// [`explain`](Self::explain) shows them.
+    /// The overrides and bans in force, the first to expire first. Bans by a penalty are in the
+    /// store; [`explain`](Self::explain) shows them.
     pub fn overrides(&self) -> Vec<Arc<Override>> {
         self.inner.overrides.list(self.inner.store.now())
     }
 
-    fn put(
+    fn insert_override(
         &self,
         policy: &str,
         key: KeySelector<'_>,
         lasts: Duration,
         reason: Option<&str>,
-        what: impl FnOnce(&Ruling) -> Result<What, OverrideError>,
+        what: impl FnOnce(&Rule) -> Result<OverrideKind, OverrideError>,
     ) -> Result<Arc<Override>, OverrideError> {
-        check(lasts)?;
+        check_duration(lasts)?;
         let rules = self.inner.rules.load();
-        let (ruling, key) = self.find(&rules, policy, key)?;
+        let (rule, key) = self.select(&rules, policy, key)?;
         let now = self.inner.store.now();
-        let shown = Shown {
+        let shown = KeyDisplay {
             words: Some(key.words.into()),
             fingerprint: key.fingerprint.into(),
         };
-        let entry = Override::new(&ruling.policy, shown, what(ruling)?, now + lasts, reason);
-        self.inner.overrides.put(
-            ruling.number,
+        let entry = Override::new(&rule.policy, shown, what(rule)?, now + lasts, reason);
+        self.inner.overrides.insert(
+            rule.number,
             key.name,
-            entry.of_bytes(key.bytes.as_deref()),
+            entry.with_bytes(key.bytes.as_deref()),
             now,
         )
     }
 
-    /// The policy of that name, and the key of it that is meant.
-    pub(super) fn find<'r>(
+    /// The policy of this name, and its selected key.
+    pub(super) fn select<'r>(
         &self,
         rules: &'r Rules,
         policy: &str,
         selector: KeySelector<'_>,
-    ) -> Result<(&'r Ruling, SelectedKey), OverrideError> {
-        let ruling = rules
+    ) -> Result<(&'r Rule, SelectedKey), OverrideError> {
+        let rule = rules
             .policies
             .iter()
-            .find(|ruling| ruling.policy.name == policy)
+            .find(|rule| rule.policy.name == policy)
             .ok_or(OverrideError::NoPolicy)?;
-        let (by, secret) = (&ruling.policy.key, self.inner.overrides.secret());
+        let by = &rule.policy.key;
+        let secret = self.inner.overrides.secret();
         let path = rules.path_of(selector.subject);
-        // A bucket that several callers share is not meant by who leaves the attribute out.
-        let missing = match (ruling.policy.missing, selector.subject.address()) {
+        // A shared bucket is not selected by leaving the attribute out.
+        let missing = match (rule.policy.missing, selector.subject.address()) {
             (missing @ (Missing::Address | Missing::Deny), Some(_)) => missing,
             _ => Missing::Skip,
         };
-        let write = |bytes: &mut Keys, key| {
+        let write = |bytes: &mut KeyBuffer, key| {
             let written = key::write(
                 bytes,
                 (key, missing),
@@ -319,7 +311,7 @@ impl<S: Store> Engine<S> {
         };
         let selected = |bytes: &[u8]| SelectedKey {
             name: key::name(policy, by, bytes, &secret),
-            words: key::shown(by, bytes, &secret),
+            words: key::display(by, bytes, &secret),
             fingerprint: key::fingerprint(by, bytes, &secret),
             is_by_address: key::parts(by, bytes).any(|part| part.is_substitute),
             bytes: Some(bytes.into()),
@@ -328,9 +320,9 @@ impl<S: Store> Engine<S> {
             .iter()
             .any(|attribute| selector.fingerprint(attribute).is_some())
         {
-            let mut bytes = Keys::new();
+            let mut bytes = KeyBuffer::new();
             write(&mut bytes, by)?;
-            return Ok((ruling, selected(&bytes)));
+            return Ok((rule, selected(&bytes)));
         }
         let (mut fingerprints, mut words) =
             (Vec::with_capacity(by.len()), Vec::with_capacity(by.len()));
@@ -341,48 +333,49 @@ impl<S: Store> Engine<S> {
                 words.push(format!("{attribute}={fingerprint}"));
                 continue;
             }
-            let (mut bytes, key) = (Keys::new(), slice::from_ref(attribute));
+            let mut bytes = KeyBuffer::new();
+            let key = slice::from_ref(attribute);
             write(&mut bytes, key)?;
             for part in key::parts(key, &bytes) {
                 is_by_address |= part.is_substitute;
                 fingerprints.push(part.fingerprint(&secret));
-                words.push(part.shown(&secret));
+                words.push(part.display(&secret));
             }
         }
         let name = secret.name(policy, fingerprints.iter().copied());
-        let is_it = |bytes: &[u8]| key::name(policy, by, bytes, &secret) == name;
-        let seen = self.find_seen(|number, bytes| {
-            (number == ruling.number && is_it(bytes)).then(|| bytes.to_vec())
+        let is_selected = |bytes: &[u8]| key::name(policy, by, bytes, &secret) == name;
+        let seen = self.find_in_top_lists(|number, bytes| {
+            (number == rule.number && is_selected(bytes)).then(|| bytes.to_vec())
         });
-        let said = || {
-            let said = self
+        let from_overrides = || {
+            let key_overrides = self
                 .inner
                 .overrides
-                .said_of(ruling, &name, self.inner.store.now());
-            [said.ban, said.limits]
+                .for_name(rule, &name, self.inner.store.now());
+            [key_overrides.ban, key_overrides.limits]
                 .into_iter()
                 .flatten()
                 .find_map(|entry| entry.bytes().map(<[u8]>::to_vec))
         };
-        let key = match seen.or_else(said) {
+        let key = match seen.or_else(from_overrides) {
             Some(bytes) => SelectedKey {
                 is_by_address,
                 ..selected(&bytes)
             },
             None => SelectedKey {
                 name,
-                words: key::spaced(words.into_iter()),
-                fingerprint: key::listed(by.iter().zip(fingerprints)),
+                words: key::join_parts(words.into_iter()),
+                fingerprint: key::join_attributes(by.iter().zip(fingerprints)),
                 is_by_address,
                 bytes: None,
             },
         };
-        Ok((ruling, key))
+        Ok((rule, key))
     }
 }
 
-fn check(lasts: Duration) -> Result<(), OverrideError> {
-    if lasts.is_zero() || lasts > LONGEST {
+fn check_duration(lasts: Duration) -> Result<(), OverrideError> {
+    if lasts.is_zero() || lasts > MAX_OVERRIDE_DURATION {
         Err(OverrideError::Duration)
     } else {
         Ok(())

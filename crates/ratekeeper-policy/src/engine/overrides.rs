@@ -1,8 +1,8 @@
-//! What an operator says of one key, for a while: other limits, or none at all. Kept in memory, and
-//! visible.
+//! Overrides: bans and other limits that an operator sets on one key, for a while. They are kept in
+//! memory.
 
 use super::key;
-use super::rules::{Ruling, Slot};
+use super::rules::{Rule, Slot};
 use crate::attribute::Attribute;
 use crate::fingerprint::{FingerprintSecret, KeyName};
 use crate::policy::Policy;
@@ -16,38 +16,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How many may be in force at once.
-pub(crate) const MOST: usize = 10_000;
+/// Maximum number of overrides in force at once.
+pub(crate) const MAX_OVERRIDES: usize = 10_000;
 
-/// How long one may last: nothing blocks for ever.
-pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+/// Maximum duration of an override: none lasts for ever.
+pub(crate) const MAX_OVERRIDE_DURATION: Duration = Duration::from_secs(366 * 86_400);
 
-/// Something an operator said of one key, and until when.
+/// A ban or other limits that an operator set on one key, until a time.
 #[derive(Clone, Debug)]
 pub struct Override {
     policy: Box<str>,
-    /// What the policy counted by when it was said: the same bytes are another key where it counts
-    /// by something else.
-    by: Box<[Attribute]>,
-    key: Shown,
-    /// All of the key, where it is known here: with another secret it has another name.
+    /// The key attributes of the policy when it was set: with others, the same bytes are another
+    /// key.
+    key_attributes: Box<[Attribute]>,
+    key: KeyDisplay,
+    /// The bytes of the key, if known here: with another secret it has another name.
     bytes: Option<KeyBytes>,
-    what: What,
+    kind: OverrideKind,
     until: Timestamp,
     reason: Option<Box<str>>,
     node: Option<Box<str>>,
 }
 
-/// How a key is shown.
+/// The texts that show a key.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
-    /// None where this node knows no more than its fingerprint.
+pub(crate) struct KeyDisplay {
+    /// `None` if this node knows only the fingerprint.
     pub(crate) words: Option<Box<str>>,
     pub(crate) fingerprint: Box<str>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+pub(crate) enum OverrideKind {
     Ban,
     Limits(Vec<Slot>),
 }
@@ -55,49 +55,53 @@ pub(crate) enum What {
 impl Override {
     pub(crate) fn new(
         policy: &Policy,
-        key: Shown,
-        what: What,
+        key: KeyDisplay,
+        kind: OverrideKind,
         until: Timestamp,
         reason: Option<&str>,
     ) -> Self {
-        let (name, by) = (policy.name.as_str().into(), policy.key.as_slice().into());
+        let name = policy.name.as_str().into();
+        let key_attributes = policy.key.as_slice().into();
         Self {
             policy: name,
-            by,
+            key_attributes,
             key,
             bytes: None,
-            what,
+            kind,
             until,
             reason: reason.map(Into::into),
             node: None,
         }
     }
 
-    /// The same of a key that is known here.
-    pub(crate) fn of_bytes(self, bytes: Option<&[u8]>) -> Self {
+    /// Adds the bytes of the key.
+    pub(crate) fn with_bytes(self, bytes: Option<&[u8]>) -> Self {
         Self {
             bytes: bytes.map(KeyBytes::new),
             ..self
         }
     }
 
-    /// The same where fingerprints are made with another secret, with its name there; none where
+    /// This override under another fingerprint secret, with the name of its key there; `None` if
     /// the key is not known.
-    fn renamed(&self, secret: &FingerprintSecret) -> Option<(KeyName, Self)> {
+    fn with_secret(&self, secret: &FingerprintSecret) -> Option<(KeyName, Self)> {
         let bytes = self.bytes()?;
-        let mut renamed = self.clone();
-        renamed.key.fingerprint = key::fingerprint(&self.by, bytes, secret).into();
-        renamed.key.words = Some(key::shown(&self.by, bytes, secret).into());
-        Some((key::name(&self.policy, &self.by, bytes, secret), renamed))
+        let mut with_secret = self.clone();
+        with_secret.key.fingerprint = key::fingerprint(&self.key_attributes, bytes, secret).into();
+        with_secret.key.words = Some(key::display(&self.key_attributes, bytes, secret).into());
+        Some((
+            key::name(&self.policy, &self.key_attributes, bytes, secret),
+            with_secret,
+        ))
     }
 
-    /// All of the key, where it is known here.
+    /// The bytes of the key, if known here.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         self.bytes.as_ref().map(KeyBytes::as_slice)
     }
 
-    /// The same as another node said it.
-    pub(crate) fn said_by(self, node: Option<&str>) -> Self {
+    /// Sets the node that it comes from.
+    pub(crate) fn with_node(self, node: Option<&str>) -> Self {
         Self {
             node: node.map(Into::into),
             ..self
@@ -106,45 +110,45 @@ impl Override {
 
     /// The attributes that the key is made of.
     pub(crate) fn by(&self) -> &[Attribute] {
-        &self.by
+        &self.key_attributes
     }
 
-    /// The policy it is under.
+    /// The policy of the key.
     pub fn policy(&self) -> &str {
         &self.policy
     }
 
-    /// The key in words, such as `user=42`; what opens doors is shown by its fingerprint, and so is
-    /// a key of which this node knows nothing else.
+    /// The key in plain text, such as `user=42`; secrets are shown as fingerprints, and so is a key
+    /// of which this node knows only the fingerprint.
     pub fn key(&self) -> &str {
         self.key.words.as_ref().unwrap_or(&self.key.fingerprint)
     }
 
-    /// The key by its fingerprints, such as `user=#f8c0a1b2c3d4e5f6`: the same value has the same,
-    /// and they say nothing else.
+    /// The key by its fingerprints, such as `user=#f8c0a1b2c3d4e5f6`: equal values have equal ones,
+    /// and they reveal nothing else.
     pub fn fingerprint(&self) -> &str {
         &self.key.fingerprint
     }
 
-    /// The node that said it, where nodes tell each other.
+    /// The node it was set on, in a fleet.
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
 
-    /// Whether it is about this key of a ruling, at that time.
-    pub(crate) fn holds(&self, ruling: &Ruling, now: Timestamp) -> bool {
-        now < self.until && *self.by == *ruling.policy.key
+    /// Whether it holds for a rule at a time.
+    pub(crate) fn applies(&self, rule: &Rule, now: Timestamp) -> bool {
+        now < self.until && *self.key_attributes == *rule.policy.key
     }
 
-    /// The limits that stand in for those of the policy; none if it is a ban.
+    /// The limits that replace those of the policy; `None` for a ban.
     pub fn limits(&self) -> Option<impl Iterator<Item = &PolicyLimit>> {
-        match &self.what {
-            What::Ban => None,
-            What::Limits(slots) => Some(slots.iter().map(|slot| &slot.limit)),
+        match &self.kind {
+            OverrideKind::Ban => None,
+            OverrideKind::Limits(slots) => Some(slots.iter().map(|slot| &slot.limit)),
         }
     }
 
-    /// Until when.
+    /// When it expires.
     pub fn until(&self) -> Timestamp {
         self.until
     }
@@ -155,43 +159,43 @@ impl Override {
     }
 
     pub(crate) fn slots(&self) -> &[Slot] {
-        match &self.what {
-            What::Ban => &[],
-            What::Limits(slots) => slots,
+        match &self.kind {
+            OverrideKind::Ban => &[],
+            OverrideKind::Limits(slots) => slots,
         }
     }
 }
 
-/// What is said of keys, by policy and name.
+/// Overrides by policy and key name.
 #[derive(Clone, Default)]
-pub(crate) struct ByName {
-    by_policy: HashMap<u32, HashMap<KeyName, Said>>,
+pub(crate) struct OverrideMap {
+    by_policy: HashMap<u32, HashMap<KeyName, KeyOverrides>>,
     len: usize,
 }
 
-impl ByName {
+impl OverrideMap {
     pub(crate) fn add(&mut self, policy: u32, name: KeyName, entry: Arc<Override>) {
-        let said = self
+        let entries = self
             .by_policy
             .entry(policy)
             .or_default()
             .entry(name)
             .or_default();
-        let place = if entry.limits().is_some() {
-            &mut said.limits
+        let slot = if entry.limits().is_some() {
+            &mut entries.limits
         } else {
-            &mut said.ban
+            &mut entries.ban
         };
-        self.len += usize::from(place.replace(entry).is_none());
+        self.len += usize::from(slot.replace(entry).is_none());
     }
 
-    /// Whether there was something.
+    /// Removes the overrides of a key; returns whether there were any.
     fn remove(&mut self, policy: u32, name: &KeyName) -> bool {
         let removed = self
             .by_policy
             .get_mut(&policy)
             .and_then(|names| names.remove(name));
-        let len = removed.map_or(0, |said| said.all().count());
+        let len = removed.map_or(0, |entries| entries.all().count());
         self.len -= len;
         len > 0
     }
@@ -200,105 +204,105 @@ impl ByName {
         self.by_policy
             .values()
             .flat_map(HashMap::values)
-            .flat_map(Said::all)
+            .flat_map(KeyOverrides::all)
     }
 
-    /// The same without what has ended; where fingerprints are made with another secret, by the
-    /// names that keys have there.
+    /// A copy without expired overrides; with another secret, under the key names that it gives.
     fn in_force(&self, now: Timestamp, secret: Option<&FingerprintSecret>) -> Self {
-        let mut kept = Self::default();
+        let mut snapshot = Self::default();
         for (policy, names) in &self.by_policy {
-            for (name, said) in names {
-                for entry in said.all().filter(|entry| now < entry.until) {
+            for (name, entries) in names {
+                for entry in entries.all().filter(|entry| now < entry.until) {
                     match secret {
-                        None => kept.add(*policy, *name, Arc::clone(entry)),
+                        None => snapshot.add(*policy, *name, Arc::clone(entry)),
                         Some(secret) => {
-                            let renamed = entry.renamed(secret);
-                            renamed
-                                .into_iter()
-                                .for_each(|(name, entry)| kept.add(*policy, name, Arc::new(entry)));
+                            let with_secret = entry.with_secret(secret);
+                            with_secret.into_iter().for_each(|(name, entry)| {
+                                snapshot.add(*policy, name, Arc::new(entry));
+                            });
                         }
                     }
                 }
             }
         }
-        kept
+        snapshot
     }
 }
 
 #[derive(Clone)]
-struct Kept {
+struct OverrideSnapshot {
     secret: FingerprintSecret,
-    here: ByName,
-    /// What all nodes say.
-    shared: Arc<ByName>,
+    local: OverrideMap,
+    /// The overrides of the fleet.
+    shared: Arc<OverrideMap>,
 }
 
-impl Kept {
+impl OverrideSnapshot {
     fn len(&self) -> usize {
-        self.here.len + self.shared.len
+        self.local.len + self.shared.len
     }
 }
 
-/// All that are kept.
+/// All overrides of an engine.
 pub(crate) struct Overrides {
-    kept: ArcSwap<Kept>,
-    /// Whether there are any: nobody looks further while there are not.
-    any: AtomicBool,
-    writing: Mutex<()>,
+    snapshot: ArcSwap<OverrideSnapshot>,
+    /// Whether there are any overrides: while there are none, requests look no further.
+    is_non_empty: AtomicBool,
+    write_lock: Mutex<()>,
 }
 
-/// Those in force while a request is judged.
-pub(crate) struct InForce(Option<Guard<Arc<Kept>>>);
+/// The overrides in force while a request is decided.
+pub(crate) struct ActiveOverrides(Option<Guard<Arc<OverrideSnapshot>>>);
 
-impl InForce {
-    /// What is said of a key: a ban, the one that lasts longest, and other limits.
+impl ActiveOverrides {
+    /// The overrides of a key: the ban that lasts longest, and other limits.
     #[inline]
-    pub(crate) fn said(&self, ruling: &Ruling, key: &[u8], now: Timestamp) -> Said {
+    pub(crate) fn for_key(&self, rule: &Rule, key: &[u8], now: Timestamp) -> KeyOverrides {
         match &self.0 {
-            None => Said::default(),
-            Some(kept) => kept.said(ruling, key, now),
+            None => KeyOverrides::default(),
+            Some(snapshot) => snapshot.for_key(rule, key, now),
         }
     }
 }
 
-/// What is said of one key.
+/// The overrides of one key.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct KeyOverrides {
     pub(crate) ban: Option<Arc<Override>>,
     pub(crate) limits: Option<Arc<Override>>,
 }
 
-impl Said {
+impl KeyOverrides {
     fn all(&self) -> impl Iterator<Item = &Arc<Override>> {
         self.ban.iter().chain(&self.limits)
     }
 }
 
-impl Kept {
-    /// Keys are named only where something is said of a policy.
+impl OverrideSnapshot {
+    /// A key is named (hashed) only if its policy has overrides.
     #[inline]
-    fn said(&self, ruling: &Ruling, key: &[u8], now: Timestamp) -> Said {
-        let [here, shared] =
-            [&self.here, &*self.shared].map(|all| all.by_policy.get(&ruling.number));
-        if here.is_none() && shared.is_none() {
-            return Said::default();
+    fn for_key(&self, rule: &Rule, key: &[u8], now: Timestamp) -> KeyOverrides {
+        let [local, shared] =
+            [&self.local, &*self.shared].map(|all| all.by_policy.get(&rule.number));
+        if local.is_none() && shared.is_none() {
+            return KeyOverrides::default();
         }
-        self.said_of(
-            ruling,
-            &key::name(&ruling.policy.name, &ruling.policy.key, key, &self.secret),
+        self.for_name(
+            rule,
+            &key::name(&rule.policy.name, &rule.policy.key, key, &self.secret),
             now,
         )
     }
 
-    fn said_of(&self, ruling: &Ruling, name: &KeyName, now: Timestamp) -> Said {
-        let [here, shared] =
-            [&self.here, &*self.shared].map(|all| all.by_policy.get(&ruling.number)?.get(name));
-        let holds =
-            |entry: &Option<Arc<Override>>| entry.clone().filter(|entry| entry.holds(ruling, now));
-        let bans = [here, shared].map(|said| said.and_then(|said| holds(&said.ban)));
-        let limits = [here, shared].map(|said| said.and_then(|said| holds(&said.limits)));
-        Said {
+    fn for_name(&self, rule: &Rule, name: &KeyName, now: Timestamp) -> KeyOverrides {
+        let [local, shared] =
+            [&self.local, &*self.shared].map(|all| all.by_policy.get(&rule.number)?.get(name));
+        let applies =
+            |entry: &Option<Arc<Override>>| entry.clone().filter(|entry| entry.applies(rule, now));
+        let bans = [local, shared].map(|entries| entries.and_then(|entries| applies(&entries.ban)));
+        let limits =
+            [local, shared].map(|entries| entries.and_then(|entries| applies(&entries.limits)));
+        KeyOverrides {
             ban: bans.into_iter().flatten().max_by_key(|ban| ban.until),
             limits: limits.into_iter().flatten().next(),
         }
@@ -307,28 +311,32 @@ impl Kept {
 
 impl Overrides {
     pub(crate) fn new(secret: FingerprintSecret) -> Self {
-        let kept = Kept {
+        let snapshot = OverrideSnapshot {
             secret,
-            here: ByName::default(),
+            local: OverrideMap::default(),
             shared: Arc::default(),
         };
         Self {
-            kept: ArcSwap::from_pointee(kept),
-            any: AtomicBool::new(false),
-            writing: Mutex::default(),
+            snapshot: ArcSwap::from_pointee(snapshot),
+            is_non_empty: AtomicBool::new(false),
+            write_lock: Mutex::default(),
         }
     }
 
-    pub(crate) fn in_force(&self) -> InForce {
-        InForce(self.any.load(Ordering::Acquire).then(|| self.kept.load()))
+    pub(crate) fn in_force(&self) -> ActiveOverrides {
+        ActiveOverrides(
+            self.is_non_empty
+                .load(Ordering::Acquire)
+                .then(|| self.snapshot.load()),
+        )
     }
 
-    /// What is said of a key that is known by its name.
-    pub(crate) fn said_of(&self, ruling: &Ruling, name: &KeyName, now: Timestamp) -> Said {
-        self.kept.load().said_of(ruling, name, now)
+    /// The overrides of a key by its name.
+    pub(crate) fn for_name(&self, rule: &Rule, name: &KeyName, now: Timestamp) -> KeyOverrides {
+        self.snapshot.load().for_name(rule, name, now)
     }
 
-    pub(crate) fn put(
+    pub(crate) fn insert(
         &self,
         policy: u32,
         name: KeyName,
@@ -336,9 +344,9 @@ impl Overrides {
         now: Timestamp,
     ) -> Result<Arc<Override>, OverrideError> {
         let entry = Arc::new(entry);
-        self.change(now, |kept| {
-            kept.here.add(policy, name, Arc::clone(&entry));
-            if kept.len() > MOST {
+        self.update(now, |snapshot| {
+            snapshot.local.add(policy, name, Arc::clone(&entry));
+            if snapshot.len() > MAX_OVERRIDES {
                 Err(OverrideError::TooMany)
             } else {
                 Ok(())
@@ -347,82 +355,89 @@ impl Overrides {
         Ok(entry)
     }
 
-    /// Whether there was one.
+    /// Removes the overrides of a key; returns whether there were any.
     pub(crate) fn remove(&self, policy: u32, name: &KeyName, now: Timestamp) -> bool {
         let mut removed = false;
-        let _ = self.change(now, |kept| {
-            removed = kept.here.remove(policy, name);
+        let _ = self.update(now, |snapshot| {
+            removed = snapshot.local.remove(policy, name);
             Ok(())
         });
         removed
     }
 
-    /// What all nodes say, in place of what they said before; the secret is the one that its names
-    /// are made with.
-    pub(crate) fn share(&self, secret: FingerprintSecret, shared: ByName, now: Timestamp) {
-        let _ = self.change(now, |kept| {
-            if kept.secret != secret {
-                kept.here = kept.here.in_force(now, Some(&secret));
-                kept.secret = secret;
+    /// Replaces the overrides of the fleet, and the secret that their names are made with.
+    pub(crate) fn set_shared(
+        &self,
+        secret: FingerprintSecret,
+        shared: OverrideMap,
+        now: Timestamp,
+    ) {
+        let _ = self.update(now, |snapshot| {
+            if snapshot.secret != secret {
+                snapshot.local = snapshot.local.in_force(now, Some(&secret));
+                snapshot.secret = secret;
             }
-            kept.shared = Arc::new(shared);
+            snapshot.shared = Arc::new(shared);
             Ok(())
         });
     }
 
-    /// What fingerprints are made with.
+    /// The fingerprint secret.
     pub(crate) fn secret(&self) -> FingerprintSecret {
-        self.kept.load().secret
+        self.snapshot.load().secret
     }
 
-    /// Whether there is room for one more.
+    /// Whether the maximum number is reached.
     pub(crate) fn is_full(&self) -> bool {
-        self.kept.load().len() >= MOST
+        self.snapshot.load().len() >= MAX_OVERRIDES
     }
 
-    /// Those in force, the first to end first.
+    /// The overrides in force, the first to expire first.
     pub(crate) fn list(&self, now: Timestamp) -> Vec<Arc<Override>> {
-        let kept = self.kept.load();
-        let all = kept.here.all().chain(kept.shared.all());
+        let snapshot = self.snapshot.load();
+        let all = snapshot.local.all().chain(snapshot.shared.all());
         let mut all: Vec<_> = all.filter(|entry| now < entry.until).cloned().collect();
         all.sort_by(|a, b| (a.until, &a.policy, a.key()).cmp(&(b.until, &b.policy, b.key())));
         all
     }
 
-    /// A copy, without what has ended, takes the place of what was.
-    fn change(
+    /// Copies the overrides without expired ones, changes the copy, and publishes it.
+    fn update(
         &self,
         now: Timestamp,
-        change: impl FnOnce(&mut Kept) -> Result<(), OverrideError>,
+        update: impl FnOnce(&mut OverrideSnapshot) -> Result<(), OverrideError>,
     ) -> Result<(), OverrideError> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut kept = Kept::clone(&self.kept.load());
-        kept.here = kept.here.in_force(now, None);
-        change(&mut kept)?;
-        let any = kept.len() > 0;
-        self.kept.store(Arc::new(kept));
-        self.any.store(any, Ordering::Release);
+        let _writing = self
+            .write_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut snapshot = OverrideSnapshot::clone(&self.snapshot.load());
+        snapshot.local = snapshot.local.in_force(now, None);
+        update(&mut snapshot)?;
+        let is_non_empty = snapshot.len() > 0;
+        self.snapshot.store(Arc::new(snapshot));
+        self.is_non_empty.store(is_non_empty, Ordering::Release);
         Ok(())
     }
 }
 
-/// Why nothing was said of a key.
+/// Why an override was not set, or a key not selected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum OverrideError {
     /// No policy has that name.
     NoPolicy,
-    /// The subject lacks what the policy counts by.
+    /// The subject lacks an attribute of the key.
     NoKey(Attribute),
     /// No key with this fingerprint was seen here lately, so its counters cannot be found.
     NotSeen(String),
-    /// As many as are kept are in force.
+    /// The maximum number of overrides is in force.
     TooMany,
-    /// Nothing lasts as long, or nothing is as short.
+    /// The duration is zero or too long.
     Duration,
-    /// Limits are to stand in, and there are none.
+    /// The list of replacement limits is empty.
     NoLimits,
-    /// The store keeps no more limits.
+    /// The store cannot take more limits.
     TooManyLimits,
 }
 
@@ -430,23 +445,22 @@ impl fmt::Display for OverrideError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoPolicy => f.write_str("no policy has that name"),
-            Self::NoKey(name) => write!(f, "the policy counts by {name}; say which"),
+            Self::NoKey(name) => write!(f, "the policy counts by {name}; give its value"),
             Self::NotSeen(key) => write!(
                 f,
-                "{key} is none of the keys that this node has seen lately, so its counters cannot be found; give the key itself, or \
-                 ask a node that lists it"
+                "this node has not seen {key} lately, so its counters cannot be found; give the value itself, or ask a node that lists the key"
             ),
             Self::TooMany => write!(
                 f,
-                "{MOST} overrides and bans are in force, as many as are kept; lift some, or use the deny list"
+                "the maximum of {MAX_OVERRIDES} overrides and bans is reached; lift some, or use the deny list"
             ),
             Self::Duration => {
-                f.write_str("it must last longer than nothing and no longer than a year")
+                f.write_str("the duration must be longer than zero and at most a year")
             }
-            Self::NoLimits => f.write_str("say which limits stand in for those of the policy"),
-            Self::TooManyLimits => f.write_str(
-                "the store has had as many limits and changes as it can keep; restart it",
-            ),
+            Self::NoLimits => f.write_str("there are no limits in the override; give at least one"),
+            Self::TooManyLimits => {
+                f.write_str("the store cannot take more limits or changes of limits; restart it")
+            }
         }
     }
 }

@@ -1,12 +1,12 @@
-//! What a verdict goes back to.
+//! The reason of a verdict.
 
-use super::asking::{Asking, Role};
 use super::overrides::Override;
+use super::query::{Query, Role};
 use crate::attribute::Attribute;
 use ratekeeper::{Mode, Timestamp, adaptive::Class, store::Source};
 use std::sync::Arc;
 
-/// What a verdict goes back to.
+/// The reason of a verdict.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Reason {
@@ -18,12 +18,12 @@ pub enum Reason {
     AllowList,
     /// The deny list.
     DenyList {
-        /// In the words of the list.
+        /// The reason given in the list.
         reason: Option<Box<str>>,
-        /// Until when, if it ends.
+        /// When the entry expires, if it does.
         until: Option<Timestamp>,
     },
-    /// An operator banned the key, or it was turned away too often.
+    /// The key is banned, by an operator or by a penalty.
     Ban(Ban),
     /// The request lacks an attribute of the key of a policy with `missing = "deny"`.
     MissingAttribute {
@@ -32,19 +32,19 @@ pub enum Reason {
         /// The attribute.
         attribute: Attribute,
     },
-    /// The store does not answer, and the operator chose to let nobody in.
+    /// The store cannot be reached, and the policy says `on_failure = "closed"`.
     Closed,
-    /// There is too much, and requests of this class are among the least important.
+    /// The request was shed under overload: its class is among the least important.
     Shed(Class),
-    /// As many requests of an adaptive policy are in flight as are served well.
+    /// The adaptive limit of a policy is reached.
     AtCapacity,
-    /// The same, and as many wait in line as may.
+    /// The adaptive limit is reached, and its queue is full.
     QueueFull,
-    /// It waited in line for a place under an adaptive policy for as long as it may.
+    /// The request waited in the queue of an adaptive limit until its timeout.
     WaitedTooLong,
-    /// Its deadline had passed before anything was done for it.
+    /// The deadline of the request had passed before it was decided.
     TooLate,
-    /// Limits are switched off.
+    /// Limits are disabled.
     Off,
 }
 
@@ -52,9 +52,9 @@ pub enum Reason {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Ban {
-    /// An operator said so.
+    /// An operator banned it.
     Operator(Arc<Override>),
-    /// It was turned away too often.
+    /// It was denied too often.
     Penalty,
 }
 
@@ -76,7 +76,7 @@ impl Reason {
         "off",
     ];
 
-    /// Its name, as it is told to callers.
+    /// Its name in responses to callers.
     pub const fn name(&self) -> &'static str {
         Self::NAMES[match self {
             Self::Limits => 0,
@@ -96,21 +96,20 @@ impl Reason {
     }
 }
 
-/// What the answer of a store to these asks goes back to.
-pub(super) fn reason_of(asking: &Asking, answer: &ratekeeper::Verdict) -> Reason {
+/// The reason for the answer of the store to a query.
+pub(super) fn reason_of(query: &Query, answer: &ratekeeper::Verdict) -> Reason {
     let denying = || {
-        asking
-            .asked
+        query
+            .items
             .iter()
             .zip(answer.statuses())
             .filter(|(_, status)| status.decision().is_denied())
     };
-    let banned = denying().any(|(asked, _)| asked.role == Role::Ban);
+    let banned = denying().any(|(item, _)| item.role == Role::Ban);
     match answer.source() {
-        // Who only watches closes nothing.
+        // A shadow policy does not deny, even if the store is closed.
         Source::Closed
-            if denying().any(|_| true)
-                && denying().all(|(asked, _)| asked.mode == Mode::Shadow) =>
+            if denying().any(|_| true) && denying().all(|(item, _)| item.mode == Mode::Shadow) =>
         {
             Reason::Limits
         }

@@ -1,9 +1,9 @@
-//! Policies as an engine runs them: with their limits registered, and found by path.
+//! Rules: policies as an engine runs them, with registered limits and a path index.
 
 use super::LoadSource;
-use super::key::front;
-use super::places::Refusals;
-use super::pressure::{Sheds, Told};
+use super::key::prefix_len;
+use super::overload::{LoadShedder, SharedClock};
+use super::permits::RejectionCounters;
 use crate::attribute::Attribute;
 use crate::index::Index;
 use crate::overload::AdaptiveLimit;
@@ -24,54 +24,54 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What an engine goes by, until it is given other policies.
+/// The rules of an engine, until a reload.
 pub(crate) struct Rules {
     pub(crate) source: Policies,
     /// In the order of the policies.
-    pub(crate) policies: Vec<Ruling>,
+    pub(crate) policies: Vec<Rule>,
     pub(crate) index: Index,
-    /// Whether any condition is about the path.
+    /// Whether any condition or key uses the path.
     pub(crate) needs_path: bool,
-    /// What is checked of requests before they are decided on.
+    /// The request checks.
     pub(crate) checks: RequestChecks,
-    /// The plans by name.
+    /// Indexes of the plans by name.
     pub(crate) plans: HashMap<Box<[u8]>, usize>,
-    /// Who sheds, if anybody does.
-    pub(crate) sheds: Option<Arc<Sheds>>,
+    /// The load shedder, if configured.
+    pub(crate) shedder: Option<Arc<LoadShedder>>,
 }
 
-/// One policy, with what it has in the store.
-pub(crate) struct Ruling {
+/// One policy with its limits in the store.
+pub(crate) struct Rule {
     pub(crate) policy: Policy,
-    /// Told apart from all others for as long as the engine lives; the same after a reload.
+    /// A unique number for the life of the engine, kept over reloads.
     pub(crate) number: u32,
     pub(crate) key_name: Box<str>,
-    /// Its own limits, or those of each plan.
+    /// Its own limits, or one set for each plan.
     pub(crate) sets: Vec<Vec<Slot>>,
-    pub(crate) penalty: Option<PenaltySlots>,
-    pub(crate) figures: Arc<Counted>,
-    /// How many may be in flight, where that is found out, and who waits for a place.
-    pub(crate) gate: Option<AdaptiveQueue<Told>>,
+    pub(crate) penalty: Option<PenaltyHandles>,
+    pub(crate) counters: Arc<PolicyCounters>,
+    /// The adaptive limit with its queue, if it has one.
+    pub(crate) adaptive_queue: Option<AdaptiveQueue<SharedClock>>,
 }
 
-/// What is counted of a policy, over all reloads.
-pub(crate) struct Counted {
+/// The counters of a policy, kept over reloads.
+pub(crate) struct PolicyCounters {
     pub(crate) tally: Tally,
     pub(crate) bans: AtomicU64,
-    pub(crate) refusals: Refusals,
+    pub(crate) rejections: RejectionCounters,
     /// Whether it was logged that requests share the bucket `unknown`.
     warned_unknown: AtomicBool,
     /// Whether it applied to any request.
     has_applied: AtomicBool,
-    /// How many requests there had been when it came into force.
+    /// The number of requests when it came into force.
     since: AtomicU64,
 }
 
-impl Ruling {
-    /// Logs, once, that requests have neither an attribute of the key nor an address.
+impl Rule {
+    /// Logs once that requests have neither the attribute nor an address.
     #[cold]
     pub(crate) fn warn_unknown(&self, attribute: &Attribute) {
-        if self.figures.warned_unknown.swap(true, Ordering::Relaxed) {
+        if self.counters.warned_unknown.swap(true, Ordering::Relaxed) {
             return;
         }
         let what = match attribute {
@@ -86,92 +86,93 @@ impl Ruling {
     }
 }
 
-impl Counted {
+impl PolicyCounters {
     fn new(window: Duration, since: u64) -> Self {
         Self {
             tally: Tally::new(window),
             bans: AtomicU64::new(0),
-            refusals: Refusals::default(),
+            rejections: RejectionCounters::default(),
             warned_unknown: AtomicBool::new(false),
             has_applied: AtomicBool::new(false),
             since: AtomicU64::new(since),
         }
     }
 
-    /// Notes that it applied to a request.
+    /// Records that it applied to a request.
     #[inline]
     pub(crate) fn applied(&self) {
-        // Most find it noted: a line that is only read stays with all processors.
+        // Usually it is set: a cache line that is only read stays shared.
         if !self.has_applied.load(Ordering::Relaxed) {
             self.has_applied.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Forgets that it applied to requests: it is about others from now on.
+    /// Clears the record that it applied: its conditions changed.
     pub(crate) fn forget_applied(&self, requests: u64) {
         self.since.store(requests, Ordering::Relaxed);
         self.has_applied.store(false, Ordering::Relaxed);
     }
 
-    /// How many of so many requests came while it was in force, if it applied to none of them.
+    /// The number of requests since it came into force, of `requests` in all, if it applied to none
+    /// of them.
     pub(crate) fn unmatched(&self, requests: u64) -> Option<u64> {
         let applied = self.has_applied.load(Ordering::Relaxed);
         (!applied).then(|| requests.saturating_sub(self.since.load(Ordering::Relaxed)))
     }
 }
 
-/// A limit and its place in the store.
+/// A limit and its handle in the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub(crate) limit: PolicyLimit,
     pub(crate) handle: LimitHandle,
 }
 
-/// A penalty is two limits: one that the denials use up, and one that a ban uses up.
-pub(crate) struct PenaltySlots {
-    /// None: the first denial is one too many.
+/// The handles of a penalty: one limit that denials use up, and one that a ban uses up.
+pub(crate) struct PenaltyHandles {
+    /// `None` if the first denial is already too many.
     pub(crate) denials: Option<LimitHandle>,
     pub(crate) ban: LimitHandle,
 }
 
-/// Everything the store was ever asked to keep: what comes back finds its counts again.
+/// Everything registered in the store so far: a limit that comes back finds its counts again.
 ///
-/// Policies are loaded into a copy, which takes its place once nothing can fail any more: a load
+/// Policies are loaded into a copy, which replaces it once nothing can fail any more: a load
 /// changes all or nothing.
 #[derive(Clone, Default)]
 pub(crate) struct Registry {
-    /// What is left to do before the policies of the last load are in force.
+    /// Changes to apply before the policies of the last load are in force.
     changes: Vec<Change>,
-    /// What a store elsewhere is to do with the limits of a policy, by its number.
-    handling: HashMap<u32, Handling>,
+    /// Options for the limits of a policy in a remote store, by policy number.
+    handling: HashMap<u32, StoreOptions>,
     numbers: HashMap<String, u32>,
-    figures: HashMap<u32, Arc<Counted>>,
-    /// By policy, what it counts by, and whose limits they are.
-    limits: HashMap<(u32, Vec<Attribute>, Set), Vec<Registered>>,
-    /// How often policies were loaded.
+    counters: HashMap<u32, Arc<PolicyCounters>>,
+    /// Limits by policy number, key attributes and set.
+    limits: HashMap<(u32, Vec<Attribute>, Set), Vec<LimitRegistration>>,
+    /// Number of loads.
     loads: u64,
-    /// How many requests there have been.
+    /// Number of requests so far.
     pub(super) requests: u64,
-    /// Adaptive limits by the number of their policy, and what they were made by.
-    pub(super) gates: HashMap<u32, (AdaptiveLimit, AdaptiveQueue<Told>)>,
-    /// The clock of all of them.
-    pub(super) clock: Told,
-    pub(super) shed: Option<Arc<Sheds>>,
+    /// Adaptive limits by policy number, with the parameters they were built from.
+    pub(super) adaptive_queues: HashMap<u32, (AdaptiveLimit, AdaptiveQueue<SharedClock>)>,
+    /// The clock of all adaptive limits.
+    pub(super) clock: SharedClock,
+    pub(super) load_shedder: Option<Arc<LoadShedder>>,
     pub(super) load: Option<LoadSource>,
 }
 
-/// A change to what decisions go by already, put off until a load cannot fail any more.
+/// A change to limits that are already in use, deferred until the load cannot fail any more.
 #[derive(Clone)]
 enum Change {
     Limit(LimitHandle, PolicyLimit),
-    /// The name that other processes know a limit by.
+    /// The name of a limit in other processes.
     SharedName(LimitHandle, String),
-    /// By how many attributes of its key a limit is kept together.
+    /// The number of key attributes that determine the shard.
     Tag(LimitHandle, usize),
-    /// The window of the figures of a policy.
-    Window(Arc<Counted>, Duration),
-    /// How long callers may wait in the queue of an adaptive limit, and how many.
-    Queue(AdaptiveQueue<Told>, QueueConfig),
+    /// The window of the usage statistics of a policy.
+    Window(Arc<PolicyCounters>, Duration),
+    /// The queue parameters of an adaptive limit.
+    Queue(AdaptiveQueue<SharedClock>, QueueConfig),
 }
 
 impl Change {
@@ -179,65 +180,63 @@ impl Change {
         match self {
             Self::Limit(handle, PolicyLimit::Rate(rate)) => store.set_limit(&handle, rate),
             Self::Limit(handle, PolicyLimit::Concurrent(many)) => {
-                store.set_concurrency(&handle, many)
+                store.set_concurrency(&handle, many);
             }
             Self::SharedName(handle, name) => store.set_shared_name(&handle, &name),
             Self::Tag(handle, parts) => {
                 store.set_shard_prefix(
                     &handle,
                     (parts > 0)
-                        .then(|| Arc::new(move |key: &[u8]| front(key, parts)) as ShardPrefix),
+                        .then(|| Arc::new(move |key: &[u8]| prefix_len(key, parts)) as ShardPrefix),
                 );
             }
-            Self::Window(figures, window) => figures.tally.set_window(window),
-            Self::Queue(line, queue) => line.set_queue(queue),
+            Self::Window(counters, window) => counters.tally.set_window(window),
+            Self::Queue(queue, config) => queue.set_queue(config),
         }
     }
 }
 
-/// A limit as it is or was in force, and where.
+/// A limit that is or was in force, with its handle.
 #[derive(Clone)]
-struct Registered {
+struct LimitRegistration {
     limit: PolicyLimit,
     handle: LimitHandle,
     /// The last load that had it; 0 if it was never in force.
     load: u64,
-    /// What the store was told to do with it, once it was told.
-    handling: Option<Handling>,
-    /// How many attributes of its key the store was told to keep it together by; none if it was not
-    /// told.
+    /// The options that were set in the store, if any.
+    handling: Option<StoreOptions>,
+    /// The shard prefix that was set in the store, in attributes; 0 if none.
     tag: usize,
 }
 
-/// What a store elsewhere is to do with a limit.
+/// Options of a limit in a remote store.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Handling {
-    /// While it cannot be reached.
+struct StoreOptions {
+    /// The behaviour while the store cannot be reached.
     on_failure: OnFailure,
-    /// Whether this process may decide by leases, and how old what it knows may be.
+    /// The maximum staleness of leases; `None` without leasing.
     leased: Option<Duration>,
 }
 
-/// Whose limits they are.
+/// Which set of limits of a policy.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Set {
     Own,
     Plan(String),
-    /// The denials of a penalty, and the ban.
+    /// The denials of a penalty.
     Denials,
     Ban,
-    /// A limit that stands in for those of the policy. Two keys with the same one are two keys of
-    /// one handle.
-    Instead(PolicyLimit),
+    /// A limit that replaces those of the policy. Keys with the same limit are keys of one handle.
+    Replacement(PolicyLimit),
 }
 
-/// Why an engine does not take policies.
+/// Why an engine rejected policies.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// They are wrong.
+    /// The policies are invalid.
     Policies(Vec<PolicyFinding>),
-    /// The store keeps no more limits.
+    /// The store cannot take more limits.
     TooManyLimits,
 }
 
@@ -250,9 +249,9 @@ impl fmt::Display for EngineError {
                 }
                 Ok(())
             }
-            Self::TooManyLimits => f.write_str(
-                "the store has had as many limits and changes as it can keep; restart it",
-            ),
+            Self::TooManyLimits => {
+                f.write_str("the store cannot take more limits or changes of limits; restart it")
+            }
         }
     }
 }
@@ -266,8 +265,8 @@ impl From<TooManyLimitsError> for EngineError {
 }
 
 impl Rules {
-    /// Registers what is new with the store, puts off what has changed, and keeps the rest as it
-    /// is. After an error the registry is of no use but for its [spares](Registry::keep_spares).
+    /// Registers new limits with the store, defers changes to existing ones, and keeps the rest.
+    /// After an error only the [spares](Registry::adopt_spares) of the registry are of use.
     pub(crate) fn new(
         source: Policies,
         registry: &mut Registry,
@@ -285,12 +284,12 @@ impl Rules {
             source.policies.iter().map(|policy| &policy.matching),
             source.path_case,
         );
-        let needs_path = source.policies.iter().any(Policy::looks_at_the_path)
+        let needs_path = source.policies.iter().any(Policy::uses_path)
             || source
                 .allow
                 .iter()
                 .chain(&source.deny)
-                .any(|entry| entry.matching.looks_at_the_path());
+                .any(|entry| entry.matching.uses_path());
         let plans = (0..)
             .zip(&source.plans)
             .map(|(at, plan)| (plan.name.as_bytes().into(), at))
@@ -298,19 +297,19 @@ impl Rules {
         registry.loads += 1;
         let mut policies = Vec::with_capacity(source.policies.len());
         for policy in &source.policies {
-            policies.push(registry.ruling(policy, &source, store)?);
+            policies.push(registry.rule(policy, &source, store)?);
         }
         let handling = |Policy {
                             on_failure, leased, ..
-                        }: &Policy| Handling {
+                        }: &Policy| StoreOptions {
             on_failure: on_failure.unwrap_or(source.on_failure),
             leased: *leased,
         };
         registry.handling = policies
             .iter()
-            .map(|ruling| (ruling.number, handling(&ruling.policy)))
+            .map(|rule| (rule.number, handling(&rule.policy)))
             .collect();
-        let sheds = registry.sheds(source.shed, store.now());
+        let shedder = registry.load_shedder(source.shed, store.now());
         Ok(Self {
             checks: RequestChecks::new(&source),
             source,
@@ -318,12 +317,11 @@ impl Rules {
             index,
             needs_path,
             plans,
-            sheds,
+            shedder,
         })
     }
 
-    /// Every limit in force, by the name that other nodes know it by too; none where limits are
-    /// off.
+    /// Every limit in force, by its name on other nodes; empty if limits are disabled.
     pub(crate) fn shared_limits(&self) -> Vec<String> {
         let mut texts = Vec::new();
         let mut add = |policy: &Policy, set: &Set, limits: &[PolicyLimit]| {
@@ -361,31 +359,30 @@ impl Rules {
 }
 
 impl Registry {
-    /// Makes the changes that were put off: all that is left to do before the rules change, so that
-    /// it is done in one go.
+    /// Applies the deferred changes, right before the rules are swapped.
     pub(crate) fn apply(&mut self, store: &impl Store) {
         self.changes
             .drain(..)
             .for_each(|change| change.apply(store));
-        for ((number, _, set), known) in &mut self.limits {
+        for ((number, _, set), registered) in &mut self.limits {
             let Some(policy) = self.handling.get(number) else {
                 continue;
             };
-            known
+            registered
                 .iter_mut()
-                .for_each(|one| one.handle_as(set, *policy, store));
+                .for_each(|one| one.apply_options(set, *policy, store));
         }
     }
 
-    /// Takes over the limits that a load registered before it failed. A store cannot be rid of
-    /// them, and the next load may need them.
-    pub(crate) fn keep_spares(&mut self, failed: Self) {
+    /// Adopts the limits that a failed load registered. The store cannot remove them, and the next
+    /// load may need them.
+    pub(crate) fn adopt_spares(&mut self, failed: Self) {
         self.numbers = failed.numbers;
         for (at, registered) in failed.limits {
             let known = self.limits.entry(at).or_default();
-            // A load only ever adds to them.
+            // A load only appends.
             let spares = registered.into_iter().skip(known.len());
-            known.extend(spares.map(|one| Registered {
+            known.extend(spares.map(|one| LimitRegistration {
                 load: 0,
                 handling: None,
                 tag: 0,
@@ -394,28 +391,34 @@ impl Registry {
         }
     }
 
-    /// Every limit of a policy that is or was in force, with the number of the policy. Those of
-    /// penalties count no requests.
-    pub(crate) fn ever(&self) -> impl Iterator<Item = (u32, &LimitHandle)> {
+    /// Every limit that is or was in force, with its policy number, except those of penalties,
+    /// which count no requests.
+    pub(crate) fn all_registered(&self) -> impl Iterator<Item = (u32, &LimitHandle)> {
         let counts = |set: &Set| !matches!(set, Set::Denials | Set::Ban);
         let limits = self
             .limits
             .iter()
             .filter(move |((_, _, set), _)| counts(set));
-        limits.flat_map(|((number, ..), known)| known.iter().map(|one| (*number, &one.handle)))
+        limits.flat_map(|((number, ..), registered)| {
+            registered.iter().map(|one| (*number, &one.handle))
+        })
     }
 
-    /// Puts off a change to the queue in front of an adaptive limit.
-    pub(super) fn set_queue_later(&mut self, line: &AdaptiveQueue<Told>, queue: QueueConfig) {
-        self.changes.push(Change::Queue(line.clone(), queue));
+    /// Defers a change to the queue of an adaptive limit.
+    pub(super) fn set_queue_later(
+        &mut self,
+        queue: &AdaptiveQueue<SharedClock>,
+        config: QueueConfig,
+    ) {
+        self.changes.push(Change::Queue(queue.clone(), config));
     }
 
-    fn ruling(
+    fn rule(
         &mut self,
         policy: &Policy,
         source: &Policies,
         store: &impl Store,
-    ) -> Result<Ruling, EngineError> {
+    ) -> Result<Rule, EngineError> {
         let next = u32::try_from(self.numbers.len()).map_err(|_| EngineError::TooManyLimits)?;
         let number = *self.numbers.entry(policy.name.clone()).or_insert(next);
         let sets = match &policy.limits {
@@ -444,22 +447,23 @@ impl Registry {
             .find_map(|slot| period(&slot.limit))
             .unwrap_or_default();
         let requests = self.requests;
-        let figures = self
-            .figures
+        let counters = self
+            .counters
             .entry(number)
-            .or_insert_with(|| Arc::new(Counted::new(window, requests)));
-        let figures = Arc::clone(figures);
+            .or_insert_with(|| Arc::new(PolicyCounters::new(window, requests)));
+        let counters = Arc::clone(counters);
         self.changes
-            .push(Change::Window(Arc::clone(&figures), window));
-        let (gate, key_name) = (self.gate(number, policy), policy.key_name().into());
-        Ok(Ruling {
+            .push(Change::Window(Arc::clone(&counters), window));
+        let adaptive_queue = self.adaptive_queue(number, policy);
+        let key_name = policy.key_name().into();
+        Ok(Rule {
             policy: policy.clone(),
             number,
             key_name,
             sets,
             penalty,
-            figures,
-            gate,
+            counters,
+            adaptive_queue,
         })
     }
 
@@ -489,7 +493,7 @@ impl Registry {
         policy: &Policy,
         penalty: &Penalty,
         store: &impl Store,
-    ) -> Result<PenaltySlots, TooManyLimitsError> {
+    ) -> Result<PenaltyHandles, TooManyLimitsError> {
         let (denials, ban) = penalty_limits(penalty);
         let ban = self
             .handles(number, policy, Set::Ban, &[ban], store)?
@@ -501,11 +505,11 @@ impl Registry {
                     .remove(0),
             ),
         };
-        Ok(PenaltySlots { denials, ban })
+        Ok(PenaltyHandles { denials, ban })
     }
 
-    /// Handles for these limits: those that were there stay, those that changed are to be changed
-    /// and keep their levels.
+    /// Handles for these limits: existing ones are kept, and changed ones are to be changed in
+    /// place with their levels.
     fn handles(
         &mut self,
         number: u32,
@@ -521,30 +525,30 @@ impl Registry {
             ..
         } = self;
         let names = shared_names(policy, &set, limits);
-        let known = all.entry((number, policy.key.clone(), set)).or_default();
-        let mut taken = vec![false; known.len()];
+        let registered = all.entry((number, policy.key.clone(), set)).or_default();
+        let mut taken = vec![false; registered.len()];
         let mut chosen: Vec<Option<usize>> = vec![None; limits.len()];
-        let latest = known.iter().map(|old| old.load).max();
-        // The same limit first. Then those that were in force last, whose levels it is to carry on:
-        // one of the same period, then any of the same sort, in their order. Then what was in force
-        // once.
-        let ways: [(Alike, bool); 5] = [
+        let latest = registered.iter().map(|old| old.load).max();
+        // The matching order: an equal limit first; then one of the last load, whose levels to
+        // carry over, with the same period, then of the same kind, in their order; then any earlier
+        // one.
+        let match_order: [(LimitMatcher, bool); 5] = [
             (PolicyLimit::eq, false),
             (same_period, true),
-            (same_sort, true),
+            (same_kind, true),
             (same_period, false),
-            (same_sort, false),
+            (same_kind, false),
         ];
-        for (alike, only_latest) in ways {
+        for (alike, only_latest) in match_order {
             for (limit, chosen) in limits
                 .iter()
                 .zip(&mut chosen)
                 .filter(|(_, chosen)| chosen.is_none())
             {
-                let fits = |old: &Registered| {
+                let fits = |old: &LimitRegistration| {
                     alike(&old.limit, limit) && (!only_latest || Some(old.load) == latest)
                 };
-                let found = (0..taken.len()).find(|at| !taken[*at] && fits(&known[*at]));
+                let found = (0..taken.len()).find(|at| !taken[*at] && fits(&registered[*at]));
                 if let Some(at) = found {
                     (taken[at], *chosen) = (true, Some(at));
                 }
@@ -559,23 +563,23 @@ impl Registry {
                         PolicyLimit::Rate(rate) => store.limit(&policy.name, *rate)?,
                         PolicyLimit::Concurrent(many) => store.concurrency(&policy.name, *many)?,
                     };
-                    known.push(Registered {
+                    registered.push(LimitRegistration {
                         limit: *limit,
                         handle,
                         load: *loads,
                         handling: None,
                         tag: 0,
                     });
-                    known.len() - 1
+                    registered.len() - 1
                 }
             };
-            let Registered {
+            let LimitRegistration {
                 limit: old,
                 handle,
                 load,
                 tag,
                 ..
-            } = &mut known[at];
+            } = &mut registered[at];
             if old != limit {
                 changes.push(Change::Limit(handle.clone(), *limit));
                 *old = *limit;
@@ -592,40 +596,41 @@ impl Registry {
         Ok(handles)
     }
 
-    /// A handle for a limit that stands in for those of a policy, for whoever it is put on.
-    pub(crate) fn stand_in(
+    /// A handle for a limit that replaces those of a policy, for any key.
+    pub(crate) fn register_replacement(
         &mut self,
-        ruling: &Ruling,
+        rule: &Rule,
         limit: PolicyLimit,
         store: &impl Store,
     ) -> Result<Slot, TooManyLimitsError> {
-        let (number, set) = (ruling.number, Set::Instead(limit));
+        let number = rule.number;
+        let set = Set::Replacement(limit);
         let slot = self
-            .slots(number, &ruling.policy, set.clone(), &[limit], store)?
+            .slots(number, &rule.policy, set.clone(), &[limit], store)?
             .remove(0);
         self.changes
             .drain(..)
             .for_each(|change| change.apply(store));
-        let known = self
+        let registered = self
             .limits
-            .get_mut(&(number, ruling.policy.key.clone(), set.clone()))
+            .get_mut(&(number, rule.policy.key.clone(), set.clone()))
             .into_iter()
             .flatten();
         if let Some(policy) = self.handling.get(&number) {
-            known.for_each(|one| one.handle_as(&set, *policy, store));
+            registered.for_each(|one| one.apply_options(&set, *policy, store));
         }
         Ok(slot)
     }
 }
 
-impl Registered {
-    /// Tells the store what to do with a limit of a policy, unless it knows.
-    fn handle_as(&mut self, set: &Set, policy: Handling, store: &impl Store) {
+impl LimitRegistration {
+    /// Sets the options of a limit in the store, if they changed.
+    fn apply_options(&mut self, set: &Set, policy: StoreOptions, store: &impl Store) {
         let handling = match set {
-            Set::Own | Set::Plan(_) | Set::Instead(_) => policy,
-            // A node's share of a ban begins used up, and would ban everybody. The limits beside it
-            // decide.
-            Set::Denials | Set::Ban => Handling {
+            Set::Own | Set::Plan(_) | Set::Replacement(_) => policy,
+            // A node's share of a ban would start used up and ban every key. The other limits of
+            // the policy decide.
+            Set::Denials | Set::Ban => StoreOptions {
                 on_failure: OnFailure::Open,
                 leased: None,
             },
@@ -640,9 +645,9 @@ impl Registered {
     }
 }
 
-/// The limits of a penalty: its denials, unless the first is one too many, and its ban.
+/// The limits of a penalty: its denials, unless the first is too many, and its ban.
 fn penalty_limits(penalty: &Penalty) -> (Option<PolicyLimit>, PolicyLimit) {
-    // The last of them is the one that is not admitted any more.
+    // The last denial is the one that the log no longer allows.
     let log = |before| {
         Limit::of(before, penalty.within)
             .algorithm(Algorithm::SlidingLog)
@@ -655,9 +660,9 @@ fn penalty_limits(penalty: &Penalty) -> (Option<PolicyLimit>, PolicyLimit) {
     )
 }
 
-/// What limits are called where other nodes know them too: by what the policies say, whatever this
-/// node said before. A limit that keeps its policy, its key and its period is the same limit; of
-/// those that share them, the first is the first.
+/// The names of limits among nodes: derived from the policies alone, whatever this node registered
+/// before. Limits with the same policy, key and period are the same limit; several of those are
+/// numbered in their order.
 fn shared_names(policy: &Policy, set: &Set, limits: &[PolicyLimit]) -> Vec<String> {
     let mut stem = policy.name.clone();
     for attribute in &policy.key {
@@ -668,7 +673,7 @@ fn shared_names(policy: &Policy, set: &Set, limits: &[PolicyLimit]) -> Vec<Strin
         Set::Plan(plan) => write!(stem, " plan {plan}"),
         Set::Denials => write!(stem, " denials"),
         Set::Ban => write!(stem, " ban"),
-        Set::Instead(limit) => write!(stem, " instead {limit}"),
+        Set::Replacement(limit) => write!(stem, " instead {limit}"),
     };
     let name = |limit: &PolicyLimit| match (period(limit), limit.rate()) {
         (Some(period), _) => format!("{stem} {period:?}"),
@@ -687,15 +692,15 @@ fn shared_names(policy: &Policy, set: &Set, limits: &[PolicyLimit]) -> Vec<Strin
         .collect()
 }
 
-/// Whether a limit can take the place of another.
-type Alike = fn(&PolicyLimit, &PolicyLimit) -> bool;
+/// Whether a registered limit can be changed into another.
+type LimitMatcher = fn(&PolicyLimit, &PolicyLimit) -> bool;
 
-fn same_sort(old: &PolicyLimit, new: &PolicyLimit) -> bool {
+fn same_kind(old: &PolicyLimit, new: &PolicyLimit) -> bool {
     old.rate().is_some() == new.rate().is_some()
 }
 
 fn same_period(old: &PolicyLimit, new: &PolicyLimit) -> bool {
-    same_sort(old, new) && period(old) == period(new)
+    same_kind(old, new) && period(old) == period(new)
 }
 
 fn period(limit: &PolicyLimit) -> Option<Duration> {

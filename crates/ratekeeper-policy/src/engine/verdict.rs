@@ -1,10 +1,10 @@
-//! What an engine says of a request.
+//! The verdict of an engine on a request.
 
 use super::Completion;
-use super::asking::{Asked, FEW, Role};
-use super::parts::{Parts, Place};
+use super::query::{INLINE_ITEMS, QueryItem, Role};
 use super::reason::{Ban, Reason, reason_of};
-use super::rules::{Rules, Ruling};
+use super::rules::{Rule, Rules};
+use super::verdict_pool::{PooledState, VerdictState};
 use crate::policy::{Cost, Count, DenialStatus};
 use crate::policy_limit::PolicyLimit;
 use arc_swap::Guard;
@@ -16,56 +16,57 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What became of a request, with the figures of every limit it met.
+/// The verdict on a request, with the decision of every limit that applied.
 ///
-/// It holds the permits that the request took: keep it until the request has ended, then drop it or
+/// It holds the permits of the request: keep it until the request has ended, then drop it or
 /// [settle](super::Engine::settle) it.
-#[must_use = "a verdict that nobody looks at limits nothing, and its permits are gone when it is dropped"]
+#[must_use = "an unused verdict limits nothing, and its permits are released when it is dropped"]
 pub struct PolicyVerdict {
-    /// Apart: it is large to move.
-    pub(super) parts: Place,
+    /// Pooled, since the state is large to move.
+    pub(super) state: PooledState,
 }
 
-/// What is shed comes back slowly: whoever comes sooner hardly finds more room.
+/// The `Retry-After` of shed requests: load shedding ends slowly, and an earlier retry is likely to
+/// be shed too.
 const SHED_FOR: Duration = Duration::from_secs(5);
 
-/// One limit of one policy, as a request met it.
+/// The decision of one limit of one policy on a request.
 #[derive(Clone, Copy)]
 pub struct LimitStatus<'a> {
-    ruling: &'a Ruling,
-    asked: &'a Asked,
+    rule: &'a Rule,
+    item: &'a QueryItem,
     status: &'a AskResult,
 }
 
 impl<'a> LimitStatus<'a> {
-    /// The policy.
+    /// The name of the policy.
     pub fn policy(&self) -> &'a str {
-        &self.ruling.policy.name
+        &self.rule.policy.name
     }
 
-    /// By what it counts, in words: `ip`, `user+endpoint`, or `global` for one bucket.
+    /// The key of the policy in words: `ip`, `user+endpoint`, or `global` for one bucket.
     pub fn key(&self) -> &'a str {
-        &self.ruling.key_name
+        &self.rule.key_name
     }
 
     /// The limit.
     pub fn limit(&self) -> &'a PolicyLimit {
-        &self.asked.slot(self.ruling).limit
+        &self.item.slot(self.rule).limit
     }
 
-    /// Its figures. If the request was turned away, those before it.
+    /// The decision. If the request was denied, the values are those before it.
     pub fn decision(&self) -> Decision {
         self.status.decision()
     }
 
-    /// What became of the request here.
+    /// The outcome at this limit.
     pub fn outcome(&self) -> AskOutcome {
-        outcome(self.asked, self.status)
+        outcome(self.item, self.status)
     }
 
-    /// Whether it only watches.
+    /// Whether the policy is in shadow mode.
     pub fn is_shadow(&self) -> bool {
-        self.asked.mode == Mode::Shadow
+        self.item.mode == Mode::Shadow
     }
 }
 
@@ -80,10 +81,10 @@ impl fmt::Debug for LimitStatus<'_> {
     }
 }
 
-/// What became of an ask. One that was only peeked at has the mode it was meant with.
-pub(super) fn outcome(asked: &Asked, status: &AskResult) -> AskOutcome {
+/// The outcome of an item. A peek has the mode that the decision would have.
+pub(super) fn outcome(item: &QueryItem, status: &AskResult) -> AskOutcome {
     match status.outcome() {
-        AskOutcome::Denied | AskOutcome::Never if asked.mode == Mode::Shadow => {
+        AskOutcome::Denied | AskOutcome::Never if item.mode == Mode::Shadow => {
             AskOutcome::ShadowDenied
         }
         outcome => outcome,
@@ -91,166 +92,166 @@ pub(super) fn outcome(asked: &Asked, status: &AskResult) -> AskOutcome {
 }
 
 impl PolicyVerdict {
-    /// Of nothing yet.
+    /// An undecided verdict.
     pub(super) fn new(rules: Guard<Arc<Rules>>, now: Timestamp) -> Self {
-        let mut parts = Place::take();
-        parts.rules = Some(rules);
-        parts.now = now;
-        Self { parts }
+        let mut state = PooledState::take();
+        state.rules = Some(rules);
+        state.now = now;
+        Self { state }
     }
 
     pub(super) fn rules(&self) -> &Rules {
-        self.parts.rules()
+        self.state.rules()
     }
 
-    /// Whether the store is to be asked.
-    pub(super) fn is_open(&self) -> bool {
-        matches!(self.parts.reason, Reason::Limits) && !self.parts.asking.asked.is_empty()
+    /// Whether the store has to be asked.
+    pub(super) fn needs_store(&self) -> bool {
+        matches!(self.state.reason, Reason::Limits) && !self.state.query.items.is_empty()
     }
 
-    /// Asks the store, if it need not ask elsewhere; whether it did.
-    pub(super) fn ask_store_here(&mut self, store: &impl Store, peek: bool) -> bool {
-        let Parts {
+    /// Asks the store, if it can answer without asking a server; returns whether it did.
+    pub(super) fn try_query_store(&mut self, store: &impl Store, peek: bool) -> bool {
+        let VerdictState {
             rules,
-            asking,
+            query,
             inner,
             now,
             ..
-        } = &mut *self.parts;
+        } = &mut *self.state;
         let mut asks = SmallVec::new();
-        asking.ask(
+        query.ask(
             rules.as_deref().expect("a verdict has rules"),
             peek,
             &mut asks,
         );
-        let answered = store.decide_into(&asks, *now, inner);
+        let set_store_verdict = store.decide_into(&asks, *now, inner);
         drop(asks);
-        if answered {
-            self.go_by_answer();
+        if set_store_verdict {
+            self.apply_store_verdict();
         }
-        answered
+        set_store_verdict
     }
 
-    pub(super) fn answered(&mut self, answer: ratekeeper::Verdict) {
-        self.parts.inner = answer;
-        self.go_by_answer();
+    pub(super) fn set_store_verdict(&mut self, answer: ratekeeper::Verdict) {
+        self.state.inner = answer;
+        self.apply_store_verdict();
     }
 
-    fn go_by_answer(&mut self) {
-        let parts = &mut *self.parts;
-        parts.is_answered = true;
-        parts.reason = reason_of(&parts.asking, &parts.inner);
-        let fits = self.turned_away().next().is_none();
-        self.parts.fits = fits;
-        // Places are for those who pass.
+    fn apply_store_verdict(&mut self) {
+        let state = &mut *self.state;
+        state.has_store_verdict = true;
+        state.reason = reason_of(&state.query, &state.inner);
+        let fits = self.denials().next().is_none();
+        self.state.is_within_limits = fits;
+        // A denied request holds no permits.
         if self.is_denied() {
-            self.parts.free(None);
+            self.state.release_permits(None);
         }
     }
 
-    /// Whether it is a denial by limits that a policy may count against whom it was for.
-    pub(super) fn is_to_be_punished(&self) -> bool {
-        let has_penalty = |asked: &Asked| self.ruling(asked).penalty.is_some();
-        matches!(self.parts.reason, Reason::Limits)
+    /// Whether it is a denial by a policy with a penalty.
+    pub(super) fn needs_penalty(&self) -> bool {
+        let has_penalty = |item: &QueryItem| self.rule(item).penalty.is_some();
+        matches!(self.state.reason, Reason::Limits)
             && self.is_denied()
-            && self.parts.asking.asked.iter().any(has_penalty)
+            && self.state.query.items.iter().any(has_penalty)
     }
 }
 
 impl PolicyVerdict {
-    /// Whether the request passes. If not, nothing was charged.
+    /// Whether the request is allowed. If not, nothing was charged.
     pub fn is_allowed(&self) -> bool {
-        match &self.parts.reason {
+        match &self.state.reason {
             Reason::NoPolicy | Reason::AllowList | Reason::Off => true,
-            Reason::Limits => self.parts.fits,
+            Reason::Limits => self.state.is_within_limits,
             _ => false,
         }
     }
 
-    /// Whether it is turned away, for now or for good.
+    /// Whether the request is denied, for now or for good.
     pub fn is_denied(&self) -> bool {
         !self.is_allowed()
     }
 
     /// Whether waiting will not help.
     pub fn is_never(&self) -> bool {
-        match &self.parts.reason {
+        match &self.state.reason {
             Reason::DenyList { until, .. } => until.is_none(),
-            // Its deadline has passed for good; its attribute does not appear by waiting.
+            // A deadline stays passed; a missing attribute does not appear by waiting.
             Reason::TooLate | Reason::MissingAttribute { .. } => true,
-            // After a ban its limits are met again.
-            Reason::Limits | Reason::Ban(Ban::Penalty) => self.limits_admit_after().is_none(),
+            // After a ban the limits still hold.
+            Reason::Limits | Reason::Ban(Ban::Penalty) => self.limits_retry_after().is_none(),
             _ => false,
         }
     }
 
-    /// When it was decided, on the clock of the store.
+    /// The time of the decision, by the clock of the store.
     pub fn decided_at(&self) -> Timestamp {
-        self.parts.now
+        self.state.now
     }
 
-    /// A number that is the same for the same keys, in this process and the next.
+    /// A hash of the keys: the same for the same keys, in this process and the next.
     pub fn key_hash(&self) -> u64 {
-        super::key::lasting_hash("", &self.parts.asking.keys)
+        super::key::stable_hash("", &self.state.query.keys)
     }
 
-    /// What it goes back to.
+    /// The reason of the verdict.
     pub fn reason(&self) -> &Reason {
-        &self.parts.reason
+        &self.state.reason
     }
 
-    /// Who decided.
+    /// The source of the decision: the store, a fallback, or none.
     pub fn source(&self) -> Source {
-        match (&self.parts.reason, self.parts.answer()) {
+        match (&self.state.reason, self.state.store_verdict()) {
             (Reason::Off, _) => Source::Off,
             (_, Some(inner)) => inner.source(),
             (_, None) => Source::Memory,
         }
     }
 
-    /// The policy that turned the request away: one that never admits it, else the one that takes
-    /// longest.
+    /// The policy that denied the request: one that never allows it, else the one with the longest
+    /// wait.
     pub fn policy(&self) -> Option<&str> {
-        self.binding().map(|ruling| &*ruling.policy.name)
+        self.binding().map(|rule| &*rule.policy.name)
     }
 
-    /// How long until the same request passes if nobody else comes. None if it has passed or never
-    /// will, or waits only for permits, of which nobody knows when they come back.
+    /// Time until the same request would be allowed if no other comes. `None` if it is allowed or
+    /// never will be, or waits only for permits, whose release is not known ahead.
     pub fn retry_after(&self) -> Option<Duration> {
-        match &self.parts.reason {
+        match &self.state.reason {
             Reason::DenyList { until, .. } => {
-                until.map(|until| until.saturating_since(self.parts.now))
+                until.map(|until| until.saturating_since(self.state.now))
             }
-            Reason::Ban(Ban::Operator(ban)) => Some(ban.until().saturating_since(self.parts.now)),
+            Reason::Ban(Ban::Operator(ban)) => Some(ban.until().saturating_since(self.state.now)),
             Reason::Shed(_) => Some(SHED_FOR),
             Reason::Limits | Reason::Ban(Ban::Penalty) if self.is_never() => None,
             Reason::Limits | Reason::Ban(Ban::Penalty) => self
-                .turned_away()
+                .denials()
                 .filter_map(|(_, status)| status.decision().retry_after())
                 .max(),
             _ => None,
         }
     }
 
-    /// How long the caller must wait before it acts; nothing if it is turned away.
+    /// Time that the caller must wait before it acts; zero if the request is denied.
     pub fn delay(&self) -> Duration {
-        // Whoever the limits do not hold waits for none of them, even if they were looked at.
-        if self.is_denied() || !matches!(self.parts.reason, Reason::Limits) {
+        // Where the limits do not decide, there is no delay, even if they were evaluated.
+        if self.is_denied() || !matches!(self.state.reason, Reason::Limits) {
             return Duration::ZERO;
         }
         let enforced = self
             .statuses()
-            .filter(|(asked, _)| asked.mode != Mode::Shadow);
+            .filter(|(item, _)| item.mode != Mode::Shadow);
         enforced
             .map(|(_, status)| status.decision().delay())
             .max()
             .unwrap_or_default()
     }
 
-    /// The HTTP status for it: 200 if it passes, else 429, or 503 where the policy says so, the
-    /// store is closed or there is too much, or 504 if it comes after its deadline.
+    /// The HTTP status for the verdict: 200 if it is allowed, else 429; 503 where the policy says
+    /// so, the store is closed or there is overload; 504 after the deadline.
     pub fn status(&self) -> u16 {
-        match &self.parts.reason {
+        match &self.state.reason {
             _ if self.is_allowed() => 200,
             Reason::Closed
             | Reason::Shed(_)
@@ -260,26 +261,26 @@ impl PolicyVerdict {
             Reason::TooLate => 504,
             Reason::Limits => self
                 .binding()
-                .map(|ruling| ruling.policy.status)
+                .map(|rule| rule.policy.status)
                 .unwrap_or_default()
                 .code(),
             _ => DenialStatus::TooManyRequests.code(),
         }
     }
 
-    /// Every limit that was looked at, in the order of the policies.
+    /// Every limit that was evaluated, in the order of the policies.
     pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         self.statuses()
-            .filter(|(asked, _)| asked.role != Role::Ban)
-            .map(|(asked, status)| LimitStatus {
-                ruling: self.ruling(asked),
-                asked,
+            .filter(|(item, _)| item.role != Role::Ban)
+            .map(|(item, status)| LimitStatus {
+                rule: self.rule(item),
+                item,
                 status,
             })
     }
 
-    /// The limit to tell a caller about where there is room for one: who turned it away, else who
-    /// has the least left.
+    /// The limit to report where there is room for one: the one that denied the request, else the
+    /// one with the least left.
     pub fn tightest(&self) -> Option<LimitStatus<'_>> {
         let share = |limit: &LimitStatus<'_>| {
             let decision = limit.decision();
@@ -290,7 +291,7 @@ impl PolicyVerdict {
             decision => decision.retry_after().unwrap_or_default(),
         };
         let enforced = || self.limits().filter(|limit| !limit.is_shadow());
-        // Of equals the first, as for the policy that binds.
+        // Of equals the first, as in [`policy`](Self::policy).
         let longer = |worst, limit| {
             if wait(&limit) > wait(&worst) {
                 limit
@@ -298,7 +299,7 @@ impl PolicyVerdict {
                 worst
             }
         };
-        if !self.parts.fits
+        if !self.state.is_within_limits
             && let Some(denied) = enforced()
                 .filter(|limit| limit.decision().is_denied())
                 .reduce(longer)
@@ -319,143 +320,145 @@ impl PolicyVerdict {
         Some(least)
     }
 
-    pub(super) fn ruling(&self, asked: &Asked) -> &Ruling {
-        &self.rules().policies[asked.policy as usize]
+    pub(super) fn rule(&self, item: &QueryItem) -> &Rule {
+        &self.rules().policies[item.policy as usize]
     }
 
-    /// Whether it is for a place among those in flight.
-    pub(super) fn is_a_permit(&self, asked: &Asked) -> bool {
-        asked.role != Role::Ban && asked.slot(self.ruling(asked)).limit.rate().is_none()
+    /// Whether the item is a permit of a concurrency limit.
+    pub(super) fn is_concurrency(&self, item: &QueryItem) -> bool {
+        item.role != Role::Ban && item.slot(self.rule(item)).limit.rate().is_none()
     }
 
-    pub(super) fn statuses(&self) -> impl Iterator<Item = (&Asked, &AskResult)> {
-        // Of one who was not asked there are none.
-        let statuses = self.parts.inner.statuses();
-        self.parts.asking.asked.iter().zip(statuses)
+    pub(super) fn statuses(&self) -> impl Iterator<Item = (&QueryItem, &AskResult)> {
+        // If the store was not asked, there are no statuses.
+        let statuses = self.state.inner.statuses();
+        self.state.query.items.iter().zip(statuses)
     }
 
-    /// The asks that turned the request away. Where nobody decided, nobody did.
-    fn turned_away(&self) -> impl Iterator<Item = (&Asked, &AskResult)> {
+    /// The items that denied the request. With the source `Open` the store did not decide, so there
+    /// are none.
+    fn denials(&self) -> impl Iterator<Item = (&QueryItem, &AskResult)> {
         let statuses = self.statuses().filter(|_| self.source() != Source::Open);
-        statuses
-            .filter(|(asked, status)| asked.mode != Mode::Shadow && status.decision().is_denied())
+        statuses.filter(|(item, status)| item.mode != Mode::Shadow && status.decision().is_denied())
     }
 
-    /// How long until the limits that were looked at admit it, whatever else is against it; none if
-    /// they never do.
-    pub(super) fn limits_admit_after(&self) -> Option<Duration> {
-        let after = |(_, status): (&Asked, &AskResult)| match status.decision() {
+    /// Time until the evaluated limits allow the request, whatever else denies it; `None` if they
+    /// never do.
+    pub(super) fn limits_retry_after(&self) -> Option<Duration> {
+        let after = |(_, status): (&QueryItem, &AskResult)| match status.decision() {
             decision if decision.is_never() => None,
             decision => Some(decision.retry_after().unwrap_or_default()),
         };
-        self.turned_away()
+        self.denials()
             .map(after)
             .try_fold(Duration::ZERO, |longest, after| Some(longest.max(after?)))
     }
 
-    /// Never first, else the longest wait; of equals the first.
-    pub(super) fn binding(&self) -> Option<&Ruling> {
-        match &self.parts.reason {
+    /// The policy that denied the request: a denial for ever first, else the longest wait; of
+    /// equals the first.
+    pub(super) fn binding(&self) -> Option<&Rule> {
+        match &self.state.reason {
             Reason::Ban(Ban::Operator(ban)) => self
                 .rules()
                 .policies
                 .iter()
-                .find(|ruling| *ruling.policy.name == *ban.policy()),
+                .find(|rule| *rule.policy.name == *ban.policy()),
             Reason::Limits | Reason::Ban(Ban::Penalty) => {
                 let weight = |status: &AskResult| match status.decision() {
                     decision if decision.is_never() => (true, Duration::ZERO),
                     decision => (false, decision.retry_after().unwrap_or_default()),
                 };
-                let mut worst: Option<(&Asked, (bool, Duration))> = None;
-                for (asked, status) in self.turned_away() {
+                let mut worst: Option<(&QueryItem, (bool, Duration))> = None;
+                for (item, status) in self.denials() {
                     if worst.is_none_or(|(_, worst)| weight(status) > worst) {
-                        worst = Some((asked, weight(status)));
+                        worst = Some((item, weight(status)));
                     }
                 }
-                worst.map(|(asked, _)| self.ruling(asked))
+                worst.map(|(item, _)| self.rule(item))
             }
             Reason::MissingAttribute { policy, .. } => self
                 .rules()
                 .policies
                 .iter()
-                .find(|ruling| *ruling.policy.name == **policy),
-            Reason::AtCapacity | Reason::QueueFull | Reason::WaitedTooLong => {
-                self.rules().policies.get(self.parts.full as usize)
-            }
+                .find(|rule| *rule.policy.name == **policy),
+            Reason::AtCapacity | Reason::QueueFull | Reason::WaitedTooLong => self
+                .rules()
+                .policies
+                .get(self.state.rejecting_policy as usize),
             _ => None,
         }
     }
 
-    /// What it is accounted for by: the policy that denied it, or else the one with the least left.
-    pub(super) fn accounted(&self) -> Option<(&Ruling, Option<&Asked>)> {
+    /// The policy and item for the summary: those that denied it, or else those with the least
+    /// left.
+    pub(super) fn summary_source(&self) -> Option<(&Rule, Option<&QueryItem>)> {
         if self.is_denied()
-            && let Some(ruling) = self.binding()
+            && let Some(rule) = self.binding()
         {
-            let of_policy = |asked: &&Asked| std::ptr::eq(self.ruling(asked), ruling);
-            let limit = |asked: &&Asked| asked.role != Role::Ban;
-            let asked = || self.parts.asking.asked.iter().filter(of_policy);
-            return Some((ruling, asked().find(limit).or_else(|| asked().next())));
+            let of_policy = |item: &&QueryItem| std::ptr::eq(self.rule(item), rule);
+            let limit = |item: &&QueryItem| item.role != Role::Ban;
+            let item = || self.state.query.items.iter().filter(of_policy);
+            return Some((rule, item().find(limit).or_else(|| item().next())));
         }
-        let LimitStatus { ruling, asked, .. } = self.tightest()?;
-        Some((ruling, Some(asked)))
+        let LimitStatus { rule, item, .. } = self.tightest()?;
+        Some((rule, Some(item)))
     }
 
-    /// Whether it holds places that are free only when the request has ended.
-    pub fn holds_places(&self) -> bool {
-        !self.parts.permits.is_empty() || self.limits().any(|limit| limit.limit().rate().is_none())
+    /// Whether it holds permits, which are released when the request has ended.
+    pub fn holds_permits(&self) -> bool {
+        !self.state.permits.is_empty() || self.limits().any(|limit| limit.limit().rate().is_none())
     }
 
-    /// Whether nothing is left to do for a request that ends so: it holds no places, and was
-    /// charged what it costs. Then it need not be [settled](super::Engine::settle).
-    pub fn is_settled_by(&self, ending: &Completion) -> bool {
-        !self.holds_places() && self.is_settled(ending)
+    /// Whether nothing is left to do for a request that ends like this: it holds no permits, and
+    /// was charged its actual cost. Then it need not be [settled](super::Engine::settle).
+    pub fn is_settled_by(&self, completion: &Completion) -> bool {
+        !self.holds_permits() && self.is_settled(completion)
     }
 
-    /// Whether a request that ended so was charged what it costs. A policy that counts only some
-    /// requests is told of the end of each.
-    pub(super) fn is_settled(&self, ending: &Completion) -> bool {
-        let is_settled = |asked: &Asked| {
-            self.ruling(asked).policy.count == Count::All
-                && self.actual(asked, ending) == asked.cost
+    /// Whether the charge is right for a request that ends like this. A policy that counts only
+    /// some requests must see the completion of each.
+    pub(super) fn is_settled(&self, completion: &Completion) -> bool {
+        let is_settled = |item: &QueryItem| {
+            self.rule(item).policy.count == Count::All && self.actual(item, completion) == item.cost
         };
-        self.parts.asking.asked.iter().all(is_settled)
+        self.state.query.items.iter().all(is_settled)
     }
 
-    /// What the asks really cost, now that it is known how the request ended.
-    pub(super) fn settled(&self, ending: &Completion) -> SmallVec<[u64; FEW]> {
-        self.parts
-            .asking
-            .asked
+    /// The actual cost of each item, given the completion.
+    pub(super) fn settled(&self, completion: &Completion) -> SmallVec<[u64; INLINE_ITEMS]> {
+        self.state
+            .query
+            .items
             .iter()
-            .map(|asked| self.actual(asked, ending))
+            .map(|item| self.actual(item, completion))
             .collect()
     }
 
-    fn actual(&self, asked: &Asked, ending: &Completion) -> u64 {
-        let ruling = self.ruling(asked);
-        let counts = match ruling.policy.count {
+    fn actual(&self, item: &QueryItem, completion: &Completion) -> u64 {
+        let rule = self.rule(item);
+        let counts = match rule.policy.count {
             Count::All => true,
-            Count::Failures => ending.failed_in(ruling).unwrap_or(true),
-            Count::Successes => ending.failed_in(ruling).is_none_or(|failed| !failed),
+            Count::Failures => completion.failed_in(rule).unwrap_or(true),
+            Count::Successes => completion.failed_in(rule).is_none_or(|failed| !failed),
         };
-        match (counts, ending.true_cost()) {
+        match (counts, completion.true_cost()) {
             (false, _) => 0,
-            (true, Some(cost)) => match ruling.policy.cost {
+            (true, Some(cost)) => match rule.policy.cost {
                 Cost::Attribute { .. } => cost,
-                Cost::Units(units) if self.parts.asking.scales => cost.saturating_mul(units),
-                Cost::Units(_) => asked.cost,
+                Cost::Units(units) if self.state.query.explicit_cost => cost.saturating_mul(units),
+                Cost::Units(_) => item.cost,
             },
-            (true, None) => asked.cost,
+            (true, None) => item.cost,
         }
     }
 }
 
 impl fmt::Debug for PolicyVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Verdict")
+        f.debug_struct("PolicyVerdict")
             .field("allowed", &self.is_allowed())
             .field("policy", &self.policy())
-            .field("reason", &self.parts.reason.name())
+            .field("reason", &self.state.reason.name())
             .field("source", &self.source())
             .field("limits", &self.limits().collect::<Vec<_>>())
             .finish()

@@ -1,4 +1,4 @@
-//! Durations in fixed buckets, from 100 ns to a second.
+//! Histogram of durations in fixed buckets, from 100 ns to a second.
 
 use super::stripes::Striped;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,7 +17,7 @@ const BOUNDS: [u64; 22] = [
     1_000_000_000,
 ];
 
-/// How long something took, many times: recording takes no lock and no memory.
+/// A histogram of durations; recording takes no lock and no memory.
 #[derive(Debug, Default)]
 pub(crate) struct Histogram {
     stripes: Striped<Stripe>,
@@ -26,40 +26,39 @@ pub(crate) struct Histogram {
 /// Three cache lines.
 #[derive(Debug, Default)]
 struct Stripe {
-    /// What fell into each bucket alone; the last is for what is above all bounds.
+    /// The count of each bucket alone; the last is for durations above all bounds.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     nanos: AtomicU64,
 }
 
-/// How long decisions took: how many were at or below each bound.
+/// Cumulative counts of a histogram of decision times.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HistogramSnapshot {
-    /// Upper bounds in seconds, ascending, each with how many took at most that long. The last
+    /// Upper bounds in seconds, ascending, each with the number of durations up to it. The last
     /// bound is infinite.
     pub buckets: Vec<(f64, u64)>,
-    /// How many were recorded.
+    /// The number of durations.
     pub count: u64,
-    /// How long they took in all. It starts again at 0 after 584 years of it.
+    /// The sum of the durations. It wraps to 0 after 584 years.
     pub sum_seconds: f64,
 }
 
 impl Histogram {
-    /// Nothing recorded yet.
+    /// Creates an empty histogram.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Counts one that took this long.
+    /// Records a duration.
     #[inline]
     pub(crate) fn record(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let stripe = self.stripes.mine();
+        let stripe = self.stripes.current();
         stripe.buckets[BOUNDS.partition_point(|bound| *bound < nanos)].fetch_add(1, Relaxed);
         stripe.nanos.fetch_add(nanos, Relaxed);
     }
 
-    /// What was recorded so far. The count is that of the last bucket, whatever is recorded
-    /// meanwhile.
+    /// The counts so far. `count` is that of the last bucket, whatever is recorded meanwhile.
     pub(crate) fn read(&self) -> HistogramSnapshot {
         let sum = |of: &dyn Fn(&Stripe) -> &AtomicU64| {
             self.stripes
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_one_has_all_its_buckets() {
+    fn an_empty_histogram_has_all_buckets() {
         let counts = Histogram::new().read();
         assert_eq!(counts.buckets.len(), 23);
         assert!(counts.buckets.is_sorted_by(|a, b| a.0 < b.0));
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_add_up_and_the_last_has_everything() {
+    fn buckets_are_cumulative() {
         let histogram = Histogram::new();
         for took in [
             Duration::ZERO,

@@ -1,5 +1,5 @@
-//! Figures: what a policy decided, how long deciding took, which keys are the heaviest. Written on
-//! the hot path without a lock, added up when somebody asks.
+//! Statistics: decisions of policies, decision times, and top keys. They are written on the hot
+//! path without a lock, and added up by the reader.
 
 mod histogram;
 mod sketch;
@@ -8,6 +8,6 @@ mod tally;
 
 pub(crate) use histogram::Histogram;
 pub use histogram::HistogramSnapshot;
-pub(crate) use sketch::{Heavy, KeyBytes, SeenKey, Sketch};
+pub(crate) use sketch::{HeavyHitter, KeyBytes, Sketch, StoredKey};
 pub use tally::DecisionStats;
 pub(crate) use tally::{Event, Tally};

@@ -1,23 +1,24 @@
-//! A few copies of the same counters, so that threads do not fetch one cache line from each other.
+//! Striped counters: copies on separate cache lines, so that threads do not contend for one.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Enough that the workers of a common machine meet rarely; a reader adds up this many.
+/// Number of copies: enough that the workers of a common machine rarely share one; a reader adds up
+/// this many.
 const STRIPES: usize = 8;
 
-/// Copies of `T` on cache lines of their own. Threads beyond the eighth share, so `T` must bear
-/// several writers.
+/// Copies of `T` on separate cache lines. More than eight threads share copies, so `T` must support
+/// concurrent writers.
 #[derive(Debug, Default)]
-pub(super) struct Striped<T>([Line<T>; STRIPES]);
+pub(super) struct Striped<T>([CacheAligned<T>; STRIPES]);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line<T>(T);
+struct CacheAligned<T>(T);
 
 impl<T> Striped<T> {
     /// The copy of the calling thread.
     #[inline]
-    pub(super) fn mine(&self) -> &T {
+    pub(super) fn current(&self) -> &T {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static STRIPE: usize = THREADS.fetch_add(1, Relaxed) % STRIPES;
@@ -26,7 +27,7 @@ impl<T> Striped<T> {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().map(|line| &line.0)
+        self.0.iter().map(|copy| &copy.0)
     }
 }
 
@@ -36,14 +37,14 @@ mod tests {
     use std::sync::Mutex;
 
     #[test]
-    fn a_thread_keeps_its_copy_and_threads_spread_over_all_of_them() {
+    fn a_thread_keeps_its_copy_and_threads_use_all_copies() {
         let striped = Striped::<Mutex<Vec<usize>>>::default();
         std::thread::scope(|scope| {
             for thread in 0..4 * STRIPES {
                 let striped = &striped;
                 scope.spawn(move || {
-                    striped.mine().lock().unwrap().push(thread);
-                    assert!(std::ptr::eq(striped.mine(), striped.mine()));
+                    striped.current().lock().unwrap().push(thread);
+                    assert!(std::ptr::eq(striped.current(), striped.current()));
                 });
             }
         });
@@ -66,7 +67,7 @@ mod tests {
 
     #[test]
     fn copies_share_no_cache_line() {
-        assert_eq!(size_of::<Line<u64>>(), 64);
+        assert_eq!(size_of::<CacheAligned<u64>>(), 64);
         assert_eq!(align_of::<Striped<u64>>(), 64);
     }
 }

@@ -1,4 +1,4 @@
-//! What one policy decided, counted, and the cost it admitted in its last window.
+//! Decision counters of one policy, and the cost it allowed in its last window.
 
 use super::stripes::Striped;
 use ratekeeper::Timestamp;
@@ -8,65 +8,65 @@ use std::sync::atomic::{
 };
 use std::time::Duration;
 
-/// One outcome of a policy.
+/// An outcome of a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// Admitted.
+    /// Allowed at once.
     Allowed,
-    /// Turned away.
+    /// Denied.
     Denied,
-    /// Would have been turned away, were the policy not in shadow mode.
+    /// Would have been denied, were the policy not in shadow mode.
     ShadowDenied,
-    /// Admitted, but later.
+    /// Allowed after a delay.
     Delayed,
-    /// The store could not say.
+    /// The store could not be reached.
     Error,
 }
 
 const EVENTS: usize = 5;
 
-/// How often each outcome was met.
+/// Counts of each outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DecisionStats {
-    /// Admitted at once.
+    /// Allowed at once.
     pub allowed: u64,
-    /// Turned away.
+    /// Denied.
     pub denied: u64,
-    /// Would have been turned away, were the policy not in shadow mode.
+    /// Would have been denied, were the policy not in shadow mode.
     pub shadow_denied: u64,
-    /// Admitted, but later.
+    /// Allowed after a delay.
     pub delayed: u64,
-    /// The store could not say.
+    /// The store could not be reached.
     pub errors: u64,
 }
 
-/// The counts of one policy. Counting takes one write to a line that the thread shares with few or
-/// none.
+/// The counters of one policy. Counting takes one write to a cache line that the thread shares with
+/// few or no others.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// In nanoseconds; 0 is none.
+    /// In nanoseconds; 0 for no window.
     window: AtomicU64,
     stripes: Striped<Stripe>,
 }
 
-/// One cache line: the events, and the windows of the grid that was admitted in last.
+/// One cache line: the outcomes, and the last two windows with allowed cost.
 #[derive(Debug, Default)]
 struct Stripe {
     events: [AtomicU64; EVENTS],
     /// The number of the latest window on the grid that starts at the Unix epoch.
     latest: AtomicU64,
-    /// What was admitted in the latest even and in the latest odd window. A word says itself which
-    /// window it is of, so that threads which roll at once lose nothing: the low bits of the
-    /// number, then the cost.
+    /// The cost allowed in the latest even and in the latest odd window. Each word is tagged with
+    /// its window, so that threads which start a new window at once lose nothing: the low bits of
+    /// the window number, then the cost.
     windows: [AtomicU64; 2],
 }
 
 const COST_BITS: u32 = 48;
-/// A window's cost stops here, at 281 TB if the cost is in bytes.
-const MOST_COST: u64 = (1 << COST_BITS) - 1;
+/// The cost of a window saturates here, at 281 TB if the cost is in bytes.
+const MAX_COST: u64 = (1 << COST_BITS) - 1;
 
 impl Tally {
-    /// Nothing counted yet. A zero `window` means that admitted cost is not followed.
+    /// Creates empty counters. With a zero `window` allowed cost is not tracked.
     pub(crate) fn new(window: Duration) -> Self {
         Self {
             window: AtomicU64::new(nanos(window)),
@@ -74,23 +74,24 @@ impl Tally {
         }
     }
 
-    /// Counts one outcome.
+    /// Counts an outcome.
     #[inline]
     pub(crate) fn add(&self, event: Event) {
-        self.stripes.mine().events[event as usize].fetch_add(1, Relaxed);
+        self.stripes.current().events[event as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts admitted cost into the window of `now`.
+    /// Adds allowed cost to the window of `now`.
     ///
-    /// What comes a window late is counted where it belongs. What comes two windows late, or early,
-    /// starts the thread's share of the figure anew: a clock that jumps cannot leave it stuck.
+    /// Cost that comes one window late is counted where it belongs. Cost that comes two windows
+    /// late, or early, restarts the thread's share of the sum: a clock that jumps cannot leave it
+    /// stuck.
     #[inline]
-    pub(crate) fn admitted(&self, cost: u64, now: Timestamp) {
+    pub(crate) fn add_cost(&self, cost: u64, now: Timestamp) {
         let window = self.window.load(Relaxed);
         if window > 0 {
             self.stripes
-                .mine()
-                .admitted(cost, now.as_unix_nanos(), window);
+                .current()
+                .add_cost(cost, now.as_unix_nanos(), window);
         }
     }
 
@@ -112,7 +113,7 @@ impl Tally {
         }
     }
 
-    /// The admitted cost of the window that ends now, as the sliding counter estimates it: all of
+    /// The allowed cost of the window that ends now, as the sliding counter estimates it: all of
     /// the current window on the grid and, of the one before, the share that is still inside,
     /// rounded up.
     pub(crate) fn in_window(&self, now: Timestamp) -> u64 {
@@ -121,11 +122,13 @@ impl Tally {
             return 0;
         }
         let now = now.as_unix_nanos();
-        let (number, inside) = (now / window, window - now % window);
-        let (mut current, mut before) = (0, 0);
+        let number = now / window;
+        let inside = window - now % window;
+        let mut current = 0;
+        let mut before = 0;
         for stripe in self.stripes.iter() {
-            // A thread may have entered the next window since the caller read its clock. Beyond
-            // that, words are stale.
+            // A thread may have entered the next window since the caller read its clock. Other
+            // windows are stale.
             if stripe
                 .latest
                 .load(Acquire)
@@ -141,8 +144,8 @@ impl Tally {
         current + (u128::from(before) * u128::from(inside)).div_ceil(u128::from(window)) as u64
     }
 
-    /// Another window from now on; zero for none. What was admitted so far is forgotten, since it
-    /// lies on another grid.
+    /// Sets another window; zero for none. The allowed cost so far is dropped, since it lies on
+    /// another grid.
     pub(crate) fn set_window(&self, window: Duration) {
         let window = nanos(window);
         if self.window.swap(window, Relaxed) == window {
@@ -162,9 +165,9 @@ impl Tally {
 
 impl Stripe {
     #[inline]
-    fn admitted(&self, cost: u64, now: u64, window: u64) {
+    fn add_cost(&self, cost: u64, now: u64, window: u64) {
         let latest = self.latest.load(Acquire);
-        // Mostly the same window as before: a multiplication costs less than the division.
+        // Usually the same window as before: a multiplication costs less than the division.
         let same = now.wrapping_sub(latest.wrapping_mul(window)) < window;
         let number = if same { latest } else { now / window };
         let late = latest.wrapping_sub(number) == 1;
@@ -173,39 +176,39 @@ impl Stripe {
         }
         let fresh = number << COST_BITS;
         let word = &self.windows[(number & 1) as usize];
-        let _ = word.fetch_update(Relaxed, Relaxed, |held| {
-            let before = if held & !MOST_COST == fresh {
-                held & MOST_COST
+        let _ = word.fetch_update(Relaxed, Relaxed, |value| {
+            let before = if value & !MAX_COST == fresh {
+                value & MAX_COST
             } else {
                 0
             };
-            Some(fresh | before.saturating_add(cost).min(MOST_COST))
+            Some(fresh | before.saturating_add(cost).min(MAX_COST))
         });
     }
 
-    /// Moves on to the window `to`. One step leaves both words right; after a longer pause they are
-    /// emptied, since the few bits of a number that a word holds come round again.
+    /// Moves on to the window `to`. One step leaves both words valid; after a longer pause they are
+    /// cleared, since the few bits of a window number in a word repeat.
     #[cold]
     fn roll(&self, from: u64, to: u64) {
-        let held = [self.windows[0].load(Relaxed), self.windows[1].load(Relaxed)];
+        let value = [self.windows[0].load(Relaxed), self.windows[1].load(Relaxed)];
         if self
             .latest
             .compare_exchange(from, to, Release, Relaxed)
             .is_ok()
             && to.wrapping_sub(from) != 1
         {
-            for (word, held) in self.windows.iter().zip(held) {
+            for (word, value) in self.windows.iter().zip(value) {
                 // It fails if another thread, which saw the new number, has counted since: then it
-                // is of now.
-                let _ = word.compare_exchange(held, 0, Relaxed, Relaxed);
+                // is current.
+                let _ = word.compare_exchange(value, 0, Relaxed, Relaxed);
             }
         }
     }
 
     fn cost_in(&self, number: u64) -> u64 {
-        let held = self.windows[(number & 1) as usize].load(Relaxed);
-        if held & !MOST_COST == number << COST_BITS {
-            held & MOST_COST
+        let value = self.windows[(number & 1) as usize].load(Relaxed);
+        if value & !MAX_COST == number << COST_BITS {
+            value & MAX_COST
         } else {
             0
         }
@@ -266,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn the_window_before_counts_by_the_share_that_is_still_inside() {
+    fn the_previous_window_counts_by_its_remaining_share() {
         let (tally, start) = tally();
-        tally.admitted(100, at(start));
+        tally.add_cost(100, at(start));
         assert_eq!(tally.in_window(at(start)), 100);
         assert_eq!(tally.in_window(at(start + SECOND - 1)), 100);
         assert_eq!(tally.in_window(at(start + SECOND)), 100);
         assert_eq!(tally.in_window(at(start + SECOND + SECOND / 4)), 75);
-        tally.admitted(7, at(start + SECOND + SECOND / 4));
+        tally.add_cost(7, at(start + SECOND + SECOND / 4));
         assert_eq!(tally.in_window(at(start + SECOND + SECOND / 2)), 57);
         assert_eq!(
             tally.in_window(at(start + SECOND + SECOND / 2 + 1)),
@@ -285,32 +288,32 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_back_when_the_bits_of_the_number_come_round() {
+    fn old_windows_stay_cleared_when_the_number_wraps() {
         const ROUND: u64 = 1 << 16;
         let (tally, start) = tally();
-        tally.admitted(100, at(start));
+        tally.add_cost(100, at(start));
         for later in [ROUND - 1, ROUND, ROUND + 1, 2 * ROUND] {
             assert_eq!(tally.in_window(at(start + later * SECOND)), 0);
         }
-        tally.admitted(1, at(start + ROUND * SECOND));
+        tally.add_cost(1, at(start + ROUND * SECOND));
         assert_eq!(tally.in_window(at(start + ROUND * SECOND)), 1);
     }
 
     #[test]
-    fn the_epoch_itself_is_a_window_like_any_other() {
+    fn the_epoch_is_a_valid_window() {
         let (tally, _) = tally();
         assert_eq!(tally.in_window(at(0)), 0);
-        tally.admitted(3, at(0));
+        tally.add_cost(3, at(0));
         assert_eq!(tally.in_window(at(0)), 3);
-        tally.admitted(2, at(u64::MAX));
+        tally.add_cost(2, at(u64::MAX));
         assert_eq!(tally.in_window(at(u64::MAX)), 2);
     }
 
     #[test]
-    fn what_comes_late_counts_where_it_belongs() {
+    fn late_cost_counts_where_it_belongs() {
         let (tally, start) = tally();
-        tally.admitted(10, at(start + SECOND));
-        tally.admitted(4, at(start));
+        tally.add_cost(10, at(start + SECOND));
+        tally.add_cost(4, at(start));
         assert_eq!(tally.in_window(at(start + SECOND + SECOND / 2)), 12);
         // A reader whose clock is a little behind sees all of what is there.
         assert_eq!(tally.in_window(at(start + SECOND - 1)), 14);
@@ -319,17 +322,17 @@ mod tests {
     #[test]
     fn a_clock_that_jumped_ahead_and_came_back_leaves_nothing_stuck() {
         let (tally, start) = tally();
-        tally.admitted(5, at(start + 1_000 * SECOND));
-        tally.admitted(1, at(start));
+        tally.add_cost(5, at(start + 1_000 * SECOND));
+        tally.add_cost(1, at(start));
         assert_eq!(tally.in_window(at(start)), 1);
-        tally.admitted(1, at(start + SECOND));
+        tally.add_cost(1, at(start + SECOND));
         assert_eq!(tally.in_window(at(start + SECOND)), 2);
     }
 
     #[test]
-    fn a_window_changes_live() {
+    fn a_window_can_be_changed() {
         let (tally, start) = tally();
-        tally.admitted(5, at(start));
+        tally.add_cost(5, at(start));
         tally.set_window(Duration::from_secs(1));
         assert_eq!(
             tally.in_window(at(start)),
@@ -339,26 +342,26 @@ mod tests {
         for seconds in [3_600, 1, 60] {
             tally.set_window(Duration::from_secs(seconds));
             assert_eq!(tally.in_window(at(start)), 0);
-            tally.admitted(7, at(start));
+            tally.add_cost(7, at(start));
             assert_eq!(tally.in_window(at(start)), 7);
         }
         tally.set_window(Duration::ZERO);
-        tally.admitted(7, at(start));
+        tally.add_cost(7, at(start));
         assert_eq!(tally.in_window(at(start)), 0);
     }
 
     #[test]
-    fn a_huge_cost_stops_at_the_most_a_window_holds() {
+    fn a_huge_cost_saturates() {
         let (tally, start) = tally();
-        tally.admitted(u64::MAX, at(start));
-        tally.admitted(u64::MAX, at(start));
-        assert_eq!(tally.in_window(at(start)), MOST_COST);
-        assert_eq!(tally.in_window(at(start + SECOND)), MOST_COST);
+        tally.add_cost(u64::MAX, at(start));
+        tally.add_cost(u64::MAX, at(start));
+        assert_eq!(tally.in_window(at(start)), MAX_COST);
+        assert_eq!(tally.in_window(at(start + SECOND)), MAX_COST);
         assert_eq!(tally.in_window(at(start + 2 * SECOND)), 0);
     }
 
     #[test]
-    fn threads_that_share_a_stripe_and_roll_at_once_lose_nothing() {
+    fn threads_that_share_a_stripe_lose_nothing() {
         const THREADS: u64 = 24;
         const EACH: u64 = 50;
         let (tally, start) = tally();
@@ -372,7 +375,7 @@ mod tests {
                         let now = at(start + window * SECOND);
                         barrier.wait();
                         for _ in 0..EACH {
-                            tally.admitted(1, now);
+                            tally.add_cost(1, now);
                             tally.add(Event::Allowed);
                         }
                         barrier.wait();
@@ -391,7 +394,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_thread_reads_what_the_formula_says(
+        fn one_thread_agrees_with_the_formula(
             window in 1u64..1_000,
             events in prop::collection::vec((0u64..3_000, 0u64..1_000), 1..60),
         ) {
@@ -404,7 +407,7 @@ mod tests {
                 let number = now / window;
                 let share = of(&exact, number - 1) * (window - now % window);
                 prop_assert_eq!(tally.in_window(at(now)), of(&exact, number) + share.div_ceil(window));
-                tally.admitted(cost, at(now));
+                tally.add_cost(cost, at(now));
                 *exact.entry(number).or_default() += cost;
                 prop_assert_eq!(tally.in_window(at(now)), of(&exact, number) + share.div_ceil(window));
             }

@@ -1,6 +1,6 @@
-//! The Rust of the page, run here line by line.
+//! The Rust code of docs/policies.md, which is compared with this file.
 
-use crate::gate;
+use crate::new_engine;
 use crate::page::Page;
 use ratekeeper::Limit;
 use ratekeeper_policy::{
@@ -13,7 +13,7 @@ async fn an_operator_and_one_key() -> Result<(), Box<dyn std::error::Error>> {
     let policy = Policy::new("api")
         .key("user")
         .limit(Limit::per_minute(60).burst(10));
-    let (engine, _) = gate(Policies::new().policy(policy));
+    let (engine, _) = new_engine(Policies::new().policy(policy));
     let left = |user: &str| {
         let verdict = engine.peek_now(&Subject::new().user(user), 0);
         verdict
@@ -53,9 +53,9 @@ async fn an_operator_and_one_key() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What the page says of bans beside the code.
+/// Statements of the page on bans.
 #[test]
-fn a_ban_is_a_429_that_no_override_lifts_and_that_does_not_grow() {
+fn a_ban_is_a_429_that_neither_overrides_nor_denials_change() {
     let minute = Duration::from_secs(60);
     let penalty = Penalty {
         denials: 2,
@@ -65,7 +65,7 @@ fn a_ban_is_a_429_that_no_override_lifts_and_that_does_not_grow() {
     let net = Policy::new("net")
         .limit(Limit::per_hour(1))
         .status(DenialStatus::ServiceUnavailable);
-    let (engine, clock) = gate(Policies::new().policy(net.clone().penalty(penalty)));
+    let (engine, clock) = new_engine(Policies::new().policy(net.clone().penalty(penalty)));
     let all = Subject::new();
     let statuses: Vec<_> = (0..9).map(|_| engine.decide_now(&all).status()).collect();
     assert_eq!(statuses, [200, 503, 503, 429, 429, 429, 429, 429, 429]);
@@ -73,10 +73,10 @@ fn a_ban_is_a_429_that_no_override_lifts_and_that_does_not_grow() {
     assert_eq!(
         engine.decide_now(&all).status(),
         503,
-        "what the ban turned away counts for no other"
+        "denials by a ban do not count for the next"
     );
 
-    let (engine, _) = gate(Policies::new().policy(net));
+    let (engine, _) = new_engine(Policies::new().policy(net));
     engine.ban("net", &all, minute, None).unwrap();
     engine
         .override_limits("net", &all, &[Limit::per_second(9).into()], minute, None)
@@ -84,12 +84,12 @@ fn a_ban_is_a_429_that_no_override_lifts_and_that_does_not_grow() {
     assert_eq!(engine.decide_now(&all).status(), 429);
 }
 
-/// What the page says of counters beside the trace.
+/// Statements of the page on counters.
 #[test]
-fn another_key_or_a_plan_starts_afresh() {
+fn another_key_or_plan_starts_with_new_counters() {
     let own = Policy::new("api").key("user").limit(Limit::per_hour(5));
     let caller = Subject::new().user("42").tenant("acme").plan("free");
-    let (engine, _) = gate(Policies::new().policy(own.clone()));
+    let (engine, _) = new_engine(Policies::new().policy(own.clone()));
     assert!(engine.decide_n_now(&caller, 5).is_allowed());
     let left = |policies: Policies| {
         engine.set_policies(policies).unwrap();
@@ -111,7 +111,7 @@ fn another_key_or_a_plan_starts_afresh() {
 }
 
 #[test]
-fn the_code_of_the_page_is_the_code_above() {
+fn the_code_of_the_page_is_in_this_file() {
     let source: Vec<_> = include_str!("code.rs")
         .lines()
         .map(str::trim)

@@ -1,5 +1,5 @@
-//! docs/policies.md works as written: its files load, its traces come out, its tables have every
-//! key and no other.
+//! Checks docs/policies.md: its files load, its traces come out as written, and its tables list
+//! exactly the keys of the file.
 
 mod code;
 mod page;
@@ -12,12 +12,12 @@ use ratekeeper::{ManualClock, MemoryStore};
 use ratekeeper_policy::config::{Config, LoadedConfig};
 use ratekeeper_policy::{Engine, Policies};
 
-type Gate = Engine<MemoryStore<ManualClock>>;
+type TestEngine = Engine<MemoryStore<ManualClock>>;
 
-/// What is found wrong with the page, each with its line.
+/// Errors in the page, each with its line.
 type Wrong = Vec<String>;
 
-fn gate(policies: Policies) -> (Gate, ManualClock) {
+fn new_engine(policies: Policies) -> (TestEngine, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(10_000)
@@ -43,13 +43,13 @@ fn load(block: &Block) -> Option<LoadedConfig> {
 }
 
 #[test]
-fn every_file_loads_and_every_trace_comes_out() {
+fn every_file_loads_and_every_trace_is_right() {
     let page = Page::read();
     let mut wrong = Wrong::new();
-    let mut running: Option<(Gate, ManualClock)> = None;
+    let mut running: Option<(TestEngine, ManualClock)> = None;
     for (at, block) in page.blocks.iter().enumerate() {
         let Some(loaded) = load(block) else { continue };
-        // What is shown below the file: what is said of it, then what becomes of requests.
+        // The text below a file: its warnings, then a trace.
         let below = page
             .blocks
             .get(at + 1)
@@ -78,15 +78,15 @@ fn every_file_loads_and_every_trace_comes_out() {
             continue;
         };
         match (trace.first(), &running) {
-            // The file takes the place of the one above while the requests of that are remembered.
-            (Some((_, "reload")), Some((gate, _))) => {
+            // The file replaces the one above, whose requests are remembered.
+            (Some((_, "reload")), Some((engine, _))) => {
                 trace.remove(0);
-                gate.set_policies(config.policies).unwrap();
+                engine.set_policies(config.policies).unwrap();
             }
-            _ => running = Some(gate(config.policies)),
+            _ => running = Some(new_engine(config.policies)),
         }
-        if let Some((gate, clock)) = &running {
-            trace::run(&page, &trace, gate, clock, &mut wrong);
+        if let Some((engine, clock)) = &running {
+            trace::run(&page, &trace, engine, clock, &mut wrong);
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
@@ -94,7 +94,7 @@ fn every_file_loads_and_every_trace_comes_out() {
 
 /// The first TOML file of each page that has its own.
 #[test]
-fn the_files_of_other_pages_load_without_a_word() {
+fn the_files_of_other_pages_load_without_warnings() {
     for name in ["README.md", "docs/getting-started.md", "docs/overload.md"] {
         let path = format!("{}/../../{name}", env!("CARGO_MANIFEST_DIR"));
         let page = std::fs::read_to_string(path).unwrap();

@@ -1,4 +1,4 @@
-//! The page: its code blocks and its lines, each known by its number.
+//! The page: code blocks and lines, with line numbers.
 
 use std::sync::LazyLock;
 
@@ -11,11 +11,11 @@ static TEXT: LazyLock<String> = LazyLock::new(|| {
 
 pub(crate) struct Page {
     pub(crate) blocks: Vec<Block>,
-    /// What is not code, with its numbers.
+    /// Lines outside code, with their numbers.
     pub(crate) prose: Vec<(usize, &'static str)>,
 }
 
-/// Code between two fences.
+/// A code block.
 pub(crate) struct Block {
     pub(crate) language: &'static str,
     /// The number of the first line inside.
@@ -35,7 +35,8 @@ impl Block {
 
 impl Page {
     pub(crate) fn read() -> Self {
-        let (mut blocks, mut prose) = (Vec::new(), Vec::new());
+        let mut blocks = Vec::new();
+        let mut prose = Vec::new();
         let mut open: Option<Block> = None;
         for (line, text) in (1..).zip(TEXT.lines()) {
             match (text.strip_prefix("```"), open.take()) {
@@ -44,7 +45,7 @@ impl Page {
                         language,
                         line: line + 1,
                         lines: Vec::new(),
-                    })
+                    });
                 }
                 (Some(_), Some(block)) => blocks.push(block),
                 (None, Some(mut block)) => {
@@ -59,7 +60,7 @@ impl Page {
         Self { blocks, prose }
     }
 
-    /// A finding, with the line it is about.
+    /// An error in a line.
     pub(crate) fn at(&self, line: usize, what: &str) -> String {
         format!("{NAME}:{line}: {what}")
     }

@@ -1,4 +1,4 @@
-//! The tables of the reference: every key of the file is there with its default, and nothing else.
+//! The reference tables: every key of the file with its default, and no other.
 
 use crate::Wrong;
 use crate::page::Page;
@@ -6,7 +6,7 @@ use ratekeeper_policy::config::schema;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The headings that tables of keys stand below, and the tables of the file that each is about.
+/// The headings above the tables of keys, with the tables of the file.
 const TABLES: [(&str, &[&str]); 14] = [
     ("The file", &[""]),
     ("`[server]`", &["server."]),
@@ -34,10 +34,10 @@ const TABLES: [(&str, &[&str]); 14] = [
     ),
 ];
 
-/// Keys and their defaults as the page has them: nothing, `required`, or the value.
+/// Keys and their defaults as in the page: empty, `required`, or the value.
 type Keys = BTreeMap<String, String>;
 
-/// Every key that the schema has, by its way from the top.
+/// Every key of the schema, by its path from the top.
 fn known() -> Keys {
     let mut keys = Keys::new();
     collect(&schema(), "", &mut keys);
@@ -71,7 +71,7 @@ fn collect(table: &Value, prefix: &str, keys: &mut Keys) {
     }
 }
 
-/// Every key that the tables of the page have.
+/// Every key in the tables of the page.
 fn written(page: &Page, wrong: &mut Wrong) -> Keys {
     let mut keys = Keys::new();
     let mut prefixes: &[&str] = &[];
@@ -108,10 +108,11 @@ fn written(page: &Page, wrong: &mut Wrong) -> Keys {
 }
 
 #[test]
-fn the_reference_has_every_key_with_its_default_and_nothing_else() {
+fn the_reference_lists_exactly_the_keys_with_their_defaults() {
     let page = Page::read();
     let mut wrong = Wrong::new();
-    let (known, written) = (known(), written(&page, &mut wrong));
+    let known = known();
+    let written = written(&page, &mut wrong);
     assert!(known.len() > 100, "the schema has more keys than {known:?}");
     for (key, default) in &known {
         match written.get(key) {

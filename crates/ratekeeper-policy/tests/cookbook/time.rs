@@ -22,7 +22,7 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
     ))
 }
 
-/// In the largest unit of which it is a whole number.
+/// Formats a time in the largest unit of which it is a whole number.
 pub(crate) fn text(time: Duration) -> String {
     let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let unit = UNITS

@@ -1,4 +1,4 @@
-//! A trace: requests and what becomes of each, one a line.
+//! A trace: one request per line, with its outcome.
 //!
 //! ```text
 //! POST /login ip=203.0.113.7      200 ×5, each ends 401
@@ -12,21 +12,22 @@
 //! ```
 //!
 //! Left, up to two spaces: method, path, attributes; a value with spaces is in quotes, and `{1..9}`
-//! is each of these numbers. Right: the status, who decided (the policy that turned it away, `NAME
-//! ban`, `allow list`, `deny list`, `no policy`), how often (`×5`); then, after commas:
+//! stands for each of these numbers. Right: the status, the source of the decision (the policy that
+//! denied it, `NAME ban`, `allow list`, `deny list`, `no policy`), the number of requests (`×5`);
+//! then, after commas:
 //! - `retry in TIME`, `never`, or `when one ends` of a denial,
 //! - `starts in TIME` of a request that has to wait,
-//! - `NAME would deny` of a policy that only watches,
-//! - `TIME apart` of requests that do not come at once,
-//! - `ends STATUS`, `costs N` (or `each ends …`), and `in flight as X`: how it goes on.
+//! - `NAME would deny` of a policy in shadow mode,
+//! - `TIME apart` of requests that come one after the other,
+//! - `ends STATUS`, `costs N` (or `each ends …`), and `in flight as X`: how it continues.
 //!
-//! `waits as X` is all of a request that waits for a place; it `passes` later, and then is in
-//! flight as X.
+//! `waits as X` is the only outcome of a request that waits for a permit; it `passes` later, and
+//! then is in flight as X.
 //!
-//! What is not written must not be: a request that has to wait is never just `200`.
+//! Omitted outcomes must not occur: a request that has to wait is never just `200`.
 
 use crate::page::Page;
-use crate::{Gate, Wrong, time};
+use crate::{TestEngine, Wrong, time};
 use ratekeeper::{ManualClock, store::AskOutcome};
 use ratekeeper_policy::{
     Completion, PolicyVerdict, Reason, Subject, engine::Ban, engine::MaybeReady,
@@ -37,19 +38,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(PartialEq, Default, Debug)]
 struct Answer {
     status: u16,
-    /// Who decided; nobody in particular where the limits had room.
+    /// The source of the decision; empty if the limits allowed it.
     by: String,
     when: When,
     starts_in: Duration,
-    /// The policies that only watch and would turn it away.
+    /// The policies in shadow mode that would deny it.
     would_deny: Vec<String>,
 }
 
-/// When a request that was turned away would pass.
+/// When a denied request would be allowed.
 #[derive(PartialEq, Default, Debug)]
 enum When {
     #[default]
@@ -59,7 +60,7 @@ enum When {
     OneEnds,
 }
 
-/// What a line says beyond the answer.
+/// The rest of a line, after the outcome.
 #[derive(Default)]
 struct Course {
     times: Option<usize>,
@@ -70,12 +71,12 @@ struct Course {
 
 /// Requests that have not ended.
 #[derive(Default)]
-struct Under {
+struct InFlight {
     in_flight: HashMap<String, PolicyVerdict>,
     waiting: HashMap<String, Waiting>,
 }
 
-/// One that waits for a place.
+/// A request that waits for a permit.
 type Waiting = Pin<Box<dyn Future<Output = PolicyVerdict>>>;
 
 fn poll(waiting: &mut Waiting) -> Option<PolicyVerdict> {
@@ -91,20 +92,25 @@ fn poll(waiting: &mut Waiting) -> Option<PolicyVerdict> {
 pub(crate) fn run(
     page: &Page,
     lines: &[(usize, &str)],
-    gate: &Gate,
+    engine: &TestEngine,
     clock: &ManualClock,
     wrong: &mut Wrong,
 ) {
-    let mut under_way = Under::default();
+    let mut in_flight = InFlight::default();
     for (number, line) in lines.iter().map(|(number, line)| (*number, line.trim())) {
-        if let Err(what) = step(line, gate, clock, &mut under_way) {
+        if let Err(what) = step(line, engine, clock, &mut in_flight) {
             wrong.push(page.at(number, &format!("{what}\n    {line}")));
         }
     }
 }
 
-fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> Result<(), String> {
-    let Under { in_flight, waiting } = under_way;
+fn step(
+    line: &str,
+    engine: &TestEngine,
+    clock: &ManualClock,
+    in_flight: &mut InFlight,
+) -> Result<(), String> {
+    let InFlight { in_flight, waiting } = in_flight;
     if line.is_empty() || line.starts_with('#') {
         return Ok(());
     }
@@ -127,11 +133,11 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> 
         let verdict = in_flight
             .remove(name)
             .ok_or_else(|| format!("`{name}` is not in flight"))?;
-        gate.settle_now(verdict, ending(end, None).ok_or("this is no ending")?);
+        engine.settle_now(verdict, ending(end, None).ok_or("this is no ending")?);
         return Ok(());
     };
     if let Some(name) = answer.strip_prefix("waits as ") {
-        let mut later = decide(gate, &words(request)?)
+        let mut later = decide(engine, &words(request)?)
             .err()
             .ok_or("it does not wait")?;
         if poll(&mut later).is_some() {
@@ -148,8 +154,8 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> 
             } else {
                 Duration::ZERO
             });
-            // Who would have to wait is told so by `waits as`.
-            let verdict = decide(gate, &words).map_err(|_| "it waits")?;
+            // A request that would have to wait must be written as `waits as`.
+            let verdict = decide(engine, &words).map_err(|_| "it waits")?;
             let got = Answer::of(&verdict);
             if got != expected {
                 return Err(format!(
@@ -159,7 +165,7 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> 
             }
             match (&course.in_flight_as, course.ending) {
                 (Some(name), _) => drop(in_flight.insert(name.clone(), verdict)),
-                (None, Some(ending)) => gate.settle_now(verdict, ending),
+                (None, Some(ending)) => engine.settle_now(verdict, ending),
                 (None, None) => drop(verdict),
             }
         }
@@ -167,7 +173,7 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> 
     Ok(())
 }
 
-fn decide(gate: &Gate, words: &[String]) -> Result<PolicyVerdict, Waiting> {
+fn decide(engine: &TestEngine, words: &[String]) -> Result<PolicyVerdict, Waiting> {
     let pairs = words[2..].iter().filter_map(|word| word.split_once('='));
     let (headers, others): (Vec<_>, Vec<_>) =
         pairs.partition(|(name, _)| name.starts_with("header:"));
@@ -182,7 +188,7 @@ fn decide(gate: &Gate, words: &[String]) -> Result<PolicyVerdict, Waiting> {
     let subject = others
         .into_iter()
         .fold(request, |subject, (name, value)| subject.with(name, value));
-    match gate.try_decide(&subject, 1) {
+    match engine.try_decide(&subject, 1) {
         MaybeReady::Ready(verdict) => Ok(verdict),
         MaybeReady::Pending(later) => Err(Box::pin(later) as Waiting),
     }
@@ -190,7 +196,8 @@ fn decide(gate: &Gate, words: &[String]) -> Result<PolicyVerdict, Waiting> {
 
 /// Method, path, and `name=value`; quotes hold spaces together.
 fn words(request: &str) -> Result<Vec<String>, String> {
-    let (mut words, mut quoted) = (vec![String::new()], false);
+    let mut words = vec![String::new()];
+    let mut quoted = false;
     for letter in request.trim().chars() {
         match letter {
             '"' => quoted = !quoted,
@@ -238,7 +245,8 @@ fn ending(text: &str, before: Option<Completion>) -> Option<Completion> {
 }
 
 fn read(text: &str) -> Result<(Answer, Course), String> {
-    let (mut answer, mut course) = (Answer::default(), Course::default());
+    let mut answer = Answer::default();
+    let mut course = Course::default();
     let mut clauses = text.trim().split(", ");
     for word in clauses.next().unwrap_or_default().split(' ') {
         if let Some(times) = word.strip_prefix('×') {

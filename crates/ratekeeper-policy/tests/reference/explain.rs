@@ -1,18 +1,18 @@
-//! What is explained is what is decided.
+//! An explanation agrees with the decision.
 
 use super::spec::{Spec, requests, specs};
-use super::traces::{Pair, assert_says, at_once, cases, nanos, steps};
+use super::traces::{Pair, assert_matches, block_on, cases, nanos, steps};
 use proptest::prelude::*;
 use ratekeeper::{Clock, store::AskOutcome};
 use ratekeeper_policy::Explanation;
 use std::time::Duration;
 
-/// All that can be seen of an explanation.
-fn seen(explained: &Explanation) -> String {
+/// All visible parts of an explanation.
+fn describe(explained: &Explanation) -> String {
     format!(
         "{:?} {:?} {:?}",
         explained.verdict(),
-        explained.tried(),
+        explained.traces(),
         explained.allowed_at()
     )
 }
@@ -21,7 +21,7 @@ proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn what_is_explained_is_what_is_decided(
+    fn explanations_agree_with_decisions(
         spec in specs(),
         pool in prop::collection::vec(requests(), 1..4),
         before in steps(30),
@@ -32,87 +32,88 @@ proptest! {
             pair.step(step, &pool)?;
         }
         let now = pair.now();
-        let spoken: Vec<_> = pool.iter().filter(|who| !pair.naive.is_silent_on(who, cost, now)).collect();
-        for who in &spoken {
-            let subject = who.subject();
-            let says = pair.naive.decide(who, cost, pair.now(), true);
-            let explained = at_once(pair.gate.explain(&subject, cost));
-            // Neither to explain nor to peek changes anything.
-            let peeked = pair.gate.peek_now(&subject, cost);
-            assert_says(&peeked, &says)?;
-            prop_assert_eq!(seen(&at_once(pair.gate.explain(&subject, cost))), seen(&explained));
+        let specified: Vec<_> = pool.iter().filter(|caller| !pair.naive.is_unspecified(caller, cost, now)).collect();
+        for caller in &specified {
+            let subject = caller.subject();
+            let expected = pair.naive.decide(caller, cost, pair.now(), true);
+            let explained = block_on(pair.engine.explain(&subject, cost));
+            // Neither explaining nor peeking changes anything.
+            let peeked = pair.engine.peek_now(&subject, cost);
+            assert_matches(&peeked, &expected)?;
+            prop_assert_eq!(describe(&block_on(pair.engine.explain(&subject, cost))), describe(&explained));
 
-            let listed = says.without_limits;
+            let listed = expected.without_limits;
             let verdict = explained.verdict();
             if !listed {
-                assert_says(verdict, &says)?;
+                assert_matches(verdict, &expected)?;
             }
-            let told = |verdict: &ratekeeper_policy::PolicyVerdict| {
-                let (retry_after, delay) = (verdict.retry_after(), verdict.delay());
+            let limit_values = |verdict: &ratekeeper_policy::PolicyVerdict| {
+                let retry_after = verdict.retry_after();
+                let delay = verdict.delay();
                 (verdict.is_allowed(), verdict.is_never(), verdict.policy().map(str::to_owned), verdict.status(), retry_after, delay)
             };
-            prop_assert_eq!(told(verdict), told(&peeked));
+            prop_assert_eq!(limit_values(verdict), limit_values(&peeked));
             prop_assert_eq!(verdict.reason().name(), peeked.reason().name());
 
-            // Every policy is told of, and those that apply are those that are asked.
-            prop_assert_eq!(explained.tried().len(), spec.rules.len());
+            // Every policy is listed, and those that apply are those that are asked.
+            prop_assert_eq!(explained.traces().len(), spec.rules.len());
             if !listed {
-                let standing = explained.tried().iter().enumerate().filter(|(_, tried)| tried.outcome.is_ok());
-                let applied: Vec<usize> = standing.map(|(number, _)| number).collect();
-                prop_assert_eq!(&applied, &says.applied);
-                let levels = explained.tried().iter().flat_map(|tried| tried.outcome.iter().flat_map(|standing| &standing.levels));
+                let key_state = explained.traces().iter().enumerate().filter(|(_, tried)| tried.outcome.is_ok());
+                let applied: Vec<usize> = key_state.map(|(number, _)| number).collect();
+                prop_assert_eq!(&applied, &expected.applied);
+                let levels = explained.traces().iter().flat_map(|tried| tried.outcome.iter().flat_map(|key_state| &key_state.limits));
                 let levels: Vec<_> = levels.collect();
-                prop_assert_eq!(levels.len(), says.limits.len());
-                for (level, judged) in levels.iter().zip(&says.limits) {
-                    prop_assert_eq!(level.decision.remaining(), judged.told.remaining);
+                prop_assert_eq!(levels.len(), expected.limits.len());
+                for (level, judged) in levels.iter().zip(&expected.limits) {
+                    prop_assert_eq!(level.decision.remaining(), judged.limit_values.remaining);
                     prop_assert_eq!((level.cost, level.outcome), (judged.cost, judged.outcome));
                     prop_assert_eq!(level.limit, judged.kind.build());
                 }
             }
-            for (number, tried) in explained.tried().iter().enumerate() {
+            for (number, tried) in explained.traces().iter().enumerate() {
                 prop_assert_eq!(&tried.policy, &Spec::name(number));
             }
         }
 
-        // One of them comes again at the instant that it is told, nobody else having come.
-        let Some(who) = spoken.first() else { return Ok(()) };
-        let subject = who.subject();
-        let explained = at_once(pair.gate.explain(&subject, cost));
-        // What is told holds by the limits in force; those of an operator end at their time.
-        let stand_in = |tried: &ratekeeper_policy::engine::PolicyTrace| tried.outcome.as_ref().is_ok_and(|standing| standing.instead.is_some());
-        if explained.tried().iter().any(stand_in) {
+        // A request is repeated at the time that was reported, with no other in between.
+        let Some(caller) = specified.first() else { return Ok(()) };
+        let subject = caller.subject();
+        let explained = block_on(pair.engine.explain(&subject, cost));
+        // The reported time holds for the limits in force; those of an operator expire.
+        let has_replacement = |tried: &ratekeeper_policy::engine::PolicyTrace| tried.outcome.as_ref().is_ok_and(|key_state| key_state.replacement.is_some());
+        if explained.traces().iter().any(has_replacement) {
             return Ok(());
         }
         if explained.verdict().is_denied() {
             let permits = |tried: &ratekeeper_policy::engine::PolicyTrace| {
-                let levels = tried.outcome.iter().flat_map(|standing| &standing.levels);
-                levels.into_iter().any(|level| level.outcome == AskOutcome::Denied && level.admits_at.is_none())
+                let levels = tried.outcome.iter().flat_map(|key_state| &key_state.limits);
+                levels.into_iter().any(|level| level.outcome == AskOutcome::Denied && level.allowed_at.is_none())
             };
-            let permits = explained.tried().iter().any(permits);
+            let permits = explained.traces().iter().any(permits);
             match explained.allowed_at() {
                 Some(at) if !permits => {
                     let wait = at.saturating_since(pair.clock.now());
                     prop_assert!(wait > Duration::ZERO);
-                    // Settling what is in flight would give something back: nobody does.
+                    // Settling requests in flight would refund units: none is settled here.
                     pair.clock.advance(wait - Duration::from_nanos(1));
-                    let early = pair.gate.peek_now(&subject, cost);
+                    let early = pair.engine.peek_now(&subject, cost);
                     prop_assert!(early.is_denied(), "a nanosecond before {:?}", explained);
                     pair.clock.advance(Duration::from_nanos(1));
-                    let verdict = pair.gate.decide_n_now(&subject, cost);
+                    let verdict = pair.engine.decide_n_now(&subject, cost);
                     prop_assert!(verdict.is_allowed(), "{:?} after {:?}", verdict, explained);
                 }
                 Some(_) => {}
                 None if !permits => {
                     pair.clock.advance(Duration::from_secs(86_400));
-                    prop_assert!(pair.gate.peek_now(&subject, cost).is_denied(), "{:?}", explained);
+                    prop_assert!(pair.engine.peek_now(&subject, cost).is_denied(), "{:?}", explained);
                 }
                 None => {}
             }
         } else {
-            let says = pair.naive.decide(who, cost, now, false);
-            let verdict = pair.gate.decide_n_now(&subject, cost);
-            assert_says(&verdict, &says)?;
-            prop_assert_eq!(nanos(explained.allowed_at().unwrap().saturating_since(pair.clock.now())), says.delay);
+            let expected = pair.naive.decide(caller, cost, now, false);
+            let verdict = pair.engine.decide_n_now(&subject, cost);
+            assert_matches(&verdict, &expected)?;
+            prop_assert_eq!(nanos(explained.allowed_at().unwrap().saturating_since(pair.clock.now())), expected.delay);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! One limit and one key, decided from all that was ever admitted.
+//! One limit of one key, decided from the history of allowed requests.
 
 use ratekeeper::Outcome;
 
-/// A limit as it is defined. Times in nanoseconds.
+/// A limit by its definition. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Bucket {
@@ -46,17 +46,17 @@ pub(crate) struct Event {
     pub(crate) cost: u64,
 }
 
-/// All that was ever admitted, and how many are in flight.
+/// All requests ever allowed, and the number in flight.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct History {
     pub(crate) events: Vec<Event>,
     pub(crate) in_flight: u64,
-    /// How often it was made fresh: what was charged before comes back no more.
+    /// Number of resets: charges before the last one cannot be refunded.
     pub(crate) resets: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Told {
+pub(crate) struct ExpectedLimit {
     pub(crate) outcome: Outcome,
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
@@ -86,7 +86,7 @@ impl Kind {
         }
     }
 
-    pub(crate) fn look(&self, past: &History, request: Request) -> Told {
+    pub(crate) fn look(&self, past: &History, request: Request) -> ExpectedLimit {
         match *self {
             Self::Bucket {
                 count,
@@ -106,7 +106,7 @@ impl Kind {
                     _ => Outcome::Denied,
                 };
                 let remaining = most.saturating_sub(past.in_flight);
-                Told {
+                ExpectedLimit {
                     outcome,
                     limit: most,
                     remaining,
@@ -118,18 +118,23 @@ impl Kind {
         }
     }
 
-    /// Whether nobody says what becomes of a request: one that takes nothing of a window in which
-    /// others left less than its class must leave.
-    pub(crate) fn is_silent_on(&self, told: &Told, cost: u64) -> bool {
+    /// Whether the outcome is unspecified: for a request that takes nothing from a window in which
+    /// others left less than its reserve.
+    pub(crate) fn is_unspecified(&self, limit_values: &ExpectedLimit, cost: u64) -> bool {
         let window = !matches!(
             self,
             Self::Bucket { .. } | Self::Queue { .. } | Self::Permits { .. }
         );
-        window && cost == 0 && told.outcome == Outcome::Denied
+        window && cost == 0 && limit_values.outcome == Outcome::Denied
     }
 
-    /// What a request that was admitted is told: the figures after it.
-    pub(crate) fn after(&self, past: &History, request: Request, before: Told) -> Told {
+    /// The values reported for an allowed request: those after it.
+    pub(crate) fn after(
+        &self,
+        past: &History,
+        request: Request,
+        before: ExpectedLimit,
+    ) -> ExpectedLimit {
         let now = self.look(
             past,
             Request {
@@ -138,7 +143,7 @@ impl Kind {
                 ..request
             },
         );
-        Told {
+        ExpectedLimit {
             remaining: now.remaining,
             ..before
         }
@@ -150,7 +155,7 @@ impl Kind {
         Request {
             now, cost, reserve, ..
         }: Request,
-    ) -> Told {
+    ) -> ExpectedLimit {
         let (most, window) = match *self {
             Self::Log { most, window }
             | Self::Fixed { most, window }
@@ -169,19 +174,20 @@ impl Kind {
             _ => Outcome::Denied,
         };
         let retry_after = (outcome == Outcome::Denied).then(|| {
-            let (mut low, mut high) = (now, now + 3 * window);
+            let mut low = now;
+            let mut high = now + 3 * window;
             while low < high {
                 let middle = low + (high - low) / 2;
                 if fits(middle) {
-                    high = middle
+                    high = middle;
                 } else {
-                    low = middle + 1
+                    low = middle + 1;
                 }
             }
             low - now
         });
         let room = (u128::from(most) * whole).saturating_sub(self.counted(past, now, window));
-        Told {
+        ExpectedLimit {
             outcome,
             limit: most,
             remaining: (room / whole) as u64,
@@ -190,7 +196,7 @@ impl Kind {
         }
     }
 
-    /// What counts at `t`, in parts of one unit over the window.
+    /// The count at `t`, in parts of one unit over the window.
     fn counted(&self, past: &History, t: u64, window: u64) -> u128 {
         let sum = |inside: &dyn Fn(u64) -> bool| -> u128 {
             past.events
@@ -235,11 +241,14 @@ impl Kind {
     }
 }
 
-/// TB2: tokens(t) = min(B, min over admitted s of (B + r·(t − s) − all that was admitted from s
-/// on)), in parts of which a nanosecond brings `count` and a token takes `period`.
-fn bucket(past: &History, request: Request, count: u64, period: u64, burst: u64) -> Told {
-    let (count, period, burst) = (i128::from(count), i128::from(period), i128::from(burst));
-    let (mut tokens, mut later) = (burst * period, 0);
+/// TB2: tokens(t) = min(B, min over allowed s of (B + r·(t − s) − all that was allowed from s on)),
+/// in parts of which a nanosecond brings `count` and a token takes `period`.
+fn bucket(past: &History, request: Request, count: u64, period: u64, burst: u64) -> ExpectedLimit {
+    let count = i128::from(count);
+    let period = i128::from(period);
+    let burst = i128::from(burst);
+    let mut tokens = burst * period;
+    let mut later = 0;
     for event in past.events.iter().rev() {
         later += i128::from(event.cost);
         if event.cost > 0 {
@@ -262,7 +271,7 @@ fn bucket(past: &History, request: Request, count: u64, period: u64, burst: u64)
         _ if wait > patience => (Outcome::Denied, Some((wait - patience) as u64), 0),
         _ => (Outcome::Allowed, None, wait as u64),
     };
-    Told {
+    ExpectedLimit {
         outcome,
         limit: smaller as u64,
         remaining: (tokens.max(0) / period) as u64,
@@ -271,13 +280,12 @@ fn bucket(past: &History, request: Request, count: u64, period: u64, burst: u64)
     }
 }
 
-/// start = max(t, F); admitted iff start − t ≤ M; F = start + c·T.
-fn queue(past: &History, request: Request, count: u64, period: u64, longest: u64) -> Told {
-    let (count, period) = (i128::from(count), i128::from(period));
-    let (now, most) = (
-        i128::from(request.now) * count,
-        i128::from(longest) * period,
-    );
+/// start = max(t, F); allowed iff start − t ≤ M; F = start + c·T.
+fn queue(past: &History, request: Request, count: u64, period: u64, longest: u64) -> ExpectedLimit {
+    let count = i128::from(count);
+    let period = i128::from(period);
+    let now = i128::from(request.now) * count;
+    let most = i128::from(longest) * period;
     let free = past
         .events
         .iter()
@@ -297,7 +305,7 @@ fn queue(past: &History, request: Request, count: u64, period: u64, longest: u64
     } else {
         (-over / period + 1) as u64
     };
-    Told {
+    ExpectedLimit {
         outcome,
         limit: longest + 1,
         remaining,

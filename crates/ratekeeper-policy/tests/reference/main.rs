@@ -1,6 +1,6 @@
-//! The engine against one that scans every policy, remembers every request and decides from
-//! history. It shares nothing with the crate: matching on strings, keys of strings, and limits by
-//! their definitions in docs/spec.
+//! Tests the engine against a reference that scans every policy, remembers every request and
+//! decides from history. It shares nothing with the crate: it matches on strings, has keys of
+//! strings, and limits by their definitions in docs/spec/algorithms.md.
 
 mod explain;
 mod history;

@@ -1,11 +1,10 @@
-//! Matching and keys on plain strings, one policy after the other.
+//! Matching and keys on plain strings, policy by policy.
 
-use super::spec::{Conditions, Who};
+use super::spec::{Caller, Conditions};
 use ratekeeper_policy::Missing;
 
-/// A path in every way that servers read it, the one by which requests are counted last: with
-/// escaped slashes as separators or not, with dots followed or not. First cut, then read what
-/// stands between.
+/// All readings of a path, the one to count by last: with escaped slashes as separators or not,
+/// with dots resolved or not. First split, then decode the parts.
 pub(crate) fn readings(raw: &[u8]) -> Vec<Vec<Vec<u8>>> {
     [(false, false), (false, true), (true, false), (true, true)]
         .map(|(splits, follows)| reading(raw, splits, follows))
@@ -50,7 +49,7 @@ fn reading(raw: &[u8], splits: bool, follows: bool) -> Vec<Vec<u8>> {
     followed
 }
 
-/// Whether a path is of a pattern such as `/users/*/orders` or `/api/**`.
+/// Whether a path matches a pattern such as `/users/*/orders` or `/api/**`.
 pub(crate) fn path_fits(pattern: &str, segments: &[Vec<u8>]) -> bool {
     let wanted: Vec<&str> = pattern
         .split('/')
@@ -69,7 +68,7 @@ pub(crate) fn path_fits(pattern: &str, segments: &[Vec<u8>]) -> bool {
         .all(|(wanted, there)| *wanted == "*" || wanted.as_bytes() == there)
 }
 
-/// The host without port, dot and case.
+/// The host in lower case, without port and trailing dot.
 pub(crate) fn host(raw: &str) -> String {
     let name = match raw.rsplit_once(':') {
         Some((name, port))
@@ -83,14 +82,15 @@ pub(crate) fn host(raw: &str) -> String {
 }
 
 fn host_fits(pattern: &str, there: &str) -> bool {
-    let (pattern, there) = (pattern.to_lowercase(), host(there));
+    let pattern = pattern.to_lowercase();
+    let there = host(there);
     match pattern.strip_prefix('*') {
         Some(end) => there.len() > end.len() && there.ends_with(end),
         None => pattern == there,
     }
 }
 
-/// The bits of an address, IPv4 in IPv6 taken out of it.
+/// The bits of an address, with IPv4 in IPv6 form converted.
 pub(crate) fn bits(address: &str) -> String {
     if let Some(v4) = address
         .strip_prefix("::ffff:")
@@ -108,7 +108,8 @@ pub(crate) fn bits(address: &str) -> String {
             .map(|group| u16::from_str_radix(group, 16).expect("hex"))
             .collect()
     };
-    let (before, after) = (groups(before), groups(after));
+    let before = groups(before);
+    let after = groups(after);
     let zeros = vec![0; 8 - before.len() - after.len()];
     before
         .iter()
@@ -120,25 +121,26 @@ pub(crate) fn bits(address: &str) -> String {
 
 fn in_network(network: &str, address: &str) -> bool {
     let (base, prefix) = network.split_once('/').expect("a prefix");
-    let (base, address) = (bits(base), bits(address));
+    let base = bits(base);
+    let address = bits(address);
     let prefix: usize = prefix.parse().expect("a number");
     base.len() == address.len() && base[..prefix] == address[..prefix]
 }
 
-pub(crate) fn value(who: &Who, name: &str) -> Option<String> {
+pub(crate) fn value(caller: &Caller, name: &str) -> Option<String> {
     if let Some(header) = name.strip_prefix("header:") {
-        return who
+        return caller
             .headers
             .iter()
             .find(|(known, _)| known.eq_ignore_ascii_case(header))
             .map(|(_, value)| value.clone());
     }
     match name {
-        "ip" => who.ip.clone(),
-        "method" => who.method.clone(),
-        "path" => who.path.clone(),
-        "host" => who.host.clone(),
-        other => who
+        "ip" => caller.ip.clone(),
+        "method" => caller.method.clone(),
+        "path" => caller.path.clone(),
+        "host" => caller.host.clone(),
+        other => caller
             .others
             .iter()
             .find(|(known, _)| *known == other)
@@ -147,7 +149,7 @@ pub(crate) fn value(who: &Who, name: &str) -> Option<String> {
 }
 
 /// Whether the conditions hold in some reading of the path; with `every`, in each.
-pub(crate) fn holds(conditions: &Conditions, who: &Who, every: bool) -> bool {
+pub(crate) fn holds(conditions: &Conditions, caller: &Caller, every: bool) -> bool {
     let Conditions {
         methods,
         paths,
@@ -163,11 +165,16 @@ pub(crate) fn holds(conditions: &Conditions, who: &Who, every: bool) -> bool {
         None => true,
         Some(list) => there.is_some_and(|there| list.iter().any(|one| fits(one, there))),
     };
-    any(methods, who.method.as_ref(), &|one, there| {
+    any(methods, caller.method.as_ref(), &|one, there| {
         one.eq_ignore_ascii_case(there)
-    }) && any(paths, who.path.as_ref(), &|_, _| true)
+    }) && any(paths, caller.path.as_ref(), &|_, _| true)
         && paths.as_ref().is_none_or(|patterns| {
-            let readings = readings(who.path.as_ref().map_or(&b""[..], |path| path.as_bytes()));
+            let readings = readings(
+                caller
+                    .path
+                    .as_ref()
+                    .map_or(&b""[..], |path| path.as_bytes()),
+            );
             let fits =
                 |reading: &Vec<Vec<u8>>| patterns.iter().any(|pattern| path_fits(pattern, reading));
             if every {
@@ -176,10 +183,10 @@ pub(crate) fn holds(conditions: &Conditions, who: &Who, every: bool) -> bool {
                 readings.iter().any(fits)
             }
         })
-        && any(hosts, who.host.as_ref(), &host_fits)
-        && any(ips, who.ip.as_ref(), &in_network)
+        && any(hosts, caller.host.as_ref(), &host_fits)
+        && any(ips, caller.ip.as_ref(), &in_network)
         && headers.iter().all(|(name, values)| {
-            let mut there = who
+            let mut there = caller
                 .headers
                 .iter()
                 .filter(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -190,29 +197,30 @@ pub(crate) fn holds(conditions: &Conditions, who: &Who, every: bool) -> bool {
         })
         && attributes
             .iter()
-            .all(|(name, values)| value(who, name).is_some_and(|there| values.contains(&there)))
-        && !not.as_ref().is_some_and(|not| holds(not, who, !every))
+            .all(|(name, values)| value(caller, name).is_some_and(|there| values.contains(&there)))
+        && !not.as_ref().is_some_and(|not| holds(not, caller, !every))
 }
 
-/// By what a request is counted: for each name, the words that tell its values apart; and whether
-/// it lacks one of them, so that something else is counted.
+/// The key of a request: for each attribute the words that identify its value; and whether an
+/// attribute is missing, so that a substitute is counted.
 pub(crate) fn key(
     names: &[&str],
     missing: Missing,
-    who: &Who,
+    caller: &Caller,
 ) -> Option<(Vec<Vec<Vec<u8>>>, bool)> {
     let mut lacks = false;
     let words = |name: &str| -> Option<Vec<Vec<u8>>> {
         Some(match name {
             "ip" => {
-                vec![client(who.ip.as_ref()?)]
+                vec![client(caller.ip.as_ref()?)]
             }
-            "path" => path(who.path.as_ref()?.as_bytes()),
+            "path" => path(caller.path.as_ref()?.as_bytes()),
             "endpoint" => {
-                let mut words = path(who.path.as_ref()?.as_bytes());
+                let mut words = path(caller.path.as_ref()?.as_bytes());
                 words.insert(
                     0,
-                    who.method
+                    caller
+                        .method
                         .clone()
                         .unwrap_or_default()
                         .to_uppercase()
@@ -220,24 +228,25 @@ pub(crate) fn key(
                 );
                 words
             }
-            "method" => vec![who.method.as_ref()?.to_uppercase().into_bytes()],
-            "host" => vec![host(who.host.as_ref()?).into_bytes()],
-            other => vec![value(who, other)?.into_bytes()],
+            "method" => vec![caller.method.as_ref()?.to_uppercase().into_bytes()],
+            "host" => vec![host(caller.host.as_ref()?).into_bytes()],
+            other => vec![value(caller, other)?.into_bytes()],
         })
     };
     let mut key = Vec::new();
     for name in names {
         let Some(words) = words(name) else {
-            let instead = match missing {
+            let replacement = match missing {
                 Missing::Skip => return None,
                 Missing::Shared => b"shared".to_vec(),
-                Missing::Address | Missing::Deny => {
-                    who.ip.as_ref().map_or(b"unknown".to_vec(), |ip| client(ip))
-                }
+                Missing::Address | Missing::Deny => caller
+                    .ip
+                    .as_ref()
+                    .map_or(b"unknown".to_vec(), |ip| client(ip)),
             };
             lacks = true;
-            // No value has two words of which the first is empty.
-            key.push(vec![Vec::new(), instead]);
+            // No real value has two words of which the first is empty.
+            key.push(vec![Vec::new(), replacement]);
             continue;
         };
         key.push(words);
@@ -245,7 +254,7 @@ pub(crate) fn key(
     Some((key, lacks))
 }
 
-/// A household of IPv6 is one client.
+/// The prefix that identifies a client.
 fn client(address: &str) -> Vec<u8> {
     let bits = bits(address);
     if bits.len() == 128 {

@@ -1,56 +1,56 @@
 //! The reference engine.
 
-use super::history::{Event, History, Kind, Request, Told};
+use super::history::{Event, ExpectedLimit, History, Kind, Request};
 use super::matching::{holds, key, value};
-use super::spec::{Does, Limits, Operation, Rule, Share, Spec, Who};
+use super::spec::{Behaviour, Caller, Limits, Operation, Rule, Share, Spec};
 use ratekeeper::{Outcome, store::AskOutcome};
 use ratekeeper_policy::{Count, Missing, stats::DecisionStats};
 use std::collections::BTreeMap;
 
-/// Sets from here on are limits that stand in for others.
-const STAND_INS: usize = 100;
+/// Set numbers from here on are replacement limits of overrides.
+const REPLACEMENTS: usize = 100;
 
-/// A policy and what it counts by.
-type Whom = (usize, Vec<Vec<Vec<u8>>>);
-/// Which set of limits, which of it, and of whom.
-type Place = (Whom, usize, usize);
+/// A policy and a key.
+type KeyId = (usize, Vec<Vec<Vec<u8>>>);
+/// A key, a set of limits, and an index in the set.
+type LimitId = (KeyId, usize, usize);
 
 pub(crate) struct Naive {
     pub(crate) spec: Spec,
     start: u64,
-    limits: BTreeMap<Place, History>,
-    /// Denials that led to no ban.
-    denials: BTreeMap<Whom, Vec<u64>>,
-    bans: BTreeMap<Whom, Vec<u64>>,
-    /// An operator's bans and limits, and until when.
-    said_bans: BTreeMap<Whom, u64>,
-    said_limits: BTreeMap<Whom, (u64, Vec<Kind>)>,
-    /// Every limit that ever stood in for others, each a set of its own.
-    stand_ins: Vec<Kind>,
+    limits: BTreeMap<LimitId, History>,
+    /// Denials since the last ban.
+    denials: BTreeMap<KeyId, Vec<u64>>,
+    bans: BTreeMap<KeyId, Vec<u64>>,
+    /// Bans and limits of an operator, with their ends.
+    operator_bans: BTreeMap<KeyId, u64>,
+    operator_limits: BTreeMap<KeyId, (u64, Vec<Kind>)>,
+    /// Every replacement limit so far, each a set of its own.
+    replacements: Vec<Kind>,
     bans_of: Vec<u64>,
-    /// What each policy made of requests, and all of them together.
+    /// Statistics of each policy, and the totals.
     pub(crate) counts: Vec<DecisionStats>,
     pub(crate) totals: (u64, u64),
 }
 
-/// What one limit makes of a request.
+/// The decision of one limit on a request.
 #[derive(Clone, Debug)]
-pub(crate) struct Judged {
+pub(crate) struct JudgedLimit {
     pub(crate) policy: usize,
-    pub(crate) told: Told,
+    pub(crate) limit_values: ExpectedLimit,
     pub(crate) outcome: AskOutcome,
     pub(crate) kind: Kind,
     pub(crate) cost: u64,
-    place: Place,
+    limit_id: LimitId,
     shadow: bool,
     request: Request,
-    /// Which event of its history was charged.
+    /// The event of the history that was charged.
     charged: Option<usize>,
     resets: u64,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Says {
+pub(crate) struct ExpectedVerdict {
     pub(crate) allowed: bool,
     pub(crate) never: bool,
     pub(crate) reason: &'static str,
@@ -58,183 +58,201 @@ pub(crate) struct Says {
     pub(crate) status: u16,
     pub(crate) retry_after: Option<u64>,
     pub(crate) delay: u64,
-    pub(crate) limits: Vec<Judged>,
-    /// The policies that apply, and those of them by which the key is banned.
+    pub(crate) limits: Vec<JudgedLimit>,
+    /// The policies that apply, and those of them that ban the key.
     pub(crate) applied: Vec<usize>,
     banned: Vec<usize>,
-    /// Those that would deny the request because it lacks an attribute, but only watch.
+    /// Shadow policies that would deny the request for a missing attribute.
     only_counted: Vec<usize>,
-    /// Whether it was decided before any limit was looked at.
+    /// Whether it was decided without any limit.
     pub(crate) without_limits: bool,
 }
 
 impl Naive {
     pub(crate) fn new(spec: &Spec, start: u64) -> Self {
-        let (limits, denials, bans, said_bans, said_limits, stand_ins) = Default::default();
-        let (counts, bans_of) = (
-            vec![DecisionStats::default(); spec.rules.len()],
-            vec![0; spec.rules.len()],
-        );
-        let (spec, totals) = (spec.clone(), (0, 0));
+        let (limits, denials, bans, operator_bans, operator_limits, replacements) =
+            Default::default();
+        let counts = vec![DecisionStats::default(); spec.rules.len()];
+        let bans_of = vec![0; spec.rules.len()];
+        let spec = spec.clone();
+        let totals = (0, 0);
         Self {
             spec,
             start,
             limits,
             denials,
             bans,
-            said_bans,
-            said_limits,
-            stand_ins,
+            operator_bans,
+            operator_limits,
+            replacements,
             bans_of,
             counts,
             totals,
         }
     }
 
-    pub(crate) fn decide(&mut self, who: &Who, cost: u64, now: u64, peek: bool) -> Says {
-        let says = self.judge_all(who, cost, now, peek);
+    pub(crate) fn decide(
+        &mut self,
+        caller: &Caller,
+        cost: u64,
+        now: u64,
+        peek: bool,
+    ) -> ExpectedVerdict {
+        let expected = self.judge_all(caller, cost, now, peek);
         if !peek {
-            self.count(&says);
+            self.count(&expected);
         }
-        says
+        expected
     }
 
-    /// A policy counts a request by the worst of its limits; one that it would admit counts only if
-    /// it passed.
-    fn count(&mut self, says: &Says) {
-        *(if says.allowed {
+    /// A policy counts a request by the worst outcome of its limits; an allowed one counts only if
+    /// the request was allowed.
+    fn count(&mut self, expected: &ExpectedVerdict) {
+        *(if expected.allowed {
             &mut self.totals.0
         } else {
             &mut self.totals.1
         }) += 1;
-        // An operator's ban is under a policy, and asks no other.
-        if let (true, Some(name)) = (says.without_limits, &says.policy) {
+        // A ban by an operator is under one policy, and no other is asked.
+        if let (true, Some(name)) = (expected.without_limits, &expected.policy) {
             let banned = (0..self.spec.rules.len()).find(|policy| Spec::name(*policy) == *name);
             self.counts[banned.expect("a policy of that name")].denied += 1;
         }
-        for policy in &says.only_counted {
+        for policy in &expected.only_counted {
             self.counts[*policy].shadow_denied += 1;
         }
-        for policy in &says.applied {
-            let mut mine = says.limits.iter().filter(|judged| judged.policy == *policy);
+        for policy in &expected.applied {
+            let mut mine = expected
+                .limits
+                .iter()
+                .filter(|judged| judged.policy == *policy);
             let counts = &mut self.counts[*policy];
             let any =
                 |wanted: &[AskOutcome]| mine.clone().any(|judged| wanted.contains(&judged.outcome));
             match () {
-                () if says.banned.contains(policy) => counts.denied += 1,
+                () if expected.banned.contains(policy) => counts.denied += 1,
                 () if any(&[AskOutcome::Denied, AskOutcome::Never]) => counts.denied += 1,
                 () if any(&[AskOutcome::ShadowDenied]) => counts.shadow_denied += 1,
-                () if !says.allowed => {}
+                () if !expected.allowed => {}
                 () if any(&[AskOutcome::Delayed]) => counts.delayed += 1,
                 () => counts.allowed += u64::from(mine.next().is_some()),
             }
         }
     }
 
-    /// How often a policy has banned somebody.
+    /// The number of bans by a policy.
     pub(crate) fn bans_of(&self, policy: usize) -> u64 {
         self.bans_of[policy]
     }
 
-    /// What an operator says of the key that a request has in a policy; false if it has none.
+    /// Applies an operation to the key of a request in a policy; false if there is no key.
     pub(crate) fn operate(
         &mut self,
         operation: &Operation,
         policy: usize,
-        who: &Who,
+        caller: &Caller,
         now: u64,
     ) -> bool {
         let rule = &self.spec.rules[policy];
-        // An operator who leaves an attribute out means no bucket that several share.
+        // Leaving an attribute out does not select a shared bucket.
         let missing = match rule.missing {
-            missing @ (Missing::Address | Missing::Deny) if who.ip.is_some() => missing,
+            missing @ (Missing::Address | Missing::Deny) if caller.ip.is_some() => missing,
             _ => Missing::Skip,
         };
-        let Some((key, _)) = key(&rule.key, missing, who) else {
+        let Some((key, _)) = key(&rule.key, missing, caller) else {
             return false;
         };
-        let whom: Whom = (policy, key);
+        let key_id: KeyId = (policy, key);
         match operation {
-            Operation::Ban(lasts) => _ = self.said_bans.insert(whom, now + lasts),
+            Operation::Ban(lasts) => _ = self.operator_bans.insert(key_id, now + lasts),
             Operation::Limits(kinds, lasts) => {
                 let mut once = Vec::new();
                 for kind in kinds {
                     if !once.contains(kind) {
                         once.push(*kind);
                     }
-                    if !self.stand_ins.contains(kind) {
-                        self.stand_ins.push(*kind);
+                    if !self.replacements.contains(kind) {
+                        self.replacements.push(*kind);
                     }
                 }
-                self.said_limits.insert(whom, (now + lasts, once));
+                self.operator_limits.insert(key_id, (now + lasts, once));
             }
-            Operation::Free => {
-                let instead = self.instead(&whom, now).unwrap_or_default();
+            Operation::Reset => {
+                let replacement = self.replacement(&key_id, now).unwrap_or_default();
                 for ((of, set, _), history) in
-                    self.limits.iter_mut().filter(|((of, ..), _)| *of == whom)
+                    self.limits.iter_mut().filter(|((of, ..), _)| *of == key_id)
                 {
-                    debug_assert_eq!(*of, whom);
-                    if *set < STAND_INS || instead.iter().any(|(known, ..)| known == set) {
+                    debug_assert_eq!(*of, key_id);
+                    if *set < REPLACEMENTS || replacement.iter().any(|(known, ..)| known == set) {
                         history.events.clear();
                         history.resets += 1;
                     }
                 }
-                self.said_bans.remove(&whom);
-                self.said_limits.remove(&whom);
-                self.denials.remove(&whom);
-                self.bans.remove(&whom);
+                self.operator_bans.remove(&key_id);
+                self.operator_limits.remove(&key_id);
+                self.denials.remove(&key_id);
+                self.bans.remove(&key_id);
             }
         }
         true
     }
 
-    /// The limits that stand in for others.
-    fn instead(&self, whom: &Whom, now: u64) -> Option<Vec<(usize, usize, Kind)>> {
+    /// The limits that replace those of the policy for a key.
+    fn replacement(&self, key_id: &KeyId, now: u64) -> Option<Vec<(usize, usize, Kind)>> {
         let (_, kinds) = self
-            .said_limits
-            .get(whom)
+            .operator_limits
+            .get(key_id)
             .filter(|(until, _)| *until > now)?;
-        let place = |kind: &Kind| {
-            self.stand_ins
+        let limit_id = |kind: &Kind| {
+            self.replacements
                 .iter()
                 .position(|known| known == kind)
                 .expect("known")
-                + STAND_INS
+                + REPLACEMENTS
         };
-        Some(kinds.iter().map(|kind| (place(kind), 0, *kind)).collect())
+        Some(
+            kinds
+                .iter()
+                .map(|kind| (limit_id(kind), 0, *kind))
+                .collect(),
+        )
     }
 
-    fn judge_all(&mut self, who: &Who, cost: u64, now: u64, peek: bool) -> Says {
-        if let Some(says) = self.listed(who, now) {
-            return says;
+    fn judge_all(&mut self, caller: &Caller, cost: u64, now: u64, peek: bool) -> ExpectedVerdict {
+        if let Some(expected) = self.listed(caller, now) {
+            return expected;
         }
-        let (mut judged, mut banned, mut applied) = (Vec::new(), Vec::new(), Vec::new());
+        let mut judged = Vec::new();
+        let mut banned = Vec::new();
+        let mut applied = Vec::new();
         let mut said: Option<(usize, u64)> = None;
-        let (mut missing, mut only_counted) = (None, Vec::new());
+        let mut missing = None;
+        let mut only_counted = Vec::new();
         for (number, rule) in self.spec.rules.iter().enumerate() {
-            let key = || key(&rule.key, rule.missing, who);
-            let Some((key, lacks)) = holds(&rule.when, who, false).then(key).flatten() else {
+            let key = || key(&rule.key, rule.missing, caller);
+            let Some((key, lacks)) = holds(&rule.when, caller, false).then(key).flatten() else {
                 continue;
             };
-            let Some((set, limits)) = self.set_of(rule, who) else {
+            let Some((set, limits)) = self.set_of(rule, caller) else {
                 continue;
             };
-            let whom: Whom = (number, key);
+            let key_id: KeyId = (number, key);
             applied.push(number);
             let until = self
-                .said_bans
-                .get(&whom)
+                .operator_bans
+                .get(&key_id)
                 .copied()
                 .filter(|until| *until > now);
             if until > said.map(|(_, until)| until) {
                 said = until.map(|until| (number, until));
             }
             if lacks && rule.missing == Missing::Deny {
-                match rule.does == Does::Shadow || !rule.rolled_out {
-                    true => only_counted.push(number),
-                    false => _ = missing.get_or_insert(number),
+                if rule.does == Behaviour::Shadow || !rule.rolled_out {
+                    only_counted.push(number);
+                } else {
+                    _ = missing.get_or_insert(number);
                 }
-                if rule.last && holds(&rule.when, who, true) {
+                if rule.last && holds(&rule.when, caller, true) {
                     break;
                 }
                 continue;
@@ -242,7 +260,7 @@ impl Naive {
             if let Some((_, _, lasts)) = rule.penalty {
                 let until = self
                     .bans
-                    .get(&whom)
+                    .get(&key_id)
                     .into_iter()
                     .flatten()
                     .map(|began| began + lasts)
@@ -260,16 +278,16 @@ impl Naive {
                     .map(|(slot, kind)| (set, slot, *kind))
                     .collect()
             };
-            for (set, slot, kind) in self.instead(&whom, now).unwrap_or_else(own) {
-                judged.push(self.judge(rule, &whom, (set, slot), kind, who, cost, now));
+            for (set, slot, kind) in self.replacement(&key_id, now).unwrap_or_else(own) {
+                judged.push(self.judge(rule, &key_id, (set, slot), kind, caller, cost, now));
             }
-            if rule.last && holds(&rule.when, who, true) {
+            if rule.last && holds(&rule.when, caller, true) {
                 break;
             }
         }
         if let Some((policy, until)) = said {
             let policy = Some(Spec::name(policy));
-            return Says {
+            return ExpectedVerdict {
                 policy,
                 retry_after: Some(until - now),
                 ..without_limits(false, "ban")
@@ -277,34 +295,35 @@ impl Naive {
         }
         if let Some(policy) = missing {
             let policy = Some(Spec::name(policy));
-            return Says {
+            return ExpectedVerdict {
                 policy,
                 never: true,
                 ..without_limits(false, "missing_attribute")
             };
         }
-        let mut says = verdict(&self.spec, applied, judged, &banned);
-        says.only_counted = only_counted;
-        if says.limits.is_empty() {
-            says.reason = "no_policy";
+        let mut expected = verdict(&self.spec, applied, judged, &banned);
+        expected.only_counted = only_counted;
+        if expected.limits.is_empty() {
+            expected.reason = "no_policy";
         }
         if peek {
-            return says;
+            return expected;
         }
-        if says.allowed {
-            says.limits
+        if expected.allowed {
+            expected
+                .limits
                 .iter_mut()
                 .for_each(|judged| self.charge(judged));
         } else if banned.is_empty() {
-            self.punish(&says, now);
+            self.apply_penalties(&expected, now);
         }
-        says
+        expected
     }
 
-    fn listed(&self, who: &Who, now: u64) -> Option<Says> {
+    fn listed(&self, caller: &Caller, now: u64) -> Option<ExpectedVerdict> {
         let until = |until: Option<u64>| until.map(|until| self.start + until);
         let in_force = |entry: &super::spec::Entry, every| {
-            until(entry.until).is_none_or(|until| now < until) && holds(&entry.when, who, every)
+            until(entry.until).is_none_or(|until| now < until) && holds(&entry.when, caller, every)
         };
         if self.spec.allow.iter().any(|entry| in_force(entry, true)) {
             return Some(without_limits(true, "allow_list"));
@@ -315,26 +334,26 @@ impl Naive {
             .iter()
             .filter(|entry| in_force(entry, false))
             .collect();
-        // Who is on it twice is on it until the last of them ends.
+        // With two entries the later end counts.
         let ends: Option<Vec<u64>> = denied.iter().map(|entry| until(entry.until)).collect();
         let retry_after = ends
             .and_then(|ends| ends.into_iter().max())
             .map(|end| end - now);
-        let says = Says {
+        let expected = ExpectedVerdict {
             never: retry_after.is_none(),
             retry_after,
             ..without_limits(false, "deny_list")
         };
-        (!denied.is_empty()).then_some(says)
+        (!denied.is_empty()).then_some(expected)
     }
 
-    fn set_of(&self, rule: &Rule, who: &Who) -> Option<(usize, Vec<Kind>)> {
+    fn set_of(&self, rule: &Rule, caller: &Caller) -> Option<(usize, Vec<Kind>)> {
         match &rule.limits {
             Limits::Own(limits) => Some((0, limits.clone())),
             Limits::Plan { default } => {
                 let find =
                     |name: &str| self.spec.plans.iter().position(|(known, _)| *known == name);
-                let at = value(who, "plan")
+                let at = value(caller, "plan")
                     .and_then(|plan| find(&plan))
                     .or_else(|| find((*default)?))?;
                 Some((at, self.spec.plans[at].1.clone()))
@@ -349,16 +368,16 @@ impl Naive {
     fn judge(
         &self,
         rule: &Rule,
-        whom: &Whom,
+        key_id: &KeyId,
         (set, slot): (usize, usize),
         kind: Kind,
-        who: &Who,
+        caller: &Caller,
         cost: u64,
         now: u64,
-    ) -> Judged {
+    ) -> JudgedLimit {
         let units = match rule.cost {
             Ok(units) => units,
-            Err(default) => match value(who, "tokens") {
+            Err(default) => match value(caller, "tokens") {
                 Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                     digits.parse().unwrap_or(u64::MAX)
                 }
@@ -373,7 +392,7 @@ impl Naive {
         };
         let reserve = rule.class.map_or(0, |(low, mid, default)| {
             let known = |name: &String| name == "low" || name == "mid";
-            let class = value(who, "priority")
+            let class = value(caller, "priority")
                 .filter(known)
                 .or(default.map(str::to_owned));
             let share = match class.as_deref() {
@@ -387,35 +406,35 @@ impl Naive {
             }
         });
         let longest_wait = match rule.does {
-            Does::Delay(longest) if !permit => longest,
+            Behaviour::Delay(longest) if !permit => longest,
             _ => 0,
         };
-        let place = (whom.clone(), set, slot);
+        let limit_id = (key_id.clone(), set, slot);
         let request = Request {
             now,
             cost,
             reserve,
             longest_wait,
         };
-        let told = kind.look(
-            self.limits.get(&place).unwrap_or(&History::default()),
+        let limit_values = kind.look(
+            self.limits.get(&limit_id).unwrap_or(&History::default()),
             request,
         );
-        let shadow = rule.does == Does::Shadow || !rule.rolled_out;
-        let outcome = match told.outcome {
-            Outcome::Allowed if told.delay == 0 => AskOutcome::Allowed,
+        let shadow = rule.does == Behaviour::Shadow || !rule.rolled_out;
+        let outcome = match limit_values.outcome {
+            Outcome::Allowed if limit_values.delay == 0 => AskOutcome::Allowed,
             Outcome::Allowed => AskOutcome::Delayed,
             _ if shadow => AskOutcome::ShadowDenied,
             Outcome::Denied => AskOutcome::Denied,
             Outcome::Never => AskOutcome::Never,
         };
-        Judged {
-            policy: whom.0,
-            told,
+        JudgedLimit {
+            policy: key_id.0,
+            limit_values,
             outcome,
             kind,
             cost,
-            place,
+            limit_id,
             shadow,
             request,
             charged: None,
@@ -423,11 +442,11 @@ impl Naive {
         }
     }
 
-    fn charge(&mut self, judged: &mut Judged) {
-        if judged.told.outcome != Outcome::Allowed {
+    fn charge(&mut self, judged: &mut JudgedLimit) {
+        if judged.limit_values.outcome != Outcome::Allowed {
             return;
         }
-        let history = self.limits.entry(judged.place.clone()).or_default();
+        let history = self.limits.entry(judged.limit_id.clone()).or_default();
         if matches!(judged.kind, Kind::Permits { .. }) {
             history.in_flight += 1;
         } else {
@@ -438,23 +457,25 @@ impl Naive {
         }
         judged.charged = Some(history.events.len().wrapping_sub(1));
         judged.resets = history.resets;
-        judged.told = judged.kind.after(history, judged.request, judged.told);
+        judged.limit_values = judged
+            .kind
+            .after(history, judged.request, judged.limit_values);
     }
 
-    /// Counts a denial against every policy with a penalty that turned the request away.
-    fn punish(&mut self, says: &Says, now: u64) {
+    /// Counts a denial for every policy with a penalty that denied the request.
+    fn apply_penalties(&mut self, expected: &ExpectedVerdict, now: u64) {
         let mut last = None;
-        for judged in says.limits.iter().filter(|judged| judged.turns_away()) {
+        for judged in expected.limits.iter().filter(|judged| judged.denies()) {
             let Some((denials, within, _)) = self.spec.rules[judged.policy].penalty else {
                 continue;
             };
             if last.replace(judged.policy) == Some(judged.policy) {
                 continue;
             }
-            let before = self.denials.entry(judged.place.0.clone()).or_default();
+            let before = self.denials.entry(judged.limit_id.0.clone()).or_default();
             if before.iter().filter(|at| **at + within > now).count() as u64 + 1 >= denials {
                 self.bans
-                    .entry(judged.place.0.clone())
+                    .entry(judged.limit_id.0.clone())
                     .or_default()
                     .push(now);
                 self.bans_of[judged.policy] += 1;
@@ -464,30 +485,37 @@ impl Naive {
         }
     }
 
-    /// Whether nobody says what becomes of a request.
-    pub(crate) fn is_silent_on(&mut self, who: &Who, cost: u64, now: u64) -> bool {
-        let says = self.decide(who, cost, now, true);
-        says.limits
-            .iter()
-            .any(|judged| judged.kind.is_silent_on(&judged.told, judged.cost))
+    /// Whether the outcome of a request is unspecified.
+    pub(crate) fn is_unspecified(&mut self, caller: &Caller, cost: u64, now: u64) -> bool {
+        let expected = self.decide(caller, cost, now, true);
+        expected.limits.iter().any(|judged| {
+            judged
+                .kind
+                .is_unspecified(&judged.limit_values, judged.cost)
+        })
     }
 
-    /// Whether how it ends matters to what it is charged.
-    pub(crate) fn settles(&self, says: &Says) -> bool {
-        says.limits.iter().any(|judged| {
+    /// Whether the completion changes the charge.
+    pub(crate) fn settles(&self, expected: &ExpectedVerdict) -> bool {
+        expected.limits.iter().any(|judged| {
             let rule = &self.spec.rules[judged.policy];
             rule.count != Count::All || rule.cost.is_err()
         })
     }
 
-    /// A request has ended: permits go back, and what does not count comes back. At the instant it
-    /// was decided, or with nothing to correct.
-    pub(crate) fn settle(&mut self, says: &Says, failed: Option<bool>, cost: Option<u64>) {
-        for judged in &says.limits {
+    /// Settles a request: permits are released, and what does not count is refunded; at the time of
+    /// the decision, or with nothing to correct.
+    pub(crate) fn settle(
+        &mut self,
+        expected: &ExpectedVerdict,
+        failed: Option<bool>,
+        cost: Option<u64>,
+    ) {
+        for judged in &expected.limits {
             let Some(charged) = judged.charged else {
                 continue;
             };
-            let history = self.limits.get_mut(&judged.place).expect("charged");
+            let history = self.limits.get_mut(&judged.limit_id).expect("charged");
             if matches!(judged.kind, Kind::Permits { .. }) {
                 history.in_flight -= 1;
                 continue;
@@ -510,9 +538,9 @@ impl Naive {
     }
 }
 
-impl Judged {
-    pub(crate) fn turns_away(&self) -> bool {
-        !self.shadow && self.told.outcome != Outcome::Allowed
+impl JudgedLimit {
+    pub(crate) fn denies(&self) -> bool {
+        !self.shadow && self.limit_values.outcome != Outcome::Allowed
     }
 
     pub(crate) fn is_permit(&self) -> bool {
@@ -520,9 +548,9 @@ impl Judged {
     }
 }
 
-/// What is decided before any limit is looked at.
-fn without_limits(allowed: bool, reason: &'static str) -> Says {
-    Says {
+/// A decision without limits.
+fn without_limits(allowed: bool, reason: &'static str) -> ExpectedVerdict {
+    ExpectedVerdict {
         allowed,
         never: false,
         reason,
@@ -538,29 +566,27 @@ fn without_limits(allowed: bool, reason: &'static str) -> Says {
     }
 }
 
-/// All or nothing; a ban of a policy stands before its limits.
+/// All or nothing; a ban by a policy comes before its limits.
 fn verdict(
     spec: &Spec,
     applied: Vec<usize>,
-    limits: Vec<Judged>,
+    limits: Vec<JudgedLimit>,
     banned: &[(usize, usize, u64)],
-) -> Says {
+) -> ExpectedVerdict {
     let mut against: Vec<(usize, bool, Option<u64>)> = Vec::new();
     for (at, judged) in limits.iter().enumerate() {
         let bans = banned.iter().filter(|(_, before, _)| *before == at);
         against.extend(bans.map(|(policy, _, left)| (*policy, false, Some(*left))));
-        if judged.turns_away() {
+        if judged.denies() {
             against.push((
                 judged.policy,
-                judged.told.outcome == Outcome::Never,
-                judged.told.retry_after,
+                judged.limit_values.outcome == Outcome::Never,
+                judged.limit_values.retry_after,
             ));
         }
     }
-    let (allowed, never) = (
-        against.is_empty(),
-        against.iter().any(|(_, never, _)| *never),
-    );
+    let allowed = against.is_empty();
+    let never = against.iter().any(|(_, never, _)| *never);
     let mut worst: Option<(usize, (bool, u64))> = None;
     for (policy, never, retry_after) in &against {
         let weight = (*never, if *never { 0 } else { retry_after.unwrap_or(0) });
@@ -571,12 +597,12 @@ fn verdict(
     let delay = limits
         .iter()
         .filter(|judged| allowed && !judged.shadow)
-        .map(|judged| judged.told.delay)
+        .map(|judged| judged.limit_values.delay)
         .max();
     let binding = worst.map(|(policy, _)| policy);
     let unavailable =
         banned.is_empty() && binding.is_some_and(|policy| spec.rules[policy].unavailable);
-    Says {
+    ExpectedVerdict {
         allowed,
         never,
         reason: if banned.is_empty() { "limits" } else { "ban" },

@@ -1,4 +1,4 @@
-//! Random policies and requests, as plain data: what both engines are made from.
+//! Random policies and requests as plain data, from which both engines are built.
 
 use super::history::Kind;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ pub(crate) enum Share {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Does {
+pub(crate) enum Behaviour {
     Enforce,
     Shadow,
     Delay(u64),
@@ -50,13 +50,12 @@ pub(crate) struct Rule {
     pub(crate) key: Vec<&'static str>,
     pub(crate) missing: Missing,
     pub(crate) limits: Limits,
-    /// Fixed, or that of the attribute `tokens`, else so much.
+    /// A fixed cost, or that of the attribute `tokens` with this default.
     pub(crate) cost: Result<u64, u64>,
     pub(crate) count: Count,
-    pub(crate) does: Does,
+    pub(crate) does: Behaviour,
     pub(crate) unavailable: bool,
-    /// By the attribute `priority`: reserves of `low` and `mid`, and the class of those who name
-    /// none.
+    /// By the attribute `priority`: reserves of `low` and `mid`, and the default class.
     pub(crate) class: Option<(Share, Share, Option<&'static str>)>,
     pub(crate) rolled_out: bool,
     pub(crate) last: bool,
@@ -67,7 +66,7 @@ pub(crate) struct Rule {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) when: Conditions,
-    /// So many nanoseconds after the start.
+    /// Nanoseconds after the start.
     pub(crate) until: Option<u64>,
 }
 
@@ -79,12 +78,12 @@ pub(crate) struct Spec {
     pub(crate) deny: Vec<Entry>,
 }
 
-/// What an operator does to one key.
+/// An operation on one key.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     Ban(u64),
     Limits(Vec<Kind>, u64),
-    Free,
+    Reset,
 }
 
 pub(crate) fn operations() -> BoxedStrategy<Operation> {
@@ -96,14 +95,14 @@ pub(crate) fn operations() -> BoxedStrategy<Operation> {
         (1_u64..300).prop_map(Operation::Ban),
         (prop::collection::vec(kind, 1..=3), 1_u64..600)
             .prop_map(|(kinds, lasts)| Operation::Limits(kinds, lasts)),
-        Just(Operation::Free),
+        Just(Operation::Reset),
     ]
     .boxed()
 }
 
 /// A request.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Who {
+pub(crate) struct Caller {
     pub(crate) ip: Option<String>,
     pub(crate) method: Option<String>,
     pub(crate) path: Option<String>,
@@ -112,7 +111,7 @@ pub(crate) struct Who {
     pub(crate) others: Vec<(&'static str, String)>,
 }
 
-impl Who {
+impl Caller {
     pub(crate) fn subject(&self) -> Subject<'_> {
         let mut subject = Subject::new().headers(&self.headers);
         if let Some(ip) = &self.ip {
@@ -259,9 +258,9 @@ impl Rule {
             },
         });
         policy = policy.action(match self.does {
-            Does::Enforce => Action::Enforce,
-            Does::Shadow => Action::Shadow,
-            Does::Delay(max) => Action::Delay {
+            Behaviour::Enforce => Action::Enforce,
+            Behaviour::Shadow => Action::Shadow,
+            Behaviour::Delay(max) => Action::Delay {
                 max: Duration::from_nanos(max),
             },
         });
@@ -287,7 +286,8 @@ impl Rule {
             policy = policy.stop();
         }
         if let Some((denials, within, ban)) = self.penalty {
-            let (within, ban) = (Duration::from_nanos(within), Duration::from_nanos(ban));
+            let within = Duration::from_nanos(within);
+            let ban = Duration::from_nanos(ban);
             policy = policy.penalty(Penalty {
                 denials,
                 within,
@@ -458,7 +458,7 @@ fn rules() -> BoxedStrategy<Rule> {
     let cost = prop_oneof![6 => Just(Ok(1)), 2 => (0_u64..=2).prop_map(Ok), 2 => (0_u64..=2).prop_map(Err)];
     let count =
         prop_oneof![4 => Just(Count::All), 1 => Just(Count::Failures), 1 => Just(Count::Successes)];
-    let does = prop_oneof![6 => Just(Does::Enforce), 2 => Just(Does::Shadow), 2 => (1_u64..400).prop_map(Does::Delay)];
+    let does = prop_oneof![6 => Just(Behaviour::Enforce), 2 => Just(Behaviour::Shadow), 2 => (1_u64..400).prop_map(Behaviour::Delay)];
     let share = || {
         prop_oneof![
             Just(Share::Units(1)),
@@ -519,7 +519,7 @@ fn rules() -> BoxedStrategy<Rule> {
 }
 
 impl Rule {
-    /// Takes out what cannot be, or what docs/spec/algorithms.md does not say.
+    /// Removes settings that are invalid or that the specification does not cover.
     fn make_possible(&mut self) {
         let waits = |kind: &Kind| matches!(kind, Kind::Bucket { .. } | Kind::Permits { .. });
         let queue = |kind: &Kind| matches!(kind, Kind::Queue { .. });
@@ -532,14 +532,14 @@ impl Rule {
             ),
             Limits::Plan { .. } => (false, true, false),
         };
-        if matches!(self.does, Does::Delay(_)) && !can_wait {
-            self.does = Does::Enforce;
+        if matches!(self.does, Behaviour::Delay(_)) && !can_wait {
+            self.does = Behaviour::Enforce;
         }
         if has_queue {
             self.class = None;
         }
-        // What comes back of a slot that is still ahead is the store's tests' matter.
-        if !can_settle || matches!(self.does, Does::Delay(_)) {
+        // Refunds of future slots are covered by the tests of the store.
+        if !can_settle || matches!(self.does, Behaviour::Delay(_)) {
             self.count = Count::All;
             self.cost = Ok(self.cost.unwrap_or_else(|default| default));
         }
@@ -553,15 +553,18 @@ fn entries() -> BoxedStrategy<Entry> {
         prop::sample::select(vec!["ann", "bob"]),
         prop::bool::weighted(0.3),
     )
-        .prop_map(|(when, user, network)| match network {
-            true => Conditions {
-                ips: Some(vec!["10.0.1.0/24".to_owned()]),
-                ..when
-            },
-            false => Conditions {
-                attributes: vec![("user", vec![user.to_owned()])],
-                ..when
-            },
+        .prop_map(|(when, user, network)| {
+            if network {
+                Conditions {
+                    ips: Some(vec!["10.0.1.0/24".to_owned()]),
+                    ..when
+                }
+            } else {
+                Conditions {
+                    attributes: vec![("user", vec![user.to_owned()])],
+                    ..when
+                }
+            }
         });
     (named, until)
         .prop_map(|(when, until)| Entry { when, until })
@@ -590,8 +593,8 @@ fn text(weight: f64, from: &'static [&'static str]) -> impl Strategy<Value = Opt
     prop::option::weighted(weight, prop::sample::select(from).prop_map(str::to_owned))
 }
 
-/// Few values, so that requests meet.
-pub(crate) fn requests() -> BoxedStrategy<Who> {
+/// Few values, so that requests share buckets.
+pub(crate) fn requests() -> BoxedStrategy<Caller> {
     let headers = prop::collection::vec(
         (
             prop::sample::select(vec!["x-a", "X-A", "x-b"]),
@@ -628,7 +631,7 @@ pub(crate) fn requests() -> BoxedStrategy<Who> {
         headers,
         others,
     )
-        .prop_map(|(ip, method, path, host, headers, others)| Who {
+        .prop_map(|(ip, method, path, host, headers, others)| Caller {
             ip,
             method,
             path,

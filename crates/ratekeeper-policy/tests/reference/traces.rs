@@ -1,8 +1,8 @@
-//! Random policies and random traffic: both engines say the same.
+//! Random policies and random traffic: both engines decide alike.
 
-use super::history::Told;
-use super::naive::{Naive, Says};
-use super::spec::{Operation, Spec, Who, operations, requests, specs};
+use super::history::ExpectedLimit;
+use super::naive::{ExpectedVerdict, Naive};
+use super::spec::{Caller, Operation, Spec, operations, requests, specs};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use ratekeeper::{Clock, ManualClock, MemoryStore};
@@ -11,9 +11,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-pub(crate) type Gate = Engine<MemoryStore<ManualClock>>;
+pub(crate) type TestEngine = Engine<MemoryStore<ManualClock>>;
 
-/// So many cases, or as many as PROPTEST_CASES says.
+/// The number of cases, or that of `PROPTEST_CASES`.
 pub(crate) fn cases(cases: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES")
         .ok()
@@ -27,7 +27,7 @@ pub(crate) fn cases(cases: u32) -> ProptestConfig {
     }
 }
 
-pub(crate) fn gate(spec: &Spec) -> (Gate, ManualClock) {
+pub(crate) fn new_engine(spec: &Spec) -> (TestEngine, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(100)
@@ -40,28 +40,28 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     duration.as_nanos() as u64
 }
 
-/// What a store in memory answers, it answers when it is asked.
-pub(crate) fn at_once<T>(answer: impl Future<Output = T>) -> T {
+/// The output of a future of a store in memory.
+pub(crate) fn block_on<T>(answer: impl Future<Output = T>) -> T {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
         Poll::Pending => unreachable!("memory never waits"),
     }
 }
 
-/// How far a step goes, who asks, and what for.
+/// One step of a trace: time, caller, cost and events.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) after: u64,
-    pub(crate) who: prop::sample::Index,
+    pub(crate) caller: prop::sample::Index,
     pub(crate) cost: u64,
     peek: bool,
-    /// Status, and what a request whose cost is told really cost, in percent.
-    ending: (Option<u16>, Option<u64>),
-    /// Which of those in flight ends.
+    /// The status, and the actual cost in percent of the charged one.
+    completion: (Option<u16>, Option<u64>),
+    /// The request in flight that ends.
     ends: Option<prop::sample::Index>,
-    /// The same policies are loaded again before it, or gone for a moment.
+    /// Before it, the same policies are loaded again (`false`) or removed for a moment.
     reload: Option<bool>,
-    /// What an operator says of the key that the request has in a policy.
+    /// An operation on a key of the request.
     operation: Option<(Operation, prop::sample::Index)>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn steps(most: usize) -> BoxedStrategy<Vec<Step>> {
     let after = prop_oneof![5 => Just(0_u64), 3 => 1_u64..30, 2 => 30_u64..700];
     let cost = prop_oneof![8 => Just(1_u64), 1 => Just(0), 1 => Just(2), 1 => Just(u64::MAX)];
     let status = prop::option::of(prop::sample::select(vec![200_u16, 399, 400, 429, 599, 600]));
-    let ending = (status, prop::option::of(0_u64..=100));
+    let completion = (status, prop::option::of(0_u64..=100));
     let ends = prop::option::weighted(0.4, any::<prop::sample::Index>());
     let reload = prop::option::weighted(0.05, any::<bool>());
     let operation = prop::option::weighted(0.08, (operations(), any::<prop::sample::Index>()));
@@ -78,18 +78,18 @@ pub(crate) fn steps(most: usize) -> BoxedStrategy<Vec<Step>> {
         any::<prop::sample::Index>(),
         cost,
         prop::bool::weighted(0.1),
-        ending,
+        completion,
         ends,
         reload,
         operation,
     )
         .prop_map(
-            |(after, who, cost, peek, ending, ends, reload, operation)| Step {
+            |(after, caller, cost, peek, completion, ends, reload, operation)| Step {
                 after,
-                who,
+                caller,
                 cost,
                 peek,
-                ending,
+                completion,
                 ends,
                 reload,
                 operation,
@@ -98,9 +98,9 @@ pub(crate) fn steps(most: usize) -> BoxedStrategy<Vec<Step>> {
     prop::collection::vec(step, 1..most).boxed()
 }
 
-fn told(limit: &ratekeeper_policy::engine::LimitStatus<'_>) -> Told {
+fn limit_values(limit: &ratekeeper_policy::engine::LimitStatus<'_>) -> ExpectedLimit {
     let decision = limit.decision();
-    Told {
+    ExpectedLimit {
         outcome: decision.outcome(),
         limit: decision.capacity(),
         remaining: decision.remaining(),
@@ -109,26 +109,34 @@ fn told(limit: &ratekeeper_policy::engine::LimitStatus<'_>) -> Told {
     }
 }
 
-pub(crate) fn assert_says(verdict: &PolicyVerdict, says: &Says) -> Result<(), TestCaseError> {
+pub(crate) fn assert_matches(
+    verdict: &PolicyVerdict,
+    expected: &ExpectedVerdict,
+) -> Result<(), TestCaseError> {
     prop_assert_eq!(
         verdict.is_allowed(),
-        says.allowed,
+        expected.allowed,
         "{:?} {:?}",
         verdict,
-        says
+        expected
     );
-    prop_assert_eq!(verdict.reason().name(), says.reason, "{:?}", says);
-    prop_assert_eq!(verdict.is_never(), says.never, "{:?}", says);
-    prop_assert_eq!(verdict.policy(), says.policy.as_deref(), "{:?}", says);
-    prop_assert_eq!(verdict.status(), says.status, "{:?}", says);
+    prop_assert_eq!(verdict.reason().name(), expected.reason, "{:?}", expected);
+    prop_assert_eq!(verdict.is_never(), expected.never, "{:?}", expected);
+    prop_assert_eq!(
+        verdict.policy(),
+        expected.policy.as_deref(),
+        "{:?}",
+        expected
+    );
+    prop_assert_eq!(verdict.status(), expected.status, "{:?}", expected);
     prop_assert_eq!(
         verdict.retry_after().map(nanos),
-        says.retry_after,
+        expected.retry_after,
         "{:?}",
-        says
+        expected
     );
-    prop_assert_eq!(nanos(verdict.delay()), says.delay, "{:?}", says);
-    if !says.allowed && says.reason == "limits" {
+    prop_assert_eq!(nanos(verdict.delay()), expected.delay, "{:?}", expected);
+    if !expected.allowed && expected.reason == "limits" {
         prop_assert_eq!(
             verdict.tightest().map(|limit| limit.policy()),
             verdict.policy(),
@@ -136,8 +144,8 @@ pub(crate) fn assert_says(verdict: &PolicyVerdict, says: &Says) -> Result<(), Te
         );
     }
     let limits: Vec<_> = verdict.limits().collect();
-    prop_assert_eq!(limits.len(), says.limits.len(), "{:?}", says);
-    for (limit, judged) in limits.iter().zip(&says.limits) {
+    prop_assert_eq!(limits.len(), expected.limits.len(), "{:?}", expected);
+    for (limit, judged) in limits.iter().zip(&expected.limits) {
         prop_assert_eq!(limit.policy(), Spec::name(judged.policy));
         prop_assert_eq!(*limit.limit(), judged.kind.build());
         prop_assert_eq!(
@@ -145,31 +153,37 @@ pub(crate) fn assert_says(verdict: &PolicyVerdict, says: &Says) -> Result<(), Te
             judged.outcome,
             "{:?} of {:?}",
             judged,
-            says
+            expected
         );
-        prop_assert_eq!(told(limit), judged.told, "{:?} of {:?}", judged, says);
+        prop_assert_eq!(
+            limit_values(limit),
+            judged.limit_values,
+            "{:?} of {:?}",
+            judged,
+            expected
+        );
     }
     Ok(())
 }
 
 /// Both engines, side by side.
 pub(crate) struct Pair {
-    pub(crate) gate: Gate,
+    pub(crate) engine: TestEngine,
     pub(crate) clock: ManualClock,
     pub(crate) naive: Naive,
     /// Requests that have not ended.
-    flying: Vec<(PolicyVerdict, Says, Step)>,
+    in_flight: Vec<(PolicyVerdict, ExpectedVerdict, Step)>,
 }
 
 impl Pair {
     pub(crate) fn new(spec: &Spec) -> Self {
-        let (gate, clock) = gate(spec);
+        let (engine, clock) = new_engine(spec);
         let naive = Naive::new(spec, clock.now().as_unix_nanos());
         Self {
-            gate,
+            engine,
             clock,
             naive,
-            flying: Vec::new(),
+            in_flight: Vec::new(),
         }
     }
 
@@ -177,64 +191,65 @@ impl Pair {
         self.clock.now().as_unix_nanos()
     }
 
-    /// Lets time pass. What a later settlement gives back is not for history to say: those come
+    /// Advances the time. Later refunds are not covered by the history, so requests are settled
     /// first.
     pub(crate) fn advance(&mut self, by: u64) {
         if by > 0 {
-            let (settle, keep) = std::mem::take(&mut self.flying)
+            let (settle, keep) = std::mem::take(&mut self.in_flight)
                 .into_iter()
-                .partition(|(_, says, _)| self.naive.settles(says));
-            self.flying = keep;
+                .partition(|(_, expected, _)| self.naive.settles(expected));
+            self.in_flight = keep;
             let settle: Vec<_> = settle;
-            settle.into_iter().for_each(|flight| self.land(flight));
+            settle.into_iter().for_each(|flight| self.complete(flight));
             self.clock.advance(Duration::from_nanos(by));
         }
     }
 
-    fn land(&mut self, (verdict, says, step): (PolicyVerdict, Says, Step)) {
-        let (status, percent) = step.ending;
-        let least = says
+    fn complete(&mut self, (verdict, expected, step): (PolicyVerdict, ExpectedVerdict, Step)) {
+        let (status, percent) = step.completion;
+        let least = expected
             .limits
             .iter()
             .filter(|judged| !judged.is_permit())
             .map(|judged| judged.cost)
             .min();
-        // Charging more afterwards is outside the promises, and what several policies charged may
-        // differ.
+        // A higher charge at the end is not specified, and policies may differ in it.
         let cost = percent
             .zip(least)
             .map(|(percent, cost)| (u128::from(cost) * u128::from(percent) / 100) as u64);
-        let ending = status.map_or_else(Completion::unknown, Completion::status);
-        let ending = cost.map_or(ending, |cost| ending.cost(cost));
-        self.gate.settle_now(verdict, ending);
+        let completion = status.map_or_else(Completion::unknown, Completion::status);
+        let completion = cost.map_or(completion, |cost| completion.cost(cost));
+        self.engine.settle_now(verdict, completion);
         self.naive.settle(
-            &says,
+            &expected,
             status.map(|status| (400..600).contains(&status)),
             cost,
         );
     }
 
-    pub(crate) fn step(&mut self, step: &Step, pool: &[Who]) -> Result<(), TestCaseError> {
+    pub(crate) fn step(&mut self, step: &Step, pool: &[Caller]) -> Result<(), TestCaseError> {
         self.advance(step.after);
         if let Some(gone) = step.reload {
-            let policies = self.gate.policies();
+            let policies = self.engine.policies();
             if gone {
-                self.gate.set_policies(Policies::new()).unwrap();
+                self.engine.set_policies(Policies::new()).unwrap();
             }
-            self.gate.set_policies(policies).unwrap();
+            self.engine.set_policies(policies).unwrap();
         }
-        let (who, now) = (step.who.get(pool), self.now());
+        let caller = step.caller.get(pool);
+        let now = self.now();
         if let Some((operation, policy)) = &step.operation {
             let policy = policy.index(self.naive.spec.rules.len());
-            let (name, subject) = (Spec::name(policy), who.subject());
+            let name = Spec::name(policy);
+            let subject = caller.subject();
             let done = match operation {
                 Operation::Ban(lasts) => self
-                    .gate
+                    .engine
                     .ban(&name, &subject, Duration::from_nanos(*lasts), None)
                     .is_ok(),
                 Operation::Limits(kinds, lasts) => {
                     let limits: Vec<_> = kinds.iter().map(|kind| kind.build()).collect();
-                    self.gate
+                    self.engine
                         .override_limits(
                             &name,
                             &subject,
@@ -244,25 +259,26 @@ impl Pair {
                         )
                         .is_ok()
                 }
-                Operation::Free => at_once(self.gate.reset_key(&name, &subject)).is_ok(),
+                Operation::Reset => block_on(self.engine.reset_key(&name, &subject)).is_ok(),
             };
-            prop_assert_eq!(done, self.naive.operate(operation, policy, who, now));
+            prop_assert_eq!(done, self.naive.operate(operation, policy, caller, now));
         }
-        if self.naive.is_silent_on(who, step.cost, now) {
+        if self.naive.is_unspecified(caller, step.cost, now) {
             return Ok(());
         }
-        let says = self.naive.decide(who, step.cost, now, step.peek);
-        let verdict = match step.peek {
-            true => self.gate.peek_now(&who.subject(), step.cost),
-            false => self.gate.decide_n_now(&who.subject(), step.cost),
+        let expected = self.naive.decide(caller, step.cost, now, step.peek);
+        let verdict = if step.peek {
+            self.engine.peek_now(&caller.subject(), step.cost)
+        } else {
+            self.engine.decide_n_now(&caller.subject(), step.cost)
         };
-        assert_says(&verdict, &says)?;
-        if !step.peek && says.allowed {
-            self.flying.push((verdict, says, step.clone()));
+        assert_matches(&verdict, &expected)?;
+        if !step.peek && expected.allowed {
+            self.in_flight.push((verdict, expected, step.clone()));
         }
-        if let Some(ends) = step.ends.filter(|_| !self.flying.is_empty()) {
-            let flight = self.flying.swap_remove(ends.index(self.flying.len()));
-            self.land(flight);
+        if let Some(ends) = step.ends.filter(|_| !self.in_flight.is_empty()) {
+            let flight = self.in_flight.swap_remove(ends.index(self.in_flight.len()));
+            self.complete(flight);
         }
         Ok(())
     }
@@ -272,7 +288,7 @@ proptest! {
     #![proptest_config(cases(400))]
 
     #[test]
-    fn the_engine_decides_and_tells_as_the_reference_does(
+    fn the_engine_agrees_with_the_reference(
         spec in specs(),
         pool in prop::collection::vec(requests(), 1..5),
         steps in steps(50),
@@ -281,8 +297,8 @@ proptest! {
         for step in &steps {
             pair.step(step, &pool)?;
         }
-        prop_assert_eq!(pair.gate.totals(), pair.naive.totals);
-        let figures = at_once(pair.gate.policy_stats());
+        prop_assert_eq!(pair.engine.totals(), pair.naive.totals);
+        let figures = block_on(pair.engine.policy_stats());
         for (number, policy) in figures.iter().enumerate() {
             prop_assert_eq!((policy.counts, policy.bans), (pair.naive.counts[number], pair.naive.bans_of(number)));
         }

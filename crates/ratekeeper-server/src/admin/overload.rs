@@ -22,7 +22,7 @@ fn limit(figures: &AdaptiveStats) -> Value {
         control,
         snapshot,
         queued,
-        refused,
+        denied,
         ..
     } = figures;
     let millis = |latency: Option<Duration>| latency.map(|latency| latency.as_secs_f64() * 1_000.0);
@@ -35,9 +35,9 @@ fn limit(figures: &AdaptiveStats) -> Value {
         "in_flight": snapshot.in_flight,
         "queued": queued,
         "refused": {
-            "at_capacity": refused.at_capacity,
-            "queue_full": refused.queue_full,
-            "waited_too_long": refused.waited_too_long,
+            "at_capacity": denied.at_capacity,
+            "queue_full": denied.queue_full,
+            "waited_too_long": denied.waited_too_long,
         },
         "latency_ms": millis(snapshot.short),
         "baseline_ms": millis(snapshot.long),

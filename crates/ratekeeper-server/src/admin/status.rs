@@ -251,7 +251,7 @@ impl PolicyStatus {
             usage: figures.usage.number(),
             usage_is: match figures.usage {
                 Utilization::Share(_) => "share",
-                Utilization::Admitted(_) => "cost",
+                Utilization::Allowed(_) => "cost",
             }
             .to_owned(),
         }

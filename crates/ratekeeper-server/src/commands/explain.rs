@@ -285,7 +285,7 @@ impl ExplainAnswer {
             delay_ms: ratekeeper_tower::response::whole_millis(verdict.delay()),
             never: verdict.is_never(),
             tried: explanation
-                .tried()
+                .traces()
                 .iter()
                 .map(ExplainedPolicy::new)
                 .collect(),
@@ -311,7 +311,7 @@ impl ExplainedPolicy {
             shadow: standing.is_some_and(|standing| standing.shadow),
             limits: standing
                 .iter()
-                .flat_map(|standing| &standing.levels)
+                .flat_map(|standing| &standing.limits)
                 .map(ExplainedLimit::new)
                 .collect(),
         }

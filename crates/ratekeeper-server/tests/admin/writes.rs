@@ -287,7 +287,7 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
             "/admin/ban",
             with("for", json!("10000d")),
             400,
-            "it must last longer than nothing and no longer than a year",
+            "the duration must be longer than zero and at most a year",
         ),
         (
             "/admin/ban",

@@ -46,7 +46,7 @@ impl Headers for InMap<'_> {
         self.0.get(name).map(|value| value.as_bytes())
     }
 
-    fn says(&self, name: &str, value: &[u8]) -> bool {
+    fn has_value(&self, name: &str, value: &[u8]) -> bool {
         self.0
             .get_all(name)
             .iter()
@@ -259,7 +259,7 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
     }
 
     fn keeps(&self, ticket: &PolicyVerdict) -> bool {
-        ticket.holds_places()
+        ticket.holds_permits()
     }
 
     fn is_settled(&self, ticket: &PolicyVerdict, ending: &Completion) -> bool {

@@ -53,7 +53,7 @@ pub(super) fn adaptive(limit: &AdaptiveLimit) -> String {
             .drops_after()
             .map(|after| ("timeout".to_owned(), text(duration_text(after)))),
     );
-    if limit.queues() {
+    if limit.has_queue() {
         let waits = [
             ("queue_interval", queue.interval),
             ("queue_target", queue.target),

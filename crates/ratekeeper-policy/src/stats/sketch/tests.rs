@@ -1,23 +1,23 @@
-//! The bounds of the sketch against exact counts, and what threads may not lose.
+//! Tests of the bounds of the sketch against exact counts, also with threads.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// What is kept of a key unless a test says otherwise.
+/// The key in tests that do not care.
 const NO_KEY: &[u8] = &[];
 
 fn none() -> Box<str> {
     unreachable!("no key here is long")
 }
 
-fn heavy(fingerprint: u64, policy: u32, count: u64, error: u64) -> Heavy {
-    Heavy {
+fn heavy(fingerprint: u64, policy: u32, count: u64, error: u64) -> HeavyHitter {
+    HeavyHitter {
         fingerprint,
         policy,
         count,
         error,
-        key: SeenKey::default(),
+        key: StoredKey::default(),
     }
 }
 
@@ -43,7 +43,7 @@ fn few_keys_are_counted_exactly_and_the_heaviest_come_first() {
 }
 
 #[test]
-fn a_newcomer_takes_the_least_and_inherits_its_count() {
+fn a_new_key_takes_the_lowest_slot_and_inherits_its_count() {
     let sketch = Sketch::new(1);
     for (fingerprint, weight) in [(1, 10), (2, 20), (3, 30), (4, 40)] {
         sketch.add(fingerprint, 1, weight, NO_KEY, none);
@@ -60,14 +60,15 @@ fn a_newcomer_takes_the_least_and_inherits_its_count() {
     );
 }
 
-fn bytes(key: &[u8]) -> SeenKey {
-    SeenKey::Bytes(KeyBytes::new(key))
+fn bytes(key: &[u8]) -> StoredKey {
+    StoredKey::Bytes(KeyBytes::new(key))
 }
 
 #[test]
-fn a_key_is_kept_with_its_slot_and_a_long_one_by_what_it_is_called() {
+fn a_key_is_stored_with_its_slot_and_a_long_one_as_text() {
     let sketch = Sketch::new(4);
-    let (longest, too_long) = ([b'x'; MAX_KEY_BYTES], [b'x'; MAX_KEY_BYTES + 1]);
+    let longest = [b'x'; MAX_KEY_BYTES];
+    let too_long = [b'x'; MAX_KEY_BYTES + 1];
     let mut made = 0;
     for _ in 0..3 {
         sketch.add(1, 1, 5, &longest, none);
@@ -83,15 +84,15 @@ fn a_key_is_kept_with_its_slot_and_a_long_one_by_what_it_is_called() {
             .into_iter()
             .map(|heavy| heavy.key)
             .collect::<Vec<_>>(),
-        [bytes(&longest), SeenKey::Long("user:1".into())]
+        [bytes(&longest), StoredKey::Long("user:1".into())]
     );
     let found = |key: &[u8]| sketch.find(|policy, known| (known == key).then_some(policy));
     assert_eq!(
         (found(&longest), found(&too_long), found(b"ann")),
         (Some(1), None, None)
     );
-    for newcomer in 3..7 {
-        sketch.add(newcomer, 1, 99, b"ann", none);
+    for insert in 3..7 {
+        sketch.add(insert, 1, 99, b"ann", none);
     }
     assert!(
         sketch.top(9).iter().all(|heavy| heavy.key == bytes(b"ann")),
@@ -104,7 +105,7 @@ fn a_key_is_kept_with_its_slot_and_a_long_one_by_what_it_is_called() {
 }
 
 #[test]
-fn a_name_that_panics_changes_nothing() {
+fn a_panic_while_naming_changes_nothing() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
     let add = || sketch.add(2, 1, 1, &[0; MAX_KEY_BYTES + 1], || panic!("on purpose"));
@@ -116,13 +117,13 @@ fn a_name_that_panics_changes_nothing() {
 }
 
 #[test]
-fn a_set_that_is_held_drops_newcomers_and_counts_them() {
+fn a_locked_set_drops_new_keys_and_counts_them() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
-    let held = sketch.sets[0].hold();
+    let guard = sketch.sets[0].lock_owners();
     sketch.add(1, 1, 1, NO_KEY, none);
     sketch.add(2, 1, 5, NO_KEY, none);
-    drop(held);
+    drop(guard);
     assert_eq!(
         (sketch.top(9), sketch.missed()),
         (vec![heavy(1, 1, 2, 0)], 5)
@@ -132,22 +133,24 @@ fn a_set_that_is_held_drops_newcomers_and_counts_them() {
 }
 
 #[test]
-fn a_newcomer_that_another_thread_brought_meanwhile_gets_no_second_slot() {
+fn a_key_inserted_concurrently_gets_one_slot() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
-    // What a thread does that looked for the key just before.
-    sketch.sets[0].newcomer(1, 1, 2, &[0; MAX_KEY_BYTES + 1], || panic!("it has a slot"));
+    // As a thread does that looked for the key just before.
+    sketch.sets[0].insert(1, 1, 2, &[0; MAX_KEY_BYTES + 1], || {
+        panic!("the key has a slot")
+    });
     assert_eq!(sketch.top(9), [heavy(1, 1, 3, 0)]);
 }
 
 #[test]
-fn a_policy_is_forgotten_and_the_rest_stays_true() {
+fn a_policy_is_removed_and_the_bounds_stay_valid() {
     let sketch = Sketch::new(4);
     for (fingerprint, policy, weight) in [(1, 1, 10), (2, 1, 50), (3, 2, 30), (4, 2, 40), (5, 2, 1)]
     {
         sketch.add(fingerprint, policy, weight, NO_KEY, none);
     }
-    // Key 5 holds the slot of key 1, so key 1 has a true weight of 10 that nobody shows.
+    // Key 5 has the slot of key 1, so key 1 has a true weight of 10 that is not listed.
     sketch.forget(2);
     assert_eq!(sketch.top(9), [heavy(2, 1, 50, 0)]);
     sketch.add(1, 1, 1, NO_KEY, none);
@@ -157,7 +160,7 @@ fn a_policy_is_forgotten_and_the_rest_stays_true() {
 }
 
 #[test]
-fn no_slots_count_nothing_and_zero_is_a_key_like_any_other() {
+fn no_slots_count_nothing_and_zero_is_a_valid_key() {
     let sketch = Sketch::new(0);
     sketch.add(1, 1, 1, NO_KEY, none);
     assert_eq!((sketch.top(9), sketch.missed()), (vec![], 0));
@@ -170,10 +173,10 @@ fn no_slots_count_nothing_and_zero_is_a_key_like_any_other() {
 #[test]
 fn a_count_stops_before_it_wraps() {
     let sketch = Sketch::new(4);
-    for _ in 0..2 * (MOST_COUNT / MOST_WEIGHT) {
+    for _ in 0..2 * (MAX_COUNT / MAX_WEIGHT) {
         sketch.add(1, 1, u64::MAX, NO_KEY, none);
     }
-    assert_eq!(sketch.top(1), [heavy(1, 1, MOST_COUNT, 0)]);
+    assert_eq!(sketch.top(1), [heavy(1, 1, MAX_COUNT, 0)]);
 }
 
 #[derive(Clone, Debug)]
@@ -197,7 +200,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// What the head of the module promises, after every step of one thread.
+    /// The bounds in the module documentation, after every step of one thread.
     #[test]
     fn every_bound_holds_set_by_set(slots in 1usize..13, steps in steps()) {
         let sketch = Sketch::new(slots);
@@ -220,7 +223,8 @@ proptest! {
             let shown: HashMap<_, _> = sketch.top(usize::MAX).into_iter().map(|key| (key.fingerprint, key)).collect();
             for (number, set) in sketch.sets.iter().enumerate() {
                 let counts = set.slots.0.each_ref().map(|slot| slot.count.load(Relaxed));
-                let (sum, least) = (counts.iter().sum::<u64>(), counts[0].min(counts[1]).min(counts[2]).min(counts[3]));
+                let sum = counts.iter().sum::<u64>();
+                let least = counts[0].min(counts[1]).min(counts[2]).min(counts[3]);
                 prop_assert!(sum == added[number] || forgotten && sum < added[number]);
                 for (key, weight) in exact.iter().filter(|(key, _)| sketch.set_of(**key) == number) {
                     match shown.get(key) {
@@ -265,7 +269,7 @@ fn stream(seed: u64) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn what_two_threads_add_is_in_the_counts_or_missed() {
+fn additions_of_two_threads_are_counted_or_missed() {
     const EACH: usize = 200_000;
     let sketch = Sketch::new(12);
     std::thread::scope(|scope| {
@@ -277,7 +281,7 @@ fn what_two_threads_add_is_in_the_counts_or_missed() {
                 }
             });
         }
-        // A reader meanwhile sees keys with their own bytes, each once.
+        // A concurrent reader sees keys with their own bytes, each once.
         for _ in 0..200 {
             let top = sketch.top(12);
             assert!(
@@ -298,10 +302,10 @@ fn what_two_threads_add_is_in_the_counts_or_missed() {
 }
 
 #[test]
-fn keys_that_fit_are_exact_whatever_the_threads_do() {
+fn keys_that_fit_are_exact_with_threads() {
     const EACH: u64 = 50_000;
     let sketch = Sketch::new(4);
-    // Once all have a slot nobody is a newcomer, so nothing changes hands and nothing is missed.
+    // Once all have a slot, no key is new, so no slot is replaced and nothing is missed.
     (1..=4).for_each(|key| sketch.add(key, 0, 1, NO_KEY, none));
     std::thread::scope(|scope| {
         for _ in 0..4 {

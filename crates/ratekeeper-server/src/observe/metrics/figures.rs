@@ -230,9 +230,9 @@ fn pressure_figures(page: &mut Page, pressure: &OverloadStats) {
     let mut refused = page.family("ratekeeper_adaptive_refused_total", help, Kind::Counter);
     for one in limits {
         for (reason, many) in [
-            ("at_capacity", one.refused.at_capacity),
-            ("queue_full", one.refused.queue_full),
-            ("waited_too_long", one.refused.waited_too_long),
+            ("at_capacity", one.denied.at_capacity),
+            ("queue_full", one.denied.queue_full),
+            ("waited_too_long", one.denied.waited_too_long),
         ] {
             refused.sample(&[("policy", &one.policy), ("reason", reason)], many);
         }

@@ -1,4 +1,4 @@
-//! What happens to a request that lacks an attribute of the key of a policy.
+//! Requests that lack an attribute of the key of a policy.
 
 use ratekeeper::{Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{
@@ -9,9 +9,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-type Gate = Engine<MemoryStore<ManualClock>>;
+type TestEngine = Engine<MemoryStore<ManualClock>>;
 
-fn gate(policies: Policies) -> Gate {
+fn new_engine(policies: Policies) -> TestEngine {
     let store = MemoryStore::builder()
         .max_keys(10_000)
         .clock(ManualClock::new())
@@ -20,8 +20,8 @@ fn gate(policies: Policies) -> Gate {
 }
 
 /// Two a minute for each user, with a policy for all behind it.
-fn per_user(missing: Missing) -> Gate {
-    gate(
+fn per_user(missing: Missing) -> TestEngine {
+    new_engine(
         Policies::new()
             .policy(
                 Policy::new("user")
@@ -37,14 +37,14 @@ fn ip(text: &str) -> Subject<'static> {
     Subject::new().ip(text.parse().unwrap())
 }
 
-/// How many of five are allowed.
-fn of_five(gate: &Gate, subject: &Subject<'_>) -> u32 {
+/// How many of five requests are allowed.
+fn of_five(engine: &TestEngine, subject: &Subject<'_>) -> u32 {
     (0..5)
-        .filter(|_| gate.decide_now(subject).is_allowed())
+        .filter(|_| engine.decide_now(subject).is_allowed())
         .count() as u32
 }
 
-/// In memory there is nothing to wait for.
+/// A store in memory is ready at once.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -54,40 +54,40 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn by_default_the_address_is_counted() {
-    let gate = per_user(Missing::default());
-    assert_eq!(of_five(&gate, &ip("203.0.113.7")), 2);
-    assert_eq!(of_five(&gate, &ip("203.0.113.8")), 2);
-    // An empty user is no user, and the addresses of one household are one.
-    assert_eq!(of_five(&gate, &ip("203.0.113.7").user("")), 0);
+    let engine = per_user(Missing::default());
+    assert_eq!(of_five(&engine, &ip("203.0.113.7")), 2);
+    assert_eq!(of_five(&engine, &ip("203.0.113.8")), 2);
+    // An empty user is absent, and the addresses of one IPv6 prefix are one client.
+    assert_eq!(of_five(&engine, &ip("203.0.113.7").user("")), 0);
     assert_eq!(
         (
-            of_five(&gate, &ip("2001:db8::1")),
-            of_five(&gate, &ip("2001:db8::2"))
+            of_five(&engine, &ip("2001:db8::1")),
+            of_five(&engine, &ip("2001:db8::2"))
         ),
         (2, 0)
     );
     // A user is another key, whatever its name.
-    assert_eq!(of_five(&gate, &ip("203.0.113.7").user("203.0.113.7")), 2);
+    assert_eq!(of_five(&engine, &ip("203.0.113.7").user("203.0.113.7")), 2);
     assert_eq!(
-        of_five(&gate, &ip("203.0.113.7").user(&[203, 0, 113, 7])),
+        of_five(&engine, &ip("203.0.113.7").user(&[203, 0, 113, 7])),
         2
     );
-    assert_eq!(of_five(&gate, &ip("203.0.113.7").user("ann")), 2);
+    assert_eq!(of_five(&engine, &ip("203.0.113.7").user("ann")), 2);
 }
 
 #[test]
 fn without_an_address_there_is_one_bucket() {
-    let gate = per_user(Missing::Address);
+    let engine = per_user(Missing::Address);
     assert_eq!(
         (
-            of_five(&gate, &Subject::new()),
-            of_five(&gate, &Subject::new().method("GET"))
+            of_five(&engine, &Subject::new()),
+            of_five(&engine, &Subject::new().method("GET"))
         ),
         (2, 0)
     );
-    assert_eq!(of_five(&gate, &Subject::new().user("unknown")), 2);
+    assert_eq!(of_five(&engine, &Subject::new().user("unknown")), 2);
     let by_address =
-        self::gate(Policies::new().policy(Policy::new("ip").key("ip").limit(Limit::per_minute(2))));
+        new_engine(Policies::new().policy(Policy::new("ip").key("ip").limit(Limit::per_minute(2))));
     assert_eq!(
         (
             of_five(&by_address, &Subject::new()),
@@ -99,32 +99,32 @@ fn without_an_address_there_is_one_bucket() {
 
 #[test]
 fn a_policy_may_skip_such_requests() {
-    let gate = per_user(Missing::Skip);
-    assert_eq!(of_five(&gate, &ip("203.0.113.7")), 5);
-    let explained = now(gate.explain(&ip("203.0.113.7"), 1));
+    let engine = per_user(Missing::Skip);
+    assert_eq!(of_five(&engine, &ip("203.0.113.7")), 5);
+    let explained = now(engine.explain(&ip("203.0.113.7"), 1));
     assert!(matches!(
-        &explained.tried()[0].outcome,
+        &explained.traces()[0].outcome,
         Err(MismatchReason::NoKey(Attribute::User))
     ));
 }
 
 #[test]
 fn a_policy_may_count_such_requests_together() {
-    let gate = per_user(Missing::Shared);
+    let engine = per_user(Missing::Shared);
     assert_eq!(
         (
-            of_five(&gate, &ip("203.0.113.7")),
-            of_five(&gate, &ip("203.0.113.8"))
+            of_five(&engine, &ip("203.0.113.7")),
+            of_five(&engine, &ip("203.0.113.8"))
         ),
         (2, 0)
     );
-    assert_eq!(of_five(&gate, &Subject::new().user("shared")), 2);
+    assert_eq!(of_five(&engine, &Subject::new().user("shared")), 2);
 }
 
 #[test]
 fn a_policy_may_deny_such_requests() {
-    let gate = per_user(Missing::Deny);
-    let verdict = gate.decide_now(&ip("203.0.113.7"));
+    let engine = per_user(Missing::Deny);
+    let verdict = engine.decide_now(&ip("203.0.113.7"));
     assert_eq!(
         (
             verdict.is_denied(),
@@ -141,15 +141,15 @@ fn a_policy_may_deny_such_requests() {
         matches!(verdict.reason(), Reason::MissingAttribute { policy, attribute: Attribute::User } if **policy == *"user")
     );
     drop(verdict);
-    assert_eq!(now(gate.policy_stats())[0].counts.denied, 1);
-    // The policies behind it are not charged.
-    let verdict = gate.decide_now(&Subject::new().user("ann"));
+    assert_eq!(now(engine.policy_stats())[0].counts.denied, 1);
+    // The later policies are not charged.
+    let verdict = engine.decide_now(&Subject::new().user("ann"));
     assert!(verdict.is_allowed());
     assert_eq!(verdict.limits().nth(1).unwrap().decision().remaining(), 99);
 }
 
 #[test]
-fn a_policy_that_only_watches_denies_nothing() {
+fn a_shadow_policy_denies_nothing() {
     for policy in [
         Policy::new("user").action(Action::Shadow),
         Policy::new("user").rollout(Rollout::percent(0.0).unwrap()),
@@ -158,12 +158,12 @@ fn a_policy_that_only_watches_denies_nothing() {
             .key("user")
             .missing(Missing::Deny)
             .limit(Limit::per_minute(2));
-        let gate = gate(Policies::new().policy(policy));
-        assert_eq!(of_five(&gate, &ip("203.0.113.7")), 5);
-        let counts = now(gate.policy_stats())[0].counts;
+        let engine = new_engine(Policies::new().policy(policy));
+        assert_eq!(of_five(&engine, &ip("203.0.113.7")), 5);
+        let counts = now(engine.policy_stats())[0].counts;
         assert_eq!((counts.denied, counts.shadow_denied), (0, 5));
         assert!(
-            now(gate.explain(&ip("203.0.113.7"), 1)).tried()[0]
+            now(engine.explain(&ip("203.0.113.7"), 1)).traces()[0]
                 .outcome
                 .as_ref()
                 .unwrap()
@@ -178,66 +178,69 @@ fn only_the_part_that_is_missing_is_replaced() {
         .key("user")
         .key("method")
         .limit(Limit::per_minute(2));
-    let gate = gate(Policies::new().policy(policy));
-    assert_eq!(of_five(&gate, &ip("203.0.113.7").method("GET")), 2);
-    assert_eq!(of_five(&gate, &ip("203.0.113.7").method("POST")), 2);
-    assert_eq!(of_five(&gate, &ip("203.0.113.7")), 2);
-    assert_eq!(of_five(&gate, &ip("203.0.113.7").method("GET")), 0);
+    let engine = new_engine(Policies::new().policy(policy));
+    assert_eq!(of_five(&engine, &ip("203.0.113.7").method("GET")), 2);
+    assert_eq!(of_five(&engine, &ip("203.0.113.7").method("POST")), 2);
+    assert_eq!(of_five(&engine, &ip("203.0.113.7")), 2);
+    assert_eq!(of_five(&engine, &ip("203.0.113.7").method("GET")), 0);
 }
 
 #[test]
-fn explain_says_what_is_counted_instead() {
+fn explain_shows_the_substitute() {
     for (missing, key) in [
         (Missing::Address, "ip=203.0.113.7"),
         (Missing::Shared, "shared"),
         (Missing::Deny, "ip=203.0.113.7"),
     ] {
-        let gate = per_user(missing);
-        let explained = now(gate.explain(&ip("203.0.113.7"), 1));
-        let standing = explained.tried()[0].outcome.as_ref().unwrap();
+        let engine = per_user(missing);
+        let explained = now(engine.explain(&ip("203.0.113.7"), 1));
+        let standing = explained.traces()[0].outcome.as_ref().unwrap();
         assert_eq!(
             (&*standing.key, &standing.missing),
             (key, &Some((Attribute::User, missing)))
         );
         assert_eq!(explained.verdict().is_denied(), missing == Missing::Deny);
-        let explained = now(gate.explain(&ip("203.0.113.7").user("ann"), 1));
-        let standing = explained.tried()[0].outcome.as_ref().unwrap();
+        let explained = now(engine.explain(&ip("203.0.113.7").user("ann"), 1));
+        let standing = explained.traces()[0].outcome.as_ref().unwrap();
         assert_eq!((&*standing.key, &standing.missing), ("user=ann", &None));
     }
     let explained = now(per_user(Missing::Address).explain(&Subject::new(), 1));
     assert_eq!(
-        explained.tried()[0].outcome.as_ref().unwrap().key,
+        explained.traces()[0].outcome.as_ref().unwrap().key,
         "unknown"
     );
 }
 
 #[test]
-fn an_operator_names_such_a_key_by_its_address() {
-    let gate = per_user(Missing::Address);
+fn an_operator_selects_such_a_key_by_its_address() {
+    let engine = per_user(Missing::Address);
     let address = ip("203.0.113.7");
-    let ban = gate
+    let ban = engine
         .ban("user", &address, Duration::from_secs(60), None)
         .unwrap();
     assert_eq!(ban.key(), "ip=203.0.113.7");
     assert_eq!(
-        (of_five(&gate, &address), of_five(&gate, &ip("203.0.113.8"))),
+        (
+            of_five(&engine, &address),
+            of_five(&engine, &ip("203.0.113.8"))
+        ),
         (0, 2)
     );
-    assert_eq!(of_five(&gate, &ip("203.0.113.7").user("ann")), 2);
-    assert!(gate.lift("user", &address).unwrap());
-    assert_eq!(of_five(&gate, &address), 2);
-    now(gate.reset_limits("user", &address)).unwrap();
-    assert_eq!(of_five(&gate, &address), 2);
+    assert_eq!(of_five(&engine, &ip("203.0.113.7").user("ann")), 2);
+    assert!(engine.lift("user", &address).unwrap());
+    assert_eq!(of_five(&engine, &address), 2);
+    now(engine.reset_limits("user", &address)).unwrap();
+    assert_eq!(of_five(&engine, &address), 2);
     // The fingerprint of the key is not that of a user.
-    let seen = gate
+    let seen = engine
         .most_active(10)
         .into_iter()
         .find(|top| top.policy == "user")
         .unwrap();
     assert!(seen.key.starts_with("user=#"), "{}", seen.key);
-    // A bucket that several callers share is not meant by leaving the user out.
-    for gate in [gate, per_user(Missing::Shared), per_user(Missing::Skip)] {
-        let banned = gate.ban("user", &Subject::new(), Duration::from_secs(60), None);
+    // A shared bucket cannot be selected by leaving the user out.
+    for engine in [engine, per_user(Missing::Shared), per_user(Missing::Skip)] {
+        let banned = engine.ban("user", &Subject::new(), Duration::from_secs(60), None);
         assert!(matches!(banned, Err(OverrideError::NoKey(Attribute::User))));
     }
 }
@@ -245,8 +248,8 @@ fn an_operator_names_such_a_key_by_its_address() {
 #[test]
 fn a_policy_by_its_name_needs_a_value() {
     for missing in Missing::ALL {
-        let gate = per_user(missing);
-        let decided = now(gate.decide_by("user", b"", 1, false));
+        let engine = per_user(missing);
+        let decided = now(engine.decide_by("user", b"", 1, false));
         assert_eq!(decided.unwrap_err(), ByNameError::NotA(Attribute::User));
     }
 }
@@ -273,48 +276,53 @@ fn a_policy_that_applied_to_no_request_is_known() {
             .policy(skips(missing))
             .policy(all())
     };
-    let gate = gate(policies("/rare", Missing::Skip));
+    let engine = new_engine(policies("/rare", Missing::Skip));
     let unmatched = || {
-        now(gate.policy_stats())
+        now(engine.policy_stats())
             .iter()
             .map(|policy| policy.unmatched)
             .collect::<Vec<_>>()
     };
     assert_eq!(unmatched(), [Some(0); 3]);
-    assert_eq!(of_five(&gate, &ip("203.0.113.7").path("/")), 5);
+    assert_eq!(of_five(&engine, &ip("203.0.113.7").path("/")), 5);
     assert_eq!(unmatched(), [Some(5), Some(5), None]);
-    // To explain or to peek is no request.
+    // Explaining and peeking are not requests.
     let _ = (
-        gate.peek_now(&ip("203.0.113.7").path("/rare").user("ann"), 1),
-        now(gate.explain(&Subject::new().path("/rare"), 1)),
+        engine.peek_now(&ip("203.0.113.7").path("/rare").user("ann"), 1),
+        now(engine.explain(&Subject::new().path("/rare"), 1)),
     );
     assert_eq!(unmatched(), [Some(5), Some(5), None]);
-    // Another rule that denies the request counts as one that applied.
-    gate.set_policies(policies("/rare", Missing::Deny)).unwrap();
-    assert!(gate.decide_now(&ip("203.0.113.7").path("/")).is_denied());
+    // Another policy that denies the request also counts as one that applied.
+    engine
+        .set_policies(policies("/rare", Missing::Deny))
+        .unwrap();
+    assert!(engine.decide_now(&ip("203.0.113.7").path("/")).is_denied());
     assert_eq!(unmatched(), [Some(6), None, None]);
     assert!(
-        gate.decide_now(&ip("203.0.113.7").path("/rare").user("ann"))
+        engine
+            .decide_now(&ip("203.0.113.7").path("/rare").user("ann"))
             .is_allowed()
     );
     assert_eq!(unmatched(), [None; 3]);
-    // One that is about other requests begins anew.
-    gate.set_policies(policies("/other", Missing::Deny))
+    // A policy with other conditions starts again.
+    engine
+        .set_policies(policies("/other", Missing::Deny))
         .unwrap();
     assert!(
-        gate.decide_now(&ip("203.0.113.7").path("/").user("ann"))
+        engine
+            .decide_now(&ip("203.0.113.7").path("/").user("ann"))
             .is_allowed()
     );
     assert_eq!(unmatched(), [Some(1), None, None]);
 }
 
 #[test]
-fn another_rule_keeps_the_counts() {
-    let gate = per_user(Missing::Address);
+fn another_missing_setting_keeps_the_counts() {
+    let engine = per_user(Missing::Address);
     assert_eq!(
         (
-            of_five(&gate, &ip("203.0.113.7")),
-            of_five(&gate, &Subject::new().user("ann"))
+            of_five(&engine, &ip("203.0.113.7")),
+            of_five(&engine, &Subject::new().user("ann"))
         ),
         (2, 2)
     );
@@ -322,11 +330,13 @@ fn another_rule_keeps_the_counts() {
         .key("user")
         .missing(Missing::Skip)
         .limit(Limit::per_minute(2));
-    gate.set_policies(Policies::new().policy(skipping)).unwrap();
+    engine
+        .set_policies(Policies::new().policy(skipping))
+        .unwrap();
     assert_eq!(
         (
-            of_five(&gate, &ip("203.0.113.7")),
-            of_five(&gate, &Subject::new().user("ann"))
+            of_five(&engine, &ip("203.0.113.7")),
+            of_five(&engine, &Subject::new().user("ann"))
         ),
         (5, 0)
     );

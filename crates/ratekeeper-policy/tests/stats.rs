@@ -1,4 +1,4 @@
-//! What the figures of a policy say, over reloads too.
+//! Statistics of policies, over reloads too.
 
 use ratekeeper::{Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{Engine, Policies, Policy, Subject};
@@ -14,16 +14,16 @@ fn by_user(limits: &[Limit]) -> Policies {
 }
 
 #[tokio::test]
-async fn keys_that_were_forgotten_stay_counted_when_limits_change() {
+async fn evicted_keys_stay_counted_when_limits_change() {
     let store = MemoryStore::builder()
         .max_keys(8)
         .clock(ManualClock::new())
         .build();
-    let gate = Engine::new(store, by_user(&[Limit::per_hour(5), Limit::per_day(50)])).unwrap();
+    let engine = Engine::new(store, by_user(&[Limit::per_hour(5), Limit::per_day(50)])).unwrap();
     for user in 0..1_000 {
-        drop(gate.decide_now(&Subject::new().user(&user.to_string())));
+        drop(engine.decide_now(&Subject::new().user(&user.to_string())));
     }
-    let before = gate.policy_stats().await[0].keys.unwrap();
+    let before = engine.policy_stats().await[0].keys.unwrap();
     assert!(before.evicted_live > 0, "{before:?}");
     let others = [
         by_user(&[Limit::per_hour(5)]),
@@ -32,8 +32,8 @@ async fn keys_that_were_forgotten_stay_counted_when_limits_change() {
     let other_key =
         Policies::new().policy(Policy::new("a").key("tenant").limit(Limit::per_hour(5)));
     for policies in others.into_iter().chain([other_key]) {
-        gate.set_policies(policies).unwrap();
-        let after = gate.policy_stats().await[0].keys.unwrap();
+        engine.set_policies(policies).unwrap();
+        let after = engine.policy_stats().await[0].keys.unwrap();
         assert!(
             after.evicted_live >= before.evicted_live,
             "{before:?} {after:?}"
@@ -51,9 +51,9 @@ async fn a_key_is_one_key_however_many_limits_it_has() {
         .max_keys(1_000)
         .clock(ManualClock::new())
         .build();
-    let gate = Engine::new(store, by_user(&[Limit::per_hour(5), Limit::per_day(50)])).unwrap();
+    let engine = Engine::new(store, by_user(&[Limit::per_hour(5), Limit::per_day(50)])).unwrap();
     for user in ["ann", "bob", "ann"] {
-        drop(gate.decide_now(&Subject::new().user(user)));
+        drop(engine.decide_now(&Subject::new().user(user)));
     }
-    assert_eq!(gate.policy_stats().await[0].keys.unwrap().live, 2);
+    assert_eq!(engine.policy_stats().await[0].keys.unwrap().live, 2);
 }

@@ -1,18 +1,16 @@
-//! The heaviest keys of an engine, in memory that does not grow: the space-saving sketch, set by
-//! set.
+//! Top keys in bounded memory: a space-saving sketch, set-associative.
 //!
-//! A key belongs to one set of four slots. A key that has no slot takes the one with the least
-//! count of its set and inherits that count, which is then its error. So in a set into which the
-//! weight N went, at any time:
+//! A key belongs to one set of four slots. A key without a slot takes the slot with the lowest
+//! count of its set and inherits that count, which is then its error. So in a set that was given
+//! the weight N, at any time:
 //!
-//! - the counts add up to N, so the least is at most N/4, and so is any error;
-//! - a key that is shown has count − error ≤ its true weight ≤ count;
-//! - a key that is not shown weighs at most the least count: whatever weighs more than N/4 is
-//!   shown.
+//! - the counts add up to N, so the lowest is at most N/4, and so is any error;
+//! - a listed key has count − error ≤ its true weight ≤ count;
+//! - a key that is not listed weighs at most the lowest count: every key above N/4 is listed.
 //!
-//! With threads, an event may land on a slot that has just changed hands: at most one event a
-//! thread each time. And a newcomer that finds its set busy is dropped; [`Sketch::missed`] says how
-//! much weight that was.
+//! With threads, an event may be added to a slot that has just been replaced: at most one event a
+//! thread each time. And a new key that finds its set locked is dropped; [`Sketch::missed`] is the
+//! weight of those.
 
 #[cfg(test)]
 mod tests;
@@ -25,18 +23,18 @@ use std::sync::atomic::{
 };
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// So many pairs of words fill a cache line.
+/// Number of pairs of words in a cache line.
 const SLOTS: usize = 4;
 
-/// No key has this fingerprint.
+/// Marks a free slot; no key has this fingerprint.
 const FREE: u64 = 0;
 
-/// Counts stop here, and one event adds so much less that threads between an addition and the check
-/// that follows it cannot carry a count over.
-const MOST_COUNT: u64 = 1 << 62;
-const MOST_WEIGHT: u64 = 1 << 48;
+/// Counts saturate here, and the weight of one event is so much lower that concurrent additions
+/// before the check cannot overflow a count.
+const MAX_COUNT: u64 = 1 << 62;
+const MAX_WEIGHT: u64 = 1 << 48;
 
-/// The heaviest keys, at 128 bytes a slot, and memory for keys that are not short.
+/// The top keys, at 128 bytes a slot, and memory for keys that are not short.
 #[derive(Debug)]
 pub(crate) struct Sketch {
     sets: Box<[Set]>,
@@ -45,12 +43,12 @@ pub(crate) struct Sketch {
 #[derive(Debug, Default)]
 struct Set {
     slots: Slots,
-    /// What goes with each slot. Held while a slot changes hands.
+    /// The key of each slot. Locked while a slot is replaced.
     owners: Mutex<[Owner; SLOTS]>,
     missed: AtomicU64,
 }
 
-/// All that a hit touches.
+/// Everything that a hit touches.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Slots([Slot; SLOTS]);
@@ -65,23 +63,22 @@ struct Slot {
 struct Owner {
     error: u64,
     policy: u32,
-    key: SeenKey,
+    key: StoredKey,
 }
 
-/// A key that takes more bytes is kept by what it is called: the memory of all slots together has a
-/// bound.
+/// A longer key is stored as its display text: this bounds the memory of all slots together.
 pub(crate) const MAX_KEY_BYTES: usize = 1024;
 
-/// What is kept of a key beside its hash.
+/// A key as stored in a slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum SeenKey {
-    /// All of it.
+pub(crate) enum StoredKey {
+    /// All of its bytes.
     Bytes(KeyBytes),
-    /// What it is called, where it is too long to be kept.
+    /// Its display text, if it is too long to be stored.
     Long(Box<str>),
 }
 
-impl Default for SeenKey {
+impl Default for StoredKey {
     fn default() -> Self {
         Self::Bytes(KeyBytes::default())
     }
@@ -89,10 +86,10 @@ impl Default for SeenKey {
 
 /// The bytes of a key, which may hold a secret and so are not printed.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub(crate) struct KeyBytes(SmallVec<[u8; SHORT_KEY]>);
+pub(crate) struct KeyBytes(SmallVec<[u8; INLINE_KEY_BYTES]>);
 
-/// A key of so many bytes is kept without memory of its own.
-const SHORT_KEY: usize = 64;
+/// Keys up to this length are stored inline.
+const INLINE_KEY_BYTES: usize = 64;
 
 impl KeyBytes {
     pub(crate) fn new(bytes: &[u8]) -> Self {
@@ -103,7 +100,7 @@ impl KeyBytes {
         &self.0
     }
 
-    /// Takes the place of what was there, in the memory that there is.
+    /// Replaces the bytes, in the same memory.
     fn set(&mut self, bytes: &[u8]) {
         self.0.clear();
         self.0.extend_from_slice(bytes);
@@ -116,35 +113,36 @@ impl fmt::Debug for KeyBytes {
     }
 }
 
-/// One of the heaviest keys: its true weight is at least `count - error` and at most `count`.
+/// A top key: its true weight is at least `count - error` and at most `count`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Heavy {
+pub(crate) struct HeavyHitter {
     /// The hash of the key.
     pub(crate) fingerprint: u64,
     /// The number of its policy.
     pub(crate) policy: u32,
-    /// Its weight, or more.
+    /// Upper bound of its weight.
     pub(crate) count: u64,
-    /// By how much `count` may be too high.
+    /// The maximum error of `count`.
     pub(crate) error: u64,
     /// The key.
-    pub(crate) key: SeenKey,
+    pub(crate) key: StoredKey,
 }
 
 impl Sketch {
-    /// Room for this many keys, rounded up to whole sets of four. With none, nothing is counted.
+    /// Creates a sketch for this many keys, rounded up to whole sets of four. With 0, nothing is
+    /// counted.
     pub(crate) fn new(slots: usize) -> Self {
         Self {
             sets: (0..slots.div_ceil(SLOTS)).map(|_| Set::default()).collect(),
         }
     }
 
-    /// Adds to a key's weight.
+    /// Adds to the weight of a key.
     ///
-    /// The fingerprint alone tells keys apart, also those of two policies: it has to be a hash of
-    /// both, and one that a caller cannot steer, or one set gets all the keys. 0 is taken for 1.
-    /// `long` is what a key is called that is too long to be kept; it is called only if the key
-    /// takes a slot, while its set is held.
+    /// The fingerprint alone identifies a key, also across policies: it has to be a hash of both,
+    /// and one that a caller cannot steer, or one set gets all the keys. 0 is taken for 1. `long`
+    /// makes the display text of a key that is too long to be stored; it is called only if the key
+    /// takes a slot, while its set is locked.
     #[inline]
     pub(crate) fn add(
         &self,
@@ -155,25 +153,25 @@ impl Sketch {
         long: impl FnOnce() -> Box<str>,
     ) {
         let fingerprint = fingerprint.max(FREE + 1);
-        let weight = weight.min(MOST_WEIGHT);
+        let weight = weight.min(MAX_WEIGHT);
         let Some(set) = self.sets.get(self.set_of(fingerprint)) else {
             return;
         };
         match set.find(fingerprint) {
             Some(slot) => _ = slot.add(weight),
-            // What weighs nothing displaces nobody.
+            // A zero weight replaces no other key.
             None if weight == 0 => (),
-            None => set.newcomer(fingerprint, policy, weight, key, long),
+            None => set.insert(fingerprint, policy, weight, key, long),
         }
     }
 
-    /// The `n` heaviest, heaviest first; of equals the lower fingerprint first.
-    pub(crate) fn top(&self, n: usize) -> Vec<Heavy> {
+    /// The `n` top keys, heaviest first; of equals the lower fingerprint first.
+    pub(crate) fn top(&self, n: usize) -> Vec<HeavyHitter> {
         let order = |count: u64, fingerprint: u64| (std::cmp::Reverse(count), fingerprint);
-        let mut seen: Vec<_> = self.sets.iter().flat_map(Set::taken).collect();
+        let mut seen: Vec<_> = self.sets.iter().flat_map(Set::entries).collect();
         seen.sort_unstable_by_key(|&(fingerprint, count)| order(count, fingerprint));
-        // Keys are copied for those few only, each while its set is held; whoever lost its slot
-        // since is left out.
+        // Keys are copied for those few only, each while its set is locked; keys that lost their
+        // slot since are left out.
         let mut top: Vec<_> = seen
             .into_iter()
             .filter_map(|(fingerprint, _)| self.sets[self.set_of(fingerprint)].heavy(fingerprint))
@@ -183,25 +181,26 @@ impl Sketch {
         top
     }
 
-    /// The first thing that `find` makes of the keys that are kept, with the numbers of their
-    /// policies.
+    /// Searches the stored keys, with the numbers of their policies.
     pub(crate) fn find<T>(&self, mut find: impl FnMut(u32, &[u8]) -> Option<T>) -> Option<T> {
         self.sets.iter().find_map(|set| {
-            let owners = set.hold();
-            let taken = set
+            let owners = set.lock_owners();
+            let occupied = set
                 .slots
                 .0
                 .iter()
                 .zip(owners.iter())
                 .filter(|(slot, _)| slot.fingerprint.load(Relaxed) != FREE);
-            taken.into_iter().find_map(|(_, owner)| match &owner.key {
-                SeenKey::Bytes(bytes) => find(owner.policy, bytes.as_slice()),
-                SeenKey::Long(_) => None,
-            })
+            occupied
+                .into_iter()
+                .find_map(|(_, owner)| match &owner.key {
+                    StoredKey::Bytes(bytes) => find(owner.policy, bytes.as_slice()),
+                    StoredKey::Long(_) => None,
+                })
         })
     }
 
-    /// The weight that was dropped because two newcomers met in a set.
+    /// The weight that was dropped because two new keys met in a set.
     pub(crate) fn missed(&self) -> u64 {
         self.sets
             .iter()
@@ -209,10 +208,10 @@ impl Sketch {
             .fold(0, u64::saturating_add)
     }
 
-    /// Forgets everything.
+    /// Clears the sketch.
     pub(crate) fn clear(&self) {
         for set in &self.sets {
-            let mut owners = set.hold();
+            let mut owners = set.lock_owners();
             for (slot, owner) in set.slots.0.iter().zip(owners.iter_mut()) {
                 slot.free(0);
                 *owner = Owner::default();
@@ -221,12 +220,12 @@ impl Sketch {
         }
     }
 
-    /// Forgets the keys of one policy. What the sketch says of the others stays true.
+    /// Removes the keys of one policy. The bounds on the others stay valid.
     pub(crate) fn forget(&self, policy: u32) {
         for set in &self.sets {
-            let mut owners = set.hold();
-            // A key without a slot may weigh as much as the least count: whoever takes a freed slot
-            // inherits that.
+            let mut owners = set.lock_owners();
+            // A key without a slot may weigh as much as the lowest count: the next owner of a freed
+            // slot inherits that.
             let least = set
                 .slots
                 .0
@@ -245,7 +244,7 @@ impl Sketch {
 
     #[inline]
     fn set_of(&self, fingerprint: u64) -> usize {
-        // Multiplied so that all bits have a say, then scaled to the number of sets.
+        // Multiplied so that all bits matter, then scaled to the number of sets.
         let mixed = fingerprint.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((u128::from(mixed) * self.sets.len() as u128) >> 64) as usize
     }
@@ -260,9 +259,9 @@ impl Set {
             .find(|slot| slot.fingerprint.load(Relaxed) == fingerprint)
     }
 
-    /// Gives the slot with the least count to a key that has none.
+    /// Gives the slot with the lowest count to a key that has none.
     #[cold]
-    fn newcomer(
+    fn insert(
         &self,
         fingerprint: u64,
         policy: u32,
@@ -278,7 +277,7 @@ impl Set {
                 return;
             }
         };
-        // Another thread may have brought the same key meanwhile.
+        // Another thread may have inserted the same key meanwhile.
         if let Some(slot) = self.find(fingerprint) {
             slot.add(weight);
             return;
@@ -292,25 +291,26 @@ impl Set {
         let Some((at, slot)) = self.slots.0.iter().enumerate().min_by_key(by_count) else {
             return;
         };
-        // Before anything changes, since it may panic.
+        // Before anything changes, since `long` may panic.
         let owner = &mut owners[at];
         match &mut owner.key {
-            _ if key.len() > MAX_KEY_BYTES => owner.key = SeenKey::Long(long()),
-            // The memory of the key before is used again.
-            SeenKey::Bytes(bytes) => bytes.set(key),
-            SeenKey::Long(_) => owner.key = SeenKey::Bytes(KeyBytes::new(key)),
+            _ if key.len() > MAX_KEY_BYTES => owner.key = StoredKey::Long(long()),
+            // Reuses the memory of the old key.
+            StoredKey::Bytes(bytes) => bytes.set(key),
+            StoredKey::Long(_) => owner.key = StoredKey::Bytes(KeyBytes::new(key)),
         }
-        // The name first: hits of the old key that come between the two count into the error, not
-        // beside it.
+        // The fingerprint first: hits of the old key between the two stores count into the error,
+        // not in addition to it.
         slot.fingerprint.store(fingerprint, Relaxed);
         let error = slot.add(weight);
-        (owner.error, owner.policy) = (error, policy);
+        owner.error = error;
+        owner.policy = policy;
     }
 
-    /// Fingerprints and counts. Held, so that no key is met twice on its way from one slot to
-    /// another.
-    fn taken(&self) -> impl Iterator<Item = (u64, u64)> {
-        let _held = self.hold();
+    /// Fingerprints and counts. Locked, so that a key that moves from one slot to another is not
+    /// seen twice.
+    fn entries(&self) -> impl Iterator<Item = (u64, u64)> {
+        let _guard = self.lock_owners();
         let each = self
             .slots
             .0
@@ -320,8 +320,8 @@ impl Set {
             .filter(|&(fingerprint, _)| fingerprint != FREE)
     }
 
-    fn heavy(&self, fingerprint: u64) -> Option<Heavy> {
-        let owners = self.hold();
+    fn heavy(&self, fingerprint: u64) -> Option<HeavyHitter> {
+        let owners = self.lock_owners();
         let at = self
             .slots
             .0
@@ -333,7 +333,7 @@ impl Set {
             ref key,
         } = owners[at];
         let count = self.slots.0[at].count.load(Relaxed);
-        Some(Heavy {
+        Some(HeavyHitter {
             fingerprint,
             policy,
             count,
@@ -342,22 +342,22 @@ impl Set {
         })
     }
 
-    fn hold(&self) -> MutexGuard<'_, [Owner; SLOTS]> {
+    fn lock_owners(&self) -> MutexGuard<'_, [Owner; SLOTS]> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Slot {
-    /// Returns the count before.
+    /// Adds to the count and returns the one before.
     #[inline]
     fn add(&self, weight: u64) -> u64 {
-        // Release and acquire: a thread that adds to a slot after it changed hands sees by then to
-        // whom, so that it errs once at most.
+        // Release and acquire: a thread that adds to a slot after it was replaced sees the new
+        // owner by then, so that it errs at most once.
         let before = self.count.fetch_add(weight, AcqRel);
-        if before >= MOST_COUNT {
-            self.count.fetch_min(MOST_COUNT, Relaxed);
+        if before >= MAX_COUNT {
+            self.count.fetch_min(MAX_COUNT, Relaxed);
         }
-        before.min(MOST_COUNT)
+        before.min(MAX_COUNT)
     }
 
     fn free(&self, count: u64) {

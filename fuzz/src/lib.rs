@@ -8,11 +8,12 @@ mod envoy;
 mod gateway;
 mod identity;
 mod limits;
+mod net;
 mod policies;
 mod resp;
 
 pub use envoy::envoy;
-pub use gateway::gateway;
+pub use gateway::{gateway, response};
 pub use identity::identity;
 pub use limits::{decide, parse};
 pub use policies::{config, path};

@@ -1,5 +1,5 @@
-//! How busy this container or machine is, for [`ratekeeper::adaptive::Adaptive`] limits: cgroup v2, else
-//! `/proc` (Linux).
+//! The load of this container or machine, for [`ratekeeper::adaptive::Adaptive`] limits: read from
+//! cgroup v2, else from `/proc` (Linux).
 //!
 //! ```no_run
 //! use ratekeeper::{adaptive::Adaptive, Limit};
@@ -9,8 +9,8 @@
 //! if adaptive.check().is_allowed() { /* … */ }
 //! ```
 //!
-//! In a container that has limits of its own, shares are of those limits; elsewhere of the machine.
-//! What cannot be read is [`f64::NAN`], which moves no limit.
+//! In a container with limits of its own, shares are of those limits; elsewhere of the machine. A
+//! share that cannot be read is [`f64::NAN`], which moves no limit.
 
 mod parse;
 
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Reads the load; the share of the processors is that since it was read last.
+/// Reads the load; the share of the processors is that since the previous read.
 #[derive(Debug)]
 pub struct LoadReader {
     root: PathBuf,
@@ -28,21 +28,21 @@ pub struct LoadReader {
     last: Mutex<Option<Sample>>,
 }
 
-/// Processor time used, and out of how much, in any unit.
+/// Processor time used and available, in any unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sample {
     used: f64,
-    of: f64,
+    total: f64,
 }
 
 impl LoadReader {
-    /// A reader of this process's own cgroup, or of the machine where there is none.
+    /// Creates a reader of this process's own cgroup, or of the machine if there is none.
     pub fn new() -> Self {
-        Self::under(Path::new("/"))
+        Self::with_root(Path::new("/"))
     }
 
-    /// A reader of the files below another root, as a container's host would mount them.
-    pub fn under(root: &Path) -> Self {
+    /// Creates a reader of the files below another root, as a container's host would mount them.
+    pub fn with_root(root: &Path) -> Self {
         let own = fs::read_to_string(root.join("proc/self/cgroup")).ok();
         let own = own
             .as_deref()
@@ -58,7 +58,7 @@ impl LoadReader {
         reader
     }
 
-    /// The load now; the share of the processors since the last call.
+    /// The current load; the share of the processors is that since the last call.
     pub fn read(&self) -> Load {
         Load {
             cpu: self.cpu().unwrap_or(f64::NAN),
@@ -66,7 +66,7 @@ impl LoadReader {
         }
     }
 
-    /// The same as a function, for [`ratekeeper::adaptive::AdaptiveBuilder::build`].
+    /// Converts the reader to a function, for [`ratekeeper::adaptive::AdaptiveBuilder::build`].
     pub fn into_fn(self) -> impl Fn() -> Load + Send + Sync + 'static {
         move || self.read()
     }
@@ -74,20 +74,20 @@ impl LoadReader {
     fn cpu(&self) -> Option<f64> {
         let now = self.sample(&self.started())?;
         let before = self.lock().replace(now)?;
-        let of = now.of - before.of;
-        (of > 0.0).then(|| ((now.used - before.used) / of).clamp(0.0, 1.0))
+        let total = now.total - before.total;
+        (total > 0.0).then(|| ((now.used - before.used) / total).clamp(0.0, 1.0))
     }
 
     fn memory(&self) -> Option<f64> {
         let machine = parse::memory_of_machine(&self.file("proc/meminfo")?)?;
         let own = || {
-            let most: f64 = self.own("memory.max")?.trim().parse().ok()?;
+            let max: f64 = self.own("memory.max")?.trim().parse().ok()?;
             let cached = self
                 .own("memory.stat")
                 .and_then(|text| parse::field(&text, "inactive_file"))
                 .unwrap_or(0.0);
             let used: f64 = self.own("memory.current")?.trim().parse().ok()?;
-            Some(((used - cached) / most).clamp(0.0, 1.0))
+            Some(((used - cached) / max).clamp(0.0, 1.0))
         };
         // Whichever runs out first.
         Some(own().unwrap_or(0.0).max(machine))
@@ -104,13 +104,13 @@ impl LoadReader {
             });
             return Some(Sample {
                 used,
-                of: started.elapsed().as_micros() as f64 * cores,
+                total: started.elapsed().as_micros() as f64 * cores,
             });
         }
         parse::cpu_of_machine(&self.file("proc/stat")?)
     }
 
-    /// One moment a process, from which time is counted.
+    /// An instant fixed once per process, from which time is counted.
     fn started(&self) -> Instant {
         static STARTED: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
         *STARTED.get_or_init(Instant::now)

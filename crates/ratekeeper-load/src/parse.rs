@@ -1,15 +1,15 @@
-//! The formats of the kernel's files. What is not as expected is none, never a panic.
+//! Parsers for the kernel's files. Unexpected content is none, never a panic.
 
 use super::Sample;
 
-/// The path of the process's own cgroup below the mount: the line of version 2 is `0::/path`.
+/// The path of the process's own cgroup below the mount: version 2 has the line `0::/path`.
 pub(super) fn own_cgroup(text: &str) -> Option<&str> {
     text.lines()
         .find_map(|line| line.strip_prefix("0::"))
         .map(|path| path.trim().trim_start_matches('/'))
 }
 
-/// `name value` on a line of its own.
+/// The value of a line `name value`.
 pub(super) fn field(text: &str, name: &str) -> Option<f64> {
     let line = text
         .lines()
@@ -17,7 +17,7 @@ pub(super) fn field(text: &str, name: &str) -> Option<f64> {
     line.trim().parse().ok()
 }
 
-/// `quota period` in microseconds, as cores; none for `max`.
+/// The cores of `quota period` in microseconds; none for `max`.
 pub(super) fn quota(text: &str) -> Option<f64> {
     let mut words = text.split_ascii_whitespace();
     let (quota, period): (f64, f64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
@@ -35,15 +35,15 @@ pub(super) fn cpu_of_machine(text: &str) -> Option<Sample> {
         .map_while(|number| number.parse().ok())
         .take(8)
         .collect();
-    let of: f64 = ticks.iter().sum();
+    let total: f64 = ticks.iter().sum();
     let idle = ticks.get(3)? + ticks.get(4).unwrap_or(&0.0);
     Some(Sample {
-        used: of - idle,
-        of,
+        used: total - idle,
+        total,
     })
 }
 
-/// What is not available, as a share of what there is.
+/// The share of the machine's memory that is not available.
 pub(super) fn memory_of_machine(text: &str) -> Option<f64> {
     let kilobytes = |name| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,11 +1,11 @@
-//! The load of this machine, and of trees of files that look like other machines.
+//! The load of this machine, and of directory trees that imitate other machines.
 
 use ratekeeper_load::LoadReader;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A root of its own, removed when it is dropped.
+/// A temporary root directory, removed when it is dropped.
 struct Root(PathBuf);
 
 impl Root {
@@ -43,7 +43,7 @@ fn a_machine_without_cgroups_is_read_from_proc() {
             ("proc/meminfo", MEMINFO),
         ],
     );
-    let reader = LoadReader::under(&root.0);
+    let reader = LoadReader::with_root(&root.0);
     root.write("proc/stat", "cpu  150 0 125 870 5 0 0 0 0 0\n");
     let load = reader.read();
     assert!(
@@ -68,7 +68,7 @@ fn a_container_is_measured_against_its_own_limits() {
         &format!("{own}/memory.stat"),
         "anon 500\ninactive_file 100\n",
     );
-    let reader = LoadReader::under(&root.0);
+    let reader = LoadReader::with_root(&root.0);
     root.write(&format!("{own}/cpu.stat"), "usage_usec 9000000000\n");
     let load = reader.read();
     assert_eq!(load.cpu, 1.0, "more than half a core could have done");
@@ -76,17 +76,17 @@ fn a_container_is_measured_against_its_own_limits() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_a_number() {
+fn an_unreadable_load_is_nan() {
     let root = Root::new(
         "nothing",
         &[("proc/stat", "garbage"), ("proc/meminfo", "MemTotal: lots")],
     );
-    let load = LoadReader::under(&root.0).read();
+    let load = LoadReader::with_root(&root.0).read();
     assert!(load.cpu.is_nan() && load.memory.is_nan());
 }
 
-/// This test keeps a processor busy itself, so the load is more than nothing as soon as the kernel
-/// has counted a tick of it.
+/// This test keeps a processor busy itself, so the load is above zero as soon as the kernel has
+/// counted a tick of it.
 #[cfg(target_os = "linux")]
 #[test]
 fn this_machine_has_a_load() {

@@ -2,8 +2,8 @@
 //! compared but not recovered.
 
 use crate::attribute::Attribute;
+use crate::random::random_bytes;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 
 /// The name of a key among nodes: a hash of policy and key, with a shared secret.
@@ -95,11 +95,7 @@ impl FingerprintSecret {
 
     /// A random secret of this process.
     pub(crate) fn random() -> Self {
-        let word = || RandomState::new().hash_one(0);
-        Self {
-            values: [word(), word()],
-            names: [word(), word()],
-        }
+        Self::new(&random_bytes())
     }
 
     /// The fingerprint of the value of an attribute. The same value of another attribute has

@@ -92,6 +92,7 @@ mod policies;
 pub mod policy;
 mod policy_limit;
 mod preflight;
+pub mod random;
 pub mod request;
 mod request_check;
 pub mod stats;

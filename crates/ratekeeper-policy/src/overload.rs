@@ -74,7 +74,7 @@ impl AdaptiveLimit {
 
     /// Whether there is a queue.
     pub(crate) fn has_queue(&self) -> bool {
-        self.queue.most > 0
+        self.queue.max_waiting > 0
     }
 
     /// Whether the two differ at most in their queue.

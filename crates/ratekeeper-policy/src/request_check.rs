@@ -26,6 +26,8 @@ pub enum RequestError {
     HostMismatch,
     /// A header that policies use is repeated with different values.
     RepeatedHeader(Box<str>),
+    /// A cookie that requests are counted by is repeated with different values.
+    RepeatedCookie(Box<str>),
     /// A header that policies use is spelled with `_` for `-`, which many services treat as the
     /// same name.
     HeaderSpelling(Box<str>),
@@ -38,6 +40,7 @@ impl RequestError {
             Self::DotSegment => "bad_target",
             Self::UserInfo | Self::Host | Self::HostMismatch => "bad_host",
             Self::RepeatedHeader(_) | Self::HeaderSpelling(_) => "repeated_header",
+            Self::RepeatedCookie(_) => "repeated_cookie",
         }
     }
 }
@@ -59,6 +62,9 @@ impl fmt::Display for RequestError {
             }
             Self::RepeatedHeader(name) => {
                 write!(f, "the header {name} is repeated with different values; send it once")
+            }
+            Self::RepeatedCookie(name) => {
+                write!(f, "the cookie {name} is repeated with different values; send it once")
             }
             Self::HeaderSpelling(name) => write!(
                 f,
@@ -165,6 +171,18 @@ pub fn check_headers<'a, 'n>(
                 return Err(RequestError::RepeatedHeader(known.into()));
             }
         }
+    }
+    Ok(())
+}
+
+/// Rejects a cookie that is repeated with different values; `values` are all of them.
+pub fn check_cookie<'a>(
+    name: &str,
+    mut values: impl Iterator<Item = &'a [u8]>,
+) -> Result<(), RequestError> {
+    let first = values.next();
+    if values.any(|value| first != Some(value)) {
+        return Err(RequestError::RepeatedCookie(name.into()));
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use common::{ALGORITHMS, Event, Load, Pace, connect, judge, limit, load_time, ru
 use ratekeeper::{Ask, Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
-use ratekeeper_testkit::auditor::{Bound, Hold, check_holds};
+use ratekeeper_testkit::auditor::{Bound, PermitInterval, check_permits};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -95,7 +95,7 @@ fn eight_nodes_together_keep_it() {
 }
 
 /// What was certainly held, by callers that take a permit, do something and give it back.
-async fn held(nodes: usize, most: u64) -> Vec<Hold> {
+async fn held(nodes: usize, most: u64) -> Vec<PermitInterval> {
     let server = RedisServer::start();
     let stop = Arc::new(AtomicBool::new(false));
     let mut callers = Vec::new();
@@ -113,7 +113,7 @@ async fn held(nodes: usize, most: u64) -> Vec<Hold> {
                     assert_eq!(verdict.source(), Source::Redis);
                     if verdict.is_allowed() {
                         tokio::time::sleep(Duration::from_millis(3)).await;
-                        holds.push(Hold {
+                        holds.push(PermitInterval {
                             from,
                             until: common::now(),
                             cost,
@@ -137,7 +137,7 @@ async fn held(nodes: usize, most: u64) -> Vec<Hold> {
 fn permits_are_never_more_than_there_are() {
     for nodes in [1, 3, 8] {
         let holds = run(held(nodes, 5));
-        let report = check_holds(5, &holds, 0)
+        let report = check_permits(5, &holds, 0)
             .unwrap_or_else(|violation| panic!("{nodes} nodes: {violation}"));
         println!("{nodes} nodes: {report:?}");
         assert!(report.admitted > 20, "hardly anything was held: {report:?}");

@@ -6,8 +6,11 @@
 mod targets;
 
 #[allow(unreachable_pub)]
-#[path = "../../../fuzz/src/gateway.rs"]
+#[path = "../../../fuzz/src/gateway/mod.rs"]
 mod gateway;
+
+#[path = "../../../fuzz/src/net.rs"]
+mod net;
 
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
@@ -22,4 +25,9 @@ fn all_bytes_of_the_corpus_are_answered_alike_in_any_pieces() {
 #[test]
 fn what_passes_the_guard_of_the_gateway_is_understood_in_one_way() {
     replay("gateway", gateway::gateway);
+}
+
+#[test]
+fn what_an_upstream_sends_comes_out_as_it_came_in_any_pieces() {
+    replay("response", gateway::response);
 }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use ratekeeper_testkit::RedisServer;
+use ratekeeper_testkit::{RedisServer, tools};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -501,17 +501,10 @@ fn redis_py_resets_a_key_as_an_operator() {
     done_on(&with_token(), command);
 }
 
-/// What `make tools` has made of a client. Without it there is nothing to test, and a line says so.
+/// What `make tools` has made of a client. Without it there is nothing to test: see [`tools`].
 fn client(name: &str) -> Option<PathBuf> {
     let path = root().join("target/clients").join(name);
-    if !path.exists() {
-        eprintln!(
-            "skipped: there is no {}; scripts/clients makes it, with npm or go",
-            path.display()
-        );
-        return None;
-    }
-    Some(path)
+    tools::file(&path, "scripts/clients makes it, with npm or go")
 }
 
 #[test]
@@ -519,7 +512,11 @@ fn ioredis_connects_pipelines_and_throttles() {
     let Some(modules) = client("ioredis/node_modules") else {
         return;
     };
-    let mut command = Command::new("node");
+    let Some(mut command) =
+        tools::program("node", "install it (on Debian: apt-get install nodejs)")
+    else {
+        return;
+    };
     command
         .env("NODE_PATH", modules)
         .arg(root().join("crates/ratekeeper-server/tests/clients/ioredis/client.cjs"));

@@ -3,6 +3,7 @@
 mod support;
 
 use serde_json::{Value, json};
+use std::io::Write;
 use support::Server;
 
 #[test]
@@ -266,4 +267,39 @@ fn a_paced_caller_is_told_how_long_to_wait() {
         second.body
     );
     assert_eq!(call().status(), 429);
+}
+
+/// More limits than four generations take, none of which ever refills: what is in use stays, and
+/// nobody is refused. 65,536 of them are a generation.
+#[test]
+fn any_number_of_limits_is_answered() {
+    const BATCH: usize = 512;
+    const LIMITS: usize = 4 * 65_536 + 2 * BATCH;
+    let server = Server::start();
+    let used = r#"{"key":"a","limit":"5/30d"}"#;
+    assert!((0..5).all(|_| server.throttle(used).status() == 200));
+    let mut connection = server.connect();
+    for batch in 0..LIMITS / BATCH {
+        let requests: String = (0..BATCH)
+            .map(|n| {
+                let burst = 1 + batch * BATCH + n;
+                let body = format!(r#"{{"key":"stranger","limit":"0/s burst {burst}"}}"#);
+                let length = body.len();
+                format!(
+                    "POST /v1/throttle HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+                     Content-Length: {length}\r\n\r\n{body}"
+                )
+            })
+            .collect();
+        let mut writer = connection.writer();
+        let writing = std::thread::spawn(move || writer.write_all(requests.as_bytes()));
+        for n in 0..BATCH {
+            let answer = connection.answer();
+            assert_eq!(answer.status(), 200, "{n} of batch {batch}: {answer:?}");
+        }
+        writing.join().unwrap().unwrap();
+        assert_eq!(server.throttle(used).status(), 429, "after batch {batch}");
+    }
+    let evicted = server.figure("ratekeeper_throttle_limits_evicted_total");
+    assert_eq!(evicted, 65_536.0);
 }

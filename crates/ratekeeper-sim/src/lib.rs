@@ -1,27 +1,30 @@
-//! A service under load on virtual time: calls come in whether or not earlier ones were answered, a
-//! gate lets them in or turns them away, the service has so many workers and a queue, and clients
-//! do not wait for ever.
+//! Simulation of a service under load on virtual time: calls arrive whether or not earlier ones
+//! were answered, an admission control allows or denies them, the service has a number of workers
+//! and a queue, and clients time out.
 //!
-//! The gates are the real ones of `ratekeeper`, on its manual clock; everything else is simulated,
-//! with fixed seeds, so the same comes out every time and on every machine. The tests of this crate
-//! hold the gates to what they promise; `docs/plots` draws the same runs for docs/overload.md.
+//! The admission controls are the real limits of `ratekeeper`, on its manual clock; everything else
+//! is simulated, with fixed seeds, so the result is the same every time and on every machine. The
+//! tests of this crate check what the limits promise; `docs/plots` draws the same runs for
+//! docs/overload.md.
 //!
-//! Times are nanoseconds since the beginning.
+//! Times are nanoseconds since the start of the run.
 
-mod gate;
-mod lineup;
-mod outcome;
-mod plan;
+mod admission_control;
+mod presets;
 mod rng;
+mod run_outcome;
 mod scenario;
-mod world;
+mod schedule;
+mod simulation;
 
-pub use gate::{Classed, Gate, Open, Parted, Queued, Shed, Wait};
-pub use lineup::{adaptive, burst_load, classed, controls, fixed, four_classes, queued, shed};
-pub use outcome::{Look, Outcome, Record};
-pub use plan::Plan;
+pub use admission_control::{
+    AdmissionControl, ClassedLimit, NoLimit, PartitionedLimit, QueuedLimit, SheddingLimit, Wait,
+};
+pub use presets::{adaptive, burst_load, classed, controls, fixed, four_classes, queued, shed};
 pub use rng::Rng;
+pub use run_outcome::{CallRecord, LimitSample, RunOutcome};
 pub use scenario::{Backend, Scenario, Stream};
+pub use schedule::Schedule;
 
 /// A millisecond.
 pub const MILLI: u64 = 1_000_000;

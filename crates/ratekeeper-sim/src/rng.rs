@@ -1,10 +1,11 @@
-//! Chance with a fixed seed, by whole numbers and plain arithmetic only: the same on every machine.
+//! [`Rng`]: random numbers from a fixed seed, in integers and plain arithmetic only: the same on
+//! every machine.
 
-/// A source of chance: splitmix64.
+/// A random number generator: splitmix64.
 pub struct Rng(u64);
 
 impl Rng {
-    /// The same numbers for the same seed.
+    /// Creates a generator; the same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -17,13 +18,13 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// 0 to 1, without 1.
+    /// A number from 0 to 1, excluding 1.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Exponentially distributed with the mean 1: von Neumann's way, which needs no logarithm,
-    /// because that of one C library differs from another's in the last bit.
+    /// Exponentially distributed with mean 1, by von Neumann's method, which needs no logarithm:
+    /// those of different C libraries differ in the last bit.
     pub fn exponential(&mut self) -> f64 {
         let mut whole = 0.0;
         loop {

@@ -1,35 +1,35 @@
-//! What is offered, and what it meets.
+//! [`Scenario`]: the traffic, the service, and the length of a run.
 
-use crate::gate::Gate;
-use crate::outcome::Outcome;
-use crate::plan::Plan;
-use crate::world::World;
+use crate::admission_control::AdmissionControl;
+use crate::run_outcome::RunOutcome;
+use crate::schedule::Schedule;
+use crate::simulation::Simulation;
 use crate::{MILLI, SECOND};
 use ratekeeper::ManualClock;
 
-/// Calls of one kind, which come at random and do not wait for each other.
+/// Calls of one kind, which arrive at random and do not wait for each other.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    /// How many a second on average.
-    pub rate: Plan<f64>,
-    /// A client leaves after this long; what is answered later is worth nothing.
+    /// The average rate per second.
+    pub rate: Schedule<f64>,
+    /// The client's timeout; a later response is worthless.
     pub timeout: u64,
-    /// How much work a call is: 1 is what the service tells.
+    /// The work of a call, relative to that of the service.
     pub weight: f64,
-    /// How often a client tries again that was turned away or left.
+    /// How often a client retries after a denial or a timeout.
     pub retries: u32,
-    /// About how long it pauses before that: half to one and a half of it.
+    /// The average pause before a retry: from half to one and a half of it.
     pub pause: u64,
 }
 
 impl Stream {
-    /// So many a second, by clients that leave after a second and do not try again.
+    /// A constant rate per second, by clients with a timeout of one second and no retries.
     pub fn of(per_second: f64) -> Self {
-        Self::planned(Plan::always(per_second))
+        Self::planned(Schedule::always(per_second))
     }
 
-    /// The same at a rate that changes.
-    pub fn planned(rate: Plan<f64>) -> Self {
+    /// A rate that changes.
+    pub fn planned(rate: Schedule<f64>) -> Self {
         Self {
             rate,
             timeout: SECOND,
@@ -39,14 +39,14 @@ impl Stream {
         }
     }
 
-    /// Calls that are so many times the work.
+    /// Sets the relative work of a call.
     #[must_use]
     pub fn weighing(mut self, weight: f64) -> Self {
         self.weight = weight;
         self
     }
 
-    /// Clients that try again so often.
+    /// Sets the number of retries.
     #[must_use]
     pub fn retrying(mut self, times: u32) -> Self {
         self.retries = times;
@@ -54,80 +54,79 @@ impl Stream {
     }
 }
 
-/// A service with workers and a queue that turns nobody away. It does not notice that a client has
-/// left.
+/// A service with workers and an unbounded queue. It does not notice that a client has timed out.
 #[derive(Clone, Debug)]
 pub struct Backend {
     /// How many calls it works on at once.
-    pub workers: Plan<usize>,
-    /// How long a call takes on average, half of which is always the same and half of which is
-    /// chance. Waiting for a dependency is a part of it: one that is slow is a step here.
-    pub work: Plan<u64>,
-    /// What a queue costs: with as many calls in the queue as there are workers, work takes longer
+    pub workers: Schedule<usize>,
+    /// The average work of a call, half of which is constant and half random. Waiting for a
+    /// dependency is part of it: a slow one is a step here.
+    pub work: Schedule<u64>,
+    /// The cost of a queue: with as many calls in the queue as there are workers, work takes longer
     /// by this share.
     pub contention: f64,
 }
 
 impl Backend {
-    /// The service of the docs: 10 workers, 40 ms a call, so 250 a second at best.
+    /// The service of the docs: 10 workers, 40 ms per call, so at most 250 per second.
     pub fn usual() -> Self {
         Self {
-            workers: Plan::always(10),
-            work: Plan::always(40 * MILLI),
+            workers: Schedule::always(10),
+            work: Schedule::always(40 * MILLI),
             contention: 0.03,
         }
     }
 
-    /// Answers a second at best.
+    /// The maximum rate per second.
     pub fn peak(&self, now: u64) -> f64 {
         self.workers.at(now) as f64 * SECOND as f64 / self.work.at(now) as f64
     }
 }
 
-/// A run: who calls, what they call, for how long, and by which chance.
+/// A run: the traffic, the service, the length and the seed.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Who calls; a gate knows them by their number.
+    /// The streams of calls; the admission control gets the index of a stream.
     pub streams: Vec<Stream>,
-    /// What is called.
+    /// The service.
     pub backend: Backend,
-    /// How long calls come in.
+    /// How long calls arrive.
     pub length: u64,
-    /// How often the limit is noted.
-    pub look: u64,
-    /// The seed of all chance.
+    /// The interval between samples of the limit.
+    pub sample_interval: u64,
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 
 impl Scenario {
-    /// These calls on the usual service, for so long.
+    /// These streams on the service of the docs, for `length`.
     pub fn new(streams: impl Into<Vec<Stream>>, length: u64) -> Self {
         Self {
             streams: streams.into(),
             backend: Backend::usual(),
             length,
-            look: 100 * MILLI,
+            sample_interval: 100 * MILLI,
             seed: 1,
         }
     }
 
-    /// The same with another service.
+    /// Sets the service.
     #[must_use]
     pub fn on(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
     }
 
-    /// The same by another chance.
+    /// Sets the seed.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Runs it through a gate, which goes by the clock that it is given.
-    pub fn run<G: Gate>(&self, gate: impl FnOnce(ManualClock) -> G) -> Outcome {
+    /// Runs it with an admission control that uses the given clock.
+    pub fn run<G: AdmissionControl>(&self, gate: impl FnOnce(ManualClock) -> G) -> RunOutcome {
         let clock = ManualClock::new();
-        World::new(self, gate(clock.clone()), clock).run()
+        Simulation::new(self, gate(clock.clone()), clock).run()
     }
 }

@@ -1,13 +1,14 @@
-//! Who gets through when there is too much, by how important it is.
+//! Overload by class: which share of each class is served.
 
 use ratekeeper::adaptive::Class;
 use ratekeeper_sim::{
-    Backend, MINUTE, Outcome, Plan, SECOND, Scenario, Stream, classed, controls, four_classes, shed,
+    Backend, MINUTE, RunOutcome, SECOND, Scenario, Schedule, Stream, classed, controls,
+    four_classes, shed,
 };
 use std::ops::Range;
 
 const SEEDS: Range<u64> = 1..4;
-/// The flood comes after half a minute and lasts for a minute and a half.
+/// The flood starts after half a minute and lasts for a minute and a half.
 const FLOOD: Range<u64> = 30 * SECOND..120 * SECOND;
 
 fn peak() -> f64 {
@@ -17,7 +18,7 @@ fn peak() -> f64 {
 /// Critical traffic, and sheddable at a tenth of the peak, then at ten times the peak, then at a
 /// tenth again.
 fn flooded(critical: f64, seed: u64) -> Scenario {
-    let sheddable = Plan::always(0.1)
+    let sheddable = Schedule::always(0.1)
         .then(FLOOD.start, 10.0)
         .then(FLOOD.end, 0.1);
     Scenario::new(
@@ -28,18 +29,18 @@ fn flooded(critical: f64, seed: u64) -> Scenario {
 }
 
 /// How often it turned from shedding more to shedding less.
-fn turns(outcome: &Outcome) -> usize {
-    let (mut turns, mut rising, mut last) = (0, false, 0.0);
-    for look in &outcome.looks {
-        if look.level < last && rising {
-            turns += 1;
+fn reversals(outcome: &RunOutcome) -> usize {
+    let (mut reversals, mut rising, mut last) = (0, false, 0.0);
+    for sample in &outcome.limit_samples {
+        if sample.level < last && rising {
+            reversals += 1;
         }
-        if look.level != last {
-            rising = look.level > last;
+        if sample.level != last {
+            rising = sample.level > last;
         }
-        last = look.level;
+        last = sample.level;
     }
-    turns
+    reversals
 }
 
 #[test]
@@ -47,7 +48,7 @@ fn critical_traffic_loses_under_1_percent_while_ten_times_the_peak_of_sheddable_
     for (name, control) in controls() {
         for (seed, critical) in SEEDS.flat_map(|seed| [(seed, 0.3), (seed, 0.5)]) {
             let outcome = flooded(critical, seed).run(classed(control, &Class::ALL));
-            // From its first moment on: there is nothing that must be learnt first.
+            // From the first moment on: nothing has to be learned first.
             for stream in [0, 1] {
                 let lost = 1.0 - outcome.served(stream, FLOOD);
                 assert!(
@@ -104,7 +105,7 @@ fn close_to_the_peak_the_lowest_class_loses_about_one_in_ten_and_the_others_hard
 }
 
 #[test]
-fn when_critical_traffic_alone_is_too_much_the_highest_gets_through() {
+fn when_critical_traffic_alone_is_an_overload_the_highest_class_is_served() {
     for (name, control) in controls() {
         for seed in SEEDS {
             // 0.6 of the peak of the highest class, and 1.5 of the next.
@@ -127,11 +128,11 @@ fn when_critical_traffic_alone_is_too_much_the_highest_gets_through() {
 }
 
 #[test]
-fn a_shedder_alone_saves_critical_traffic_once_it_has_learnt_and_does_not_flap() {
+fn a_shedder_alone_protects_critical_traffic_after_a_delay_and_does_not_flap() {
     for seed in SEEDS {
         let outcome = flooded(0.3, seed).run(shed(&Class::ALL));
-        // It learns of the flood by latency, and by then there is a queue, which takes a while to
-        // go.
+        // It detects the flood by latency, and by then there is a queue, which takes a while to
+        // drain.
         let when = FLOOD.start + 30 * SECOND..FLOOD.end;
         for stream in [0, 1] {
             let lost = 1.0 - outcome.served(stream, when.clone());
@@ -139,9 +140,9 @@ fn a_shedder_alone_saves_critical_traffic_once_it_has_learnt_and_does_not_flap()
         }
         let minutes = (FLOOD.end + MINUTE).div_ceil(MINUTE) as usize;
         assert!(
-            (1..=12 * minutes).contains(&turns(&outcome)),
+            (1..=12 * minutes).contains(&reversals(&outcome)),
             "{seed}: {} times",
-            turns(&outcome)
+            reversals(&outcome)
         );
     }
 }

@@ -1,13 +1,14 @@
-//! What there is without a limit that moves: the baseline that the others are measured by.
+//! Goodput without an adaptive limit: the baseline for the others.
 
 use ratekeeper::ManualClock;
 use ratekeeper_sim::{
-    Backend, Gate, MINUTE, Open, Plan, SECOND, Scenario, Stream, adaptive, controls, fixed,
+    AdmissionControl, Backend, MINUTE, NoLimit, SECOND, Scenario, Schedule, Stream, adaptive,
+    controls, fixed,
 };
 
 const SETTLED: std::ops::Range<u64> = 20 * SECOND..MINUTE;
 
-fn at<G: Gate>(load: f64, gate: impl FnOnce(ManualClock) -> G) -> f64 {
+fn at<G: AdmissionControl>(load: f64, gate: impl FnOnce(ManualClock) -> G) -> f64 {
     let peak = Backend::usual().peak(0);
     Scenario::new([Stream::of(load * peak)], MINUTE)
         .run(gate)
@@ -16,10 +17,10 @@ fn at<G: Gate>(load: f64, gate: impl FnOnce(ManualClock) -> G) -> f64 {
 }
 
 #[test]
-fn without_a_limit_goodput_collapses_as_soon_as_more_comes_than_is_served() {
-    assert!(at(0.8, |_| Open) > 0.79);
+fn without_a_limit_goodput_collapses_above_the_peak() {
+    assert!(at(0.8, |_| NoLimit) > 0.79);
     for load in [1.5, 5.0] {
-        let goodput = at(load, |_| Open);
+        let goodput = at(load, |_| NoLimit);
         assert!(goodput < 0.01, "{goodput} at {load}");
     }
 }
@@ -35,7 +36,7 @@ fn the_right_fixed_limit_keeps_the_peak_and_a_wrong_one_does_not() {
 #[test]
 fn a_fixed_limit_that_was_right_is_wrong_once_a_dependency_is_slow() {
     let slow = Backend {
-        work: Plan::always(320_000_000),
+        work: Schedule::always(320_000_000),
         ..Backend::usual()
     };
     let run = Scenario::new([Stream::of(250.0)], MINUTE).on(slow.clone());
@@ -60,14 +61,14 @@ fn a_run_is_the_same_every_time() {
 }
 
 #[test]
-fn without_a_limit_clients_that_try_again_keep_a_service_down_long_after_a_spike() {
+fn without_a_limit_retries_keep_a_service_down_long_after_a_spike() {
     // Six tenths of the peak; for ten seconds it is three times the peak.
-    let rate = Plan::always(150.0)
+    let rate = Schedule::always(150.0)
         .then(MINUTE, 750.0)
         .then(MINUTE + 10 * SECOND, 150.0);
     let run = Scenario::new([Stream::planned(rate).retrying(2)], 5 * MINUTE);
     let after = |from: u64| from..from + 30 * SECOND;
-    let open = run.run(|_| Open);
+    let open = run.run(|_| NoLimit);
     assert!(
         open.goodput(after(4 * MINUTE)) < 15.0,
         "{}",

@@ -1,27 +1,28 @@
-//! What each adaptive limit promises, under several seeds of chance. The service works on 10 at
-//! once, 40 ms each: 250 a second at best, and its best limit is 10 and a few for the queue.
+//! The promises of each adaptive limit, with several random seeds. The service works on 10 at once,
+//! 40 ms each: at most 250 per second, and its best limit is 10 and a few for the queue.
 
 use ratekeeper_sim::{
-    Backend, MILLI, MINUTE, Outcome, Parted, Plan, SECOND, Scenario, Stream, adaptive, controls,
+    Backend, MILLI, MINUTE, PartitionedLimit, RunOutcome, SECOND, Scenario, Schedule, Stream,
+    adaptive, controls,
 };
 use std::ops::Range;
 
 const SEEDS: Range<u64> = 1..4;
 const SETTLED: Range<u64> = 20 * SECOND..MINUTE;
-/// The settings as they come.
+/// The default minimum.
 const MIN: u64 = 5;
 
 fn peak() -> f64 {
     Backend::usual().peak(0)
 }
 
-/// What differs from one to another: see the table in docs/overload.md.
+/// The numbers in which they differ: see the table in docs/overload.md.
 struct Promise {
-    /// Of the peak, what is answered in time under overload.
+    /// The share of the peak that is answered in time under overload.
     keeps: f64,
-    /// 99 in 100 are answered within this.
+    /// The 99th percentile of latency.
     p99: u64,
-    /// Between which limits it stays then.
+    /// The range of the limit then.
     band: (u64, u64),
 }
 
@@ -46,7 +47,7 @@ fn promise(name: &str) -> Promise {
 }
 
 /// Each adaptive limit with each seed.
-fn for_each(mut check: impl FnMut(&str, &dyn Fn(&Scenario) -> Outcome, u64)) {
+fn for_each(mut check: impl FnMut(&str, &dyn Fn(&Scenario) -> RunOutcome, u64)) {
     for (name, control) in controls() {
         for seed in SEEDS {
             check(
@@ -81,7 +82,7 @@ fn under_overload_each_keeps_its_share_of_the_peak_within_its_band() {
 }
 
 #[test]
-fn below_the_peak_hardly_anybody_is_turned_away() {
+fn below_the_peak_hardly_any_call_is_denied() {
     for_each(|name, run, seed| {
         for (load, least) in [(0.3, 0.9999), (0.5, 0.9999), (0.8, 0.98)] {
             let outcome = run(&Scenario::new([Stream::of(load * peak())], 2 * MINUTE).seed(seed));
@@ -92,9 +93,9 @@ fn below_the_peak_hardly_anybody_is_turned_away() {
 }
 
 #[test]
-fn after_a_step_in_capacity_each_is_there_within_seconds() {
+fn after_a_step_in_capacity_each_adapts_within_seconds() {
     // From 10 workers to 30, and from 30 to 5: 250, 750, 125 a second.
-    let workers = Plan::always(10).then(MINUTE, 30).then(2 * MINUTE, 5);
+    let workers = Schedule::always(10).then(MINUTE, 30).then(2 * MINUTE, 5);
     let backend = Backend {
         workers,
         ..Backend::usual()
@@ -118,10 +119,10 @@ fn after_a_step_in_capacity_each_is_there_within_seconds() {
     });
 }
 
-/// The service with a dependency that is slow for a time.
+/// The service with a dependency that is slow for a while.
 fn incident(slow: u64, from: u64, to: u64) -> Backend {
     let usual = Backend::usual();
-    let work = Plan::always(usual.work.at(0))
+    let work = Schedule::always(usual.work.at(0))
         .then(from, slow)
         .then(to, usual.work.at(0));
     Backend { work, ..usual }
@@ -148,7 +149,7 @@ fn in_hours_of_an_incident_no_limit_drifts_up_and_all_recover() {
             (late / early - 1.0).abs() < 0.05,
             "{name}: {early} early and {late} late"
         );
-        // AIMD takes what is slow by itself for overload, and goes down to its least.
+        // AIMD mistakes slow calls for overload, and goes down to its minimum.
         let keeps = if name == "aimd" { 0.5 } else { 0.85 };
         let kept = outcome.goodput(settled) / backend.peak(MINUTE);
         assert!(kept >= keeps, "{name}: {kept}");
@@ -159,7 +160,7 @@ fn in_hours_of_an_incident_no_limit_drifts_up_and_all_recover() {
 }
 
 #[test]
-fn while_nothing_is_answered_in_time_the_least_still_gets_in_and_then_traffic_flows() {
+fn while_nothing_is_answered_in_time_the_minimum_is_admitted_and_then_traffic_recovers() {
     let backend = incident(5 * SECOND, MINUTE, 11 * MINUTE);
     for_each(|name, run, seed| {
         let outcome = run(&Scenario::new([Stream::of(200.0)], 13 * MINUTE)
@@ -190,7 +191,7 @@ fn a_partition_keeps_its_guarantee_while_another_floods() {
                     .control(control)
                     .partition("live", 0.6)
                     .unwrap();
-                Parted::new(gate.build_with_clock(clock), &["live", ""])
+                PartitionedLimit::new(gate.build_with_clock(clock), &["live", ""])
             });
             let (served, all) = (
                 outcome.served(0, SETTLED),
@@ -203,9 +204,9 @@ fn a_partition_keeps_its_guarantee_while_another_floods() {
 }
 
 #[test]
-fn where_some_calls_are_thirty_times_the_work_of_others_gradient2_keeps_most() {
+fn with_very_uneven_work_gradient2_keeps_most_of_the_peak() {
     for seed in SEEDS {
-        // On average as much work as ever.
+        // The average work is unchanged.
         let streams = [
             Stream::of(4.5 * peak()).weighing(0.25),
             Stream::of(0.5 * peak()).weighing(7.75),

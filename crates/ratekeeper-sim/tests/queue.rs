@@ -1,5 +1,4 @@
-//! A short queue in front of an adaptive limit: what it gains in bursts, and what it does not cost
-//! in overload.
+//! A short queue in front of an adaptive limit: its gain in bursts, and no cost in overload.
 
 use ratekeeper_sim::{
     Backend, MILLI, SECOND, Scenario, Stream, adaptive, burst_load, controls, queued,
@@ -16,7 +15,7 @@ fn peak() -> f64 {
 }
 
 #[test]
-fn in_bursts_fewer_are_turned_away() {
+fn in_bursts_fewer_calls_are_denied() {
     for (name, control) in controls().into_iter().filter(|(name, _)| *name != "aimd") {
         for seed in SEEDS {
             let scenario =
@@ -30,7 +29,7 @@ fn in_bursts_fewer_are_turned_away() {
                 1.0 - after < 0.6 * (1.0 - before),
                 "{name}: {before} and {after} by {seed}"
             );
-            // Nobody waits longer than an interval for it.
+            // No call waits longer than an interval for it.
             assert!(
                 with.p99(SETTLED) < without.p99(SETTLED) + 100 * MILLI,
                 "{name} by {seed}"
@@ -40,7 +39,7 @@ fn in_bursts_fewer_are_turned_away() {
 }
 
 #[test]
-fn in_overload_it_costs_nothing_and_nobody_waits_for_long() {
+fn in_overload_a_queue_costs_nothing_and_no_call_waits_long() {
     for (name, control) in controls() {
         let scenario = Scenario::new([Stream::of(5.0 * peak())], LENGTH);
         let (without, with) = (

@@ -1,11 +1,11 @@
-//! How not to count in Redis: read, compare, write. Two clients that read the same count are both
-//! admitted.
+//! A deliberately broken limiter in Redis: read, compare, write. Two clients that read the same
+//! count are both allowed.
 //!
-//! A test for races is worth something only if it fails on this.
+//! A test for races is only useful if it fails on this.
 
 use crate::resp::{Connection, Reply};
 
-/// Whether the count of `key` was below `limit`, and one more is counted.
+/// Counts one more if the count of `key` is below `limit`; returns whether it was.
 ///
 /// # Panics
 ///

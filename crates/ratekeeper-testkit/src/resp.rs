@@ -1,4 +1,4 @@
-//! The least Redis client: one command out, one reply in (RESP2).
+//! A minimal Redis client: one command out, one reply in (RESP2).
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a command may take before it fails.
+/// The timeout of a command.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What Redis answers.
+/// A reply of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A status such as `OK`.
@@ -27,7 +27,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// The number in an integer, or in a value that is written as one.
+    /// The number in an integer reply, or in a value that is written as one.
     pub fn int(&self) -> Option<i64> {
         match self {
             Reply::Int(number) => Some(*number),
@@ -44,7 +44,7 @@ impl Reply {
         }
     }
 
-    /// The replies in an array; none for anything else.
+    /// The replies in an array; empty for anything else.
     pub fn items(&self) -> &[Reply] {
         match self {
             Reply::Array(items) => items,
@@ -98,18 +98,18 @@ impl Connection {
         Ok(Self(BufReader::new(Box::new(stream))))
     }
 
-    /// Waits at most that long for each read or write from now on, instead of [`TIMEOUT`].
+    /// Sets the timeout of each read or write from now on, instead of [`TIMEOUT`].
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.0.get_ref().set_timeout(timeout)
     }
 
-    /// Sends a command and reads its reply. After an error the connection is of no more use.
+    /// Sends a command and reads its reply. After an error the connection cannot be used any more.
     pub fn command<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<Reply> {
         self.send(arguments)?;
         self.read()
     }
 
-    /// Sends a command without waiting for its reply, which [`read`](Self::read) gets later.
+    /// Sends a command without waiting for its reply, which [`read`](Self::read) returns later.
     pub fn send<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<()> {
         let mut request = format!("*{}\r\n", arguments.len()).into_bytes();
         for argument in arguments {
@@ -146,7 +146,7 @@ impl Connection {
         })
     }
 
-    /// One line without its end.
+    /// Reads one line, without its end.
     fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         self.0.read_until(b'\n', &mut line)?;

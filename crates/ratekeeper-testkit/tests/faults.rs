@@ -1,10 +1,10 @@
-//! Each fault of the network, as a client of a real server meets it.
+//! Each fault of the proxy, as a client of a real server sees it.
 
 use ratekeeper_testkit::{Connection, Fault, FaultProxy, RedisServer, Reply};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-/// Long enough to wait for what must not come.
+/// How long to wait for a reply that must not come.
 const SHORT: Duration = Duration::from_millis(50);
 
 fn start() -> (RedisServer, FaultProxy) {
@@ -13,7 +13,7 @@ fn start() -> (RedisServer, FaultProxy) {
     (redis, proxy)
 }
 
-/// A connection that is through to the server.
+/// A connection that has reached the server.
 fn connect(proxy: &FaultProxy) -> Connection {
     let mut connection = Connection::tcp(proxy.port()).unwrap();
     assert_eq!(
@@ -91,7 +91,7 @@ fn dropped_replies_were_decided() {
 }
 
 #[test]
-fn dropped_requests_were_not() {
+fn dropped_requests_were_not_decided() {
     let (redis, proxy) = start();
     let mut connection = connect(&proxy);
     proxy.set(Fault::DropRequests);
@@ -158,7 +158,7 @@ fn a_delayed_request_arrives_though_its_client_has_gone() {
 }
 
 #[test]
-fn garbage_is_no_reply() {
+fn garbage_is_not_a_reply() {
     let (redis, proxy) = start();
     let mut connection = Connection::tcp(proxy.port()).unwrap();
     proxy.set(Fault::Garble);
@@ -197,11 +197,11 @@ fn a_server_that_is_killed_closes_its_connections() {
 }
 
 #[test]
-fn all_ends_when_it_is_dropped() {
+fn dropping_the_proxy_ends_all_threads_and_connections() {
     let (redis, proxy) = start();
     let port = proxy.port();
     let mut connections: Vec<_> = (0..5).map(|_| connect(&proxy)).collect();
-    // A write that nobody reads must not hold it up.
+    // A write that is never read must not block it.
     redis.stop_signal();
     proxy.set(Fault::Delay(Duration::from_secs(60)));
     for connection in &mut connections {
@@ -213,7 +213,7 @@ fn all_ends_when_it_is_dropped() {
     for mut connection in connections {
         assert!(closed(failure(&mut connection)));
     }
-    // Another test may have it for a while.
+    // Another test may use it for a while.
     until("its port is free", || {
         std::net::TcpListener::bind(("127.0.0.1", port)).is_ok()
     });

@@ -1,5 +1,5 @@
-//! The naive counter is right alone and wrong in company: so a test that finds it right in company
-//! finds nothing.
+//! The naive counter is correct for one client and wrong for several: a test for races must detect
+//! that.
 
 use ratekeeper_testkit::{Fault, FaultProxy, RedisServer, naive};
 use std::sync::Barrier;
@@ -20,7 +20,7 @@ fn alone_it_keeps_its_limit() {
 }
 
 #[test]
-fn two_clients_together_get_too_much() {
+fn two_clients_together_exceed_the_limit() {
     const THREADS: usize = 2;
     let redis = RedisServer::start();
     // Both read before either has written: their replies take longer than they need to begin.
@@ -48,7 +48,7 @@ fn two_clients_together_get_too_much() {
         });
         (round, admitted)
     });
-    // One round is enough nearly always; the others are there so that luck cannot fail the test.
+    // One round is nearly always enough; the others make the test reliable.
     assert!(
         worst.into_iter().any(|(_, admitted)| admitted > LIMIT),
         "no race in any round"

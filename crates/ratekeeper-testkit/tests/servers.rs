@@ -110,7 +110,7 @@ fn with_aof_what_was_answered_survives_a_kill() {
 }
 
 #[test]
-fn stopped_it_keeps_connections_and_says_nothing() {
+fn stopped_it_keeps_connections_and_does_not_answer() {
     let redis = RedisServer::start();
     let mut connection = Connection::tcp(redis.port()).unwrap();
     assert_eq!(connection.command(&["PING"]).unwrap(), simple("PONG"));
@@ -125,7 +125,7 @@ fn stopped_it_keeps_connections_and_says_nothing() {
         "{waited}"
     );
     redis.cont();
-    // The reply that was late.
+    // The late reply.
     connection
         .set_timeout(ratekeeper_testkit::resp::TIMEOUT)
         .unwrap();
@@ -142,7 +142,7 @@ fn a_stopped_server_can_be_dropped() {
 }
 
 #[test]
-fn a_password_is_asked_for() {
+fn a_password_is_required() {
     let redis = RedisServer::builder().password("op\\en \"sesame").start();
     assert_eq!(redis.command(&["PING"]), simple("PONG"));
     let reply = Connection::tcp(redis.port())
@@ -173,7 +173,7 @@ fn a_unix_url_names_the_socket() {
 }
 
 #[test]
-fn tls_is_spoken_with_a_certificate_from_its_ca() {
+fn tls_uses_a_certificate_from_its_ca() {
     let redis = RedisServer::builder().tls(true).start();
     assert!(redis.url().starts_with("rediss://127.0.0.1:"));
     let verify = |more: &[&str]| {
@@ -223,7 +223,7 @@ fn memory_and_other_settings_arrive() {
 
 #[test]
 #[should_panic(expected = "Bad directive or wrong number of arguments")]
-fn a_setting_that_is_none_is_said() {
+fn an_unknown_setting_is_reported() {
     RedisServer::builder().arg("no-such-setting", "1").start();
 }
 
@@ -306,7 +306,7 @@ fn many_start_at_once() {
 }
 
 #[test]
-fn a_cluster_comes_together_moves_a_slot_and_fails_over() {
+fn a_cluster_forms_moves_a_slot_and_fails_over() {
     let begin = Instant::now();
     let cluster = RedisCluster::start();
     println!("whole after {:.1?}", begin.elapsed());

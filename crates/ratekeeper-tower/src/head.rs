@@ -55,15 +55,23 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The value of a cookie of that name.
+    /// The value of a cookie of that name: the first, if there are several.
     pub fn cookie(&self, name: &str) -> Option<&'a [u8]> {
+        self.cookies(name).next()
+    }
+
+    /// All values of a cookie, from all headers and in their order. Names are read without regard
+    /// to spaces around them, as many services do.
+    pub(crate) fn cookies<'n>(
+        &self,
+        name: &'n str,
+    ) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n> {
         let lines = self.headers.get_all(http::header::COOKIE).into_iter();
-        let mut pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
-        pairs.find_map(|pair| {
-            let (known, value) = pair.trim_ascii().split_at_checked(name.len())?;
-            value
-                .strip_prefix(b"=")
-                .filter(|_| known == name.as_bytes())
+        let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+        pairs.filter_map(move |pair| {
+            let at = pair.iter().position(|byte| *byte == b'=')?;
+            let is_named = pair[..at].trim_ascii() == name.as_bytes();
+            is_named.then(|| pair[at + 1..].trim_ascii())
         })
     }
 }

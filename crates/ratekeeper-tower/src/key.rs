@@ -60,7 +60,9 @@ impl Key {
         Self(By::Header(name))
     }
 
-    /// A cookie.
+    /// A cookie. Two different values of it are refused with the status 400: a service may take
+    /// either. Values that differ in quotes around them or in percent-encoding are one: many
+    /// services take them for the same.
     pub fn cookie(name: &str) -> Self {
         Self(By::Cookie(name.into()))
     }
@@ -98,6 +100,14 @@ impl Key {
     pub(crate) fn header_name(&self) -> Option<&HeaderName> {
         match &self.0 {
             By::Header(name) if *name != http::header::COOKIE => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The cookie that it is, if it is one.
+    pub(crate) fn cookie_name(&self) -> Option<&str> {
+        match &self.0 {
+            By::Cookie(name) => Some(name),
             _ => None,
         }
     }
@@ -147,6 +157,7 @@ impl By {
                 .is_some(),
             By::Cookie(name) => head
                 .cookie(name)
+                .map(plain_cookie)
                 .filter(|value| !value.is_empty())
                 .map(|value| writer.begin().part(value))
                 .is_some(),
@@ -154,6 +165,28 @@ impl By {
         };
         found.then_some(writer.0)
     }
+}
+
+/// The value of a cookie without quotes around it and percent-encoding.
+fn plain_cookie(value: &[u8]) -> Bytes {
+    let mut rest = match value {
+        [b'"', inner @ .., b'"'] => inner,
+        value => value,
+    };
+    let mut plain = Bytes::new();
+    let digit = |byte: u8| Some(char::from(byte).to_digit(16)? as u8);
+    while let [byte, after @ ..] = rest {
+        rest = after;
+        if let (b'%', [high, low, after @ ..]) = (byte, after)
+            && let (Some(high), Some(low)) = (digit(*high), digit(*low))
+        {
+            plain.push(high << 4 | low);
+            rest = after;
+        } else {
+            plain.push(*byte);
+        }
+    }
+    plain
 }
 
 /// What a key is of.

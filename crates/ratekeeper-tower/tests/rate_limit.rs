@@ -358,6 +358,16 @@ async fn requests_are_counted_by_what_is_said() {
             .status(),
         200
     );
+    // A service may take either of two.
+    let two = call(&service, with("cookie", "sid=3; sid=1", "10.0.0.2")).await;
+    assert_eq!(two.status(), 400);
+    let body = two.into_body().collect().await.unwrap().to_bytes();
+    let body = String::from_utf8(body.to_vec()).unwrap();
+    assert!(
+        body.contains("\"code\":\"repeated_cookie\"")
+            && body.contains("the cookie sid is there more than once"),
+        "{body}"
+    );
 
     let (layer, _) = limited(Key::extension(|user: &User| user.0), Limit::per_minute(1));
     let service = app().layer(layer);

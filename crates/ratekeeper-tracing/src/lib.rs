@@ -1,5 +1,5 @@
-//! Log sampling for [`tracing_subscriber`]: a line of code that logs too often is thinned out, the
-//! others are left alone.
+//! Log sampling for [`tracing_subscriber`]: events of a callsite that logs too often are sampled,
+//! the others are left alone.
 //!
 //! ```
 //! use ratekeeper_tracing::Sampler;
@@ -27,16 +27,16 @@
 //! DEBUG shop::cache: similar events were suppressed suppressed=999
 //! ```
 //!
-//! # What is shown
+//! # Default rules
 //!
 //! Each callsite (each `debug!` in the source) is counted on its own, by the rule of its level:
 //!
-//! | level | shown are |
+//! | level | shown |
 //! | --- | --- |
 //! | trace, debug | the first 10, every 1000th, and one if none was shown for an hour |
 //! | info | the first 100, every 100th, and one if none was shown for 10 minutes |
 //! | warn | the first 1000, every 10th, and one if none was shown for a minute |
-//! | error | 10 a second, 50 at once |
+//! | error | 10 per second, burst 50 |
 //! | critical | all |
 //!
 //! Spans are never sampled. Levels and targets can have [`Rules`] of their own:
@@ -58,29 +58,29 @@
 //! # Critical events
 //!
 //! [`tracing`](https://docs.rs/tracing) has no level above error. An event is critical if it has a
-//! field of that name, whatever its value and level, or if the predicate that you give to
-//! [`Rules::critical`] says so:
+//! field of that name, whatever its value and level, or if the predicate given to
+//! [`Rules::critical`] returns true:
 //!
 //! ```
 //! tracing::error!(critical = true, "the ledger does not add up");
 //! ```
 //!
-//! # What was left out
+//! # Reports of suppressed events
 //!
-//! When a callsite speaks again after it was silenced, an event with its level and target follows
-//! that says how many were `suppressed` in between. [`Sampler::stats`] counts all events, those
-//! shown, and since when.
+//! When an event of a callsite is shown after others were suppressed, another event with its level
+//! and target follows with the number of `suppressed` events. [`Sampler::stats`] counts all events,
+//! those shown, and since when.
 //!
-//! # One layer, or all
+//! # One layer or all layers
 //!
-//! [`Sampler::layer`] samples what that one layer sees; the others see everything. Filters of your
-//! own go around it, so that what they turn away is not counted:
+//! [`Sampler::layer`] samples what that one layer sees; the others see everything. Add filters of
+//! your own around it, so that events they reject are not counted:
 //! `sampler.layer(fmt::layer()).with_filter(LevelFilter::INFO)`. A filter for all layers, such as
 //! an `EnvFilter`, is added after it.
 //!
-//! A suppressed event then still costs what tracing does for an event that a layer's filter turned
-//! away: its fields are evaluated and it visits the layers. If nobody else is to see it, let the
-//! sampler filter for all layers. Then a suppressed event ends where it began, and its fields are
+//! A suppressed event then still costs what tracing does for an event that a layer's filter
+//! rejects: its fields are evaluated and it visits the layers. If no other layer needs it, let the
+//! sampler filter for all layers. A suppressed event then ends at its callsite, and its fields are
 //! not evaluated:
 //!
 //! ```
@@ -88,32 +88,32 @@
 //! # use tracing_subscriber::{fmt, prelude::*};
 //! let sampler = Sampler::default();
 //! tracing_subscriber::registry()
-//!     .with(sampler.reporting(fmt::layer())) // tells what was left out
-//!     .with(sampler.clone()) // leaves it out
+//!     .with(sampler.reporting(fmt::layer())) // reports suppressed events
+//!     .with(sampler.clone()) // suppresses them
 //!     .init();
 //! ```
 //!
 //! The sampler is a [`Filter`](tracing_subscriber::layer::Filter) too, for `with_filter` and its
-//! combinations. Clones share their counts, so that a second layer that samples by itself needs a
+//! combinations. Clones share their counts, so a second layer that samples by itself needs a
 //! sampler of its own.
 //!
 //! # Records of the `log` crate
 //!
-//! They are sampled by their target, file and line, once they have become events
-//! (`tracing_log::LogTracer`, which `init` installs).
+//! Records of the `log` crate are sampled by their target, file and line, once they have become
+//! events (`tracing_log::LogTracer`, which `init` installs).
 //!
 //! # Bounds
 //!
 //! A sampler takes 64 kB, and 128 bytes for each callsite that was reached. After 3,072 callsites,
-//! further ones share one count a level. A suppressed event takes no lock and allocates nothing.
+//! further ones share one count per level. A suppressed event takes no lock and allocates nothing.
 
-mod callsite;
+mod callsite_key;
+mod callsite_state;
 mod log_record;
-mod report;
+mod reporting_layer;
 mod rules;
 mod sampler;
-mod site;
 
-pub use report::Reporting;
+pub use reporting_layer::ReportingLayer;
 pub use rules::{Rules, Sampling};
-pub use sampler::{Sampler, Stats};
+pub use sampler::{Sampler, SamplerStats};

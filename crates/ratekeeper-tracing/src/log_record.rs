@@ -1,5 +1,5 @@
-//! Records of the `log` crate. They all come through one callsite a level; where they are from is
-//! in their fields.
+//! Records of the `log` crate. All of a level come through one callsite; their origin is in their
+//! fields.
 
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,12 +7,12 @@ use tracing_core::field::{Field, FieldSet, Visit};
 use tracing_core::metadata::Kind;
 use tracing_core::{Event, Metadata};
 
-/// Whether `tracing_log` made this event of a record.
+/// Whether this event was made from a log record by `tracing_log`.
 pub(crate) fn is_log_record(metadata: &Metadata<'_>) -> bool {
     metadata.target() == "log" && metadata.fields().field("log.target").is_some()
 }
 
-/// A number for the place that the record is from: no callsite has the same.
+/// The key of the record's origin: no callsite has the same.
 pub(crate) fn key(event: &Event<'_>) -> u64 {
     let mut hash = OriginHash(DefaultHasher::new());
     event.metadata().level().hash(&mut hash.0);
@@ -36,7 +36,7 @@ impl Visit for OriginHash {
     fn record_debug(&mut self, _message: &Field, _value: &dyn Debug) {}
 }
 
-/// Where a record is from.
+/// The origin of a log record.
 #[derive(Default)]
 pub(crate) struct Origin {
     target: String,

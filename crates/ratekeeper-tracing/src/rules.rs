@@ -1,26 +1,26 @@
-//! Which events are shown: a rule for each level, and for targets that want their own.
+//! [`Rules`]: which events are shown, by level and by target.
 
 use ratekeeper::Limit;
 use std::time::Duration;
 use tracing_core::{Level, Metadata};
 
-/// Which of the events of one callsite are shown.
+/// Which events of a callsite are shown.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Sampling {
     /// All of them.
     All,
     /// The `first` ones, `every` n-th, and one if none was shown for an `interval`; the very first
-    /// in any case. 0 takes a filter away. See [`ratekeeper::Sometimes`].
+    /// in any case. 0 removes a filter. See [`ratekeeper::Sometimes`].
     Sometimes {
-        /// So many at first.
+        /// How many are shown at first.
         first: u32,
-        /// Then every so many.
+        /// Then every n-th is shown.
         every: u32,
-        /// And one after so long a silence.
+        /// And one if none was shown for this long.
         interval: Duration,
     },
-    /// As many as the limit admits.
+    /// As many as the limit allows.
     Limit(Limit),
 }
 
@@ -30,9 +30,9 @@ impl From<Limit> for Sampling {
     }
 }
 
-/// Which [`Sampling`] applies to which callsite.
+/// The [`Sampling`] of each callsite.
 ///
-/// What is critical is shown; else the longest target that matches decides, with its level before
+/// Critical events are shown; else the longest target that matches decides, with its level before
 /// without; else the level.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -66,7 +66,7 @@ const WARN: Sampling = Sampling::Sometimes {
 };
 
 impl Rules {
-    /// The rules that the crate's documentation lists.
+    /// The default rules, as listed in the crate's documentation.
     pub fn new() -> Self {
         let error = Sampling::Limit(Limit::per_second(10).burst(50));
         Self {
@@ -76,21 +76,21 @@ impl Rules {
         }
     }
 
-    /// What is shown of a level.
+    /// Sets the sampling of a level.
     #[must_use]
     pub fn level(mut self, level: Level, sampling: impl Into<Sampling>) -> Self {
         self.levels[index(level)] = sampling.into();
         self
     }
 
-    /// What is shown of a target and the modules inside it, whatever the level: `hyper` is
-    /// `hyper::proto` too.
+    /// Sets the sampling of a target and the modules inside it, whatever the level: `hyper`
+    /// includes `hyper::proto`.
     #[must_use]
     pub fn target(self, target: impl Into<String>, sampling: impl Into<Sampling>) -> Self {
         self.with(target.into(), None, sampling.into())
     }
 
-    /// What is shown of one level of a target.
+    /// Sets the sampling of one level of a target.
     #[must_use]
     pub fn target_level(
         self,
@@ -101,8 +101,8 @@ impl Rules {
         self.with(target.into(), Some(level), sampling.into())
     }
 
-    /// What is critical, and so always shown, instead of events with a field `critical`. It is
-    /// asked once a callsite.
+    /// Sets which events are critical, and so always shown, instead of those with a field
+    /// `critical`. The predicate is called once per callsite.
     ///
     /// ```
     /// use ratekeeper_tracing::Rules;
@@ -164,7 +164,7 @@ pub(crate) const LEVELS: [Level; 5] = [
     Level::TRACE,
 ];
 
-/// Where a level is in [`LEVELS`].
+/// The index of a level in [`LEVELS`].
 pub(crate) fn index(level: Level) -> usize {
     match level {
         Level::ERROR => 0,

@@ -1,10 +1,10 @@
-//! The sampler: a filter for one layer or for all of them.
+//! [`Sampler`]: a sampling filter for one layer or for all of them.
 
-use crate::callsite;
+use crate::callsite_key;
+use crate::callsite_state::{CallsiteState, CallsiteTable};
 use crate::log_record::{self, Origin};
-use crate::report::Reporting;
+use crate::reporting_layer::ReportingLayer;
 use crate::rules::Rules;
-use crate::site::{Site, Sites};
 use ratekeeper::{Clock, Timestamp, clock::CoarseClock};
 use std::fmt;
 use std::sync::Arc;
@@ -14,40 +14,40 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Filtered;
 use tracing_subscriber::layer::{Context, Filter};
 
-/// Decides which events are shown, callsite by callsite; see the [crate] for a tour.
+/// Decides which events are shown, for each callsite; see the [crate] for a guide.
 ///
 /// It is a handle: clones share their counts. As a [`Filter`] it works for one layer, as a
 /// [`Layer`] for all.
 pub struct Sampler<C: Clock = CoarseClock> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<SamplerState<C>>,
 }
 
-struct Shared<C: Clock> {
+struct SamplerState<C: Clock> {
     rules: Rules,
     clock: C,
     since: Timestamp,
-    sites: Sites<C>,
+    sites: CallsiteTable<C>,
 }
 
-/// What a [`Sampler`] has done so far.
+/// The statistics of a [`Sampler`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Stats {
-    /// All events that were to be decided on.
+pub struct SamplerStats {
+    /// All events.
     pub total: u64,
-    /// Those that were shown.
+    /// Events that were shown.
     pub sampled: u64,
-    /// When counting began: when the sampler was made.
+    /// When the sampler was created.
     pub since: Timestamp,
 }
 
-impl Stats {
-    /// Those that were not shown.
+impl SamplerStats {
+    /// Events that were not shown.
     pub fn suppressed(&self) -> u64 {
         self.total - self.sampled
     }
 
-    /// The part that was shown; 1 if there was none.
+    /// The share of events that were shown; 1 if there were no events.
     pub fn ratio(&self) -> f64 {
         if self.total == 0 {
             1.0
@@ -58,18 +58,18 @@ impl Stats {
 }
 
 impl Sampler {
-    /// A sampler with these rules, on the kernel's coarse clock.
+    /// Creates a sampler with these rules, on the kernel's coarse clock.
     pub fn new(rules: Rules) -> Self {
         Self::with_clock(rules, CoarseClock)
     }
 }
 
 impl<C: Clock> Sampler<C> {
-    /// A sampler with these rules, on a clock of your choice.
+    /// Creates a sampler with these rules, on a clock of your choice.
     pub fn with_clock(rules: Rules, clock: C) -> Self {
-        let sites = Sites::new(&rules, &clock);
+        let sites = CallsiteTable::new(&rules, &clock);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SamplerState {
                 rules,
                 since: clock.now(),
                 clock,
@@ -78,12 +78,12 @@ impl<C: Clock> Sampler<C> {
         }
     }
 
-    /// `layer`, seeing only what this sampler shows, and how much it did not.
+    /// Wraps `layer` so that it sees only sampled events, and reports of how many were suppressed.
     ///
-    /// Filters of your own go around the result, not into `layer`. Code that asks the subscriber
-    /// for a layer by its type (OpenTelemetry's does) does not find it in here; such a layer takes
+    /// Add filters of your own around the result, not to `layer`. Code that asks the subscriber for
+    /// a layer by its type (as OpenTelemetry's does) does not find it inside; such a layer takes
     /// the sampler as its filter: `layer.with_filter(sampler.clone())`.
-    pub fn layer<L, S>(&self, layer: L) -> Filtered<Reporting<L, C>, Self, S>
+    pub fn layer<L, S>(&self, layer: L) -> Filtered<ReportingLayer<L, C>, Self, S>
     where
         L: Layer<S>,
         S: Subscriber,
@@ -91,53 +91,54 @@ impl<C: Clock> Sampler<C> {
         self.reporting(layer).with_filter(self.clone())
     }
 
-    /// `layer`, told how much this sampler suppressed, where the sampler itself filters elsewhere.
-    pub fn reporting<L>(&self, layer: L) -> Reporting<L, C> {
-        Reporting::new(layer, self.clone())
+    /// Wraps `layer` so that it gets reports of how many events this sampler suppressed, if the
+    /// sampler itself filters elsewhere.
+    pub fn reporting<L>(&self, layer: L) -> ReportingLayer<L, C> {
+        ReportingLayer::new(layer, self.clone())
     }
 
-    /// How many events there were, how many were shown, and since when.
-    pub fn stats(&self) -> Stats {
+    /// The current statistics.
+    pub fn stats(&self) -> SamplerStats {
         let (total, sampled) = self.shared.sites.total_and_shown();
-        Stats {
+        SamplerStats {
             total,
             sampled,
             since: self.shared.since,
         }
     }
 
-    /// Meets a callsite, before its first event.
-    fn meet(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if !callsite::is_event(metadata) {
+    /// Registers a callsite, before its first event.
+    fn register(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if !callsite_key::is_event(metadata) {
             return Interest::always();
         }
         if !log_record::is_log_record(metadata) {
-            self.site_of(callsite::key(metadata), metadata, false);
+            self.site_of(callsite_key::key(metadata), metadata, false);
         }
         Interest::sometimes()
     }
 
-    /// Decides when an event is announced: nothing of it is there but its callsite.
+    /// Decides on an event by its callsite, before its fields are evaluated.
     #[inline]
-    fn shows(&self, metadata: &Metadata<'_>) -> bool {
-        // A callsite that was not met is decided on when the event is there: what is announced may
-        // then be announced again (records of `log` are), or be a question only.
-        match self.shared.sites.find(callsite::key(metadata)) {
-            Some(site) if !site.late => site.shows(),
+    fn sample(&self, metadata: &Metadata<'_>) -> bool {
+        // The events of a callsite that was not registered are decided later, with their fields:
+        // the same event may be announced several times (records of `log` are), or be a query only.
+        match self.shared.sites.find(callsite_key::key(metadata)) {
+            Some(site) if !site.decide_on_event => site.sample(),
             _ => true,
         }
     }
 
-    /// Decides on an event that could not be decided on when it was announced.
-    fn shows_late(&self, event: &Event<'_>) -> bool {
+    /// Decides on an event that could not be decided by its callsite alone.
+    fn sample_event(&self, event: &Event<'_>) -> bool {
         let site = self.site_of_event(event);
-        !site.late || site.shows()
+        !site.decide_on_event || site.sample()
     }
 
-    pub(crate) fn site_of_event(&self, event: &Event<'_>) -> &Site<C> {
+    pub(crate) fn site_of_event(&self, event: &Event<'_>) -> &CallsiteState<C> {
         let metadata = event.metadata();
         if !log_record::is_log_record(metadata) {
-            return self.site_of(callsite::key(metadata), metadata, true);
+            return self.site_of(callsite_key::key(metadata), metadata, true);
         }
         let key = log_record::key(event);
         match self.shared.sites.find(key) {
@@ -146,51 +147,57 @@ impl<C: Clock> Sampler<C> {
         }
     }
 
-    fn site_of(&self, key: u64, metadata: &Metadata<'_>, late: bool) -> &Site<C> {
-        let Shared {
+    fn site_of(
+        &self,
+        key: u64,
+        metadata: &Metadata<'_>,
+        decide_on_event: bool,
+    ) -> &CallsiteState<C> {
+        let SamplerState {
             rules,
             clock,
             sites,
             ..
         } = &*self.shared;
-        let made = || Site::new(key, late, rules.sampling_of(metadata), clock);
+        let new_site =
+            || CallsiteState::new(key, decide_on_event, rules.sampling_of(metadata), clock);
         sites
-            .find_or_make(key, made)
+            .find_or_insert(key, new_site)
             .unwrap_or_else(|| sites.shared(*metadata.level()))
     }
 
-    pub(crate) fn is_shared(&self, site: &Site<C>) -> bool {
+    pub(crate) fn is_shared(&self, site: &CallsiteState<C>) -> bool {
         self.shared.sites.is_shared(site)
     }
 }
 
 impl<S, C: Clock> Filter<S> for Sampler<C> {
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
-        self.meet(metadata)
+        self.register(metadata)
     }
 
     #[inline]
     fn enabled(&self, metadata: &Metadata<'_>, _context: &Context<'_, S>) -> bool {
-        self.shows(metadata)
+        self.sample(metadata)
     }
 
     fn event_enabled(&self, event: &Event<'_>, _context: &Context<'_, S>) -> bool {
-        self.shows_late(event)
+        self.sample_event(event)
     }
 }
 
 impl<S: Subscriber, C: Clock> Layer<S> for Sampler<C> {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        self.meet(metadata)
+        self.register(metadata)
     }
 
     #[inline]
     fn enabled(&self, metadata: &Metadata<'_>, _context: Context<'_, S>) -> bool {
-        self.shows(metadata)
+        self.sample(metadata)
     }
 
     fn event_enabled(&self, event: &Event<'_>, _context: Context<'_, S>) -> bool {
-        self.shows_late(event)
+        self.sample_event(event)
     }
 }
 
@@ -220,15 +227,15 @@ impl<C: Clock> fmt::Debug for Sampler<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::callsite_state::MAX_CALLSITES;
     use crate::rules::LEVELS;
-    use crate::site::MOST_SITES;
     use ratekeeper::ManualClock;
     use std::sync::Mutex;
     use tracing::debug;
     use tracing_subscriber::prelude::*;
 
     #[test]
-    fn callsites_that_find_no_room_share_one_count_a_level() {
+    fn callsites_beyond_the_capacity_share_one_count_per_level() {
         struct Targets(Arc<Mutex<Vec<String>>>);
         impl<S: Subscriber> Layer<S> for Targets {
             fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
@@ -239,16 +246,16 @@ mod tests {
             }
         }
         let sampler = Sampler::with_clock(Rules::new(), ManualClock::new());
-        let Shared {
+        let SamplerState {
             rules,
             clock,
             sites,
             ..
         } = &*sampler.shared;
-        for key in 1..=MOST_SITES as u64 {
+        for key in 1..=MAX_CALLSITES as u64 {
             assert!(
                 sites
-                    .find_or_make(key, || Site::new(
+                    .find_or_insert(key, || CallsiteState::new(
                         key,
                         false,
                         rules.sampling_of_level(LEVELS[0]),
@@ -265,7 +272,7 @@ mod tests {
                 debug!(target: "other", "again");
             }
         });
-        // Ten at first, then number 1000 and what was suppressed until then.
+        // Ten at first, then number 1000 and the report of those suppressed until then.
         let mut expected = ["one", "other"].repeat(5);
         expected.extend(["one", env!("CARGO_CRATE_NAME")]);
         assert_eq!(*targets.lock().unwrap(), expected);

@@ -1,4 +1,4 @@
-//! How the sampler lives with other layers, filters, spans and questions.
+//! The sampler together with other layers, filters, spans and queries.
 
 mod support;
 
@@ -41,7 +41,7 @@ fn spans_are_never_sampled_away() {
 }
 
 #[test]
-fn what_a_filter_around_it_turns_away_is_not_counted() {
+fn events_rejected_by_an_outer_filter_are_not_counted() {
     let output = Output::made_by(Rules::new(), |sampler, lines| {
         let only_shop = Targets::new().with_target("shop", LevelFilter::TRACE);
         Box::new(sampler.layer(lines.layer()).with_filter(only_shop))
@@ -55,7 +55,7 @@ fn what_a_filter_around_it_turns_away_is_not_counted() {
 }
 
 #[test]
-fn what_a_filter_for_all_layers_turns_away_is_not_counted_if_it_was_added_later() {
+fn events_rejected_by_a_later_filter_for_all_layers_are_not_counted() {
     let output = Output::made_by(Rules::new(), |sampler, lines| {
         let not_bank = dynamic_filter_fn(|metadata, _| metadata.target() != "bank");
         Box::new(sampler.layer(lines.layer()).and_then(not_bank))
@@ -98,7 +98,7 @@ fn for_all_layers_a_suppressed_event_does_not_even_evaluate_its_fields() {
 }
 
 #[test]
-fn asking_whether_an_event_would_be_shown_counts_nothing() {
+fn a_query_whether_an_event_would_be_shown_counts_nothing() {
     let output = Output::new(Rules::new());
     for _ in 0..1000 {
         if tracing::enabled!(Level::DEBUG) && tracing::event_enabled!(Level::DEBUG) {
@@ -110,7 +110,7 @@ fn asking_whether_an_event_would_be_shown_counts_nothing() {
 }
 
 #[test]
-fn records_of_the_log_crate_are_sampled_by_where_they_are_from() {
+fn records_of_the_log_crate_are_sampled_by_their_origin() {
     let rules = Rules::new().target_level(
         "quiet",
         Level::INFO,

@@ -1,4 +1,4 @@
-//! What is told about events that were not shown.
+//! Reports of suppressed events.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn twice_then_every_fifth() -> Rules {
 }
 
 #[test]
-fn a_callsite_that_speaks_again_tells_how_many_it_did_not_show() {
+fn a_shown_event_is_followed_by_a_report_of_suppressed_ones() {
     let output = Output::new(twice_then_every_fifth());
     let log = |number: u64| info!(target: "shop::cart", number, "added");
     (0..7).for_each(log);
@@ -79,7 +79,7 @@ fn stats_count_all_shown_and_since_when() {
 }
 
 #[test]
-fn many_threads_tell_of_every_event_they_did_not_show() {
+fn many_threads_report_every_suppressed_event() {
     const THREADS: usize = 4;
     const CALLS: usize = 10_000;
     let (lines, clock) = (Lines::default(), ManualClock::new());

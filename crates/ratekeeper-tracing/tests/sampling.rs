@@ -1,4 +1,4 @@
-//! What is shown of each level and target, and when it is shown again.
+//! Which events of each level and target are shown.
 
 mod support;
 
@@ -10,7 +10,7 @@ use tracing::{Level, debug, error, event, info, trace, warn};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Shows what `first`, then what 10,000 more make of it, then what is shown after the interval.
+/// Asserts how many of the first events, of 10,000 more, and after the interval are shown.
 fn assert_sometimes(log: fn(), first: usize, every: usize, interval: Duration) {
     let output = Output::new(Rules::new());
     let shown = |calls: usize| {

@@ -1,25 +1,26 @@
-//! What a caller is told.
+//! [`Decision`]: the result of a call on a limit, and the errors that carry one.
 
 use crate::algorithm::{StepResult, pacing};
 use crate::limit::{Algorithm, Kind, TickLimit};
 use core::fmt;
 use core::time::Duration;
 
-/// Whether a call passed.
+/// The outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
-    /// It did, and was charged.
+    /// The call was allowed and charged.
     Allowed,
-    /// It did not; later it will.
+    /// The call was denied; the same call is allowed later.
     Denied,
-    /// It did not, and waiting will not help: the cost is more than the limit ever holds, or
-    /// nothing refills.
+    /// The call was denied and waiting will not help: the cost is more than the limit ever holds,
+    /// or nothing refills.
     Never,
 }
 
-/// The answer to one call: whether it passed, and the true figures of the limit at that moment.
+/// The result of one call: whether it is allowed, and the exact numbers of the limit at that
+/// moment.
 ///
-/// Small and `Copy`; the figures are computed when asked for.
+/// Small and `Copy`; the numbers are computed on demand.
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,7 +29,7 @@ pub enum Outcome {
 /// let limiter = Limiter::with_clock(Limit::per_second(2).burst(5), ManualClock::new());
 /// let decision = limiter.check_n(4);
 /// assert!(decision.is_allowed());
-/// assert_eq!((decision.limit(), decision.remaining()), (5, 1));
+/// assert_eq!((decision.capacity(), decision.remaining()), (5, 1));
 /// assert_eq!(decision.reset_after(), Duration::from_secs(2));
 ///
 /// let decision = limiter.check_n(2);
@@ -36,18 +37,18 @@ pub enum Outcome {
 /// assert_eq!(decision.retry_after(), Some(Duration::from_millis(500)));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-#[must_use = "a decision that nobody looks at limits nothing"]
+#[must_use = "a decision that is not checked limits nothing"]
 pub struct Decision {
-    /// How far the state is ahead of the clock once the call is dealt with; for windows:
-    /// nanoseconds until it is fresh.
+    /// How far the state is ahead of the clock after the call; for windows: nanoseconds until it is
+    /// fresh.
     ahead: u64,
-    /// Ticks until the call's tokens are there; for windows: nanoseconds until the same call
-    /// passes.
+    /// Ticks until the call's tokens are there; for windows: nanoseconds until the same call is
+    /// allowed.
     wait: u64,
-    /// Ticks a token; for windows: what remains.
+    /// Ticks per token; for windows: what remains.
     token: u64,
     capacity: u64,
-    /// Ticks in a nanosecond, or in a microsecond.
+    /// Ticks per nanosecond, or per microsecond.
     ticks: u32,
     micros: bool,
     kind: Kind,
@@ -77,16 +78,16 @@ impl Decision {
 
     /// A decision of a window or log at `now`.
     #[inline(always)]
-    pub(crate) fn windowed<S>(limit: &TickLimit, judged: &StepResult<S>, now: u64) -> Self {
-        let (outcome, told, retry_at) = match judged {
-            StepResult::Admit(_, told) => (Outcome::Allowed, told, 0),
-            StepResult::Deny { told, retry_at } => (Outcome::Denied, told, *retry_at),
-            StepResult::Never(told) => (Outcome::Never, told, 0),
+    pub(crate) fn windowed<S>(limit: &TickLimit, result: &StepResult<S>, now: u64) -> Self {
+        let (outcome, info, retry_at) = match result {
+            StepResult::Admit(_, info) => (Outcome::Allowed, info, 0),
+            StepResult::Deny { info, retry_at } => (Outcome::Denied, info, *retry_at),
+            StepResult::Never(info) => (Outcome::Never, info, 0),
         };
         Self {
-            ahead: told.reset_at.saturating_sub(now),
+            ahead: info.reset_at.saturating_sub(now),
             wait: retry_at.saturating_sub(now),
-            token: told.remaining,
+            token: info.remaining,
             capacity: limit.capacity,
             ticks: 1,
             micros: false,
@@ -114,29 +115,29 @@ impl Decision {
         }
     }
 
-    /// The same for a caller that would wait `longest` nanoseconds for its tokens, and so passes
-    /// that much sooner.
+    /// The same decision for a caller that waits up to `max_wait` nanoseconds for its tokens, and
+    /// so is allowed that much sooner.
     #[cfg(feature = "std")]
-    pub(crate) fn with_max_wait(self, longest: u64) -> Self {
+    pub(crate) fn with_max_wait(self, max_wait: u64) -> Self {
         match (self.outcome, self.kind) {
-            // A queue knows its callers' patience.
+            // A pacing queue has its own longest wait.
             (Outcome::Denied, Kind::Bucket) => Self {
                 wait: self
                     .wait
-                    .saturating_sub(longest.saturating_mul(u64::from(self.ticks))),
+                    .saturating_sub(max_wait.saturating_mul(u64::from(self.ticks))),
                 ..self
             },
             _ => self,
         }
     }
 
-    /// Whether the call passed.
+    /// Whether the call is allowed.
     #[inline]
     pub fn is_allowed(&self) -> bool {
         self.outcome == Outcome::Allowed
     }
 
-    /// Whether the call was turned away, for now or for good.
+    /// Whether the call is denied, for now or forever.
     #[inline]
     pub fn is_denied(&self) -> bool {
         self.outcome != Outcome::Allowed
@@ -154,12 +155,12 @@ impl Decision {
         self.outcome
     }
 
-    /// Whether there was no limit at all.
+    /// Whether the limit is unlimited.
     pub fn is_unlimited(&self) -> bool {
         self.kind == Kind::Unlimited
     }
 
-    /// The capacity: how much may come at once. [`u64::MAX`] when unlimited.
+    /// The capacity of the limit: how much is allowed at once. [`u64::MAX`] when unlimited.
     pub fn capacity(&self) -> u64 {
         match self.kind {
             Kind::Unlimited => u64::MAX,
@@ -169,7 +170,7 @@ impl Decision {
         }
     }
 
-    /// How much would pass right now, after this call. [`u64::MAX`] when unlimited.
+    /// How much is left after this call. [`u64::MAX`] when unlimited.
     pub fn remaining(&self) -> u64 {
         match self.kind {
             Kind::Unlimited => u64::MAX,
@@ -181,19 +182,19 @@ impl Decision {
         }
     }
 
-    /// How long until the same call passes if nobody else comes: then it does, a nanosecond earlier
-    /// it does not. None if it has passed, never will, or waits for a permit, of which nobody knows
-    /// when it comes back.
+    /// How long until the same call is allowed if there are no other calls: then it is, a
+    /// nanosecond earlier it is not. None if it is allowed now, never will be, or needs a permit,
+    /// whose return time is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.outcome {
-            // When a permit comes back nobody knows.
+            // The return time of a permit is unknown.
             Outcome::Denied if self.kind != Kind::InFlight => Some(self.time(self.wait)),
             _ => None,
         }
     }
 
-    /// How long until everything is available again if nobody else comes. [`Duration::MAX`] if
-    /// nothing refills.
+    /// How long until everything is available again if there are no other calls. [`Duration::MAX`]
+    /// if nothing refills.
     pub fn reset_after(&self) -> Duration {
         if self.ahead > 0 && self.kind == Kind::Frozen {
             Duration::MAX
@@ -202,10 +203,9 @@ impl Decision {
         }
     }
 
-    /// How long until one more unit is there if nobody else comes: zero if all are,
-    /// [`Duration::MAX`] if none ever comes. Of a sliding window or a log a decision does not know
-    /// it; they tell the latest that it can be. Zero for permits, of which nobody knows when they
-    /// come back.
+    /// How long until one more unit is available if there are no other calls: zero if all are,
+    /// [`Duration::MAX`] if none ever comes. For a sliding window or a log a decision does not know
+    /// it, and this is an upper bound. Zero for permits, whose return time is unknown.
     ///
     /// ```
     /// use std::time::Duration;
@@ -220,15 +220,15 @@ impl Decision {
             Kind::Unlimited | Kind::InFlight => Duration::ZERO,
             _ if remaining >= self.capacity() => Duration::ZERO,
             Kind::Frozen => Duration::MAX,
-            // Neither overflows: there is less than fits.
+            // Neither overflows: `remaining` is less than the capacity.
             Kind::Bucket | Kind::Refundable => self.time_to((remaining + 1) * self.token),
-            // One may always start, so its room is for the others.
+            // One may always start, so the queue is for the others.
             Kind::Pacing => self.time_to(remaining * self.token),
             _ => self.retry_after().unwrap_or_else(|| self.reset_after()),
         }
     }
 
-    /// How long until so many ticks of the capacity are free.
+    /// How long until `free` ticks of the capacity are free.
     fn time_to(&self, free: u64) -> Duration {
         self.time(
             self.ahead
@@ -236,8 +236,8 @@ impl Decision {
         )
     }
 
-    /// How long the caller must wait before it acts: pacing tells its start. Zero for every
-    /// algorithm that only says yes or no.
+    /// How long an allowed caller must wait before it acts: until its start with pacing, zero for
+    /// every other algorithm.
     pub fn delay(&self) -> Duration {
         match self.outcome {
             Outcome::Allowed => self.time(self.wait),
@@ -245,7 +245,7 @@ impl Decision {
         }
     }
 
-    /// What is in the bucket; negative while reservations are ahead of it.
+    /// The tokens in the bucket; negative while reservations are ahead of it.
     pub(crate) fn level(&self) -> f64 {
         match self.kind {
             Kind::Unlimited => f64::INFINITY,
@@ -256,7 +256,7 @@ impl Decision {
         }
     }
 
-    /// Ticks told as time: rounded up, so that nobody is told to come too early.
+    /// Ticks as time: rounded up, so that no caller comes too early.
     fn time(&self, ticks: u64) -> Duration {
         match self.ticks {
             0 => Duration::ZERO,
@@ -270,7 +270,7 @@ impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
             .field("outcome", &self.outcome)
-            .field("limit", &self.capacity())
+            .field("capacity", &self.capacity())
             .field("remaining", &self.remaining())
             .field("retry_after", &self.retry_after())
             .field("reset_after", &self.reset_after())
@@ -278,19 +278,19 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// Why there is no reservation.
+/// Error: there is no reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReserveError {
     /// The slot would come too late, or never; nothing was taken.
     Denied(DeniedError),
-    /// The algorithm knows no slots ahead of time: windows and logs say yes or no now. Use `check`
-    /// or `wait`.
+    /// The algorithm cannot assign slots ahead of time: windows and logs allow or deny now. Use
+    /// `check` or `wait`.
     NoSlots(Algorithm),
 }
 
 impl ReserveError {
-    /// The decision with all its figures, if there was one.
+    /// The decision, if there was one.
     pub fn decision(&self) -> Option<Decision> {
         match self {
             Self::Denied(denied) => Some(denied.decision()),
@@ -298,8 +298,8 @@ impl ReserveError {
         }
     }
 
-    /// How long until the same call passes if nobody else comes; none if it never will, or is not
-    /// known.
+    /// How long until the same call is allowed if there are no other calls; none if it never will
+    /// be, or that is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Denied(denied) => denied.retry_after(),
@@ -329,17 +329,18 @@ impl fmt::Display for ReserveError {
 
 impl core::error::Error for ReserveError {}
 
-/// A call that asked for something to hold and was turned away; it knows the [`Decision`].
+/// Error: a call that wanted a charge or a reservation was denied; carries the [`Decision`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeniedError(pub(crate) Decision);
 
 impl DeniedError {
-    /// The decision with all its figures.
+    /// The decision.
     pub fn decision(&self) -> Decision {
         self.0
     }
 
-    /// How long until the same call passes if nobody else comes; none if it never will.
+    /// How long until the same call is allowed if there are no other calls; none if it never will
+    /// be.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after()
     }
@@ -360,7 +361,7 @@ impl fmt::Display for DeniedError {
             ),
             None => write!(
                 f,
-                "over the limit of {}, which will never admit this",
+                "over the limit of {}, which never allows this cost",
                 self.0.capacity()
             ),
         }

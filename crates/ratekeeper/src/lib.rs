@@ -1,4 +1,4 @@
-//! Rate limiting that is exact: decide, reserve, wait and change limits live, on one atomic word.
+//! Exact rate limiting on one atomic word: decide, reserve, wait, and change limits live.
 //!
 //! ```
 //! use ratekeeper::{Limit, Limiter};
@@ -9,27 +9,27 @@
 //! }
 //! ```
 //!
-//! That is all there is to set up: no server, no background task, nothing to sweep. A [`Limiter`]
-//! is a handle; clones share the bucket, and any number of threads may call it.
+//! There is no server, no background task and no cleanup. A [`Limiter`] is a handle: clones share
+//! the bucket, and any number of threads may use it.
 //!
 //! # What to call
 //!
-//! | you want to | call | and get |
+//! | to | call | returns |
 //! | --- | --- | --- |
-//! | let it through or not | [`check`](Limiter::check), [`check_n`](Limiter::check_n) | a [`Decision`]: allowed or not, remaining, when to come back |
-//! | know without charging | [`peek`](Limiter::peek), [`tokens`](Limiter::tokens) | the same, nothing written |
-//! | charge an estimate, correct it later | [`take`](Limiter::take) | a [`Charge`] to [`settle`](Charge::settle) |
+//! | allow or deny a call | [`check`](Limiter::check), [`check_n`](Limiter::check_n) | a [`Decision`]: allowed or denied, remaining, retry time |
+//! | ask without charging | [`peek`](Limiter::peek), [`tokens`](Limiter::tokens) | the same, nothing written |
+//! | charge an estimate and correct it later | [`take`](Limiter::take) | a [`Charge`] to [`settle`](Charge::settle) |
 //! | plan ahead | [`reserve`](Limiter::reserve), [`reserve_within`](Limiter::reserve_within) | a [`Reservation`]: when to act, or [`cancel`](Reservation::cancel) |
-//! | wait your turn | [`wait`](Limiter::wait), [`wait_n`](Limiter::wait_n) | a [`Wait`]: `.await` it, or [`blocking`](Wait::blocking) |
-//! | change the limit while it runs | [`set_limit`](Limiter::set_limit), [`set_burst`](Limiter::set_burst) | the tokens stay; see [`Carry`] |
-//! | choose the time yourself | [`at`](Limiter::at) | the same verbs at that instant |
-//! | limit each of many | [`Keyed`] | the same verbs for each key |
-//! | apply several limits | [`MemoryStore`] | a [`Verdict`]: all or nothing |
+//! | wait until it is allowed | [`wait`](Limiter::wait), [`wait_n`](Limiter::wait_n) | a [`Wait`](limiter::Wait): `.await` it, or call [`blocking`](limiter::Wait::blocking) |
+//! | change the limit while it runs | [`set_limit`](Limiter::set_limit), [`set_burst`](Limiter::set_burst) | nothing; the tokens stay, see [`Carry`](limiter::Carry) |
+//! | supply the time yourself | [`at`](Limiter::at) | the same methods at that instant |
+//! | limit each of many keys | [`Keyed`] | the same methods for each key |
+//! | apply several limits to one call | [`MemoryStore`] | a [`Verdict`]: all or nothing |
 //!
-//! # Saying when to come back
+//! # Retry times
 //!
-//! A denial knows exactly when the same call will pass if nobody else comes: then it does, a
-//! nanosecond earlier it does not.
+//! A denial says exactly when the same call will be allowed if there are no other calls: at that
+//! time it is, a nanosecond earlier it is not.
 //!
 //! ```
 //! use std::time::Duration;
@@ -49,18 +49,18 @@
 //! assert!(limiter.check().is_allowed());
 //! ```
 //!
-//! # Waiting, and giving up
+//! # Waiting
 //!
-//! Waiters are served in the order they came. Each owns its slot, so a large cost is not starved by
-//! small ones and a waiter that nobody polls holds up nobody. A wait that would miss its deadline
-//! fails at once and takes nothing; a wait that is dropped gives its slot back.
+//! Waiters are served in order of arrival. Each owns its slot, so small costs cannot starve a large
+//! one, and a waiter that is not polled delays no other. A wait that would miss its deadline fails
+//! at once and takes nothing; a wait that is dropped gives its slot back.
 //!
 //! ```
 //! use std::time::Duration;
 //! use ratekeeper::{Limit, Limiter, limiter::WaitError};
 //!
 //! let limiter = Limiter::new(Limit::per_hour(1));
-//! limiter.wait().blocking()?;                       // there is one
+//! limiter.wait().blocking()?; // the first unit is there
 //! let late = limiter.wait().within(Duration::from_secs(2)).blocking();
 //! assert!(matches!(late, Err(WaitError::Deadline { .. })));
 //! # Ok::<_, WaitError>(())
@@ -78,15 +78,15 @@
 //! assert_eq!(limiter.reserve(1)?.delay(), Duration::ZERO);
 //! let second = limiter.reserve(1)?;
 //! assert_eq!(second.delay(), Duration::from_secs(1));
-//! second.cancel(); // too long: let the next caller have it
+//! second.cancel(); // too long: the next caller gets the slot
 //! assert_eq!(limiter.reserve(1)?.delay(), Duration::from_secs(1));
 //! # Ok::<_, ratekeeper::decision::ReserveError>(())
 //! ```
 //!
 //! # Many keys
 //!
-//! [`Keyed`] is a limiter for each user, address or API key, in memory that is fixed when it is
-//! made: nothing grows, nothing must be swept, and a flood of keys gets nobody a new allowance.
+//! [`Keyed`] is a limiter for each user, address or API key, in memory of a fixed size: nothing
+//! grows, nothing must be cleaned up, and a flood of new keys gains no allowance for anyone.
 //!
 //! ```
 //! use ratekeeper::{Keyed, Limit};
@@ -97,12 +97,12 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`KeyedConcurrency`] does the same for what is in flight.
+//! [`KeyedConcurrency`](keyed::KeyedConcurrency) limits what is in flight for each key.
 //!
 //! # Several limits at once
 //!
 //! A [`MemoryStore`] holds many limits and decides several of them at once: a request is charged to
-//! all or to none, and nobody is ever denied by a charge that is then taken back.
+//! all or to none, and no request is ever denied because of a charge that is then taken back.
 //!
 //! ```
 //! use ratekeeper::{Ask, Limit, MemoryStore, Mode, Store};
@@ -116,61 +116,67 @@
 //!
 //! let verdict = store.decide(&[
 //!     Ask::new(&user, "ann"),
-//!     Ask::new(&stricter, "ann").mode(Mode::Shadow),      // watches, turns nobody away
-//!     Ask::new(&slots, "ann"),                            // a permit, until the verdict is dropped or settled
-//!     Ask::new(&everyone, "").reserve(100),               // leaves 100 to more important requests
+//!     Ask::new(&stricter, "ann").mode(Mode::Shadow), // counts, never denies
+//!     Ask::new(&slots, "ann"),                       // a permit until the verdict is dropped or settled
+//!     Ask::new(&everyone, "").reserve(100),          // leaves 100 to more important requests
 //! ]).await;
 //! if let Some(which) = verdict.binding() {
-//!     println!("turned away by ask {which}, retry after {:?}", verdict.retry_after());
+//!     println!("denied by ask {which}, retry after {:?}", verdict.retry_after());
 //! }
 //! # Ok(()) }
 //! ```
 //!
-//! [`Store`] is the contract, for code that runs on a store of this process and on one that a fleet
-//! shares.
+//! Code that uses the trait [`Store`] runs on a store in this process or on one that a fleet shares.
 //!
-//! # In tests
+//! # Tests
 //!
 //! Give the limiter a [`ManualClock`]: time stands still until you
-//! [`advance`](ManualClock::advance) it, which wakes whoever waits on it. No test has to sleep.
+//! [`advance`](ManualClock::advance) it, which wakes the waiters that are due. No test has to sleep.
 //!
-//! # Beside the token bucket
+//! # Other algorithms
 //!
 //! A [`Limit`] names its [`Algorithm`]: `Limit::per_hour(100).algorithm(Algorithm::SlidingLog)`, or
-//! in text `"100/h sliding_log"`; [`queue`](Limit::queue) and [`wait`](Limit::wait) pace. The verbs
-//! are the same; windows and logs cannot reserve ahead of time and say so
-//! ([`ReserveError::NoSlots`]). [`Concurrency`] limits how many are in flight,
-//! [`AdaptiveConcurrency`] finds out by itself how many can be, [`Shedder`] decides who goes first
-//! when there is too much, [`Adaptive`] moves a rate with the load, [`Sometimes`] runs something
-//! only now and then.
+//! as text `"100/h sliding_log"`; [`paced_max_queue`](Limit::paced_max_queue) and
+//! [`paced_max_wait`](Limit::paced_max_wait) pace calls instead. The methods are the same; windows
+//! and logs cannot reserve ahead of time and return
+//! [`ReserveError::NoSlots`](decision::ReserveError::NoSlots).
 //!
-//! # What it promises
+//! | type | does |
+//! | --- | --- |
+//! | [`Concurrency`] | limits how many calls are in flight |
+//! | [`AdaptiveConcurrency`](adaptive::AdaptiveConcurrency) | the same, with a limit that follows how the service responds |
+//! | [`Shedder`](adaptive::Shedder) | sheds the least important requests under overload |
+//! | [`Adaptive`](adaptive::Adaptive) | a rate that follows the load of the machine |
+//! | [`Sometimes`] | runs a closure on every n-th call or once per interval |
 //!
-//! - Never too many: in any interval at most burst + rate · length, for any threads, any
-//!   interleaving and any clock, one that jumps or runs backwards included. A reservation counts
-//!   when it acts. What may come on top is counted ([`Counts`]), but for one thing: a cancel or a
-//!   settle on a clock that ran back since can bring back again what time has brought, at most rate
-//!   · how far it ran back, and at most what was taken.
-//! - Never too few: a denial means that admitting would have been too many. No rate is lost to
-//!   rounding; a token costs less than 17.3 ps more than written, usually nothing
+//! # Guarantees
+//!
+//! - Never too many: any interval allows at most burst + rate · length, for any threads, any
+//!   interleaving and any clock, including one that jumps or runs backwards. A reservation counts
+//!   when it acts. What may come on top is counted ([`Adjustments`](limiter::Adjustments)), with one
+//!   exception: a cancel or a settle on a clock that has since run backwards can bring back again
+//!   what time has already brought, at most rate · how far the clock ran back, and at most what was
+//!   taken.
+//! - Never too few: a denial means that to allow the call would have been too many. No rate is lost
+//!   to rounding; a token costs less than 17.3 ps more than written, usually nothing
 //!   ([`Limit::effective`]).
-//! - A denial writes nothing; a cost that can never fit is [`Outcome::Never`], however large.
+//! - A denied call writes nothing; a cost that can never fit is [`Outcome::Never`], however large.
 //! - `check` takes no lock and does not allocate.
 //!
 //! # Features
 //!
 //! | feature | brings |
 //! | --- | --- |
-//! | `std` (default) | [`SystemClock`], [`CoarseClock`], blocking waits, [`Keyed`], [`MemoryStore`] |
-//! | `tokio` | `limiter.wait().await`, and [lines](adaptive::Line) in front of adaptive limits |
-//! | `fast-clock` | [`FastClock`]: the processor's time stamp counter |
+//! | `std` (default) | [`SystemClock`](clock::SystemClock), [`CoarseClock`](clock::CoarseClock), blocking waits, [`Keyed`], [`MemoryStore`] |
+//! | `tokio` | `limiter.wait().await`, and [queues](adaptive::AdaptiveQueue) in front of adaptive limits |
+//! | `fast-clock` | [`FastClock`](clock::FastClock): the processor's time stamp counter |
 //! | `serde` | [`Limit`] as text |
 //!
-//! Without `std` everything but waiting, keys and stores is there, on [`ManualClock`] or a
+//! Without `std` everything except waiting, keys and stores is available, on [`ManualClock`] or a
 //! [`Clock`] of your own; 64-bit atomics and `alloc` are needed.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// The guide names what only std has.
+// The guide links to items that only exist with std.
 #![cfg_attr(
     not(all(feature = "std", feature = "fast-clock")),
     allow(rustdoc::broken_intra_doc_links)
@@ -180,7 +186,7 @@ extern crate alloc;
 
 pub mod adaptive;
 mod algorithm;
-mod chunks;
+mod append_vec;
 pub mod clock;
 pub mod concurrency;
 pub mod decision;

@@ -1,5 +1,4 @@
-//! Atomics and the two small tools beside them, so that the same code runs on std, without std and
-//! under loom.
+//! Atomics, a lock and a once-cell, so that the same code runs on std, without std and under loom.
 
 #[cfg(not(ratekeeper_loom))]
 mod real {
@@ -9,7 +8,7 @@ mod real {
     pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     pub(crate) use once_cell::race::OnceBox;
 
-    /// Passes the time until another thread has finished a step of a few instructions.
+    /// Spins or yields until another thread has finished a step of a few instructions.
     pub(crate) fn relax(round: u32) {
         #[cfg(feature = "std")]
         if round > 16 {
@@ -21,12 +20,12 @@ mod real {
         core::hint::spin_loop();
     }
 
-    /// Leaves a word that another thread has just changed to that thread for a while.
+    /// Backs off after a lost compare-and-swap: leaves the word to the other thread for a while.
     ///
-    /// Two threads that take turns fetch the cache line from each other for every decision. A
-    /// thread that collides and keeps off lets the other decide many times on a line it owns, and
-    /// gets the same in return: twice the decisions in all. Only a collision costs it, a
-    /// microsecond or two.
+    /// Two threads that alternate fetch the cache line from each other for every decision. A thread
+    /// that collides and backs off lets the other decide many times on a line it owns, and gets the
+    /// same in return: twice the decisions in all. Only a collision costs this, a microsecond or
+    /// two.
     pub(crate) fn back_off() {
         const SPINS: u32 = 48;
         for _ in 0..SPINS {
@@ -50,8 +49,7 @@ mod real {
         loom::thread::yield_now();
     }
 
-    /// What `once_cell::race::OnceBox` does, in loom's terms: set once, then shared for as long as
-    /// the owner lives.
+    /// `once_cell::race::OnceBox` for loom: set once, then shared for as long as the owner lives.
     pub(crate) struct OnceBox<T: 'static> {
         value: loom::sync::Mutex<Option<&'static T>>,
     }
@@ -80,15 +78,15 @@ mod real {
 pub(crate) use real::fence;
 pub(crate) use real::{Arc, AtomicU32, AtomicU64, OnceBox, Ordering, back_off, relax};
 
-/// A mutual exclusion for the rare operations. It guards atomics, so it holds no data itself.
+/// A mutex for rare operations. It guards atomics, so it holds no data itself.
 pub(crate) struct Lock {
     #[cfg(all(feature = "std", not(ratekeeper_loom)))]
     inner: std::sync::Mutex<()>,
     #[cfg(not(all(feature = "std", not(ratekeeper_loom))))]
-    held: AtomicU32,
+    locked: AtomicU32,
 }
 
-/// Held until it is dropped.
+/// The guard of a [`Lock`], which is locked until it is dropped.
 #[cfg(all(feature = "std", not(ratekeeper_loom)))]
 pub(crate) type Guard<'a> = std::sync::MutexGuard<'a, ()>;
 
@@ -100,14 +98,14 @@ impl Lock {
         }
     }
 
-    pub(crate) fn hold(&self) -> Guard<'_> {
+    pub(crate) fn lock(&self) -> Guard<'_> {
         self.inner
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-/// Held until it is dropped.
+/// The guard of a [`Lock`], which is locked until it is dropped.
 #[cfg(not(all(feature = "std", not(ratekeeper_loom))))]
 pub(crate) struct Guard<'a>(&'a AtomicU32);
 
@@ -122,20 +120,20 @@ impl Drop for Guard<'_> {
 impl Lock {
     pub(crate) fn new() -> Self {
         Self {
-            held: AtomicU32::new(0),
+            locked: AtomicU32::new(0),
         }
     }
 
-    pub(crate) fn hold(&self) -> Guard<'_> {
+    pub(crate) fn lock(&self) -> Guard<'_> {
         let mut round = 0;
         while self
-            .held
+            .locked
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
             relax(round);
             round += 1;
         }
-        Guard(&self.held)
+        Guard(&self.locked)
     }
 }

@@ -1,18 +1,18 @@
-//! A limit that follows a scripted load, on the manual clock.
+//! `Adaptive`: a rate that follows a scripted load, on the manual clock.
 
 use ratekeeper::{Limit, ManualClock, adaptive::Adaptive, adaptive::Load, adaptive::RateChange};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A load that can be set, and the changes it led to.
-struct World {
+/// A load that can be set, and the changes it caused.
+struct ScriptedLoad {
     clock: ManualClock,
     load: Arc<Mutex<Load>>,
     changes: Arc<Mutex<Vec<RateChange>>>,
     adaptive: Adaptive<ManualClock>,
 }
 
-impl World {
+impl ScriptedLoad {
     fn new(min: Limit, max: Limit) -> Self {
         let (clock, load) = (
             ManualClock::new(),
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// The limit after `seconds` under that load, with a call each second.
+    /// The limit after `seconds` under this load, with a call each second.
     fn after(&self, seconds: u64, cpu: f64, memory: f64) -> String {
         *self.load.lock().unwrap() = Load { cpu, memory };
         for _ in 0..seconds {
@@ -47,7 +47,7 @@ impl World {
 
 #[test]
 fn it_starts_in_the_middle_and_moves_a_fifth_at_a_time_with_a_rest_between() {
-    let world = World::new(Limit::per_second(100), Limit::per_second(300));
+    let world = ScriptedLoad::new(Limit::per_second(100), Limit::per_second(300));
     assert_eq!(world.adaptive.limiter().limit(), Limit::per_second(200));
     assert_eq!(world.after(4, 0.9, 0.1), "200/s");
     assert_eq!(
@@ -73,8 +73,8 @@ fn it_starts_in_the_middle_and_moves_a_fifth_at_a_time_with_a_rest_between() {
 }
 
 #[test]
-fn every_change_is_told_with_what_it_was_decided_by() {
-    let world = World::new(Limit::per_second(100), Limit::per_second(300));
+fn every_change_is_reported_with_its_load() {
+    let world = ScriptedLoad::new(Limit::per_second(100), Limit::per_second(300));
     world.after(5, 0.71, 0.2);
     world.after(30, 0.2, 0.2);
     let changes = world.changes.lock().unwrap();
@@ -94,7 +94,7 @@ fn every_change_is_told_with_what_it_was_decided_by() {
 
 #[test]
 fn tokens_and_debt_carry_over_and_the_burst_moves_along() {
-    let world = World::new(
+    let world = ScriptedLoad::new(
         Limit::per_second(10).burst(10),
         Limit::per_second(30).burst(50),
     );
@@ -118,7 +118,7 @@ fn tokens_and_debt_carry_over_and_the_burst_moves_along() {
 
 #[test]
 fn an_unknown_load_is_no_reason_to_move() {
-    let world = World::new(Limit::per_second(100), Limit::per_second(300));
+    let world = ScriptedLoad::new(Limit::per_second(100), Limit::per_second(300));
     assert_eq!(world.after(100, f64::NAN, f64::NAN), "200/s");
     assert_eq!(
         world.after(5, f64::NAN, 0.9),
@@ -129,7 +129,7 @@ fn an_unknown_load_is_no_reason_to_move() {
 
 #[test]
 fn small_limits_and_swapped_ends_move_too() {
-    let world = World::new(Limit::per_minute(6), Limit::per_minute(2));
+    let world = ScriptedLoad::new(Limit::per_minute(6), Limit::per_minute(2));
     assert_eq!(world.adaptive.limiter().limit().to_string(), "4/min");
     assert_eq!(world.after(5, 0.9, 0.0), "3/min");
     assert_eq!(world.after(400, 0.9, 0.0), "2/min");
@@ -137,7 +137,7 @@ fn small_limits_and_swapped_ends_move_too() {
 }
 
 #[test]
-fn all_of_it_can_be_set() {
+fn all_settings_can_be_changed() {
     let clock = ManualClock::new();
     let adaptive = Adaptive::between(Limit::per_second(10), Limit::per_second(1_000))
         .cpu_above(0.3)
@@ -162,7 +162,7 @@ fn all_of_it_can_be_set() {
 }
 
 #[test]
-fn many_threads_take_one_look() {
+fn many_threads_check_the_load_once() {
     let looks = Arc::new(Mutex::new(0));
     let (clock, counted) = (ManualClock::new(), Arc::clone(&looks));
     let adaptive = Adaptive::between(Limit::per_second(100), Limit::per_second(300))

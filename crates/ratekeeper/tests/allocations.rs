@@ -1,18 +1,17 @@
-//! Nothing is allocated for a decision: for keys of a table, new ones included, and for up to eight
-//! asks at once.
+//! No decision allocates: for keys of a table, new ones included, and for up to eight asks at once.
 
 use ratekeeper::adaptive::{AdaptiveConcurrency, RequestOutcome};
 use ratekeeper::{Algorithm, Ask, Clock, Keyed, Limit, ManualClock, MemoryStore, Mode};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-/// What `work` allocates on this thread.
+/// The bytes that `work` allocates on this thread.
 fn allocated(work: impl FnOnce()) -> u64 {
     allocation_counter::measure(work).count_total
 }
 
-/// The algorithms whose state is a word or two beside its hash; the others keep theirs beside the
-/// table.
+/// The algorithms whose state is a word or two beside the key's hash; the others keep theirs
+/// outside of the table.
 const IN_PLACE: [Algorithm; 5] = [
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
@@ -27,7 +26,7 @@ fn the_counter_counts() {
     assert_eq!(allocated(|| ()), 0);
 }
 
-/// Known keys and new ones, allowed and denied, pushing others out.
+/// Known keys and new ones, allowed and denied, evicting others.
 #[test]
 fn a_check_of_a_key_allocates_nothing() {
     for algorithm in IN_PLACE {
@@ -42,7 +41,7 @@ fn a_check_of_a_key_allocates_nothing() {
             .clock(clock.clone())
             .build();
         let names: Vec<String> = (0..5_000).map(|i| format!("user-{i}")).collect();
-        // What a limit has once, its floor, is made when a first key is displaced into it.
+        // A limit's eviction floor is allocated when its first key is evicted.
         for i in 0..5_000_u32 {
             let first = format!("first-{i}");
             let _ = (
@@ -73,7 +72,7 @@ fn a_check_of_a_key_allocates_nothing() {
     }
 }
 
-/// A state that does not fit is made when its key comes, and not for every call.
+/// A large state is allocated when its key is inserted, not for every call.
 #[test]
 fn a_known_key_of_a_log_allocates_nothing() {
     for algorithm in Algorithm::ALL {
@@ -134,7 +133,7 @@ fn up_to_eight_asks_allocate_nothing() {
             let verdict = store.decide_now(&asks[..asked], clock.now());
             *passed += u32::from(verdict.is_allowed());
             assert_eq!(verdict.statuses().count(), asked);
-            // Turned away by one that is enforced, and for no other reason.
+            // Denied by an enforced ask, and for no other reason.
             let denies = |(ask, status): (&Ask<'_>, _)| {
                 ask.mode == Mode::Enforce
                     && !ratekeeper::store::AskResult::decision(status).is_allowed()
@@ -144,7 +143,7 @@ fn up_to_eight_asks_allocate_nothing() {
             store.settle_now(verdict, &[0; 8][..asked], clock.now());
             clock.advance(Duration::from_millis(100));
         };
-        // What a limit has once, its floor, is made when a first key is displaced into it.
+        // A limit's eviction floor is allocated when its first key is evicted.
         (0..3_000).for_each(|i| decide(&format!("first-{asked}-{i}"), &mut passed));
         let used = allocated(|| names.iter().for_each(|name| decide(name, &mut passed)));
         assert_eq!(used, 0, "{asked} asks");
@@ -152,7 +151,7 @@ fn up_to_eight_asks_allocate_nothing() {
     }
 }
 
-/// Permits given and refused, in a partition or in none, and the steps of the controller.
+/// Permits given and denied, in a partition or in none, and the steps of the controller.
 #[test]
 fn an_adaptive_permit_allocates_nothing() {
     let clock = ManualClock::new();

@@ -1,4 +1,4 @@
-//! Permits in flight.
+//! `Concurrency`: permits in flight.
 
 use ratekeeper::{Concurrency, ManualClock, concurrency::AcquireError};
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ fn gate(limit: u64) -> (Concurrency<ManualClock>, ManualClock) {
 }
 
 #[test]
-fn at_most_so_many_are_in_flight_and_a_drop_gives_back() {
+fn at_most_the_limit_is_in_flight_and_a_drop_gives_back() {
     let (gate, _) = gate(3);
     let (two, one) = (gate.try_acquire_n(2).unwrap(), gate.try_acquire().unwrap());
     assert_eq!((gate.in_flight(), two.cost(), one.cost()), (3, 2, 1));
@@ -33,7 +33,7 @@ fn at_most_so_many_are_in_flight_and_a_drop_gives_back() {
     assert_eq!(
         never.to_string(),
         format!(
-            "{} at once is more than the 3 that may ever be in flight",
+            "a cost of {} never fits a limit of 3 in flight; ask for less",
             u64::MAX
         )
     );
@@ -72,14 +72,14 @@ fn many_threads_never_hold_more_than_the_limit() {
 }
 
 #[test]
-fn whoever_waits_is_served_in_order_and_nobody_passes_them() {
+fn waiters_are_served_in_order_and_no_call_passes_them() {
     let (gate, clock) = gate(2);
     let held = gate.try_acquire_n(2).unwrap();
     let served = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for i in 0..3 {
             let (gate, served) = (&gate, &served);
-            // The first wants both: the others must not slip in before it.
+            // The first wants both: the others must not pass it.
             let cost = if i == 0 { 2 } else { 1 };
             scope.spawn(move || {
                 let permit = gate
@@ -103,7 +103,7 @@ fn whoever_waits_is_served_in_order_and_nobody_passes_them() {
 }
 
 #[test]
-fn a_wait_ends_at_its_deadline_and_when_the_gate_is_closed() {
+fn a_wait_ends_at_its_deadline_and_on_close() {
     let (gate, clock) = gate(1);
     let held = gate.try_acquire().unwrap();
     std::thread::scope(|scope| {
@@ -143,7 +143,7 @@ fn a_wait_ends_at_its_deadline_and_when_the_gate_is_closed() {
 }
 
 #[test]
-fn a_raised_limit_serves_those_who_wait_and_a_lower_one_takes_nothing_back() {
+fn a_raised_limit_serves_waiters_and_a_lower_one_revokes_nothing() {
     let (gate, clock) = gate(1);
     let held = gate.try_acquire().unwrap();
     std::thread::scope(|scope| {
@@ -182,7 +182,7 @@ mod asynchronous {
         assert!(first.as_mut().poll(&mut cx).is_pending());
         assert!(second.as_mut().poll(&mut cx).is_pending());
         drop(held);
-        // The permit is the first one's now, which nobody polls again.
+        // The permit now belongs to the first one, which is not polled again.
         assert!(second.as_mut().poll(&mut cx).is_pending());
         drop(first);
         let Poll::Ready(Ok(permit)) = second.as_mut().poll(&mut cx) else {
@@ -194,7 +194,7 @@ mod asynchronous {
     }
 
     #[tokio::test]
-    async fn many_tasks_share_a_gate() {
+    async fn many_tasks_share_a_limit() {
         let gate = Concurrency::new(3);
         let tasks: Vec<_> = (0..50)
             .map(|_| {

@@ -1,5 +1,5 @@
-//! Every short sequence of calls on a small bucket: P1 at act times, on the net cost, in every
-//! state there is.
+//! Exhaustive: every short sequence of calls on a small bucket keeps P1 at act times, on the net
+//! cost, in every state.
 
 mod common;
 
@@ -15,14 +15,14 @@ enum Op {
     Check(u64),
     Reserve(u64),
     Take(u64),
-    /// The so-manieth reservation of the trace.
+    /// The n-th reservation of the trace.
     Cancel(usize),
-    /// The so-manieth charge of the trace, at this cost.
+    /// The n-th charge of the trace, settled at this cost.
     Settle(usize, u64),
     Pass(u64),
 }
 
-/// A limiter after some calls, and all that is known of them.
+/// A limiter after some calls, and their history.
 struct State {
     limiter: Limiter<ManualClock>,
     now: u64,
@@ -91,8 +91,8 @@ impl State {
         true
     }
 
-    /// What can happen next. Of the ways to let time pass one order is enough: whole tokens first.
-    fn next(&self, small: &Small, last: Option<Op>) -> Vec<Op> {
+    /// The possible next steps. For the passing of time one order is enough: whole tokens first.
+    fn next(&self, small: &SmallBucket, last: Option<Op>) -> Vec<Op> {
         let mut ops = match last {
             Some(Op::Pass(nanos)) if nanos < TOKEN => Vec::new(),
             _ => vec![Op::Pass(TOKEN), Op::Pass(TOKEN / 2)],
@@ -101,7 +101,7 @@ impl State {
         ops.extend((1..=small.burst).map(Op::Reserve));
         ops.extend(small.takes.iter().copied().map(Op::Take));
         let slots = self.slots.iter().enumerate();
-        // What has acted gives nothing back: other tests see to that.
+        // A reservation that has acted gives nothing back: other tests check that.
         ops.extend(
             slots
                 .filter(|(_, slot)| slot.0.is_some() && slot.1.at >= self.now)
@@ -128,8 +128,8 @@ impl State {
             .collect()
     }
 
-    /// Nothing that was promised breaks P1, and nothing that is on offer, now or until the bucket
-    /// is full again, would.
+    /// Neither promised slots nor anything on offer, now or until the bucket is full again, breaks
+    /// P1.
     fn assert_p1(&self, rule: &Rule, trace: &[Op]) {
         let net = self.net();
         assert_eq!(oracle::broken(rule, &net), None, "{trace:?}");
@@ -152,7 +152,7 @@ impl State {
 }
 
 /// A bucket small enough to try everything.
-struct Small {
+struct SmallBucket {
     burst: u64,
     /// What may be taken, to be settled.
     takes: &'static [u64],
@@ -160,7 +160,7 @@ struct Small {
 }
 
 /// Visits every state that so many calls reach, and returns how many there are.
-fn visit(small: &Small, trace: &mut Vec<Op>) -> u64 {
+fn visit(small: &SmallBucket, trace: &mut Vec<Op>) -> u64 {
     let rule = Rule {
         per_nano: 1,
         token: i128::from(TOKEN),
@@ -170,7 +170,7 @@ fn visit(small: &Small, trace: &mut Vec<Op>) -> u64 {
     if !changed {
         return 0;
     }
-    // Of a state that time alone has changed the future has been looked at.
+    // The future of a state that only time has changed has been visited already.
     if !matches!(trace.last(), Some(Op::Pass(_))) {
         state.assert_p1(&rule, trace);
     }
@@ -189,7 +189,7 @@ fn visit(small: &Small, trace: &mut Vec<Op>) -> u64 {
 #[test]
 fn every_short_trace_on_a_burst_of_1_keeps_p1() {
     let states = visit(
-        &Small {
+        &SmallBucket {
             burst: 1,
             takes: &[1],
             depth: 8,
@@ -202,7 +202,7 @@ fn every_short_trace_on_a_burst_of_1_keeps_p1() {
 #[test]
 fn every_short_trace_on_a_burst_of_2_keeps_p1() {
     let states = visit(
-        &Small {
+        &SmallBucket {
             burst: 2,
             takes: &[1, 2],
             depth: 6,
@@ -215,7 +215,7 @@ fn every_short_trace_on_a_burst_of_2_keeps_p1() {
 #[test]
 fn every_short_trace_on_a_burst_of_3_keeps_p1() {
     let states = visit(
-        &Small {
+        &SmallBucket {
             burst: 3,
             takes: &[3],
             depth: 7,
@@ -228,7 +228,7 @@ fn every_short_trace_on_a_burst_of_3_keeps_p1() {
 #[test]
 fn every_short_trace_of_small_charges_on_a_burst_of_3_keeps_p1() {
     let states = visit(
-        &Small {
+        &SmallBucket {
             burst: 3,
             takes: &[1, 2],
             depth: 6,

@@ -15,12 +15,12 @@ fn jain(shares: &[u64]) -> f64 {
 }
 
 /// All keys, in another order every time: demand is equal, and so is who comes first.
-struct Shuffled {
+struct ShuffledKeys {
     order: Vec<usize>,
     random: u64,
 }
 
-impl Shuffled {
+impl ShuffledKeys {
     fn new(keys: usize) -> Self {
         Self {
             order: (0..keys).collect(),
@@ -54,7 +54,7 @@ fn keys_of_one_table_get_equal_shares() {
         let keyed = Keyed::<u64>::builder(Limit::per_second(10).algorithm(algorithm))
             .clock(clock.clone())
             .build();
-        let (mut shares, mut order) = (vec![0; KEYS], Shuffled::new(KEYS));
+        let (mut shares, mut order) = (vec![0; KEYS], ShuffledKeys::new(KEYS));
         for _ in 0..1_000 {
             for &key in order.next() {
                 shares[key] += u64::from(keyed.check(&(key as u64)).is_allowed());
@@ -71,8 +71,8 @@ fn keys_of_one_table_get_equal_shares() {
     }
 }
 
-/// What passes when every key asks for a limit of its own and for one above all, which has room for
-/// a fifth of the demand; `greedy` keys ask ten times as often.
+/// What is allowed when every key asks for a limit of its own and for one shared by all, which
+/// covers a fifth of the demand; `greedy` keys ask ten times as often.
 fn shares_under_one_above_all(limit: Limit, above: Limit, greedy: usize) -> Vec<u64> {
     let clock = ManualClock::new();
     let store = MemoryStore::builder().clock(clock.clone()).build();
@@ -81,7 +81,7 @@ fn shares_under_one_above_all(limit: Limit, above: Limit, greedy: usize) -> Vec<
         store.limit("above", above).unwrap(),
     );
     let keys: Vec<_> = (0..KEYS).map(|key| format!("key-{key}")).collect();
-    let (mut shares, mut order) = (vec![0; KEYS], Shuffled::new(KEYS));
+    let (mut shares, mut order) = (vec![0; KEYS], ShuffledKeys::new(KEYS));
     for _ in 0..2_000 {
         for &key in order.next() {
             for _ in 0..if key < greedy { 10 } else { 1 } {
@@ -106,7 +106,7 @@ fn keys_under_one_limit_above_all_get_equal_shares() {
     }
 }
 
-/// The limits of their own keep the greedy from the others: those who ask alike still get alike.
+/// Limits per key protect the others from greedy keys: equal demand still gets equal shares.
 #[test]
 fn greedy_keys_leave_equal_shares_to_the_others() {
     let shares =

@@ -1,6 +1,6 @@
-//! Replays the corpus of the fuzz targets on stable: whatever a fuzzer found once stays found.
+//! Replays the corpus of the fuzz targets on stable, as regression tests.
 
-// Part of a library of its own elsewhere.
+// Part of a separate library elsewhere.
 #[allow(unreachable_pub)]
 #[path = "../../../fuzz/src/limits.rs"]
 mod targets;
@@ -11,7 +11,7 @@ mod replay;
 use replay::replay;
 
 #[test]
-fn every_text_of_the_corpus_parses_or_is_told_why_not() {
+fn every_text_of_the_corpus_parses_or_gives_an_error() {
     replay("parse", targets::parse);
 }
 

@@ -19,7 +19,7 @@ fn four_of_ten_changed_to(burst: u64, carry: Carry) -> f64 {
 }
 
 #[test]
-fn keep_mints_nothing_and_clips() {
+fn keep_adds_no_tokens_and_clips() {
     assert_eq!(four_of_ten_changed_to(20, Carry::Keep), 4.0);
     assert_eq!(four_of_ten_changed_to(3, Carry::Keep), 3.0);
 }
@@ -43,7 +43,7 @@ fn reset_starts_full() {
 }
 
 #[test]
-fn debt_stays_as_tokens_whatever_is_carried_but_for_a_reset() {
+fn debt_stays_as_tokens_except_after_a_reset() {
     for carry in [Carry::Keep, Carry::Proportional] {
         let (limiter, clock) = limiter(Limit::per_second(1).burst(2));
         let slot = (limiter.reserve(2).unwrap(), limiter.reserve(2).unwrap()).1;
@@ -71,7 +71,7 @@ fn what_was_earned_is_settled_at_the_old_rate() {
 }
 
 #[test]
-fn rate_zero_freezes_what_is_there_and_thaws_it_again() {
+fn rate_zero_freezes_the_level_until_the_next_change() {
     let (limiter, clock) = limiter(Limit::per_second(1).burst(10));
     assert!(limiter.check_n(10).is_allowed());
     clock.advance(2 * SECOND + SECOND / 2);
@@ -143,7 +143,7 @@ fn setting_the_limit_in_force_changes_nothing() {
 }
 
 #[test]
-fn a_grant_is_a_gift_up_to_a_full_bucket_and_counted() {
+fn a_grant_adds_up_to_a_full_bucket_and_is_counted() {
     let (limiter, _) = limiter(Limit::per_second(1).burst(10));
     assert!(limiter.check_n(10).is_allowed());
     limiter.grant(4);
@@ -179,7 +179,7 @@ fn a_bucket_that_takes_a_century_to_fill_survives_its_horizon() {
 }
 
 #[test]
-fn older_instants_of_a_replay_count_as_well_as_the_present() {
+fn older_instants_of_a_replay_count_like_the_present() {
     let limiter = Limiter::new(Limit::per_second(1));
     let last_year = limiter.clock().now() - Duration::from_secs(86_400 * 365);
     let passed = (0..100)

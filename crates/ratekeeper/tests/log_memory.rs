@@ -1,4 +1,4 @@
-//! What logs really take of the allocator, against `max_bytes`.
+//! The memory that logs actually allocate, against `max_bytes`.
 
 use ratekeeper::{Algorithm, Ask, Clock, Limit, ManualClock, MemoryStore, store::LimitHandle};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 /// A cap that is small for the traffic below.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Bytes that are allocated at most while `keys` keys of these limits are charged again and again,
-/// `cost` at a time.
+/// The peak of allocated bytes while `keys` keys of these limits are charged repeatedly, `cost` at
+/// a time.
 fn allocated_at_most(capacities: &[u64], keys: u64, rounds: u64, cost: u64) -> u64 {
     let measured = allocation_counter::measure(|| {
         let clock = ManualClock::new();
@@ -62,7 +62,7 @@ fn logs_take_no_more_of_the_allocator_than_max_bytes() {
         ("many limits with long logs", &[4_000; 40], 30, 20, 200),
     ] {
         let bytes = allocated_at_most(capacities, keys, rounds, cost);
-        // A call has a log in hand, and a second one while that grows; a limit itself takes less
+        // A call works on one log, and on a second one while that grows; a limit itself takes less
         // than 1 KiB.
         let longest = 8 * capacities.iter().max().unwrap();
         let bound = MAX_BYTES as u64

@@ -30,7 +30,7 @@ fn two_threads_admit_exactly_the_burst() {
 }
 
 #[test]
-fn a_live_change_mints_nothing_and_loses_nothing() {
+fn a_live_change_adds_no_tokens_and_loses_none() {
     loom::model(|| {
         let limiter = limiter(Limit::per_second(1).burst(2));
         let other = limiter.clone();
@@ -75,7 +75,7 @@ fn a_cancel_beside_a_reservation_gives_back_nothing_twice() {
         });
         first.cancel();
         let act = thread.join().unwrap();
-        // The bucket was empty: whoever acts first acts a second later at the earliest, and so on.
+        // The bucket was empty: the first acts a second later at the earliest, and so on.
         let next = limiter.reserve(1).unwrap();
         assert!(next.act_at() >= act + Duration::from_secs(1));
     });

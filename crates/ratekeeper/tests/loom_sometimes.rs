@@ -10,14 +10,14 @@ use ratekeeper::{ManualClock, Sometimes};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-/// A `Sometimes`, and a count that its runs raise without care: runs that overlap, or do not see
-/// each other, lose some.
-struct Watched {
+/// A `Sometimes`, and a counter that its runs increment without synchronization: runs that overlap,
+/// or do not see each other, lose increments.
+struct WatchedSometimes {
     sometimes: Sometimes<ManualClock>,
     raised: AtomicUsize,
 }
 
-impl Watched {
+impl WatchedSometimes {
     fn new(sometimes: Sometimes<ManualClock>) -> Arc<Self> {
         Arc::new(Self {
             sometimes,
@@ -42,27 +42,27 @@ impl Watched {
 }
 
 /// How many of `here` calls on this thread and `there` calls on another ran.
-fn ran_on_two(watched: &Arc<Watched>, here: usize, there: usize) -> usize {
-    let (before, other) = (watched.raised.load(Relaxed), Arc::clone(watched));
+fn ran_on_two(sometimes: &Arc<WatchedSometimes>, here: usize, there: usize) -> usize {
+    let (before, other) = (sometimes.raised.load(Relaxed), Arc::clone(sometimes));
     let thread = thread::spawn(move || other.ran(there));
-    let ran = watched.ran(here) + thread.join().unwrap();
-    assert_eq!(watched.raised.load(Relaxed) - before, ran);
+    let ran = sometimes.ran(here) + thread.join().unwrap();
+    assert_eq!(sometimes.raised.load(Relaxed) - before, ran);
     ran
 }
 
 #[test]
 fn two_threads_run_exactly_the_first() {
     loom::model(|| {
-        let watched = Watched::new(Sometimes::with_clock(ManualClock::new()).first(2));
-        assert_eq!(ran_on_two(&watched, 2, 2), 2);
+        let sometimes = WatchedSometimes::new(Sometimes::with_clock(ManualClock::new()).first(2));
+        assert_eq!(ran_on_two(&sometimes, 2, 2), 2);
     });
 }
 
 #[test]
 fn two_threads_run_exactly_every_second_time() {
     loom::model(|| {
-        let watched = Watched::new(Sometimes::with_clock(ManualClock::new()).every(2));
-        assert_eq!(ran_on_two(&watched, 2, 1), 2);
+        let sometimes = WatchedSometimes::new(Sometimes::with_clock(ManualClock::new()).every(2));
+        assert_eq!(ran_on_two(&sometimes, 2, 1), 2);
     });
 }
 
@@ -70,23 +70,24 @@ fn two_threads_run_exactly_every_second_time() {
 fn two_threads_run_once_an_interval() {
     loom::model(|| {
         let clock = ManualClock::new();
-        let watched =
-            Watched::new(Sometimes::with_clock(clock.clone()).interval(Duration::from_secs(1)));
-        assert_eq!(watched.ran(1), 1);
+        let sometimes = WatchedSometimes::new(
+            Sometimes::with_clock(clock.clone()).interval(Duration::from_secs(1)),
+        );
+        assert_eq!(sometimes.ran(1), 1);
         clock.advance(Duration::from_secs(1));
-        assert_eq!(ran_on_two(&watched, 2, 1), 1);
+        assert_eq!(ran_on_two(&sometimes, 2, 1), 1);
     });
 }
 
 #[test]
 fn a_run_that_panics_beside_another_thread_is_repeated() {
     loom::model(move || {
-        let watched = Watched::new(Sometimes::with_clock(ManualClock::new()));
-        let other = Arc::clone(&watched);
+        let sometimes = WatchedSometimes::new(Sometimes::with_clock(ManualClock::new()));
+        let other = Arc::clone(&sometimes);
         let thread = thread::spawn(move || other.ran(1));
-        watched.panic();
+        sometimes.panic();
         let there = thread.join().unwrap();
         // Number 0 runs once without a panic, there or on the next call.
-        assert_eq!(there + watched.ran(1), 1);
+        assert_eq!(there + sometimes.ran(1), 1);
     });
 }

@@ -1,5 +1,5 @@
-//! The model that the keyed and store tests are held against, held against a single limiter itself:
-//! all algorithms, any costs, idle spells, stale instants and live changes.
+//! The model of the keyed and store tests, tested against a single limiter: all algorithms, any
+//! costs, idle spells, stale instants and live changes.
 
 mod common;
 
@@ -11,7 +11,7 @@ proptest! {
     #![proptest_config(cases(600))]
 
     #[test]
-    fn a_limiter_decides_and_tells_as_the_model_does(
+    fn a_limiter_returns_the_same_decisions_as_the_model(
         limit in any_limits(),
         changes in prop::collection::vec((1_u64..=9, 1_u64..=9), 3),
         calls in prop::collection::vec((steps(), 0_u64..=4, prop::option::weighted(0.05, 0_usize..3)), 1..80),

@@ -1,4 +1,4 @@
-//! When one more unit is there, by every algorithm.
+//! `next_after`: when one more unit is available, for every algorithm.
 
 mod common;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock};
 use std::time::Duration;
 
-/// Whose decisions know it to the nanosecond.
+/// Algorithms whose decisions know it to the nanosecond.
 const EXACT: [Algorithm; 5] = [
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
@@ -39,7 +39,7 @@ proptest! {
     #![proptest_config(cases(512))]
 
     #[test]
-    fn the_next_unit_is_there_when_told_and_where_it_is_known_not_before(
+    fn the_next_unit_is_there_at_next_after_and_if_exact_not_before(
         limit in limits(),
         trace in prop::collection::vec((0_u64..2_000, 0_u64..8), 1..30),
     ) {
@@ -65,7 +65,7 @@ proptest! {
 }
 
 #[test]
-fn a_bucket_that_never_refills_says_so() {
+fn a_bucket_that_never_refills_returns_the_maximum() {
     let limiter = Limiter::with_clock(Limit::per_second(0).burst(3), ManualClock::new());
     assert_eq!(limiter.peek().next_after(), Duration::ZERO);
     assert_eq!(limiter.check().next_after(), Duration::MAX);

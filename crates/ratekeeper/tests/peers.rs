@@ -1,4 +1,4 @@
-//! What other limiters get wrong, tried on this one. Each test names the peer and the defect.
+//! Known defects of other limiters, tested on this one. Each test names the peer and the defect.
 
 use ratekeeper::{Clock, Limit, Limiter, ManualClock, Timestamp, limiter::WaitError};
 use std::time::Duration;
@@ -51,8 +51,8 @@ fn governor_an_interval_is_not_floored_to_whole_nanoseconds() {
 
 #[test]
 fn governor_waiters_queue_instead_of_racing() {
-    // The large waiter takes its place in the line: later small calls come after it. (See
-    // waiting.rs for the rest.)
+    // The large waiter takes its slot: later small calls come after it. (See waiting.rs for the
+    // rest.)
     let (limiter, clock) = limiter(Limit::per_second(1).burst(5));
     assert!(limiter.check_n(5).is_allowed());
     let large = limiter.reserve(5).unwrap();
@@ -63,7 +63,7 @@ fn governor_waiters_queue_instead_of_racing() {
 }
 
 #[test]
-fn xtime_rate_stale_clocks_mint_nothing_under_contention() {
+fn xtime_rate_stale_clocks_add_no_tokens_under_contention() {
     let (limiter, clock) = limiter(Limit::per_second(10).burst(1));
     let (stale, fresh) = (clock.now(), clock.now() + SECOND / 10);
     let admitted = (0..100).filter(|i| {
@@ -147,7 +147,7 @@ fn throttlecrab_an_idle_key_admits_its_burst_and_not_more() {
 }
 
 #[test]
-fn throttlecrab_who_obeys_retry_after_is_admitted() {
+fn throttlecrab_a_caller_that_obeys_retry_after_is_allowed() {
     let (limiter, clock) = limiter(Limit::of(7, 3 * SECOND).burst(1));
     for _ in 0..100 {
         let _ = limiter.check();
@@ -185,7 +185,7 @@ fn bucket4j_a_denial_never_says_wait_zero() {
 }
 
 #[test]
-fn tower_governor_per_second_means_so_many_a_second() {
+fn tower_governor_per_second_is_a_count_per_second() {
     let (limiter, _) = limiter(Limit::per_second(5));
     assert_eq!((0..20).filter(|_| limiter.check().is_allowed()).count(), 5);
 }

@@ -1,4 +1,4 @@
-//! What the oracles found once, each as small as it gets.
+//! Bugs that the oracles found, each as a minimal case.
 
 use ratekeeper::{
     Algorithm, Ask, Charge, Clock, Keyed, Limit, Limiter, ManualClock, MemoryStore, Mode, Outcome,
@@ -19,7 +19,7 @@ fn keyed(limit: Limit) -> (Keyed<u64, ManualClock>, ManualClock) {
     )
 }
 
-/// A log that has no bytes left, beside another limit: a call ends, whatever it is told.
+/// A log that has no bytes left, beside another limit: a call ends, with any decision.
 #[test]
 fn a_call_ends_when_a_log_has_no_bytes_left() {
     let clock = ManualClock::new();
@@ -44,10 +44,10 @@ fn a_call_ends_when_a_log_has_no_bytes_left() {
     }
 }
 
-/// Permits that find no room in a table full of permits, beside another limit: a call ends, and is
+/// Permits that find no slot in a table full of permits, beside another limit: a call ends, and is
 /// denied.
 #[test]
-fn a_call_ends_when_there_is_no_room_for_a_permit() {
+fn a_call_ends_when_the_table_is_full_of_permits() {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(1)
@@ -73,7 +73,7 @@ fn a_call_ends_when_there_is_no_room_for_a_permit() {
     assert_eq!(store.live(&slots), 0);
 }
 
-/// A key that is reset is fresh, whatever counts it by.
+/// A key that is reset is fresh, for every algorithm.
 #[test]
 fn a_key_that_is_reset_is_fresh() {
     for algorithm in Algorithm::ALL {
@@ -118,9 +118,9 @@ fn a_cap_in_bytes_is_not_exceeded() {
     }
 }
 
-/// What is in flight is in flight, also above a limit that was lowered.
+/// Permits stay in flight, also above a limit that was lowered.
 #[test]
-fn permits_that_are_out_are_told_after_the_limit_was_lowered() {
+fn permits_in_flight_are_reported_after_the_limit_was_lowered() {
     let gates = KeyedConcurrency::<u64>::new(3);
     let held = gates.try_acquire_n(&0, 3).unwrap();
     for limit in [2, 0] {
@@ -133,10 +133,10 @@ fn permits_that_are_out_are_told_after_the_limit_was_lowered() {
     assert_eq!(gates.in_flight(&0), 0);
 }
 
-/// Rule 6: to keep what is there mints nothing. A log that shrinks and grows again has forgotten
-/// what still counts.
+/// Rule 6: `Carry::Keep` adds no tokens. A log that shrinks and grows again must not forget what
+/// still counts.
 #[test]
-fn a_log_that_shrinks_and_grows_again_has_not_forgotten() {
+fn a_log_that_shrinks_and_grows_again_keeps_its_times() {
     let log = |count: u64| Limit::per_minute(count).algorithm(Algorithm::SlidingLog);
     let limiter = Limiter::with_clock(log(5), ManualClock::new());
     assert!(limiter.check_n(5).is_allowed());
@@ -190,7 +190,7 @@ fn a_limiter_can_reserve_after_it_was_a_window() {
             ManualClock::new(),
         );
         assert!(limiter.check().is_allowed());
-        // One more than fits: a check of what is free does not come this way.
+        // One more than fits: a check of what is free does not take this path.
         limiter.set_limit(Limit::per_minute(1));
         assert_eq!(limiter.peek().outcome(), Outcome::Denied);
         let slot = limiter.reserve(1).expect("a bucket has slots");
@@ -198,7 +198,7 @@ fn a_limiter_can_reserve_after_it_was_a_window() {
     }
 }
 
-/// A store of one line, all of whose slots have something in flight.
+/// A store of one cache line of slots, all of which have something in flight.
 fn full_of_permits(
     clock: &ManualClock,
 ) -> (
@@ -218,11 +218,11 @@ fn full_of_permits(
     (store, slots, held)
 }
 
-/// Decides where there is no room for a permit: it ends, the request passes, and this is what its
-/// asks come to.
+/// Decides in a table without a slot for a permit: it ends, the request is allowed, and this is the
+/// result of its asks.
 fn decided_without_room(asks: fn(&LimitHandle) -> [Ask<'_>; 2], expected: [AskOutcome; 2]) {
     let (done, decided) = std::sync::mpsc::channel();
-    // In a thread of its own: an endless search for room fails the test and does not hang it.
+    // In a thread of its own: an endless search for a slot fails the test and does not hang it.
     std::thread::spawn(move || {
         let clock = ManualClock::new();
         let (store, slots, _held) = full_of_permits(&clock);
@@ -237,9 +237,9 @@ fn decided_without_room(asks: fn(&LimitHandle) -> [Ask<'_>; 2], expected: [AskOu
     assert_eq!(decided, (true, expected.to_vec()));
 }
 
-/// A permit that only watches, beside a peek at the same, where there is no room for it.
+/// A shadow permit, beside a peek at the same, in a full table.
 #[test]
-fn a_shadow_and_a_peek_end_when_there_is_no_room_for_a_permit() {
+fn a_shadow_and_a_peek_end_when_the_table_is_full_of_permits() {
     decided_without_room(
         |slots| {
             [
@@ -253,7 +253,7 @@ fn a_shadow_and_a_peek_end_when_there_is_no_room_for_a_permit() {
 
 /// The same beside an ask that costs nothing.
 #[test]
-fn a_shadow_and_an_ask_for_nothing_end_when_there_is_no_room_for_a_permit() {
+fn a_shadow_and_an_ask_of_cost_0_end_when_the_table_is_full_of_permits() {
     decided_without_room(
         |slots| {
             [
@@ -265,9 +265,9 @@ fn a_shadow_and_an_ask_for_nothing_end_when_there_is_no_room_for_a_permit() {
     );
 }
 
-/// A cap in bytes is a cap: of logs too, displaced ones included.
+/// A cap in bytes is a cap: for logs too, including evicted ones.
 #[test]
-fn a_cap_in_bytes_holds_for_what_was_displaced() {
+fn a_cap_in_bytes_holds_for_evicted_states() {
     let (cap, limit) = (
         100_000,
         Limit::per_hour(1_000_000).algorithm(Algorithm::SlidingLog),
@@ -289,7 +289,7 @@ fn a_cap_in_bytes_holds_for_what_was_displaced() {
     );
 }
 
-/// All a table keeps is within its cap, but for what every table has once.
+/// Everything a table keeps is within its cap, except for its fixed parts.
 #[test]
 fn a_cap_in_bytes_holds_for_all_a_table_keeps() {
     let mut over = Vec::new();
@@ -319,9 +319,9 @@ fn a_cap_in_bytes_holds_for_all_a_table_keeps() {
     assert!(over.is_empty(), "more than 64 KiB above the cap: {over:?}");
 }
 
-/// A table too large to be had is refused when it is made, in every build.
+/// A table too large to be allocated is an error at its creation, in every build.
 #[test]
-fn a_table_too_large_is_refused_when_it_is_made() {
+fn a_table_too_large_is_an_error_at_creation() {
     let made = std::panic::catch_unwind(|| {
         Keyed::<u64>::builder(Limit::per_second(1))
             .max_keys(usize::MAX)
@@ -330,9 +330,9 @@ fn a_table_too_large_is_refused_when_it_is_made() {
     assert!(made.is_err());
 }
 
-/// Costs that add to more than can be counted, where there is no limit.
+/// Costs whose sum overflows, without a limit.
 #[test]
-fn costs_that_cannot_be_counted_pass_where_there_is_no_limit() {
+fn uncountable_costs_are_allowed_without_a_limit() {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(10)
@@ -350,7 +350,7 @@ fn costs_that_cannot_be_counted_pass_where_there_is_no_limit() {
 
 /// Windows of the largest counts, or at the last instants there are.
 #[test]
-fn a_window_takes_every_number() {
+fn a_window_accepts_every_number() {
     let far = ratekeeper::Timestamp::from_unix_nanos(u64::MAX);
     let mut failed = Vec::new();
     for (count, period) in [
@@ -398,16 +398,16 @@ fn a_live_change_keeps_some_hundred_bytes() {
         let _ = keyed.check_n(&user, 1_000);
     }
     let used = allocation_counter::measure(|| {
-        (1..=100).for_each(|change| keyed.set_limit(limit(1_000 + change)))
+        (1..=100).for_each(|change| keyed.set_limit(limit(1_000 + change)));
     });
     let each = used.bytes_current / 100;
     assert!(each <= 1_000, "{each} bytes for each change");
 }
 
-/// A gift moves a queue up: who comes after it has the slot that another had before, and keeps it
-/// when that one cancels.
+/// A grant moves a queue up: the next call has the slot that another had before, and keeps it when
+/// that one cancels.
 #[test]
-fn a_paced_reservation_of_before_a_gift_takes_nobody_elses_slot() {
+fn a_paced_reservation_from_before_a_grant_takes_no_other_slot() {
     let limit = Limit::per_second(1).paced_max_queue(9);
     let (limiter, keyed) = (
         Limiter::with_clock(limit, ManualClock::new()),
@@ -431,10 +431,10 @@ fn a_paced_reservation_of_before_a_gift_takes_nobody_elses_slot() {
     assert_eq!(slots(&|| key.reserve(1).unwrap(), &|| key.grant(1)), told);
 }
 
-/// Where gifts have moved a queue up to the clock there is less to take back than the slot was
+/// After grants have moved a queue up to the clock there is less to take back than the slot was
 /// worth.
 #[test]
-fn a_paced_reservation_that_gifts_have_paid_for_is_cancelled_for_nothing() {
+fn a_paced_reservation_that_grants_have_paid_for_gives_back_nothing() {
     let limit = Limit::per_second(1).paced_max_queue(9);
     let clock = ManualClock::starting_at(Timestamp::from_unix_nanos(0));
     let limiter = Limiter::with_clock(limit, clock.clone());
@@ -461,7 +461,7 @@ fn a_paced_reservation_that_gifts_have_paid_for_is_cancelled_for_nothing() {
 
 /// Two asks for one key are one charge, and give back no more than that.
 #[test]
-fn asks_for_the_same_key_give_back_each_what_is_its_own() {
+fn asks_for_the_same_key_each_give_back_their_own_charge() {
     let clock = ManualClock::new();
     let store = MemoryStore::builder().clock(clock.clone()).build();
     let limit = store
@@ -480,7 +480,7 @@ fn asks_for_the_same_key_give_back_each_what_is_its_own() {
     assert_eq!(left.statuses().next().unwrap().decision().remaining(), 5);
 }
 
-/// What another store charged is none of this one's business.
+/// A charge of another store is not settled by this one.
 #[test]
 fn a_verdict_of_another_store_settles_nothing() {
     let clock = ManualClock::new();

@@ -1,5 +1,5 @@
-//! A second store, as far away as a task is: it is told owned copies of the asks over a channel and
-//! answers later. What is written for any `Store` runs on both and learns the same.
+//! A remote store in another task: it gets owned copies of the asks over a channel and answers
+//! later. Code for any `Store` runs on both with the same results.
 #![cfg(feature = "tokio")]
 
 use ratekeeper::{
@@ -10,8 +10,8 @@ use std::future::Future;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// An ask that can travel.
-struct OwnAsk {
+/// An owned ask.
+struct OwnedAsk {
     limit: LimitHandle,
     key: Vec<u8>,
     cost: u64,
@@ -20,7 +20,7 @@ struct OwnAsk {
     max_wait: Option<Duration>,
 }
 
-impl OwnAsk {
+impl OwnedAsk {
     fn of(ask: &Ask<'_>) -> Self {
         Self {
             limit: ask.limit.clone(),
@@ -53,20 +53,20 @@ impl OwnAsk {
 }
 
 enum Message {
-    Decide(Vec<OwnAsk>, oneshot::Sender<Verdict>),
+    Decide(Vec<OwnedAsk>, oneshot::Sender<Verdict>),
     Settle(Box<Verdict>, Vec<u64>, oneshot::Sender<()>),
     Grant(LimitHandle, Vec<u8>, u64, oneshot::Sender<()>),
     Reset(LimitHandle, Vec<u8>, oneshot::Sender<()>),
 }
 
 /// A store in another task.
-struct Remote {
+struct RemoteStore {
     to: mpsc::Sender<Message>,
     /// Where its limits are registered.
     limits: MemoryStore<ManualClock>,
 }
 
-impl Remote {
+impl RemoteStore {
     /// Gives a memory store a task of its own.
     fn spawn(store: MemoryStore<ManualClock>) -> Self {
         let ((to, mut inbox), limits) = (mpsc::channel(16), store.clone());
@@ -76,9 +76,8 @@ impl Remote {
                 tokio::task::yield_now().await;
                 match message {
                     Message::Decide(asks, answer) => {
-                        let asks: Vec<_> = asks.iter().map(OwnAsk::borrowed).collect();
-                        // Whoever asked may be gone; then the verdict is dropped, and its permits
-                        // with it.
+                        let asks: Vec<_> = asks.iter().map(OwnedAsk::borrowed).collect();
+                        // The caller may be gone; then the verdict is dropped, and its permits
                         let _ = answer.send(store.decide(&asks).await);
                     }
                     Message::Settle(verdict, actual, answer) => {
@@ -99,7 +98,7 @@ impl Remote {
         Self { to, limits }
     }
 
-    /// Sends what wants an answer, and waits for that.
+    /// Sends a request, and waits for its response.
     async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> T {
         let (answer, answered) = oneshot::channel();
         self.to
@@ -110,7 +109,7 @@ impl Remote {
     }
 }
 
-impl Store for Remote {
+impl Store for RemoteStore {
     fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         self.limits.limit(name, limit)
     }
@@ -132,7 +131,7 @@ impl Store for Remote {
     }
 
     fn decide(&self, asks: &[Ask<'_>]) -> impl Future<Output = Verdict> + Send {
-        let asks = asks.iter().map(OwnAsk::of).collect();
+        let asks = asks.iter().map(OwnedAsk::of).collect();
         self.ask(|answer| Message::Decide(asks, answer))
     }
 
@@ -157,13 +156,13 @@ impl Store for Remote {
     }
 
     fn key_stats(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
-        // Too far away to be counted.
+        // Not counted remotely.
         None
     }
 }
 
 /// What a verdict shows.
-type Shown = (
+type VerdictFields = (
     bool,
     bool,
     Option<usize>,
@@ -172,7 +171,7 @@ type Shown = (
     Vec<(AskOutcome, u64, Option<Duration>, Duration)>,
 );
 
-fn shown(verdict: &Verdict) -> Shown {
+fn shown(verdict: &Verdict) -> VerdictFields {
     let statuses = verdict.statuses().map(|status| {
         let decision = status.decision();
         (
@@ -204,9 +203,9 @@ fn limits(store: &impl Store) -> Vec<LimitHandle> {
         .collect()
 }
 
-/// A day's work on any store: random asks, some settled, some held for a while, some dropped; now
-/// and then a gift, a key made fresh, a limit changed.
-async fn work<S: Store>(store: &S, clock: &ManualClock) -> Vec<Shown> {
+/// A random workload on any store: random asks, some settled, some held for a while, some dropped;
+/// now and then a grant, a reset key, a changed limit.
+async fn work<S: Store>(store: &S, clock: &ManualClock) -> Vec<VerdictFields> {
     let limits = limits(store);
     let (mut seen, mut held, mut random) = (Vec::new(), Vec::new(), 7_u64);
     let mut next = |below: u64| {
@@ -227,7 +226,7 @@ async fn work<S: Store>(store: &S, clock: &ManualClock) -> Vec<Shown> {
         let mut asks: Vec<Ask<'_>> = Vec::new();
         let mut known: Vec<(usize, u64)> = Vec::new();
         for ((limit, key, cost, how), name) in picks.iter().zip(&keys) {
-            // One limit and key is asked in one way; twice the same is merged.
+            // One limit and key is asked in one mode; the same ask twice is merged.
             if known.contains(&(*limit, *key)) && *how != 0 {
                 continue;
             }
@@ -278,10 +277,10 @@ fn memory() -> (MemoryStore<ManualClock>, ManualClock) {
 }
 
 #[tokio::test]
-async fn what_runs_on_any_store_learns_the_same_from_a_remote_one() {
+async fn code_for_any_store_gets_the_same_results_from_a_remote_one() {
     let ((near, near_clock), (far, far_clock)) = (memory(), memory());
     let here = work(&near, &near_clock).await;
-    let there = work(&Remote::spawn(far), &far_clock).await;
+    let there = work(&RemoteStore::spawn(far), &far_clock).await;
     let passed = here.iter().filter(|seen| seen.0).count();
     assert!((300..2_900).contains(&passed), "{passed} of 3,000");
     for (i, (here, there)) in here.iter().zip(&there).enumerate() {
@@ -289,7 +288,7 @@ async fn what_runs_on_any_store_learns_the_same_from_a_remote_one() {
     }
 }
 
-/// Many tasks on one store that is far away: all or nothing all the same.
+/// Many tasks on one remote store: still all or nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_share_a_remote_store() {
     let (store, clock) = memory();
@@ -297,7 +296,7 @@ async fn many_tasks_share_a_remote_store() {
         store.limit("global", Limit::per_hour(100)).unwrap(),
         store.limit("user", Limit::per_hour(7)).unwrap(),
     );
-    let remote = std::sync::Arc::new(Remote::spawn(store));
+    let remote = std::sync::Arc::new(RemoteStore::spawn(store));
     let tasks: Vec<_> = (0..20)
         .map(|task| {
             let (remote, global, user) = (remote.clone(), global.clone(), user.clone());
@@ -325,8 +324,8 @@ async fn many_tasks_share_a_remote_store() {
 
 /// A caller that goes away before the answer leaves no permit behind.
 #[tokio::test]
-async fn a_caller_that_leaves_holds_nothing() {
-    let remote = Remote::spawn(memory().0);
+async fn a_caller_that_is_dropped_holds_no_permit() {
+    let remote = RemoteStore::spawn(memory().0);
     let slots = &remote.concurrency("slots", 3).unwrap();
     for _ in 0..10 {
         let asks = [Ask::new(slots, "k").cost(3)];
@@ -339,10 +338,10 @@ async fn a_caller_that_leaves_holds_nothing() {
     assert!(verdict.is_allowed());
 }
 
-/// A store that goes by a time of its own need not say so, nor that it cannot count.
+/// A store with a time of its own need not implement the methods for time and counts.
 #[tokio::test]
 async fn a_remote_store_has_its_own_time() {
-    let remote = Remote::spawn(memory().0);
+    let remote = RemoteStore::spawn(memory().0);
     let limit = remote.limit("limit", Limit::per_minute(1)).unwrap();
     let (asks, later) = (
         [Ask::new(&limit, "k")],

@@ -1,5 +1,5 @@
-//! Charge and settle against a model that remembers everything: P1 on the net cost, whatever comes
-//! in between.
+//! Charge and settle against a model with the whole history: P1 on the net cost, whatever comes in
+//! between.
 
 mod common;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use ratekeeper::{Charge, Clock, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
 use std::sync::Mutex;
 
-/// One thing that happens. Times are in quarters of a token's time.
+/// An operation. Times are in quarters of a token's time.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Check(u64),
@@ -43,8 +43,8 @@ fn whole() -> impl Strategy<Value = Limit> {
     (1_u64..=5, 1_u64..=6).prop_map(|(quarter, burst)| whole_interval(4 * quarter, burst))
 }
 
-/// A limiter and everything that happened to it.
-struct World {
+/// A limiter and its history.
+struct LimiterHistory {
     limiter: Limiter<ManualClock>,
     rule: Rule,
     quarter: u64,
@@ -56,7 +56,7 @@ struct World {
     slots: Vec<(Reservation<ManualClock>, Event)>,
 }
 
-impl World {
+impl LimiterHistory {
     fn new(limit: Limit) -> Self {
         let (limiter, now) = limiter(limit);
         let rule = Rule::decided(&limit);
@@ -77,7 +77,7 @@ impl World {
         match op {
             Op::Pass(quarters) => self.now += quarters * self.quarter,
             Op::Check(cost) if at.check_n(cost).is_allowed() => {
-                self.events.push(Event { at: self.now, cost })
+                self.events.push(Event { at: self.now, cost });
             }
             Op::Check(_) => {}
             Op::Take(cost) => {
@@ -127,7 +127,7 @@ impl World {
             .collect()
     }
 
-    /// P1 in every interval, and nothing on offer, now or later, that would break it.
+    /// Asserts P1 in every interval, and that nothing on offer, now or later, would break it.
     fn assert_p1(&self) -> Result<(), TestCaseError> {
         let net = self.net();
         prop_assert_eq!(oracle::broken(&self.rule, &net), None, "{:?}", net);
@@ -164,7 +164,7 @@ impl World {
     }
 }
 
-/// Everything that can be seen of a limiter, now and later.
+/// Everything observable of a limiter, now and later.
 fn look(
     limiter: &Limiter<ManualClock>,
     now: u64,
@@ -188,7 +188,7 @@ proptest! {
     /// order.
     #[test]
     fn settling_down_keeps_p1_on_the_net_cost(limit in whole(), ops in traces(40)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             world.assert_p1()?;
@@ -199,7 +199,7 @@ proptest! {
     /// nanosecond.
     #[test]
     fn settling_down_keeps_p1_whatever_the_interval(limit in fine(), ops in traces(60)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             if !matches!(op, Op::Reserve(_)) {
                 world.run(op);
@@ -211,7 +211,7 @@ proptest! {
     /// With reservations told in whole nanoseconds, to less than one.
     #[test]
     fn settling_down_keeps_p1_to_less_than_a_nanosecond(limit in fine(), ops in traces(60)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             prop_assert_eq!(oracle::broken_by_a_nano(&world.rule, &world.net()), None, "{:?}", world.net());
@@ -225,7 +225,7 @@ proptest! {
         limit in whole(),
         ops in prop::collection::vec(ops(6, 24), 1..40),
     ) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             world.assert_p1()?;
@@ -236,7 +236,7 @@ proptest! {
     /// nothing.
     #[test]
     fn a_settle_never_gives_back_more_than_the_difference(limit in prop_oneof![whole(), fine()], ops in traces(40)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             let before = (world.level(), world.events.clone());
             world.run(op);
@@ -250,7 +250,7 @@ proptest! {
         prop_assert_eq!(world.limiter.adjustments(), Default::default());
     }
 
-    /// With no traffic in between, settling is as if only the true cost had been taken: to the
+    /// With no traffic in between, settling is as if only the actual cost had been taken: to the
     /// tick, whenever it comes.
     #[test]
     fn a_settle_with_nothing_in_between_is_as_if_only_the_true_cost_was_taken(
@@ -307,7 +307,7 @@ proptest! {
         cost in 1_u64..6,
         more in prop_oneof![0_u64..20, any::<u64>()],
     ) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
         }
@@ -319,7 +319,7 @@ proptest! {
         prop_assert_eq!(world.level(), before - i128::from(extra) * world.rule.token);
         prop_assert_eq!(world.limiter.adjustments().settled_up, extra);
         prop_assert_eq!(world.limiter.adjustments().not_returned, 0);
-        // Debt like any other: nothing passes until it is gone, then as many as time brings.
+        // Debt like any other: nothing is allowed until it is gone, then as many as time brings.
         let debt = i128::from(extra) * world.rule.token - before;
         let gone = nanos(world.rule.nanos_for(debt).expect("refills"));
         prop_assert_eq!(at.check_n(0).retry_after().unwrap_or_default(), gone);
@@ -390,7 +390,7 @@ proptest! {
         limit in whole(),
         ops in prop::collection::vec((ops(6, 8), prop_oneof![3 => Just(0), 1 => 1_u64..30]), 1..40),
     ) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         let mut on_top = 0;
         for (op, back) in ops {
             if matches!(op, Op::Cancel(_)) {
@@ -409,7 +409,7 @@ proptest! {
 
 /// Of two that run at once the second is done first; then the first.
 #[test]
-fn the_one_that_is_settled_last_gets_back_what_it_did_not_use() {
+fn the_last_settle_gives_back_its_unused_part() {
     let (limiter, now) = limiter(Limit::per_hour(1_000));
     let at = limiter.at(instant(now));
     let (first, second) = (at.take(500).unwrap(), at.take(500).unwrap());
@@ -421,14 +421,14 @@ fn the_one_that_is_settled_last_gets_back_what_it_did_not_use() {
 
 /// A clock that another thread moves on between the caller's reading of it and the settle.
 #[derive(Clone)]
-struct MovesOn {
+struct AdvancingClock {
     clock: ManualClock,
     meanwhile: std::sync::Arc<Mutex<Option<Meanwhile>>>,
 }
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
-impl Clock for MovesOn {
+impl Clock for AdvancingClock {
     fn now(&self) -> ratekeeper::Timestamp {
         let now = self.clock.now();
         let meanwhile = self.meanwhile.lock().unwrap().take();
@@ -440,9 +440,9 @@ impl Clock for MovesOn {
 }
 
 /// Runs `give_back` on a thread that is preempted just after it read the clock, for as long as two
-/// tokens take; then another takes one. Returns how much passes at that later instant in all.
-fn passes_after(give_back: impl FnOnce(&Limiter<MovesOn>)) -> u64 {
-    let clock = MovesOn {
+/// tokens take; then another takes one. Returns how much is allowed at that later instant in total.
+fn passes_after(give_back: impl FnOnce(&Limiter<AdvancingClock>)) -> u64 {
+    let clock = AdvancingClock {
         clock: ManualClock::new(),
         meanwhile: Default::default(),
     };
@@ -461,8 +461,8 @@ fn passes_after(give_back: impl FnOnce(&Limiter<MovesOn>)) -> u64 {
     // Armed by the caller's closure once it holds what it will give back.
     ARM.with_borrow_mut(|arm| {
         *arm = Some(Box::new(move || {
-            *armed.lock().unwrap() = Some(Box::new(meanwhile))
-        }))
+            *armed.lock().unwrap() = Some(Box::new(meanwhile));
+        }));
     });
     give_back(&limiter);
     while limiter.check().is_allowed() {
@@ -480,7 +480,7 @@ fn arm() {
 }
 
 /// P1 for any interleaving (golang/go#71360 is such a race): the clock must be read after the state
-/// it is held against.
+/// it is compared with.
 #[test]
 fn a_settle_whose_thread_slept_after_reading_the_clock_keeps_p1() {
     let passed = passes_after(|limiter| {
@@ -501,7 +501,7 @@ fn a_cancel_whose_thread_slept_after_reading_the_clock_keeps_p1() {
     assert_eq!(passed, 2, "at one instant, of a burst of 2");
 }
 
-/// P1 for any threads: whatever they take, settle and check on a frozen clock, the net cost stays
+/// P1 for any threads: for any takes, settles and checks on a frozen clock, the net cost stays
 /// within the burst.
 #[test]
 fn threads_that_take_and_settle_keep_p1() {

@@ -1,5 +1,5 @@
-//! Shedding by priority: its order, its evenness, its calm, and what is left of what matters when
-//! far too much comes.
+//! Load shedding by class: its order, evenness and stability, and the losses of critical traffic
+//! under heavy overload.
 
 use proptest::prelude::*;
 use ratekeeper::{ManualClock, adaptive::Class, adaptive::Shedder};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// Numbers that look random and are the same each time.
+/// Pseudo-random numbers, the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -18,13 +18,13 @@ impl Random {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The time to the next of so many a second, in seconds.
+    /// The time to the next arrival at this rate, in seconds.
     fn gap(&mut self, rate: f64) -> f64 {
         -(1.0 - self.next()).ln() / rate
     }
 }
 
-/// A server that works on `at_once` requests for 100 ms each and refuses the others.
+/// A server that works on `at_once` requests for 100 ms each and denies the others.
 struct Server {
     at_once: usize,
     ends: Vec<f64>,
@@ -46,28 +46,28 @@ impl Server {
     }
 }
 
-/// What became of one class.
+/// The counts of one class.
 #[derive(Clone, Copy, Default, Debug)]
-struct Fate {
+struct ClassCounts {
     offered: u64,
     served: u64,
 }
 
-impl Fate {
+impl ClassCounts {
     fn lost(&self) -> f64 {
         1.0 - self.served as f64 / self.offered as f64
     }
 }
 
-/// Two classes arrive at these rates, without waiting for anybody, at a server that can do 1,000 a
-/// second. Says what became of them and how often the level turned from up to down.
+/// Two classes arrive at these rates, independently of responses, at a server with a capacity of
+/// 1,000 per second. Returns their counts and how often the level turned from up to down.
 fn overload(
     critical: f64,
     sheddable: f64,
     seconds: f64,
     seed: u64,
     tell_use: bool,
-) -> (Fate, Fate, u32) {
+) -> (ClassCounts, ClassCounts, u32) {
     let clock = ManualClock::new();
     let shedder = Shedder::builder()
         .seed(seed)
@@ -78,10 +78,10 @@ fn overload(
         ends: Vec::new(),
     };
     let (mut fates, mut next) = (
-        [Fate::default(); 2],
+        [ClassCounts::default(); 2],
         [random.gap(critical), random.gap(sheddable)],
     );
-    let (mut now, mut turns) = (0.0, Turns::default());
+    let (mut now, mut turns) = (0.0, ReversalCounter::default());
     while now < seconds {
         let which = usize::from(next[1] < next[0]);
         clock.advance(Duration::from_secs_f64(next[which] - now));
@@ -89,13 +89,14 @@ fn overload(
         next[which] += random.gap([critical, sheddable][which]);
         fates[which].offered += 1;
         if shedder.admit([Class::Critical, Class::Sheddable][which]) {
-            // Up to 85 % in use it is well: beyond, chance alone makes it full.
+            // Up to 85 % in use is normal: beyond, chance alone makes it full.
             if tell_use {
                 shedder.report(server.in_use(now) / 0.85);
             }
-            match server.takes(now) {
-                true => fates[which].served += 1,
-                false => shedder.refused(),
+            if server.takes(now) {
+                fates[which].served += 1;
+            } else {
+                shedder.refused();
             }
         }
         turns.see(shedder.level());
@@ -103,15 +104,15 @@ fn overload(
     (fates[0], fates[1], turns.downward)
 }
 
-/// How often a level that went up goes down.
+/// Counts how often a level that went up goes down.
 #[derive(Default)]
-struct Turns {
+struct ReversalCounter {
     level: f64,
     rises: bool,
     downward: u32,
 }
 
-impl Turns {
+impl ReversalCounter {
     fn see(&mut self, level: f64) {
         if level > self.level {
             self.rises = true;
@@ -138,10 +139,10 @@ fn critical_traffic_loses_less_than_1_percent_while_ten_times_what_fits_is_shedd
     }
 }
 
-/// Without being told how much is in use it learns only from those who found no room, critical ones
+/// Without reports of how much is in use it learns only from calls denied further in, critical ones
 /// among them.
 #[test]
-fn from_those_who_found_no_room_alone_it_learns_a_little_later() {
+fn from_refused_calls_alone_it_reacts_a_little_later() {
     for seed in 1..=5 {
         let (critical, _, turns) = overload(700.0, 10_000.0, 60.0, seed, false);
         assert!(
@@ -154,18 +155,18 @@ fn from_those_who_found_no_room_alone_it_learns_a_little_later() {
 }
 
 #[test]
-fn without_pressure_nobody_is_shed() {
+fn without_pressure_nothing_is_shed() {
     let (critical, sheddable, turns) = overload(300.0, 300.0, 30.0, 9, true);
     assert_eq!((critical.lost(), sheddable.lost(), turns), (0.0, 0.0, 0));
 }
 
-/// A queue of one server whose delay is the pressure: whoever comes waits, nobody is refused.
+/// A queue of one server whose delay is the pressure: every call waits, none is denied.
 #[test]
-fn by_the_delay_of_a_queue_too() {
+fn the_delay_of_a_queue_works_as_pressure() {
     let clock = ManualClock::new();
     let shedder = Shedder::builder().build_with_clock(clock.clone());
     let (mut random, mut free_at, mut now) = (Random(7), 0.0_f64, 0.0);
-    let (mut critical, mut worst) = (Fate::default(), 0.0_f64);
+    let (mut critical, mut worst) = (ClassCounts::default(), 0.0_f64);
     while now < 120.0 {
         let gap = random.gap(10_700.0);
         clock.advance(Duration::from_secs_f64(gap));
@@ -201,7 +202,7 @@ fn by_the_delay_of_a_queue_too() {
 }
 
 #[test]
-fn at_the_edge_a_class_is_shed_evenly_and_a_key_fares_alike() {
+fn a_partly_shed_class_is_shed_evenly_and_by_key() {
     let clock = ManualClock::new();
     let shedder = Shedder::builder().build_with_clock(clock.clone());
     for _ in 0..1_000 {
@@ -241,7 +242,7 @@ fn at_the_edge_a_class_is_shed_evenly_and_a_key_fares_alike() {
 }
 
 #[test]
-fn when_it_is_over_everybody_comes_back_slowly_and_also_if_nobody_asks_meanwhile() {
+fn after_an_overload_traffic_comes_back_slowly_even_without_calls() {
     let build = |clock: &ManualClock| {
         let shedder = Shedder::builder().build_with_clock(clock.clone());
         for _ in 0..50 {
@@ -277,7 +278,7 @@ fn when_it_is_over_everybody_comes_back_slowly_and_also_if_nobody_asks_meanwhile
 }
 
 #[test]
-fn whom_it_must_spare_it_spares() {
+fn spared_classes_are_never_shed() {
     let clock = ManualClock::new();
     let shedder = Shedder::builder()
         .spare(Class::CriticalPlus)
@@ -312,7 +313,7 @@ fn classes_are_text() {
     let wrong = "urgent".parse::<Class>().unwrap_err().to_string();
     assert_eq!(
         wrong,
-        "\"urgent\" is no class; write critical_plus, critical, sheddable_plus or sheddable"
+        "\"urgent\" is not a class; write critical_plus, critical, sheddable_plus or sheddable"
     );
     assert!(
         "x".repeat(10_000)
@@ -325,7 +326,7 @@ fn classes_are_text() {
 }
 
 #[test]
-fn what_is_no_pressure_changes_nothing() {
+fn invalid_pressure_changes_nothing() {
     let clock = ManualClock::new();
     let shedder = Shedder::builder()
         .pressure(|| f64::NAN)
@@ -344,8 +345,8 @@ fn what_is_no_pressure_changes_nothing() {
 }
 
 proptest! {
-    /// Whatever the pressure does: a class is touched only when those below are gone; it turns at
-    /// most 12 times a minute; and the same seed on the same clock does the same.
+    /// For any pressure: a class is shed only when those below are fully shed; it turns at most 12
+    /// times a minute; and the same seed on the same clock does the same.
     #[test]
     fn it_keeps_order_and_stays_calm(
         seed: u64,
@@ -354,7 +355,7 @@ proptest! {
         let (clock, other_clock) = (ManualClock::new(), ManualClock::new());
         let shedder = Shedder::builder().seed(seed).build_with_clock(clock.clone());
         let other = Shedder::builder().seed(seed).build_with_clock(other_clock.clone());
-        let mut turns = Turns::default();
+        let mut turns = ReversalCounter::default();
         let mut counted = [0_u64; 4];
         for (pressure, arrivals) in &ticks {
             for (at, (class, many)) in Class::ALL.into_iter().zip(arrivals).enumerate() {

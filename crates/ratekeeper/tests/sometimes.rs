@@ -103,7 +103,7 @@ impl Oracle {
 
 proptest! {
     #[test]
-    fn one_thread_sees_what_the_oracle_says(
+    fn one_thread_agrees_with_the_oracle(
         first in 0_u32..6,
         every in 0_u32..6,
         interval in 0_u64..6,
@@ -215,8 +215,8 @@ fn many_threads_run_once_an_interval() {
     }
 }
 
-/// Holds a run of `sometimes` open on another thread, does `meanwhile`, and lets it end, by a panic
-/// if so told.
+/// Keeps a run of `sometimes` in progress on another thread, calls `meanwhile`, and ends the run,
+/// optionally by a panic.
 fn during_a_run<C: Clock>(sometimes: &Sometimes<C>, panics: bool, meanwhile: impl FnOnce()) {
     let (begun, is_begun) = channel();
     let (end, may_end) = channel::<()>();
@@ -258,7 +258,7 @@ fn a_caller_that_skips_does_not_wait_for_the_one_that_runs() {
 }
 
 #[test]
-fn a_caller_whose_turn_it_is_waits_for_the_run_before_it() {
+fn a_call_that_is_to_run_waits_for_the_run_before_it() {
     let sometimes = Sometimes::new().first(2);
     let (order, seen) = channel();
     thread::scope(|scope| {
@@ -277,7 +277,7 @@ fn a_caller_whose_turn_it_is_waits_for_the_run_before_it() {
 }
 
 #[test]
-fn a_run_that_panics_while_others_come_gives_one_number_back() {
+fn a_run_that_panics_beside_other_calls_gives_one_number_back() {
     let ran = |sometimes: &Sometimes, calls: usize| -> Vec<bool> {
         (0..calls).map(|_| sometimes.run(|| {}).is_some()).collect()
     };

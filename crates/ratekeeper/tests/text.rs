@@ -1,4 +1,4 @@
-//! Limits as text: what is accepted, what is printed, and what a mistake is told.
+//! Limits as text: what is accepted, what is printed, and the error messages.
 
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Limit};
@@ -9,7 +9,7 @@ fn parse(text: &str) -> Limit {
 }
 
 #[test]
-fn the_grammar_is_understood() {
+fn the_grammar_is_accepted() {
     let hour = Duration::from_secs(3_600);
     for (text, limit) in [
         ("10/s", Limit::per_second(10)),
@@ -63,7 +63,7 @@ fn the_grammar_is_understood() {
 }
 
 #[test]
-fn limits_are_printed_the_way_people_write_them() {
+fn limits_are_printed_as_written() {
     for text in [
         "10/s",
         "100/min burst 20",
@@ -102,7 +102,7 @@ fn limits_are_printed_the_way_people_write_them() {
 }
 
 #[test]
-fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
+fn an_error_names_the_position_and_a_correction() {
     for (text, says) in [
         (
             "",
@@ -146,7 +146,7 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
         ),
         (
             "10/s burst 3 burst 4",
-            "`10/s burst 3 burst 4` is not a limit: at character 14, `burst` says again what was said before; say it once",
+            "`10/s burst 3 burst 4` is not a limit: at character 14, `burst` is given twice; give it once",
         ),
         (
             "10/s sliding_log burst 3",
@@ -174,11 +174,11 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
         ),
         (
             "10/s refundable refundable",
-            "`10/s refundable refundable` is not a limit: at character 17, `refundable` says again what was said before; say it once",
+            "`10/s refundable refundable` is not a limit: at character 17, `refundable` is given twice; give it once",
         ),
         (
             "unlimited burst 3",
-            "`unlimited burst 3` is not a limit: at character 11, nothing may follow, but `burst` does",
+            "`unlimited burst 3` is not a limit: at character 11, `burst` is not expected after the limit; remove it",
         ),
         (
             "99999999999999999999/s",
@@ -196,7 +196,7 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
 }
 
 #[test]
-fn what_was_rounded_is_shown() {
+fn effective_shows_what_was_rounded() {
     assert!(Limit::per_second(58_000_000_000).effective().is_none());
     assert_eq!(
         Limit::per_second(60_000_000_000)
@@ -237,11 +237,11 @@ fn floats_become_the_fraction_they_stand_for() {
     let error = Limit::per_second_f64(f64::INFINITY).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "inf is not a rate: for no limit write Limit::unlimited()"
+        "inf is not a rate: for no limit, use Limit::unlimited()"
     );
     assert_eq!(
         Limit::per_second_f64(-1.5).unwrap_err().to_string(),
-        "-1.5 is not a rate: a rate is zero or more"
+        "-1.5 is not a rate: a rate must be zero or more"
     );
 }
 
@@ -286,7 +286,7 @@ proptest! {
         let limit = if refundable { limit.refundable() } else { limit };
         match limit.to_string().parse::<Limit>() {
             Ok(parsed) => prop_assert_eq!(parsed, limit),
-            // Only what code clips is refused in text.
+            // Only what code clips is an error in text.
             Err(error) => prop_assert_eq!(error.kind(), ratekeeper::limit::ParseLimitErrorKind::Fill),
         }
     }

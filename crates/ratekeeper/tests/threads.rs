@@ -1,4 +1,4 @@
-//! Many threads on one limiter: exactly what the limit says, whatever the interleaving.
+//! Many threads on one limiter: exactly what the limit says, for any interleaving.
 
 use ratekeeper::{
     Clock, Limit, Limiter, ManualClock, clock::CoarseClock, clock::SystemClock, limiter::Carry,
@@ -42,7 +42,7 @@ fn each_step_of_the_clock_admits_exactly_what_it_brings() {
 }
 
 #[test]
-fn live_changes_under_load_mint_nothing() {
+fn live_changes_under_load_add_no_tokens() {
     let clock = ManualClock::new();
     let limiter = Limiter::with_clock(Limit::per_second(100).burst(10_000), clock.clone());
     let admitted = AtomicU64::new(0);
@@ -135,7 +135,7 @@ fn handles_share_the_bucket() {
 }
 
 #[test]
-fn all_real_clocks_tell_the_time_since_1970() {
+fn all_real_clocks_count_from_1970() {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();

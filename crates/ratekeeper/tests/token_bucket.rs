@@ -1,4 +1,4 @@
-//! The token bucket against an oracle that remembers every admitted event: TB1 to TB8 of
+//! The token bucket against an oracle with the whole history: TB1 to TB8 of
 //! docs/spec/algorithms.md.
 
 mod common;
@@ -64,9 +64,10 @@ proptest! {
         prop_assert_eq!(oracle::broken(&Rule::written(&limit), &events), None);
     }
 
-    /// TB2: a call passes iff its cost is at most min(B, min over s of (B + r·(t − s) − A[s, t])).
+    /// TB2: a call is allowed iff its cost is at most min(B, min over s of (B + r·(t − s) − A[s,
+    /// t])).
     #[test]
-    fn tb2_a_call_passes_iff_every_interval_of_the_past_has_room(limit in limits(), trace in trace(60)) {
+    fn tb2_a_call_is_allowed_iff_every_past_interval_has_capacity(limit in limits(), trace in trace(60)) {
         let (limiter, birth) = limiter(limit);
         let rule = Rule::decided(&limit);
         let mut now = birth;
@@ -105,7 +106,7 @@ proptest! {
         }
     }
 
-    /// TB3: after `retry_after` the same call passes, a nanosecond earlier it does not, and it is
+    /// TB3: after `retry_after` the same call is allowed, a nanosecond earlier it is not, and it is
     /// never iff the cost is above the burst (or nothing refills).
     #[test]
     fn tb3_retry_after_is_the_first_nanosecond_that_admits(limit in limits(), trace in trace(40), cost in costs()) {
@@ -161,8 +162,8 @@ proptest! {
             prop_assert_eq!(decision.reset_after(), nanos(reset));
             let Ok(full) = u64::try_from(i128::from(now) + reset) else { continue };
             let at = |nanos: u64| limiter.at(instant(nanos)).peek().remaining();
-            // A glance past the horizon may count from a new origin; it must not change what is
-            // told.
+            // A peek past the horizon may count from a new origin; it must not change what is
+            // reported.
             prop_assert_eq!(at(full), decision.capacity());
             if reset > 0 {
                 prop_assert!(at(full - 1) < decision.capacity());
@@ -171,7 +172,7 @@ proptest! {
         }
     }
 
-    /// TB5: a denial, a peek and a cost of 0 change nothing that can be seen.
+    /// TB5: a denial, a peek and a cost of 0 change nothing observable.
     #[test]
     fn tb5_a_denial_leaves_the_state_as_it_was(limit in limits(), trace in wild_trace(60)) {
         let (limiter, birth) = limiter(limit);
@@ -202,8 +203,8 @@ proptest! {
         prop_assert_eq!(limiter.adjustments(), Default::default());
     }
 
-    /// TB6: idle for B·T from any state, exactly B pass at once; a nanosecond less than it takes
-    /// and one of them fails.
+    /// TB6: after idling for B·T from any state, exactly B are allowed at once; a nanosecond less
+    /// than it takes and one of them is denied.
     #[test]
     fn tb6_after_idling_for_a_full_bucket_exactly_the_burst_passes(limit in limits(), trace in trace(40)) {
         if limit.fills_in().is_none() {
@@ -251,8 +252,7 @@ proptest! {
             prop_assert_eq!(decision.outcome(), stale.outcome());
             let fits = i128::from(cost) * rule.token <= oracle::tokens_in_call_order(&rule, &events, now);
             prop_assert!(fits || decision.is_denied());
-            // Where time has run years ahead of it, a stale instant may be turned away without a
-            // look.
+            // If time is years ahead of it, a stale instant may be denied without a check.
             prop_assert!(!fits || decision.is_allowed() || newest - now > YEAR);
             if decision.is_allowed() {
                 events.push(Event { at: now, cost });
@@ -260,9 +260,9 @@ proptest! {
         }
     }
 
-    /// Instants before the limiter's birth are stale ones too.
+    /// Instants before the limiter's creation are stale too.
     #[test]
-    fn instants_before_the_birth_are_only_stricter(
+    fn instants_before_creation_are_only_stricter(
         limit in prop_oneof![fine(), everyday(), longest()],
         calls in prop::collection::vec((0..12 * YEAR, any::<bool>(), costs()), 1..60),
     ) {
@@ -284,7 +284,7 @@ proptest! {
     /// Past the ten-year horizon and up to the last instant there is: forward only, the oracle
     /// still agrees.
     #[test]
-    fn time_may_run_on_to_the_last_instant_there_is(
+    fn time_may_run_to_the_last_possible_instant(
         limit in limits(),
         calls in prop::collection::vec((0_u64..=64, any::<u64>(), costs()), 1..60),
     ) {
@@ -323,9 +323,9 @@ proptest! {
         prop_assert_eq!(oracle::broken(&rule, &events), None);
     }
 
-    /// P9: no verb panics, whatever the instant.
+    /// P9: no method panics, at any instant.
     #[test]
-    fn no_verb_panics_at_any_instant(
+    fn no_method_panics_at_any_instant(
         limit in limits(),
         other in prop_oneof![6 => limits(), 1 => Just(Limit::unlimited())],
         calls in prop::collection::vec((instants(), costs(), 0_u8..12), 1..80),
@@ -350,8 +350,7 @@ proptest! {
         }
     }
 
-    /// The plain verbs are those at the clock's own instant, and a clock may stall, jump and go
-    /// back.
+    /// The plain methods use the clock's current instant, and a clock may stall, jump and go back.
     #[test]
     fn a_clock_may_stall_jump_and_go_back(limit in limits(), trace in wild_trace(60)) {
         let clock = ManualClock::new();
@@ -411,7 +410,7 @@ proptest! {
     }
 }
 
-/// Instants from all of time, thick where something may happen: the birth, the horizons, the ends.
+/// Instants from all of time, concentrated at creation, the horizons and the ends.
 fn instants() -> impl Strategy<Value = u64> {
     let birth = ManualClock::new().now().as_unix_nanos();
     let near = move |at: u64| {
@@ -432,10 +431,10 @@ fn instants() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// TB7: whoever comes every δ and takes all there is, r·δ ≤ B − 1, loses no rate: A[0, t] ≥ B +
-    /// r·t − 1 − r·δ.
+    /// TB7: a caller that comes every δ and takes all there is, r·δ ≤ B − 1, loses no rate: A[0, t]
+    /// ≥ B + r·t − 1 − r·δ.
     #[test]
-    fn tb7_no_rate_is_lost_on_those_who_keep_coming(
+    fn tb7_no_rate_is_lost_for_periodic_callers(
         limit in prop_oneof![2 => fine(), 2 => everyday(), 1 => rounded(), 1 => longest()],
         burst in 2_u64..40,
         share in 1_u64..=16,
@@ -500,7 +499,7 @@ proptest! {
     }
 }
 
-/// The normal form: a reduced count of at most 58 is exact.
+/// Ticks: a reduced count of at most 58 is exact.
 #[test]
 fn rates_that_reduce_to_58_or_less_are_exact() {
     for count in 1..=58 {
@@ -558,7 +557,7 @@ fn unlimited_admits_everything_and_counts_nothing() {
 }
 
 #[test]
-fn an_interval_above_2_to_the_62_nanoseconds_never_comes_round() {
+fn an_interval_above_2_to_the_62_nanoseconds_never_elapses() {
     let (limiter, birth) = limiter(of_nanos(1, (1 << 62) + 1, 3));
     assert!(limiter.at(instant(birth)).check_n(3).is_allowed());
     assert!(limiter.at(instant(u64::MAX)).check().is_never());
@@ -567,7 +566,7 @@ fn an_interval_above_2_to_the_62_nanoseconds_never_comes_round() {
 /// A peek past the horizon counts from a new origin. What was spent at the old instants stays spent
 /// there.
 #[test]
-fn a_glance_at_the_far_future_gives_nothing_to_those_in_the_past() {
+fn a_peek_at_the_far_future_gives_nothing_to_calls_in_the_past() {
     for limit in [
         whole_interval(1_000_000_000, 5),
         whole_interval(YEAR, 10),
@@ -596,10 +595,10 @@ fn a_glance_at_the_far_future_gives_nothing_to_those_in_the_past() {
     }
 }
 
-/// Looking costs nothing at any instant: not a peek, not a denial, not a cost of 0 beyond the
-/// horizon.
+/// A call that charges nothing has no effect at any instant: a peek, a denial, a cost of 0 beyond
+/// the horizon.
 #[test]
-fn a_look_beyond_the_horizon_changes_nothing_for_the_present() {
+fn a_peek_beyond_the_horizon_changes_nothing_for_the_present() {
     for years in [1, 5, 6, 11, 500] {
         let (limiter, birth) = limiter(whole_interval(1_000_000_000, 5));
         let far = limiter.at(instant(birth + years * YEAR));
@@ -615,9 +614,9 @@ fn a_look_beyond_the_horizon_changes_nothing_for_the_present() {
     }
 }
 
-/// TB3: never is for what no time will admit; a lifetime is a time.
+/// TB3: never means that no time will allow it; a lifetime is a time.
 #[test]
-fn a_wait_of_a_lifetime_is_told() {
+fn a_retry_time_of_a_lifetime_is_reported() {
     let (limiter, birth) = limiter(Limit::per_day(1).burst(50_000));
     assert!(limiter.at(instant(birth)).check_n(40_000).is_allowed());
     let days = limiter
@@ -634,7 +633,7 @@ fn a_wait_of_a_lifetime_is_told() {
     );
 }
 
-/// TB8: a frozen clock, many threads, at least B attempts: exactly B pass.
+/// TB8: a frozen clock, many threads, at least B attempts: exactly B are allowed.
 #[test]
 fn tb8_threads_on_a_frozen_clock_pass_exactly_the_burst() {
     const THREADS: u64 = 8;
@@ -660,8 +659,8 @@ fn tb8_threads_on_a_frozen_clock_pass_exactly_the_burst() {
     }
 }
 
-/// The same with costs: what passed and what remains is the burst, and nothing that still fits was
-/// turned away last.
+/// The same with costs: the allowed cost and what remains add up to the burst, and no last denial
+/// would still fit.
 #[test]
 fn tb8_threads_with_costs_leave_exactly_the_rest() {
     for round in 0..40_u64 {

@@ -55,7 +55,7 @@ mod blocking {
     }
 
     #[test]
-    fn a_deadline_that_would_pass_first_is_an_error_at_once_and_takes_nothing() {
+    fn a_deadline_before_the_slot_is_an_error_at_once_and_takes_nothing() {
         let (limiter, clock) = limiter(Limit::per_second(10).burst(3));
         assert_eq!(limiter.wait_n(2).within(100 * MS).blocking(), Ok(()));
         let late = limiter.wait_n(3).within(199 * MS).blocking();
@@ -106,7 +106,7 @@ mod blocking {
     }
 
     #[test]
-    fn what_never_refills_is_not_waited_for() {
+    fn a_wait_on_a_limit_without_refill_fails() {
         let (limiter, _) = limiter(Limit::deny_all().burst(1));
         assert_eq!(limiter.wait().blocking(), Ok(()));
         assert_eq!(limiter.wait().blocking(), Err(WaitError::Never));
@@ -150,7 +150,7 @@ mod asynchronous {
     }
 
     #[test]
-    fn a_waiter_that_is_not_polled_blocks_nobody() {
+    fn a_waiter_that_is_not_polled_blocks_no_other() {
         // leaky-bucket: the waiter that drives the refill holds up everyone else when its task is
         // not polled.
         let (limiter, clock) = limiter(Limit::per_second(10).burst(1));
@@ -179,7 +179,7 @@ mod asynchronous {
     }
 
     #[test]
-    fn dropping_a_wait_gives_back_what_nobody_later_was_promised() {
+    fn dropping_a_wait_gives_back_what_no_later_waiter_was_promised() {
         let (limiter, clock) = limiter(Limit::per_second(10).burst(2));
         assert!(limiter.check_n(2).is_allowed());
         let mut staying = Box::pin(limiter.wait());
@@ -212,8 +212,8 @@ mod asynchronous {
         assert_eq!(clock.sleepers(), 0);
     }
 
-    /// What nobody later was promised comes back: of waits that end last come, first gone, every
-    /// token.
+    /// Tokens that no later waiter was promised come back: for waits that end in reverse order,
+    /// every token.
     #[test]
     fn closing_gives_back_what_no_later_waiter_was_promised() {
         for (order, left) in [([2, 1, 0], 0.0), ([0, 1, 2], -2.0), ([2, 0, 1], -1.0)] {
@@ -278,7 +278,7 @@ mod asynchronous {
     /// Many waiters come and some leave; the rest are served in order, at the rate, and none is
     /// forgotten.
     #[tokio::test]
-    async fn none_is_lost_when_others_are_dropped() {
+    async fn no_waiter_is_lost_when_others_are_dropped() {
         let (limiter, clock) = limiter(Limit::per_second(1_000).burst(1));
         assert!(limiter.check().is_allowed());
         let served = Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! Windows, logs and queues against naive oracles that remember every event.
+//! Windows, logs and queues against naive oracles with the whole history.
 
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Decision, Limit, Limiter, ManualClock, Timestamp};
@@ -13,7 +13,7 @@ struct Event {
     cost: u64,
 }
 
-/// What the definition of an algorithm says, from the whole history.
+/// The definition of an algorithm, applied to the whole history.
 struct Oracle {
     algorithm: Algorithm,
     most: u64,
@@ -75,9 +75,9 @@ impl Oracle {
         while low < high {
             let middle = low + (high - low) / 2;
             if yes(middle) {
-                high = middle
+                high = middle;
             } else {
-                low = middle + 1
+                low = middle + 1;
             }
         }
         low
@@ -144,10 +144,10 @@ fn at(nanos: u64) -> Timestamp {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// FW1, SC1, SL2, SL3 and the figures: the same decisions and figures as the definition, at
-    /// every call.
+    /// FW1, SC1, SL2, SL3 and the reported numbers: the same decisions and numbers as the
+    /// definition, at every call.
     #[test]
-    fn every_window_decides_and_tells_as_its_definition_says(
+    fn every_window_decides_as_its_definition_says(
         algorithm in windowed(), most in prop_oneof![0..6u64, Just(100_000u64)], window in windows(), calls in calls(),
     ) {
         let limit = Limit::of(most, Duration::from_nanos(window)).algorithm(algorithm);
@@ -197,10 +197,10 @@ proptest! {
         }
     }
 
-    /// FW2: over any length at most N for each window it touches, and 2N in an instant at the edge
-    /// is reached.
+    /// FW2: over any length at most N for each window it touches, and 2N in an instant at the
+    /// boundary is reached.
     #[test]
-    fn fixed_windows_admit_twice_at_the_edge_and_never_more(most in 1..50u64, window in 2..10_000u64) {
+    fn fixed_windows_allow_twice_the_limit_at_a_boundary_and_never_more(most in 1..50u64, window in 2..10_000u64) {
         let limit = Limit::of(most, Duration::from_nanos(window)).algorithm(Algorithm::FixedWindow);
         let limiter = Limiter::with_clock(limit, ManualClock::new());
         let edge = START.next_multiple_of(window);
@@ -209,10 +209,10 @@ proptest! {
         prop_assert_eq!(pass(edge + window - 1), 0);
     }
 
-    /// LQ1 to LQ5: starts are an interval apart, nobody waits longer than M, first come first
+    /// LQ1 to LQ5: starts are an interval apart, no call waits longer than M, first come first
     /// served, idle starts at once.
     #[test]
-    fn a_queue_lets_one_out_every_interval(
+    fn a_queue_starts_one_call_every_interval(
         count in 1..100u64, period in prop_oneof![1..1_000u64, Just(1_000_000_000)], longest in 0..5_000u64,
         calls in prop::collection::vec((0..3_000u64, 1..4u64), 1..60),
     ) {
@@ -317,7 +317,7 @@ fn a_worked_example_of_the_sliding_window() {
 }
 
 #[test]
-fn windows_cannot_reserve_and_say_so() {
+fn windows_cannot_reserve() {
     for algorithm in ALL_WINDOWED {
         let (limiter, _) = limiter(&format!("3/min {algorithm}"));
         let error = limiter.reserve(1).unwrap_err();
@@ -383,7 +383,7 @@ fn only_the_last_slot_of_a_queue_can_be_taken_back_and_only_before_it_begins() {
 }
 
 #[test]
-fn a_queue_turns_away_who_would_wait_too_long() {
+fn a_queue_denies_calls_that_would_wait_too_long() {
     let (limiter, clock) = limiter("10/s wait 300ms");
     let delays: Vec<_> = (0..6)
         .map(|_| limiter.check())
@@ -422,7 +422,7 @@ mod live {
     /// A count that is larger than the new limit's counters can hold is still a full window, and of
     /// this window.
     #[test]
-    fn a_window_that_shrinks_by_far_is_full_and_forgets_nothing() {
+    fn a_window_that_shrinks_by_far_is_full_and_keeps_its_counts() {
         for algorithm in ALL_WINDOWED {
             for (before, used, after) in [
                 (100_000, 65_536, 10),
@@ -445,7 +445,7 @@ mod live {
     }
 
     #[test]
-    fn what_was_used_goes_along_to_another_algorithm() {
+    fn used_cost_carries_over_to_another_algorithm() {
         for from in [
             "token_bucket",
             "sliding_log",
@@ -503,7 +503,7 @@ mod waiting {
     use std::sync::Mutex;
 
     #[test]
-    fn waiters_for_a_window_stand_in_line() {
+    fn waiters_for_a_window_are_served_in_order() {
         for algorithm in ALL_WINDOWED {
             let (limiter, clock) = limiter(&format!("2/min {algorithm}"));
             assert_eq!(limiter.wait_n(2).blocking(), Ok(()));
@@ -558,7 +558,7 @@ mod waiting {
 
     #[cfg(feature = "tokio")]
     #[test]
-    fn a_waiter_that_leaves_the_line_lets_the_next_one_pass() {
+    fn a_waiter_that_leaves_the_queue_lets_the_next_one_continue() {
         use std::future::Future;
         use std::task::{Context, Poll, Waker};
 
@@ -580,7 +580,7 @@ mod waiting {
     }
 }
 
-/// How many steps the strict sliding window makes of a window.
+/// The number of steps of the strict sliding window.
 fn steps(window: u64) -> u64 {
     let divided = if window.is_multiple_of(1_000) {
         window / 1_000

@@ -249,7 +249,7 @@ fn assert_within_1_ns(ours: u64, theirs: u64, context: &str) {
     );
 }
 
-/// A `quirk` trace of our own file, for the tests that assert what we do instead.
+/// A `quirk` trace of our own file, for the tests that assert our behaviour.
 fn quirk(id: &str) -> Value {
     let vectors: Value = serde_json::from_str(OURS).unwrap();
     let trace = list(&vectors, "traces")
@@ -457,7 +457,7 @@ fn xtime_quirk_a_wait_beyond_the_horizon_is_never_and_takes_nothing() {
 }
 
 #[test]
-fn xtime_quirk_what_is_not_a_rate_is_an_error() {
+fn xtime_quirk_an_invalid_rate_is_an_error() {
     for rate in [-5.0, -0.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         assert!(Limit::per_second_f64(rate).is_err(), "{rate}");
     }

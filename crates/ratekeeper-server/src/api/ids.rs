@@ -4,13 +4,13 @@
 //! Redis. A store in memory knows its own receipts only, and so does its secret. They are signed,
 //! not sealed: who has one can read what it says, which is the names of limits and hashes of keys.
 
-use crate::api::token;
 use crate::store::AnyStore;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use ratekeeper::{Clock, Store, Timestamp};
 use ratekeeper_policy::config::Secret;
+use ratekeeper_policy::random::random_bytes;
 use sha2::Sha256;
 
 /// What the secret is for, so that it is none that signs or hashes anything else.
@@ -53,7 +53,7 @@ impl Ids {
         });
         Self {
             chosen,
-            own: token::random(),
+            own: random_bytes(),
         }
     }
 

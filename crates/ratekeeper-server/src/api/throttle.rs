@@ -3,7 +3,7 @@
 use super::problem::{Code, Problem};
 use super::throttle_request::ThrottleRequest;
 use super::{body, json};
-use crate::api::throttle_buckets::{MAX_LIMITS, ThrottleDecision, TooManyLimitsError};
+use crate::api::throttle_buckets::{ThrottleDecision, TooManyLimitsError};
 use crate::app::App;
 use axum::body::Body;
 use axum::extract::State;
@@ -16,6 +16,9 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// When to come back if there is no room for another limit.
+const RETRY: Duration = Duration::from_secs(1);
+
 pub(super) async fn throttle<C: Clock>(
     State(app): State<Arc<App<C>>>,
     request: Request<Body>,
@@ -24,21 +27,17 @@ pub(super) async fn throttle<C: Clock>(
     let ThrottleRequest { bucket, cost, peek } = ThrottleRequest::from_json(&body)?;
     Ok(match app.buckets.check(&bucket, cost, peek).await {
         Ok(ThrottleDecision { decision, source }) => answer(&decision, source),
-        Err(error) => too_many_limits(error),
+        Err(TooManyLimitsError) => too_many_limits(),
     })
 }
 
-fn too_many_limits(TooManyLimitsError { retry_after: wait }: TooManyLimitsError) -> Response {
-    let detail = format!(
-        "too many different limits are in use, and none of them has had time to refill, so that it could be replaced; use \
-         fewer different limits (they are replaced {MAX_LIMITS} at a time)"
-    );
+fn too_many_limits() -> Response {
+    let detail =
+        "there is no room for another limit; use one that was used before, or try again later";
     let mut response = Problem::new(Code::TooManyLimits, detail).into_response();
-    if let Some(wait) = wait {
-        response
-            .headers_mut()
-            .insert(RETRY_AFTER, retry_after(wait).into());
-    }
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, retry_after(RETRY).into());
     response
 }
 

@@ -8,6 +8,10 @@
 //! the retired store is dropped: no decision is another than with one store (but a window that
 //! begins with the first hit may end later). On Redis the counts are not in the generation, and
 //! nothing has to be waited for.
+//!
+//! There are a few generations at most. With one more the least recently used is evicted, whether
+//! its limits have refilled or not: those that have not are counted, and each of their keys may get
+//! one more burst.
 
 use crate::store::AnyStore;
 use ratekeeper::{
@@ -22,7 +26,8 @@ use std::time::Duration;
 
 /// How many different limits one generation tells apart.
 pub(crate) const MAX_LIMITS: usize = 65_536;
-/// How many generations may be retired and not yet dropped.
+/// How many generations may be retired and not yet dropped. Those that are used are kept, so
+/// limits that are in use stay exact as long as there are not too many of them.
 const MAX_RETIRED: usize = 3;
 /// The stores of later generations are smaller by this factor than the store that all keys share.
 const SMALLER: usize = 4;
@@ -45,12 +50,9 @@ pub(crate) struct ThrottleDecision {
     pub(crate) source: Source,
 }
 
-/// All generations are full, and none of them can be dropped yet.
+/// A limit could not be registered: no store could be made for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TooManyLimitsError {
-    /// When the first can be dropped; none if one of its limits never refills.
-    pub(crate) retry_after: Option<Duration>,
-}
+pub(crate) struct TooManyLimitsError;
 
 pub(crate) struct Buckets<C: Clock> {
     /// The last one takes new limits; the others are retired, oldest first.
@@ -60,6 +62,7 @@ pub(crate) struct Buckets<C: Clock> {
     max_bytes: Option<usize>,
     allowed: AtomicU64,
     denied: AtomicU64,
+    evicted: AtomicU64,
 }
 
 struct Generation<C: Clock> {
@@ -69,6 +72,9 @@ struct Generation<C: Clock> {
     is_retired: bool,
     /// The latest of its limits' `matters_until`.
     matters_until: Timestamp,
+    /// When a limit was decided on of which no older generation knows: in nanoseconds, and known
+    /// once the generation is retired.
+    last_used: AtomicU64,
 }
 
 struct Registered {
@@ -94,6 +100,11 @@ impl<C: Clock> Counted<C> {
         newest: None,
         retired: Vec::new(),
     };
+
+    /// All of them, the oldest first.
+    fn places(&self) -> impl Iterator<Item = &Place<C>> {
+        self.retired.iter().chain(&self.newest)
+    }
 }
 
 impl<C: Clock> Buckets<C> {
@@ -108,12 +119,19 @@ impl<C: Clock> Buckets<C> {
             max_bytes: config.max_bytes.map(smaller),
             allowed: AtomicU64::new(0),
             denied: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
         }
     }
 
     /// How many calls were allowed, and how many were denied. Peeks are not among them.
     pub(crate) fn totals(&self) -> (u64, u64) {
         (self.allowed.load(Relaxed), self.denied.load(Relaxed))
+    }
+
+    /// How many limits were evicted before their buckets had time to refill: each key of theirs may
+    /// have got one more burst.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.evicted.load(Relaxed)
     }
 
     /// Charges `cost` to the bucket if it fits; with `peek` it only says whether it would.
@@ -143,30 +161,32 @@ impl<C: Clock> Buckets<C> {
     ) -> Result<ThrottleDecision, TooManyLimitsError> {
         let Bucket { key, limit } = bucket;
         let mut counted = self.find(limit);
-        if counted.newest.is_none() && (!peek || counted.retired.is_empty()) {
-            if counted.retired.is_empty()
-                && let Some(decision) = self.decide_untouched(limit, cost, peek)
-            {
-                return Ok(ThrottleDecision {
-                    decision,
-                    source: Source::Memory,
-                });
-            }
-            counted = self.register(limit)?;
+        if counted.newest.is_none()
+            && counted.retired.is_empty()
+            && let Some(decision) = self.decide_untouched(limit, cost, peek)
+        {
+            return Ok(ThrottleDecision {
+                decision,
+                source: Source::Memory,
+            });
         }
-        let mut places = counted.retired.iter().chain(&counted.newest);
-        let Some(oldest) = places.next() else {
-            return Err(TooManyLimitsError { retry_after: None });
-        };
         if !counted.retired.is_empty() {
             // All of them are charged, or none.
-            for place in places.clone() {
+            for place in counted.places() {
                 let checked = ask(place, key, cost, Mode::Peek).await;
                 if !checked.decision.is_allowed() {
                     return Ok(checked);
                 }
             }
         }
+        // What is denied leaves no trace, and so does a peek.
+        if counted.newest.is_none() && (!peek || counted.retired.is_empty()) {
+            counted = self.register(limit)?;
+        }
+        let mut places = counted.places();
+        let Some(oldest) = places.next() else {
+            return Err(TooManyLimitsError);
+        };
         let mode = if peek { Mode::Peek } else { Mode::Enforce };
         // The oldest has counted the most: its decision holds unless a younger one denies.
         let mut checked = ask(oldest, key, cost, mode).await;
@@ -217,54 +237,42 @@ impl<C: Clock> Buckets<C> {
             .unwrap_or_else(PoisonError::into_inner);
         let is_full =
             |newest: &Generation<C>| newest.limits.len() >= self.max_limits && !newest.knows(limit);
-        if generations.last().is_some_and(is_full)
-            && let Err(error) = self.begin_generation(&mut generations)
-        {
-            // A limit that is in use goes on where it was counted last, which then has to stay.
-            let at = generations
-                .iter()
-                .rposition(|generation| generation.knows(limit))
-                .ok_or(error)?;
-            let (retired, rest) = generations.split_at_mut(at);
-            let now = rest[0].store.now();
-            rest[0].keep(limit, now);
-            return Ok(Counted {
-                newest: rest[0].place(limit),
-                retired: places(retired, limit),
-            });
+        let mut dropped = Vec::new();
+        if generations.last().is_some_and(is_full) {
+            dropped = self.begin_generation(&mut generations)?;
         }
-        let Some((newest, retired)) = generations.split_last_mut() else {
-            return Ok(Counted::NOWHERE);
+        let register = |generations: &mut Vec<Generation<C>>| {
+            let newest = generations.last_mut().ok_or(TooManyLimitsError)?;
+            newest.register(limit)
         };
-        Ok(Counted {
-            newest: Some(newest.register(limit)?),
+        let newest = match register(&mut generations) {
+            Ok(newest) => newest,
+            // The first store has limits of others as well: it may be full before it is.
+            Err(_) => {
+                dropped.extend(self.begin_generation(&mut generations)?);
+                register(&mut generations)?
+            }
+        };
+        let retired = &generations[..generations.len() - 1];
+        let counted = Counted {
+            newest: Some(newest),
             retired: places(retired, limit),
-        })
+        };
+        // A store with many limits takes a while to drop: nobody waits for that.
+        drop(generations);
+        drop(dropped);
+        Ok(counted)
     }
 
-    /// Retires the newest generation, if there is room for another: those that are over are dropped
-    /// first.
+    /// Retires the newest generation and begins another. Returns those that are dropped for it:
+    /// those that are over, and if there are still too many, the least recently used.
     fn begin_generation(
         &self,
         generations: &mut Vec<Generation<C>>,
-    ) -> Result<(), TooManyLimitsError> {
-        let Some(newest) = generations.last() else {
-            return Err(TooManyLimitsError { retry_after: None });
-        };
+    ) -> Result<Vec<Generation<C>>, TooManyLimitsError> {
+        let newest = generations.last_mut().ok_or(TooManyLimitsError)?;
         let now = newest.store.now();
-        generations.retain(|generation| !generation.is_retired || generation.matters_until > now);
-        if generations.len() > MAX_RETIRED {
-            let first = generations[..MAX_RETIRED]
-                .iter()
-                .map(|generation| generation.matters_until)
-                .min();
-            let left = first.filter(|first| *first < Timestamp::from_unix_nanos(u64::MAX));
-            return Err(TooManyLimitsError {
-                retry_after: left.map(|left| left.saturating_since(now)),
-            });
-        }
-        let newest = generations.len() - 1;
-        let store = match &generations[newest].store {
+        let store = match &newest.store {
             AnyStore::Memory(store) => {
                 let builder = MemoryStore::builder()
                     .max_keys(self.max_keys)
@@ -277,10 +285,26 @@ impl<C: Clock> Buckets<C> {
             }
             AnyStore::Redis(store) => store.with_own_limits().map(AnyStore::Redis),
         };
-        let store = store.map_err(|_| TooManyLimitsError { retry_after: None })?;
-        generations[newest].retire(now);
+        let store = store.map_err(|_| TooManyLimitsError)?;
+        let is_over = |generation: &mut Generation<C>| {
+            generation.is_retired && generation.matters_until <= now
+        };
+        let mut dropped: Vec<_> = generations.extract_if(.., is_over).collect();
+        if generations.len() > MAX_RETIRED {
+            let retired = &generations[..generations.len() - 1];
+            let last_used = |at: &usize| retired[*at].last_used.load(Relaxed);
+            if let Some(at) = (0..retired.len()).min_by_key(last_used) {
+                let evicted = generations.remove(at);
+                let live = evicted.hand_over(&mut generations[..at], now);
+                self.evicted.fetch_add(live, Relaxed);
+                dropped.push(evicted);
+            }
+        }
+        if let Some(newest) = generations.last_mut() {
+            newest.retire(now);
+        }
         generations.push(Generation::new(store));
-        Ok(())
+        Ok(dropped)
     }
 }
 
@@ -291,6 +315,7 @@ impl<C: Clock> Generation<C> {
             limits: HashMap::new(),
             is_retired: false,
             matters_until: BEFORE,
+            last_used: AtomicU64::new(0),
         }
     }
 
@@ -298,6 +323,7 @@ impl<C: Clock> Generation<C> {
     /// counted it, so the last one on Redis is kept as well, though nothing in it matters any more.
     fn retire(&mut self, now: Timestamp) {
         self.is_retired = true;
+        self.last_used = AtomicU64::new(now.as_unix_nanos());
         if matches!(self.store, AnyStore::Memory(_)) {
             for registered in self.limits.values_mut() {
                 registered.matters_until = now + registered.refill_time;
@@ -306,12 +332,33 @@ impl<C: Clock> Generation<C> {
         }
     }
 
-    /// A limit of this retired generation is charged in it alone until now.
-    fn keep(&mut self, limit: &Limit, now: Timestamp) {
-        if let Some(registered) = self.limits.get_mut(limit) {
-            registered.matters_until = now + registered.refill_time;
-            self.matters_until = self.matters_until.max(registered.matters_until);
+    /// It is evicted: what an `older` generation has counted as well, that one goes on counting for
+    /// as long as it would have mattered here. Returns how many limits are live and in no older one.
+    fn hand_over(&self, older: &mut [Self], now: Timestamp) -> u64 {
+        let mut live = 0;
+        let still_matter = |(_, registered): &(_, &Registered)| registered.matters_until > now;
+        for (limit, registered) in self.limits.iter().filter(still_matter) {
+            let until = registered.matters_until;
+            let is_handed_over = older
+                .iter_mut()
+                .any(|older| older.extend(limit, now, until));
+            live += u64::from(!is_handed_over);
         }
+        live
+    }
+
+    /// A limit that matters now matters until then, at least; false if it does not.
+    fn extend(&mut self, limit: &Limit, now: Timestamp, until: Timestamp) -> bool {
+        let Some(registered) = self
+            .limits
+            .get_mut(limit)
+            .filter(|registered| registered.matters_until > now)
+        else {
+            return false;
+        };
+        registered.matters_until = registered.matters_until.max(until);
+        self.matters_until = self.matters_until.max(until);
+        true
     }
 
     fn knows(&self, limit: &Limit) -> bool {
@@ -328,7 +375,7 @@ impl<C: Clock> Generation<C> {
         }
         // Other nodes know it by what it says.
         let registered = self.store.limit(&format!("throttle {limit}"), *limit);
-        let handle = registered.map_err(|_| TooManyLimitsError { retry_after: None })?;
+        let handle = registered.map_err(|_| TooManyLimitsError)?;
         let (refill_time, matters_until) = (refill_time(limit), BEFORE);
         self.limits.insert(
             *limit,
@@ -342,19 +389,24 @@ impl<C: Clock> Generation<C> {
     }
 }
 
-/// Where retired generations count a limit, if that still matters.
+/// Where retired generations count a limit, if that still matters. The oldest of them has counted
+/// all of it, and is in use by it.
 fn places<C: Clock>(retired: &[Generation<C>], limit: &Limit) -> Vec<Place<C>> {
-    let matters = |generation: &&Generation<C>| {
-        generation
-            .limits
-            .get(limit)
-            .is_some_and(|registered| generation.store.now() < registered.matters_until)
-    };
-    retired
-        .iter()
-        .filter(matters)
-        .filter_map(|generation| generation.place(limit))
-        .collect()
+    let mut places = Vec::new();
+    for generation in retired {
+        let Some(registered) = generation.limits.get(limit) else {
+            continue;
+        };
+        let now = generation.store.now();
+        if now >= registered.matters_until {
+            continue;
+        }
+        if places.is_empty() {
+            generation.last_used.store(now.as_unix_nanos(), Relaxed);
+        }
+        places.extend(generation.place(limit));
+    }
+    places
 }
 
 /// How long a bucket takes from the fullest use to unused; [`Duration::MAX`] if it never refills.
@@ -395,6 +447,8 @@ async fn ask<C: Clock>(
 mod tests {
     use super::*;
     use ratekeeper_policy::config::Config;
+    use ratekeeper_redis::RedisStore;
+    use ratekeeper_testkit::RedisServer;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -502,10 +556,17 @@ mod tests {
             .is_allowed()
     }
 
+    /// Each of these is a stranger's, who never comes back.
+    fn flood(buckets: &Buckets<ManualClock>, limits: impl Iterator<Item = String>) {
+        for limit in limits {
+            assert!(is_allowed(buckets, "stranger", &limit), "{limit}");
+        }
+    }
+
     /// With one limit a generation, three retired generations, and limits that take a minute to
     /// refill.
     #[test]
-    fn limits_that_are_in_use_go_on_when_there_are_too_many() {
+    fn with_too_many_limits_the_least_recently_used_is_evicted() {
         let (buckets, clock) = buckets(10, 1);
         let limits = [
             "1/min",
@@ -516,27 +577,141 @@ mod tests {
         for limit in limits {
             assert!(is_allowed(&buckets, "a", limit));
             assert!(!is_allowed(&buckets, "a", limit));
+            clock.advance(Duration::from_nanos(1));
         }
+        assert!(!is_allowed(&buckets, "a", limits[0]));
+        assert_eq!(buckets.evicted(), 0);
         clock.advance(Duration::from_secs(15));
-        let one_more = checked(&buckets, &bucket("a", "1/s"), 1, false);
-        assert_eq!(
-            one_more,
-            Err(TooManyLimitsError {
-                retry_after: Some(Duration::from_secs(5))
-            })
-        );
-        for limit in limits {
-            assert!(!is_allowed(&buckets, "a", limit), "{limit}");
-            assert!(is_allowed(&buckets, "b", limit), "{limit}");
-        }
-        // Those of which generations had to stay refill from now on.
-        clock.advance(Duration::from_secs(20));
         assert!(is_allowed(&buckets, "a", "1/s"));
-        clock.advance(Duration::from_secs(60));
+        assert_eq!(buckets.evicted(), 1);
+        for limit in [limits[0], limits[2], limits[3]] {
+            assert!(!is_allowed(&buckets, "a", limit), "{limit}");
+        }
+        // That one has one more burst.
+        assert!(is_allowed(&buckets, "a", limits[1]));
+        assert!(!is_allowed(&buckets, "a", limits[1]));
+        clock.advance(Duration::from_secs(120));
+        let before = buckets.evicted();
         for n in 1..100 {
             assert!(is_allowed(&buckets, "a", &format!("{n}/s burst 1")));
             clock.advance(Duration::from_secs(1));
         }
+        assert_eq!(buckets.evicted(), before, "those that refill are no loss");
+    }
+
+    #[test]
+    fn limits_that_never_refill_never_fill_the_endpoint() {
+        let (buckets, _) = buckets(10_000, 100);
+        flood(&buckets, (1..=10_000).map(|n| format!("0/s burst {n}")));
+        let generations = buckets.generations.read().unwrap();
+        assert_eq!(generations.len(), MAX_RETIRED + 1);
+        let kept: usize = generations.iter().map(|one| one.limits.len()).sum();
+        assert_eq!(buckets.evicted() as usize, 10_000 - kept);
+    }
+
+    #[test]
+    fn a_limit_in_use_outlives_any_flood() {
+        let (buckets, clock) = buckets(10_000, 100);
+        let slow = "5/30d";
+        assert!((0..5).all(|_| is_allowed(&buckets, "a", slow)));
+        for round in 0..1_000 {
+            clock.advance(Duration::from_millis(1));
+            assert!(!is_allowed(&buckets, "a", slow), "round {round}");
+            // A key that comes only now is counted from now on.
+            assert!(is_allowed(
+                &buckets,
+                &format!("key {}", round % 100),
+                "1000/d"
+            ));
+            let limits = (0..20).map(|n| format!("0/s burst {}", 1 + 20 * round + n));
+            flood(&buckets, limits);
+        }
+        let left = checked(&buckets, &bucket("key 7", "1000/d"), 0, true);
+        assert_eq!(left.unwrap().remaining(), 1_000 - 10);
+        assert!(buckets.generations.read().unwrap().len() <= MAX_RETIRED + 1);
+    }
+
+    /// Each generation but the first counts a part of what a limit in use was charged, and most of
+    /// them are evicted. What the first one counted is over after an hour.
+    #[test]
+    fn what_an_evicted_generation_counted_as_well_is_not_lost() {
+        let (buckets, clock) = buckets(1_000, 10);
+        let slow = "30/h burst 30";
+        let reference = Limiter::with_clock(slow.parse().unwrap(), clock.clone());
+        for minute in 0..300 {
+            let decision = checked(&buckets, &bucket("a", slow), 1, false).unwrap();
+            assert_eq!(decision, reference.check(), "minute {minute}");
+            let limits = (0..11).map(|n| format!("0/s burst {}", 1 + 11 * minute + n));
+            flood(&buckets, limits);
+            clock.advance(Duration::from_secs(60));
+        }
+    }
+
+    #[test]
+    fn a_live_limit_that_is_evicted_is_worth_one_more_burst() {
+        let (buckets, clock) = buckets(10_000, 100);
+        let slow = "5/30d";
+        assert!((0..5).all(|_| is_allowed(&buckets, "a", slow)));
+        assert!(!is_allowed(&buckets, "a", slow));
+        clock.advance(Duration::from_millis(1));
+        flood(&buckets, (1..=1_000).map(|n| format!("0/s burst {n}")));
+        let allowed = (0..100).filter(|_| is_allowed(&buckets, "a", slow)).count();
+        assert_eq!(allowed, 5);
+        assert!(buckets.evicted() >= 1);
+    }
+
+    /// A slow limit that is in use does not keep those that came with it.
+    #[test]
+    fn a_slow_limit_pins_no_others() {
+        let (buckets, clock) = buckets(10_000, 100);
+        for n in 1..=10_000 {
+            assert!(is_allowed(&buckets, "a", "1000000/30d"));
+            assert!(is_allowed(&buckets, "a", &format!("{n}/s burst 1")));
+            clock.advance(Duration::from_millis(20));
+        }
+        assert_eq!(buckets.evicted(), 0);
+        let left = checked(&buckets, &bucket("a", "1000000/30d"), 0, true).unwrap();
+        // 200 s bring back 77 of them.
+        assert!((990_000..=990_100).contains(&left.remaining()), "{left:?}");
+    }
+
+    /// On a Redis of its own: the counts are there, and only registrations go.
+    #[test]
+    fn on_redis_retired_limits_are_forgotten_and_no_count_is_lost() {
+        let redis = RedisServer::start();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let store = RedisStore::builder(redis.url())
+                .timeout(Duration::from_secs(60))
+                .max_keys(1_000)
+                .connect()
+                .await
+                .unwrap();
+            let store: AnyStore<ManualClock> = AnyStore::Redis(store);
+            let buckets = Buckets::new(store, 50, &Config::default().store);
+            let is_allowed = async |key: &str, limit: &str| {
+                let checked = buckets.check(&bucket(key, limit), 1, false).await.unwrap();
+                assert_eq!(checked.source, Source::Redis);
+                checked.decision.is_allowed()
+            };
+            for _ in 0..5 {
+                assert!(is_allowed("a", "5/30d").await);
+            }
+            for n in 1..=1_000 {
+                assert!(
+                    is_allowed("stranger", &format!("0/s burst {n}")).await,
+                    "{n}"
+                );
+                let generations = buckets.generations.read().unwrap().len();
+                assert!(generations <= 2, "{generations} generations after {n}");
+            }
+            assert_eq!(buckets.evicted(), 0);
+            // It was forgotten long ago.
+            assert!(!is_allowed("a", "5/30d").await);
+        });
     }
 
     /// Against a store that never forgets a limit, with limits that stay in use and ever new ones.
@@ -553,13 +728,14 @@ mod tests {
             "sliding_log",
             "wait 2s",
         ];
-        let (buckets, clock) = buckets(1_000, 3);
+        let (buckets, clock) = buckets(1_000, 20);
         let reference = MemoryStore::builder()
             .max_keys(1_000)
             .clock(clock.clone())
             .build();
         let mut handles: HashMap<String, LimitHandle> = HashMap::new();
-        let (mut random, mut decided, mut refused) = (fastrand::Rng::with_seed(7), 0, 0);
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut dropped = 0;
         for step in 0..40_000 {
             // Some limits all the time, and ever new ones.
             let rate = if random.u8(..3) == 0 {
@@ -571,11 +747,14 @@ mod tests {
             let bucket = bucket(["a", "b"][random.usize(..2)], &limit);
             let (cost, peek) = (random.u64(..3), random.u8(..4) == 0);
             clock.advance(Duration::from_millis(random.u64(..300)));
-            let Ok(decision) = checked(&buckets, &bucket, cost, peek) else {
-                refused += 1;
-                continue;
+            let kept = || {
+                let generations = buckets.generations.read().unwrap();
+                (generations.len(), generations.last().unwrap().limits.len())
             };
-            decided += 1;
+            let before = kept();
+            let decision = checked(&buckets, &bucket, cost, peek).unwrap();
+            // One more generation has begun, and there are no more of them.
+            dropped += usize::from(kept().1 < before.1 && kept().0 <= before.0);
             let handle = handles
                 .entry(limit)
                 .or_insert_with(|| reference.limit("", bucket.limit).unwrap());
@@ -588,7 +767,8 @@ mod tests {
                 "step {step}: {bucket:?} {cost} {peek}"
             );
         }
-        assert!(decided > 10_000, "{decided} decided, {refused} refused");
+        assert_eq!(buckets.evicted(), 0, "all had time to refill");
+        assert!(dropped > 10, "{dropped} times some were dropped");
         assert!(buckets.generations.read().unwrap().len() <= MAX_RETIRED + 1);
     }
 

@@ -1,4 +1,4 @@
-//! Secrets: those that clients send are compared, those of this process are made.
+//! The comparison of secrets that clients send.
 
 use subtle::ConstantTimeEq;
 
@@ -6,20 +6,6 @@ use subtle::ConstantTimeEq;
 /// only, so a client cannot find out a token byte by byte.
 pub(crate) fn matches(expected: &[u8], given: &[u8]) -> bool {
     expected.ct_eq(given).into()
-}
-
-/// A secret of this process, from the random source of the operating system.
-///
-/// # Panics
-/// If the operating system has no random source.
-pub(crate) fn random() -> [u8; 32] {
-    let mut bytes = [0; 32];
-    if let Err(error) = getrandom::fill(&mut bytes) {
-        panic!(
-            "the operating system gave no random bytes ({error}); allow the system call getrandom, or mount /dev/urandom"
-        );
-    }
-    bytes
 }
 
 #[cfg(test)]

@@ -172,6 +172,7 @@ impl WorkerHealth {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::log::tests::logged;
 
     /// Checks once a second, on a clock of the test's own.
     struct Checks {
@@ -231,6 +232,33 @@ mod tests {
         assert_eq!(
             checks.seen()[0].as_deref(),
             Some("worker admin-0 has not run for 5 s")
+        );
+    }
+
+    #[test]
+    fn one_line_names_a_stuck_worker_and_one_says_that_it_runs_again() {
+        let mut checks = Checks::new();
+        let [stuck, other] = ["gateway-0", "gateway-1"].map(|name| checks.health.register(name));
+        let lines = logged(|| {
+            checks.after(3, &[&stuck, &other]);
+            checks.after(4, &[&other]);
+        });
+        assert_eq!(lines, [""; 0]);
+        let lines = logged(|| checks.after(60, &[&other]));
+        assert!(
+            lines.len() == 1
+                && lines[0].contains("ERROR")
+                && lines[0].contains(
+                    "worker gateway-0 has not run for 5 s: its connections hang, and /readyz answers 503"
+                ),
+            "{lines:#?}"
+        );
+        let lines = logged(|| checks.after(10, &[&stuck, &other]));
+        assert!(
+            lines.len() == 1
+                && lines[0].contains("WARN")
+                && lines[0].ends_with("worker gateway-0 runs again, after 64 s"),
+            "{lines:#?}"
         );
     }
 

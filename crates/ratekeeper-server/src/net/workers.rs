@@ -59,6 +59,14 @@ impl Workers {
         self.health.dead().is_none() && !self.threads.iter().any(|(_, thread)| thread.is_finished())
     }
 
+    /// Waits until one of them has ended. For tests of whoever goes by [`check`](Self::check).
+    #[cfg(test)]
+    pub(crate) fn wait_for_end_of_one(&self) {
+        while !self.threads.iter().any(|(_, thread)| thread.is_finished()) {
+            thread::yield_now();
+        }
+    }
+
     /// Waits until all have ended, for `grace` at most: a worker that is stuck ends with the
     /// process. The names of those that still ran then.
     pub(crate) fn join(self, grace: Duration) -> Vec<String> {
@@ -116,6 +124,22 @@ mod tests {
         assert_eq!(workers.join(Duration::from_secs(3_600)), [""; 0]);
     }
 
+    /// Its thread runs, and nothing that it serves does.
+    #[test]
+    fn a_worker_that_is_dead_is_seen() {
+        let mut workers = Workers::new(Arc::default());
+        let (end, ends) = channel::<()>();
+        workers.spawn("http", move |_| _ = ends.recv()).unwrap();
+        assert!(workers.check());
+        workers.health.silence("http-0", Duration::from_secs(10));
+        assert!(workers.check(), "stalled, and not yet dead");
+        workers.health.silence("http-0", Duration::from_secs(15));
+        assert!(!workers.check());
+        workers.health.silence("http-0", Duration::ZERO);
+        assert!(workers.check(), "it runs again");
+        drop(end);
+    }
+
     #[test]
     fn a_worker_that_has_ended_is_seen() {
         let mut workers = Workers::new(Arc::default());
@@ -123,9 +147,7 @@ mod tests {
         workers.spawn("http", move |_| _ = ends.recv()).unwrap();
         assert!(workers.check());
         drop(end);
-        while !workers.threads[0].1.is_finished() {
-            thread::yield_now();
-        }
+        workers.wait_for_end_of_one();
         assert!(!workers.check());
     }
 }

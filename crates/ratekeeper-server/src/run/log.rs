@@ -101,7 +101,7 @@ where
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use ratekeeper::ManualClock;
     use std::sync::{Arc, Mutex};
@@ -118,6 +118,16 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    /// The lines that are logged while this runs, all of them.
+    pub(crate) fn logged(run: impl FnOnce()) -> Vec<String> {
+        let written_to = Written::default();
+        let writer = written_to.clone();
+        let layer = written(LogFormat::Text, move || writer.clone());
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), run);
+        let text = String::from_utf8(written_to.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(ToOwned::to_owned).collect()
     }
 
     fn complain(number: u32) {

@@ -344,11 +344,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
             Some(SignalRequest::Stop(name)) => break name,
             None => {}
         }
-        // Without a worker that has panicked or is stuck, part of the connections is served by
-        // nobody: better that systemd starts all again.
-        if workers.check() && notify.alive_every.is_some() {
-            notify.alive();
-        }
+        notify.feed_watchdog(&workers);
     };
     notify.stopping("requests in flight are served first");
     tracing::info!("{name}: stopping, requests in flight are served first");

@@ -3,6 +3,7 @@
 //!
 //! By hand and not by a crate: it is one socket and five words.
 
+use crate::net::workers::Workers;
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
@@ -58,8 +59,13 @@ impl Notify {
         self.tell(&format!("STOPPING=1\nSTATUS={status}"));
     }
 
-    pub(crate) fn alive(&self) {
-        self.tell("WATCHDOG=1");
+    /// Checks the workers, and feeds the watchdog if it wants to be fed and all of them are alive.
+    /// Without a worker that has ended or is stuck, part of the connections is served by nobody:
+    /// better that systemd starts all again.
+    pub(crate) fn feed_watchdog(&self, workers: &Workers) {
+        if workers.check() && self.alive_every.is_some() {
+            self.tell("WATCHDOG=1");
+        }
     }
 
     fn tell(&self, text: &str) {
@@ -101,4 +107,51 @@ fn watchdog() -> Option<Duration> {
         || number("WATCHDOG_PID") == Some(std::process::id().into());
     let every = number("WATCHDOG_USEC").filter(|micros| meant && *micros > 0)?;
     Some(Duration::from_micros((every / 2).max(1_000)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::worker_health::WorkerHealth;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    /// What the watchdog hears when it is fed now; nothing if it is not.
+    fn fed(notify: &Notify, workers: &Workers, socket: &UnixDatagram) -> Option<String> {
+        notify.feed_watchdog(workers);
+        let mut buffer = [0; 100];
+        let read = socket.recv(&mut buffer).ok()?;
+        Some(String::from_utf8_lossy(&buffer[..read]).into_owned())
+    }
+
+    #[test]
+    fn the_watchdog_is_fed_as_long_as_all_workers_are_alive() {
+        let place = std::env::temp_dir().join(format!("ratekeeper-{}-feed", std::process::id()));
+        let _ = std::fs::remove_file(&place);
+        let socket = UnixDatagram::bind(&place).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut notify = Notify {
+            to: Some(connect(place.to_str().unwrap()).unwrap()),
+            alive_every: Some(Duration::from_secs(1)),
+        };
+        let health = Arc::new(WorkerHealth::default());
+        let mut workers = Workers::new(Arc::clone(&health));
+        let (end, ends) = channel::<()>();
+        workers.spawn("gateway", move |_| _ = ends.recv()).unwrap();
+        let alive = || Some("WATCHDOG=1".to_owned());
+        assert_eq!(fed(&notify, &workers, &socket), alive());
+        health.silence("gateway-0", Duration::from_secs(10));
+        assert_eq!(fed(&notify, &workers, &socket), alive(), "only stalled");
+        health.silence("gateway-0", Duration::from_secs(15));
+        assert_eq!(fed(&notify, &workers, &socket), None, "dead");
+        health.silence("gateway-0", Duration::ZERO);
+        assert_eq!(fed(&notify, &workers, &socket), alive(), "it runs again");
+        notify.alive_every = None;
+        assert_eq!(fed(&notify, &workers, &socket), None, "nobody wants it");
+        notify.alive_every = Some(Duration::from_secs(1));
+        drop(end);
+        workers.wait_for_end_of_one();
+        assert_eq!(fed(&notify, &workers, &socket), None, "ended");
+        std::fs::remove_file(place).unwrap();
+    }
 }

@@ -6,7 +6,8 @@ use hyper::{Request, Response};
 use ratekeeper::{MemoryStore, clock::SystemClock};
 use ratekeeper_policy::Engine;
 use ratekeeper_policy::config::Config;
-use ratekeeper_tower::{Identity, RateLimitLayer, decider::PolicyDecider, identity::PeerAddr};
+use ratekeeper_tower::decider::{Decider, LimitDecider, PolicyDecider};
+use ratekeeper_tower::{Identity, Key, RateLimitLayer, identity::PeerAddr};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};
@@ -38,6 +39,11 @@ pub(crate) fn of(group: &Group) -> ByGroup {
     layer.identity(identity)
 }
 
+/// A layer of one limit, counted by a cookie.
+pub(crate) fn by_cookie(name: &str) -> RateLimitLayer<LimitDecider> {
+    RateLimitLayer::by(Key::cookie(name), "1/d".parse().unwrap())
+}
+
 /// The service behind it.
 #[derive(Clone)]
 struct Passes;
@@ -56,7 +62,7 @@ impl Service<Request<()>> for Passes {
     }
 }
 
-pub(crate) fn status(layer: &ByGroup, asked: &Asked) -> u16 {
+pub(crate) fn status<D: Decider>(layer: &RateLimitLayer<D>, asked: &Asked) -> u16 {
     // As hyper has it of HTTP/1.1, and of HTTP/2 where there is an authority.
     let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
         format!("http://{authority}{}", asked.path)

@@ -9,6 +9,7 @@ mod cross_site;
 mod layer;
 mod preflights;
 mod resp;
+mod rls;
 #[path = "../gateway/service.rs"]
 mod service;
 #[path = "../support/mod.rs"]
@@ -241,6 +242,15 @@ fn the_layer_stops_every_bypass() {
         let layer = layer::of(group);
         run(group, place, |asked| layer::status(&layer, asked))
     });
+}
+
+#[test]
+fn a_layer_counted_by_a_cookie_stops_every_bypass() {
+    let layer = layer::by_cookie("sid");
+    let passed = run(&table::COOKIE, Place::Layer, |asked| {
+        layer::status(&layer, asked)
+    });
+    assert!(passed.is_empty(), "these pass:\n{passed}");
 }
 
 /// A signed URL is good for the path that was signed, so what is sent on is what was sent.

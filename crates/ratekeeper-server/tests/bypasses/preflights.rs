@@ -1,10 +1,10 @@
 //! Preflight requests of CORS are counted by address, by a limit of their own.
 
-use crate::http1_status;
 use crate::layer;
 use crate::service::echo;
 use crate::support::{Server, config_file, directory, eventually, ratekeeper};
-use crate::table::{Asked, Group};
+use crate::table::{Asked, Group, Place};
+use crate::{auth_status, http1_status};
 use ratekeeper_policy::request::Preflight;
 use std::fs;
 
@@ -96,23 +96,52 @@ fn by_default_a_client_has_a_hundred_at_once() {
     assert!((100..150).contains(&passed), "{passed}");
 }
 
+const ALL: Group = Group {
+    name: "all",
+    before: "",
+    gateway: "",
+    config: "[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n",
+    honest: Asked::GET,
+    attempts: &[],
+    passes: &[],
+};
+
+/// Also where nothing says how preflights are counted.
+#[test]
+fn so_does_auth() {
+    for place in [Place::Nginx, Place::Caddy, Place::Traefik, Place::Envoy] {
+        let server =
+            Server::with_config(&format!("{}[server]\nhttp = \"127.0.0.1:0\"\n", ALL.config));
+        let status = |asked: &Asked| auth_status(&server, place, asked);
+        let statuses: Vec<u16> = (0..150).map(|_| status(&PREFLIGHT)).collect();
+        let passed = statuses.iter().filter(|status| **status == 200).count();
+        assert!((100..150).contains(&passed), "{place:?}: {passed}");
+        assert!(
+            statuses.iter().all(|status| [200, 429].contains(status)),
+            "{place:?}: {statuses:?}"
+        );
+        // Apart from the policies, both ways.
+        assert_eq!(
+            [status(&Asked::GET), status(&Asked::GET)],
+            [200, 429],
+            "{place:?}"
+        );
+        assert_eq!(
+            server.figure("ratekeeper_preflights_total{outcome=\"allowed\"}"),
+            passed as f64,
+            "{place:?}"
+        );
+    }
+}
+
 #[test]
 fn so_does_the_layer() {
-    let group = Group {
-        name: "all",
-        before: "",
-        gateway: "",
-        config: "[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n",
-        honest: Asked::GET,
-        attempts: &[],
-        passes: &[],
-    };
-    let layer = layer::of(&group);
+    let layer = layer::of(&ALL);
     let passed = (0..150)
         .filter(|_| layer::status(&layer, &PREFLIGHT) == 200)
         .count();
     assert!((100..150).contains(&passed), "{passed}");
-    let counted = layer::of(&group).preflight(Preflight::Count);
+    let counted = layer::of(&ALL).preflight(Preflight::Count);
     assert_eq!(
         [&PREFLIGHT, &PREFLIGHT].map(|asked| layer::status(&counted, asked)),
         [200, 429]

@@ -1,4 +1,5 @@
-//! The known ways around a limit.
+//! The known ways around a limit. Envoy's rate limit service has none of these lines: rls.rs says why,
+//! and what holds there.
 
 /// Where a request is decided on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -400,3 +401,41 @@ pub(crate) const GROUPS: &[Group] = &[
         passes: &[],
     },
 ];
+
+/// Attempts at a layer of one limit, counted by the cookie `sid`. Policies have no attribute for a
+/// cookie: the gateway and `/auth` have nothing to go round here.
+pub(crate) const COOKIE: Group = Group {
+    name: "key of a cookie",
+    before: "",
+    gateway: "",
+    config: "",
+    honest: headers(&[("cookie", "sid=a")]),
+    attempts: &[
+        headers(&[("cookie", "sid=b; sid=a")]),
+        headers(&[("cookie", "sid=a; sid=b")]),
+        headers(&[("cookie", "sid=b; other=c; sid=a")]),
+        headers(&[("cookie", "sid=b;sid=a")]),
+        headers(&[("cookie", "sid=; sid=a")]),
+        headers(&[("cookie", "sid=b; sid =a")]),
+        headers(&[("cookie", "sid=b; sid= a")]),
+        headers(&[("cookie", "sid =a")]),
+        headers(&[("cookie", "sid=\"a\"")]),
+        headers(&[("cookie", "sid=%61")]),
+        headers(&[("cookie", "sid=\"%61\"")]),
+        headers(&[("cookie", "sid=a; sid=%61")]),
+        headers(&[("cookie", "sid= a")]),
+        headers(&[("cookie", "sid=b"), ("cookie", "sid=a")]),
+        headers(&[("cookie", "sid=a"), ("cookie", "sid=b")]),
+        headers(&[("cookie", "sid=a; sid=a")]),
+        headers(&[("cookie", "other=b; sid=a")]),
+        headers(&[("cookie", "other=b"), ("cookie", "sid=a")]),
+    ],
+    passes: &[
+        headers(&[("cookie", "sid=c; sid=c")]),
+        headers(&[("cookie", "sid=d; other=a; other=b; xsid=a")]),
+        headers(&[("cookie", "sid=e"), ("cookie", "other=a")]),
+        headers(&[("cookie", "sid=%6")]),
+        headers(&[("cookie", "sid=%ga")]),
+        headers(&[("cookie", "sid=\"")]),
+    ],
+};

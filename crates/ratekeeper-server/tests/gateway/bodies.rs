@@ -84,8 +84,8 @@ fn ten_thousand_idle_connections_cost_what_they_should() {
         })
         .unwrap_or(usize::MAX);
     if files < MANY + 1_000 {
-        println!(
-            "skipped: only {files} files may be open; raise it with ulimit -n {}",
+        eprintln!(
+            "not run: only {files} files may be open; raise it with ulimit -n {}",
             MANY + 1_000
         );
         return;

@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use ratekeeper_testkit::tools;
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::io::{BufRead, BufReader};
@@ -27,14 +28,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// The program of tests/clients/go-http2; none where scripts/clients could not build it.
 fn go() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/go-http2");
-    if !path.exists() {
-        eprintln!(
-            "skipped: there is no {}; scripts/clients makes it, with go",
-            path.display()
-        );
-        return None;
-    }
-    Some(path)
+    tools::file(&path, "scripts/clients makes it, with go")
 }
 
 /// A running service; killed when dropped.

@@ -16,7 +16,8 @@ fn shipped(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Whether the machine has a program; if not, a test says that it was skipped.
+/// Whether the machine has a program that `make tools` does not install; if not, a test says that
+/// it was not run.
 fn has(program: &str) -> bool {
     let has = Command::new("sh")
         .args(["-c", &format!("command -v {program}")])
@@ -25,7 +26,7 @@ fn has(program: &str) -> bool {
         .status
         .success();
     if !has {
-        eprintln!("skipped: there is no {program} here");
+        eprintln!("not run: there is no {program} here");
     }
     has
 }
@@ -175,7 +176,7 @@ fn the_binary_runs_in_nothing_but_its_image() {
     };
     let trial = inside(&["version"]).output();
     if !trial.as_ref().is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: only root can try it ({trial:?})");
+        eprintln!("not run: only root can try it ({trial:?})");
         return;
     }
     let ports = ["HTTP", "GRPC", "RESP"].map(|name| {

@@ -65,7 +65,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         get("framing=sized&size=1000&hints=1"),
         get("framing=chunked&size=1000&piece=10&hints=20"),
         get("status=204&hints=3"),
-        // Heads of the response: the gateway takes up to 400 KB and 100 headers from an upstream.
+        // Heads of the response: the gateway takes up to 400 KiB and 1,000 headers from an upstream.
         get("framing=sized&size=10&head=1024"),
         get("framing=sized&size=10&head=8192"),
         get("framing=sized&size=10&head=15900"),

@@ -4,7 +4,7 @@
 use crate::authority::Authority;
 use crate::shape::{Shape, content};
 use crate::support::directory;
-use ratekeeper_testkit::free_port;
+use ratekeeper_testkit::{free_port, tools};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -153,13 +153,7 @@ fn addresses(mut command: Command) -> (Vec<String>, Running) {
 
 fn go(authority: &Authority) -> Option<(Vec<String>, Running)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/go-upstream");
-    if !path.exists() {
-        eprintln!(
-            "skipped: there is no {}; scripts/clients makes it, with go",
-            path.display()
-        );
-        return None;
-    }
+    let path = tools::file(&path, "scripts/clients makes it, with go")?;
     let (cert, key) = authority.sign("localhost", 2100);
     let mut command = Command::new(path);
     command.args([cert, key]);
@@ -167,16 +161,7 @@ fn go(authority: &Authority) -> Option<(Vec<String>, Running)> {
 }
 
 fn node() -> Option<(Vec<String>, Running)> {
-    if Command::new("node")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status()
-        .is_err()
-    {
-        eprintln!("skipped: there is no node (on Debian: apt-get install nodejs)");
-        return None;
-    }
-    let mut command = Command::new("node");
+    let mut command = tools::program("node", "install it (on Debian: apt-get install nodejs)")?;
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/upstreams/node/upstream.cjs"));
     Some(addresses(command))
 }

@@ -3,7 +3,7 @@
 use crate::client::send;
 use crate::support::envoy::{self, Envoy, cluster};
 use crate::support::{directory, eventually};
-use ratekeeper_testkit::free_port;
+use ratekeeper_testkit::{free_port, tools};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
@@ -180,13 +180,7 @@ fn traefik(
     service: SocketAddr,
 ) -> Option<Process> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/traefik");
-    if !program.exists() {
-        eprintln!(
-            "skipped: there is no {}; scripts/venv installs it",
-            program.display()
-        );
-        return None;
-    }
+    let program = tools::file(&program, "scripts/venv installs it")?;
     let relay = format!("127.0.0.1:{}", free_port());
     let addresses = [
         ("127.0.0.1:8080", &*ratekeeper.to_string()),

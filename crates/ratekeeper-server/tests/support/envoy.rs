@@ -1,22 +1,16 @@
 //! A real Envoy, as `make tools` installs it.
 
 use super::config_file;
+use ratekeeper_testkit::tools;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where `make tools` puts it. Without it there is nothing to test, and a line says so.
+/// Where `make tools` puts it. Without it there is nothing to test: see [`tools`].
 pub(crate) fn program() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/envoy");
-    if !path.exists() {
-        eprintln!(
-            "skipped: there is no {}; scripts/venv installs it",
-            path.display()
-        );
-        return None;
-    }
-    Some(path)
+    tools::file(&path, "scripts/venv installs it")
 }
 
 /// It ends with the test.

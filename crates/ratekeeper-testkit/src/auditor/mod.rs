@@ -1,4 +1,4 @@
-//! The independent checker: given all that was admitted by all nodes, was a bound kept?
+//! The independent checker: checks everything that all nodes admitted against a bound.
 //!
 //! ```
 //! use ratekeeper_testkit::auditor::{Admission, Bound};
@@ -9,37 +9,37 @@
 //! assert_eq!((violation.from_us, violation.to_us, violation.excess()), (0, 90, 1));
 //! ```
 //!
-//! Every interval counts, none is sampled, in O(n log n). A client knows only that the server
-//! decided between what it sent and what was answered, so an [`Admission`] is an interval. A
-//! violation is reported only if it is one wherever in their intervals the admissions lie. (The
-//! reverse does not hold: if each placement breaks the bound in another way, that goes unseen.)
-//! With exact times the check is exact.
+//! Every interval is checked, none is sampled, in O(n log n). A client knows only that the server
+//! decided between when it sent a request and when it got the answer, so an [`Admission`] is an
+//! interval. A violation is reported only if it is one wherever in their intervals the admissions
+//! lie. (The reverse does not hold: if each placement breaks the bound in another way, that is not
+//! detected.) With exact times the check is exact.
 //!
 //! Times are in µs of one clock, products of a cost and a period below 2^120. A cost of 0 is
-//! nothing.
+//! ignored.
 
-mod holds;
+mod fenwick_tree;
 mod pacing;
-mod suffixes;
-mod sums;
-mod tightest;
+mod permits;
+mod suffix_tree;
+mod tightest_interval;
 mod token_bucket;
 mod windows;
 
-pub use holds::{Hold, check_holds};
+pub use permits::{PermitInterval, check_permits};
 
 use std::collections::BTreeMap;
 use std::fmt;
-use tightest::Tightest;
+use tightest_interval::TightestInterval;
 
-/// Something admitted by the server, somewhere from `earliest` to `latest`, both included.
+/// A call admitted by the server, at some time from `earliest` to `latest`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// When it was sent, in µs.
     pub earliest: u64,
     /// When it was answered, in µs.
     pub latest: u64,
-    /// What it cost.
+    /// Its cost.
     pub cost: u64,
 }
 
@@ -71,7 +71,7 @@ impl Admission {
     }
 }
 
-/// What must hold for the admissions of one key. A[s, t] is what was admitted from s to t.
+/// The bound for the admissions of one key. A[s, t] is the cost admitted from s to t.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// TB1: A[s, t] ≤ floor(burst + count·(t − s)/period) for all s ≤ t.
@@ -83,7 +83,7 @@ pub enum Bound {
         /// Tokens at once.
         burst: u64,
     },
-    /// SL1: A(t − window, t] ≤ limit for all t. Of the strict sliding window too.
+    /// SL1: A(t − window, t] ≤ limit for all t. Also for the strict sliding window.
     SlidingLog {
         /// The limit.
         limit: u64,
@@ -114,8 +114,8 @@ pub enum Bound {
         /// The window.
         window_us: u64,
     },
-    /// LQ1, and so LQ2: what starts with cost c is followed by nothing for c·period/count. The
-    /// admissions are the starts that callers were told. The allowance is in µs: how far the told
+    /// LQ1, and so LQ2: after a start of cost c there is no other start for c·period/count. The
+    /// admissions are the starts that callers were given. The allowance is in µs: how far a given
     /// time may be off.
     Pacing {
         /// Starts in a period.
@@ -126,8 +126,8 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// Checks the admissions of one key, in any order. `allowance` is what may come on top,
-    /// anywhere.
+    /// Checks the admissions of one key, in any order. `allowance` is added to the bound
+    /// everywhere.
     ///
     /// # Panics
     ///
@@ -138,7 +138,7 @@ impl Bound {
             .filter(|admission| admission.cost > 0)
             .copied()
             .collect();
-        let mut tightest = Tightest::default();
+        let mut tightest = TightestInterval::default();
         match *self {
             Bound::TokenBucket {
                 count,
@@ -201,7 +201,7 @@ impl Bound {
         tightest.verdict("admitted", self, admitted)
     }
 
-    /// Checks each key by itself; the violation is that of the key which exceeds most.
+    /// Checks each key by itself; the violation is that of the key with the greatest excess.
     pub fn check_by_key<K: Ord + fmt::Display>(
         &self,
         admissions: impl IntoIterator<Item = (K, Admission)>,
@@ -224,7 +224,7 @@ impl Bound {
                     worst = Some(Violation {
                         key: Some(key.to_string()),
                         ..violation
-                    })
+                    });
                 }
             }
         }
@@ -274,10 +274,10 @@ impl fmt::Display for Bound {
     }
 }
 
-/// The bound was kept.
+/// The result of a check without violation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The cost of all that was admitted.
+    /// The total admitted cost.
     pub admitted: u64,
     /// How much more would have been allowed in the interval that was nearest to its bound. `None`
     /// if there was nothing to compare.
@@ -291,25 +291,25 @@ impl Report {
     }
 }
 
-/// The bound was broken; this is where by most.
+/// A violation of the bound: the interval with the greatest excess.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The key, if there were several.
     pub key: Option<String>,
-    /// Begin of the interval.
+    /// Start of the interval.
     pub from_us: u64,
-    /// Its end, included.
+    /// End of the interval, included.
     pub to_us: u64,
     /// What was certainly admitted, or held, in it.
     pub measured: u64,
-    /// What was allowed there, with the allowance.
+    /// What the bound allows there, including the allowance.
     pub allowed: u64,
     verb: &'static str,
     bound: String,
 }
 
 impl Violation {
-    /// How much too much it was.
+    /// The excess over the bound.
     pub fn excess(&self) -> u64 {
         self.measured - self.allowed
     }

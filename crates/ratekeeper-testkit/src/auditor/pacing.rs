@@ -1,19 +1,24 @@
-//! LQ1: each start keeps its distance from the one before.
+//! LQ1: checks the distance of each start from the one before.
 
 use super::token_bucket::{self, Rate};
-use super::{Admission, Tightest};
+use super::{Admission, TightestInterval};
 
-/// From one start to another there is room for all that started in between and for the first
-/// itself. `early` is how far, in µs, a told start may be off.
-pub(super) fn check(mut starts: Vec<Admission>, rate: Rate, early: u64, tightest: &mut Tightest) {
-    // Of those told the same time the dearest is taken for the last: if any order keeps the
+/// The time between two starts must suffice for all calls that started in between and for the first
+/// itself. `early` is how far, in µs, a given start may be off.
+pub(super) fn check(
+    mut starts: Vec<Admission>,
+    rate: Rate,
+    early: u64,
+    tightest: &mut TightestInterval,
+) {
+    // Of starts with the same time the most expensive is taken as the last: if any order keeps the
     // distance, that one does.
     starts.sort_unstable_by_key(|start| (start.earliest, start.latest, start.cost));
     if starts.iter().all(|start| start.earliest == start.latest) {
         exact(&starts, rate, early, tightest);
     } else {
         pairs(&starts, rate, early, tightest);
-        // Which of several was the last is unknown; it cost no more than the dearest.
+        // Which of several was the last is unknown; it cost no more than the most expensive.
         let dearest = starts.iter().map(|start| start.cost).max().unwrap_or(0);
         let full = u128::from(dearest) * rate.period + u128::from(early) * rate.count;
         token_bucket::check(&starts, rate, full, tightest);
@@ -22,7 +27,7 @@ pub(super) fn check(mut starts: Vec<Admission>, rate: Rate, early: u64, tightest
 
 /// With `before` the cost of all earlier starts, `before·period − count·time` never rises by more
 /// than `count·early`.
-fn exact(starts: &[Admission], rate: Rate, early: u64, tightest: &mut Tightest) {
+fn exact(starts: &[Admission], rate: Rate, early: u64, tightest: &mut TightestInterval) {
     // The lowest so far: its height, its time, and the cost before it.
     let mut lowest: Option<(i128, u64, u128)> = None;
     let mut before = 0;
@@ -43,8 +48,8 @@ fn exact(starts: &[Admission], rate: Rate, early: u64, tightest: &mut Tightest) 
     }
 }
 
-/// Two starts, in whichever order suits them best.
-fn pairs(starts: &[Admission], rate: Rate, early: u64, tightest: &mut Tightest) {
+/// Checks pairs of consecutive starts, in the order that fits better.
+fn pairs(starts: &[Admission], rate: Rate, early: u64, tightest: &mut TightestInterval) {
     for pair in starts.windows(2) {
         let room = |first: &Admission, second: &Admission| {
             let apart = second.latest.checked_sub(first.earliest)?;

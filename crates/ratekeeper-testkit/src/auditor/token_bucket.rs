@@ -1,7 +1,7 @@
-//! TB1: over all s ≤ t at once.
+//! TB1: checks a token bucket over all s ≤ t at once.
 
-use super::suffixes::Suffixes;
-use super::{Admission, Tightest};
+use super::suffix_tree::SuffixTree;
+use super::{Admission, TightestInterval};
 
 /// `count` per `period`, in µs.
 #[derive(Clone, Copy, Debug)]
@@ -20,18 +20,18 @@ impl Rate {
     }
 }
 
-/// A[s, t]·period ≤ full + count·(t − s), which for whole A is the bound with its floor. What
-/// certainly lies in [s, t] is what was sent at s or later and answered by t. Only an s at which
-/// something was sent and a t at which something was answered can be the worst: any other interval
-/// can shrink and lose nothing.
-pub(super) fn check(trace: &[Admission], rate: Rate, full: u128, tightest: &mut Tightest) {
+/// Checks A[s, t]·period ≤ full + count·(t − s), which for whole A is the bound with its floor.
+/// What certainly lies in [s, t] is what was sent at s or later and answered by t. Only an s at
+/// which something was sent and a t at which something was answered can be the worst: any other
+/// interval can shrink without losing anything.
+pub(super) fn check(trace: &[Admission], rate: Rate, full: u128, tightest: &mut TightestInterval) {
     let mut by_earliest = trace.to_vec();
     by_earliest.sort_unstable_by_key(|admission| admission.earliest);
     let mut by_latest: Vec<usize> = (0..by_earliest.len()).collect();
     by_latest.sort_unstable_by_key(|&position| by_earliest[position].latest);
 
     // At position i: A[s_i, t]·period + count·s_i. An s joins when t has reached it.
-    let mut sums = Suffixes::new(by_earliest.len());
+    let mut sums = SuffixTree::new(by_earliest.len());
     let mut joined = 0;
     for position in by_latest {
         let to = by_earliest[position].latest;

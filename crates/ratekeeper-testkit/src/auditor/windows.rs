@@ -1,19 +1,30 @@
-//! Windows of one length: anywhere, aligned, from the first admission, and the two counters.
+//! Checks of windows of one length: at any position, aligned, from the first admission, and the two
+//! counters.
 
-use super::sums::Sums;
-use super::{Admission, Tightest};
+use super::fenwick_tree::FenwickTree;
+use super::{Admission, TightestInterval};
 
-/// At most `limit` in (t − window, t] for all t.
-pub(super) fn sliding(trace: &[Admission], window: u64, limit: u128, tightest: &mut Tightest) {
+/// Checks that at most `limit` were admitted in (t − window, t] for all t.
+pub(super) fn sliding(
+    trace: &[Admission],
+    window: u64,
+    limit: u128,
+    tightest: &mut TightestInterval,
+) {
     each_sliding(trace, window, |from, to, admitted| {
-        tightest.compare(from, to, admitted, limit)
+        tightest.compare(from, to, admitted, limit);
     });
 }
 
-/// At most `limit` + prev·e/window in (t − window, t] for all t. `prev` is the most that the window
-/// before can have had. Between admissions the left side only falls, and with a new window it is at
-/// most what [`aligned`] has checked.
-pub(super) fn weighted(trace: &[Admission], window: u64, limit: u128, tightest: &mut Tightest) {
+/// Checks that at most `limit` + prev·e/window were admitted in (t − window, t] for all t. `prev`
+/// is the most that the window before can have had. Between admissions the left side only falls,
+/// and with a new window it is at most what [`aligned`] has checked.
+pub(super) fn weighted(
+    trace: &[Admission],
+    window: u64,
+    limit: u128,
+    tightest: &mut TightestInterval,
+) {
     let sent = Prefix::new(trace, |admission| admission.earliest);
     let answered = Prefix::new(trace, |admission| admission.latest);
     each_sliding(trace, window, |from, to, admitted| {
@@ -29,8 +40,13 @@ pub(super) fn weighted(trace: &[Admission], window: u64, limit: u128, tightest: 
     });
 }
 
-/// At most `limit` in each window [k·window, (k + 1)·window).
-pub(super) fn aligned(trace: &[Admission], window: u64, limit: u128, tightest: &mut Tightest) {
+/// Checks that at most `limit` were admitted in each window [k·window, (k + 1)·window).
+pub(super) fn aligned(
+    trace: &[Admission],
+    window: u64,
+    limit: u128,
+    tightest: &mut TightestInterval,
+) {
     let certain = trace
         .iter()
         .filter(|admission| admission.earliest / window == admission.latest / window);
@@ -45,21 +61,21 @@ pub(super) fn aligned(trace: &[Admission], window: u64, limit: u128, tightest: &
     }
 }
 
-/// At most `limit` in each window that begins with the first admission after the last one ended.
+/// Checks that at most `limit` were admitted in each window that begins with the first admission
+/// after the last one ended.
 ///
-/// Where a window begins is known only from `low` to `high`. The first begins with the first
-/// admission; the next with the first that is not in it, which is one that can be after its end,
-/// and at the latest one that must be.
+/// The start of a window is known only to lie from `low` to `high`. The first begins with the first
+/// admission; the next with the first that is not in it, which is at the earliest one that can be
+/// after its end, and at the latest one that must be.
 pub(super) fn from_first_hit(
     trace: &[Admission],
     window: u64,
     limit: u128,
-    tightest: &mut Tightest,
+    tightest: &mut TightestInterval,
 ) {
     let can_be = Earliest::new(trace, |admission| (admission.latest, admission.earliest));
     let must_be = Earliest::new(trace, |admission| (admission.earliest, admission.latest));
-    // What is certainly in a window: sent when the one before had ended, answered before it ends
-    // itself.
+    // Certainly in a window: sent when the one before had ended, answered before it ends itself.
     let mut windows = Vec::new();
     let (mut over_low, mut over_high) = (0, 0);
     while let Some(high) = must_be.since(over_high) {
@@ -80,7 +96,7 @@ pub(super) fn from_first_hit(
     let mut starts: Vec<u64> = trace.iter().map(|admission| admission.earliest).collect();
     starts.sort_unstable();
     let position = |time: u64| starts.partition_point(|start| *start < time);
-    let mut sums = Sums::new(starts.len());
+    let mut sums = FenwickTree::new(starts.len());
     let mut answered = by_latest.iter().peekable();
     for (sent_from, low, end) in windows {
         while let Some(admission) = answered.next_if(|admission| admission.latest < end) {
@@ -91,19 +107,19 @@ pub(super) fn from_first_hit(
     }
 }
 
-/// Calls with each (t − window, t] that can be the worst, its first µs, t, and what is certainly in
-/// it.
+/// Calls `compare` with each (t − window, t] that can be the worst: its first µs, t, and what is
+/// certainly in it.
 fn each_sliding(trace: &[Admission], window: u64, mut compare: impl FnMut(u64, u64, u128)) {
     let mut by_latest = trace.to_vec();
     by_latest.sort_unstable_by_key(|admission| admission.latest);
     let mut starts: Vec<u64> = trace.iter().map(|admission| admission.earliest).collect();
     starts.sort_unstable();
     let position = |time: u64| starts.partition_point(|start| *start < time);
-    let mut sums = Sums::new(starts.len());
+    let mut sums = FenwickTree::new(starts.len());
     for admission in by_latest {
         sums.add(position(admission.earliest), admission.cost);
         let to = admission.latest;
-        // Longer than all time there was: from its begin.
+        // A window longer than all time so far begins at 0.
         let from = to.checked_sub(window).map_or(0, |before| before + 1);
         compare(
             from,
@@ -113,7 +129,7 @@ fn each_sliding(trace: &[Admission], window: u64, mut compare: impl FnMut(u64, u
     }
 }
 
-/// The cost of everything before a time.
+/// Prefix sums: the cost of everything before a time.
 struct Prefix(Vec<(u64, u128)>);
 
 impl Prefix {
@@ -137,7 +153,7 @@ impl Prefix {
     }
 }
 
-/// The least second time of all whose first time is at or after one asked for.
+/// The smallest second time among all entries whose first time is at or after a given one.
 struct Earliest(Vec<(u64, u64)>);
 
 impl Earliest {

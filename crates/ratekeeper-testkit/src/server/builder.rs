@@ -1,4 +1,4 @@
-//! What a server can be told before it starts.
+//! [`Builder`]: the settings of a server before it starts.
 
 use super::{Certificates, ClockFile, Files, RedisServer};
 use crate::ports;
@@ -6,10 +6,10 @@ use std::fmt::Write;
 use std::fs;
 use std::sync::Mutex;
 
-/// Tries of a free port before something else must be wrong.
+/// Attempts to find a free port before giving up.
 const PORTS_TRIED: usize = 50;
 
-/// A server that is yet to start; from [`RedisServer::builder`].
+/// The builder of a server; from [`RedisServer::builder`].
 #[derive(Clone, Debug, Default)]
 #[must_use = "nothing starts before .start()"]
 pub struct Builder {
@@ -45,27 +45,27 @@ impl Builder {
         self
     }
 
-    /// The password clients must show.
+    /// The password that clients must send.
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self
     }
 
-    /// Whether the port speaks TLS only, with a certificate for `localhost` and 127.0.0.1 signed by
-    /// [`ca_file`](RedisServer::ca_file). Clients need no certificate.
+    /// Whether the port accepts only TLS, with a certificate for `localhost` and 127.0.0.1 signed
+    /// by [`ca_file`](RedisServer::ca_file). Clients need no certificate.
     pub fn tls(mut self, tls: bool) -> Self {
         self.tls = tls;
         self
     }
 
-    /// The most memory the server takes, and what it then does, such as `noeviction` or
+    /// The memory limit of the server, and its eviction policy, such as `noeviction` or
     /// `allkeys-lru`.
     pub fn maxmemory(self, bytes: u64, policy: &str) -> Self {
         self.arg("maxmemory", &bytes.to_string())
             .arg("maxmemory-policy", policy)
     }
 
-    /// Makes it a replica of `master`; it starts when it has its data.
+    /// Makes it a replica of `master`; `start` returns when it has the data.
     pub fn replica_of(mut self, master: &RedisServer) -> Self {
         let tls = master.certificates.is_some();
         self.master = Some(Master {
@@ -83,14 +83,14 @@ impl Builder {
         self
     }
 
-    /// Makes it a node of a Cluster, yet without slots and without others; see
+    /// Makes it a node of a Cluster, without slots and without other nodes; see
     /// [`RedisCluster`](super::RedisCluster).
     pub fn cluster_node(mut self) -> Self {
         self.cluster = true;
         self
     }
 
-    /// Makes it a sentinel; what it watches are settings.
+    /// Makes it a sentinel; what it watches is set by `arg`.
     pub(super) fn sentinel(mut self) -> Self {
         self.sentinel = true;
         self
@@ -102,12 +102,12 @@ impl Builder {
         self
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts the server and waits until it answers.
     ///
     /// # Panics
     ///
-    /// If `redis-server`, or `openssl` or `libfaketime` where they are asked for, is not installed,
-    /// or the server does not answer.
+    /// If `redis-server`, or `openssl` or `libfaketime` if they are needed, is not installed, or
+    /// the server does not answer.
     pub fn start(self) -> RedisServer {
         let mut files = Files::new();
         files.sentinel = self.sentinel;
@@ -138,7 +138,7 @@ impl Builder {
                     }
                     return server;
                 }
-                // Somebody took the port after we had seen it free.
+                // Another process took the port after it was free.
                 Err(_) if server.files.port_was_taken() => {}
                 Err(problem) => panic!("{problem}"),
             }
@@ -181,7 +181,7 @@ impl Builder {
         set("unixsocket", &path(&server.files.socket));
         if !self.sentinel {
             set("save", "\"\"");
-            // A replica would wait 5 s for others to come along.
+            // A replica would wait 5 s for others to join.
             set("repl-diskless-sync-delay", "0");
         }
         if self.cluster {

@@ -1,4 +1,4 @@
-//! An authority and a server's certificate from it, by the `openssl` program.
+//! A certificate authority and a server certificate signed by it, made with the `openssl` program.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ impl Certificates {
             dir,
             &format!("req {NEW_KEY} -keyout server.key -out server.csr -subj /CN=localhost"),
         );
-        // Without basicConstraints some clients take it for an authority and refuse it.
+        // Without basicConstraints some clients take it for an authority and reject it.
         let extensions = "subjectAltName=DNS:localhost,IP:127.0.0.1\nbasicConstraints=CA:FALSE\n";
         fs::write(dir.join("server.ext"), extensions).expect("the directory can be written to");
         openssl(

@@ -1,4 +1,4 @@
-//! A clock for one process, by libfaketime: the file says how far it is off.
+//! A clock for one process, by libfaketime: the file contains its offset.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Where Debian and others put the library.
+/// The paths of the library on Debian and others.
 const LIBRARIES: [&str; 5] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -49,7 +49,7 @@ impl ClockFile {
             off_by.unsigned_abs() / 1_000_000,
             off_by.unsigned_abs() % 1_000_000,
         );
-        // Moved into place, so that no reader sees half of it.
+        // Renamed into place, so that no reader sees half of it.
         let draft = self.path.with_extension("new");
         fs::write(&draft, format!("{sign}{seconds}.{micros:06}\n"))
             .expect("the directory can be written to");
@@ -58,8 +58,8 @@ impl ClockFile {
 
     pub(super) fn apply(&self, command: &mut Command) {
         command
-            // libc comes with it, so that its malloc is found before that of jemalloc, which asks
-            // for the time while libfaketime gets ready and so never lets it.
+            // libc is preloaded as well, so that its malloc is found before that of jemalloc, which
+            // asks for the time while libfaketime initializes and so never lets it.
             .env("LD_PRELOAD", format!("{} libc.so.6", self.library))
             .env("FAKETIME_TIMESTAMP_FILE", &self.path)
             .env("FAKETIME_NO_CACHE", "1")

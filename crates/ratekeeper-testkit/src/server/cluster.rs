@@ -6,11 +6,11 @@ use std::thread;
 
 const PRIMARIES: usize = 3;
 const SLOTS: u16 = 16_384;
-/// How long a node may be silent before the others hold it for dead, in ms. Short, so that tests
+/// How long a node may be silent before the others consider it dead, in ms. Short, so that tests
 /// are; long enough for a busy machine.
 const NODE_TIMEOUT: &str = "1500";
 
-/// Six servers on 127.0.0.1, the first three of which begin as primaries. They end when the value
+/// Six servers on 127.0.0.1, the first three of which start as primaries. They end when the value
 /// is dropped.
 #[derive(Debug)]
 pub struct RedisCluster {
@@ -18,16 +18,16 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts it and waits until every node says that all is well, and knows of every replica.
+    /// Starts the Cluster and waits until every node reports it as healthy and knows every replica.
     ///
     /// # Panics
     ///
-    /// If `redis-server` is not installed, or the nodes do not come together.
+    /// If `redis-server` is not installed, or the nodes do not form a Cluster.
     pub fn start() -> Self {
         Self::of(&RedisServer::builder())
     }
 
-    /// The same, of servers that are told more.
+    /// Starts a Cluster of servers with these settings.
     pub fn of(builder: &Builder) -> Self {
         let start = |_| {
             let builder = builder.clone();
@@ -35,8 +35,8 @@ impl RedisCluster {
                 let builder = builder
                     .cluster_node()
                     .arg("cluster-node-timeout", NODE_TIMEOUT);
-                // A replica that has heard nothing is not counted, and without writes it hears this
-                // only.
+                // A replica that has received nothing is not counted, and without writes it
+                // receives only this.
                 let builder = builder.arg("repl-ping-replica-period", "1");
                 builder.arg("cluster-replica-validity-factor", "0").start()
             })
@@ -70,7 +70,7 @@ impl RedisCluster {
                 ],
             );
         }
-        // Each meets each: to hear of each other from others takes seconds.
+        // Each node meets each other node: to learn of each other by gossip takes seconds.
         for (at, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[at + 1..] {
                 let (port, bus) = (other.port.to_string(), other.bus_port.to_string());
@@ -89,7 +89,7 @@ impl RedisCluster {
         self.await_whole();
     }
 
-    /// Waits until every node that runs says that all is well and that every primary has a replica
+    /// Waits until every running node reports a healthy Cluster and every primary has a replica
     /// with its data, as far as there are nodes for it.
     pub fn await_whole(&self) {
         let running = || self.nodes.iter().filter(|node| node.running().is_some());
@@ -123,8 +123,8 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// Where clients connect: `redis+cluster://127.0.0.1:PORT,…`, every node named, with the
-    /// password if there is one.
+    /// The URL for clients: `redis+cluster://127.0.0.1:PORT,…`, with every node, and the password
+    /// if there is one.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self
             .nodes
@@ -139,7 +139,7 @@ impl RedisCluster {
         format!("redis+cluster://{password}{}", hosts.join(","))
     }
 
-    /// The replica of a primary, as that one tells.
+    /// The replica of a primary, as the primary reports it.
     pub fn replica_of(&self, primary: &RedisServer) -> &RedisServer {
         let slots = primary.command(&["CLUSTER", "SLOTS"]);
         let its = slots.items().iter().find(|range| {
@@ -163,7 +163,7 @@ impl RedisCluster {
             .expect("a slot")
     }
 
-    /// Who has that slot, as far as a node that runs knows.
+    /// The primary of a slot, as a running node reports it.
     pub fn primary(&self, slot: u16) -> &RedisServer {
         let slots = self.running().command(&["CLUSTER", "SLOTS"]);
         let owner = slots.items().iter().find_map(|range| match range.items() {
@@ -176,10 +176,10 @@ impl RedisCluster {
         });
         let node =
             owner.and_then(|port| self.nodes.iter().find(|node| i64::from(node.port) == port));
-        node.unwrap_or_else(|| panic!("nobody has the slot {slot}"))
+        node.unwrap_or_else(|| panic!("no node has the slot {slot}"))
     }
 
-    /// A node that runs, a primary if its slots are asked for.
+    /// A running node.
     fn running(&self) -> &RedisServer {
         let node = self.nodes.iter().find(|node| node.running().is_some());
         node.expect("a node of the Cluster runs")
@@ -201,15 +201,15 @@ impl RedisCluster {
         all
     }
 
-    /// Begins to move a slot, as `redis-cli --cluster reshard` does: from now on its keys may be in
-    /// either place.
+    /// Begins to move a slot, as `redis-cli --cluster reshard` does: from now on its keys may be on
+    /// either node.
     pub fn begin_move(&self, slot: u16, to: &RedisServer) {
         let (from, number) = (self.primary(slot), slot.to_string());
         ok(to, &["CLUSTER", "SETSLOT", &number, "IMPORTING", &id(from)]);
         ok(from, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &id(to)]);
     }
 
-    /// Moves the keys that are there, and says that it is done.
+    /// Moves the keys of the slot, and ends the move.
     pub fn end_move(&self, slot: u16, to: &RedisServer) {
         let (from, number) = (self.primary(slot), slot.to_string());
         loop {
@@ -220,7 +220,7 @@ impl RedisCluster {
             let port = to.port.to_string();
             let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
             migrate.extend(keys.items().iter().filter_map(Reply::text));
-            // A key that has ended since is no error.
+            // A key that has expired since is no error.
             let answer = from.command(&migrate);
             assert!(!answer.is_error(), "{answer:?}");
         }
@@ -235,7 +235,7 @@ impl RedisCluster {
         self.end_move(slot, to);
     }
 
-    /// Waits until somebody else has a slot and takes writes; who.
+    /// Waits until another node is the primary of a slot and accepts writes; returns it.
     pub fn await_other_primary(&self, slot: u16, than: u16) -> &RedisServer {
         // A key in that slot.
         let key = (0..)
@@ -243,7 +243,7 @@ impl RedisCluster {
             .find(|key| self.slot(key) == slot);
         let key = key.expect("a key in each slot");
         let mut found = None;
-        until("another primary", || {
+        until("there is another primary", || {
             let running = self
                 .nodes
                 .iter()
@@ -254,7 +254,7 @@ impl RedisCluster {
             });
             found.is_some()
         });
-        found.expect("it was found")
+        found.expect("until returns only once it is found")
     }
 }
 
@@ -264,7 +264,7 @@ fn ok(node: &RedisServer, command: &[&str]) {
 }
 
 fn text(node: &RedisServer, command: &[&str]) -> String {
-    // One that is being killed says nothing.
+    // A node that is being killed does not answer.
     node.try_command(command)
         .ok()
         .and_then(|answer| answer.text().map(str::to_owned))

@@ -9,7 +9,7 @@
 //! redis.restart(); // the same port, an empty store
 //! ```
 //!
-//! A server ends when its value is dropped, in a panic too. A `static` is never dropped: do not
+//! A server ends when its value is dropped, also in a panic. A `static` is never dropped: do not
 //! keep one there.
 
 mod builder;
@@ -35,21 +35,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long anything here may take before it is given up with a panic. Usually it is a few
-/// milliseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at something that is awaited.
+/// The timeout for anything here, after which it panics. Usually it takes a few milliseconds.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The polling interval.
 const POLL: Duration = Duration::from_millis(2);
 
-/// A `redis-server` of this test's own on 127.0.0.1. All methods take `&self`, so threads can share
-/// it.
+/// A `redis-server` process on 127.0.0.1. All methods take `&self`, so threads can share it.
 #[derive(Debug)]
 pub struct RedisServer {
     // The process before its directory: fields are dropped in this order.
     process: Mutex<Option<Process>>,
     files: Files,
     port: u16,
-    /// Where the nodes of a Cluster speak to each other; 0 if it is none.
+    /// The Cluster bus port; 0 if it is not a Cluster node.
     bus_port: u16,
     password: Option<String>,
     url: String,
@@ -67,18 +65,18 @@ impl RedisServer {
         Self::builder().start()
     }
 
-    /// A server with something else than the defaults.
+    /// Returns a builder for a server with other settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// The port on 127.0.0.1; the one that speaks TLS, if the server does.
+    /// The port on 127.0.0.1; the TLS port if the server has TLS.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where clients connect: `redis://127.0.0.1:PORT`, with the password if there is one;
-    /// `rediss:` with TLS; `unix:///PATH` if a Unix socket was asked for.
+    /// The URL for clients: `redis://127.0.0.1:PORT`, with the password if there is one; `rediss:`
+    /// with TLS; `unix:///PATH` if a Unix socket was requested.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -101,12 +99,12 @@ impl RedisServer {
             .ca
     }
 
-    /// What the server has written to its log.
+    /// The contents of the server's log.
     pub fn log(&self) -> String {
         self.files.log()
     }
 
-    /// The process.
+    /// The process id.
     ///
     /// # Panics
     ///
@@ -123,18 +121,18 @@ impl RedisServer {
         drop(self.running().take());
     }
 
-    /// Starts the server again on the same port, directory and clock; kills it first if it runs.
-    /// What was in the store is back only with [`aof`](Builder::aof).
+    /// Starts the server again on the same port, directory and clock; kills it first if it is
+    /// running. The data is back only with [`aof`](Builder::aof).
     pub fn restart(&self) {
         let mut running = self.running();
         drop(running.take());
-        let give_up = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         *running = Some(loop {
             match self.launch() {
                 Ok(process) => break process,
-                // Somebody may hold the port for a moment.
-                Err(_) if self.files.port_was_taken() && Instant::now() < give_up => {
-                    thread::sleep(POLL)
+                // Another process may use the port for a moment.
+                Err(_) if self.files.port_was_taken() && Instant::now() < deadline => {
+                    thread::sleep(POLL);
                 }
                 Err(problem) => panic!("{problem}"),
             }
@@ -158,8 +156,7 @@ impl RedisServer {
             .cont();
     }
 
-    /// Steps the clock that Redis sees, beside what time does to it. Returns when the next `TIME`
-    /// will show it.
+    /// Steps the clock that Redis sees. The next `TIME` shows the step.
     ///
     /// # Panics
     ///
@@ -172,8 +169,7 @@ impl RedisServer {
         clock.step(by, forward);
     }
 
-    /// Sends a command on a connection of its own. An error that Redis replies is a
-    /// [`Reply::Error`].
+    /// Sends a command on a connection of its own. An error reply of Redis is a [`Reply::Error`].
     ///
     /// # Panics
     ///
@@ -187,12 +183,12 @@ impl RedisServer {
         })
     }
 
-    /// Sends a command on a connection of its own, to a server that may not be there.
+    /// Sends a command on a connection of its own, to a server that may be down.
     pub fn try_command(&self, arguments: &[&str]) -> io::Result<Reply> {
         self.connect()?.command(arguments)
     }
 
-    /// Opens a connection (by the Unix socket, so TLS does not matter) and shows the password.
+    /// Opens a connection (by the Unix socket, so TLS does not matter) and authenticates.
     pub fn connect(&self) -> io::Result<Connection> {
         let mut connection = Connection::unix(&self.files.socket)?;
         if let Some(password) = &self.password {
@@ -205,13 +201,13 @@ impl RedisServer {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the process and waits until it answers PING, which it does when it has loaded what it
-    /// kept.
+    /// Starts the process and waits until it answers PING, which it does once it has loaded its
+    /// data.
     fn launch(&self) -> Result<Process, String> {
         let mut process = Process::spawn(&self.files, self.clock.as_ref());
-        let give_up = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         loop {
-            // Its own socket: whoever else holds the port cannot answer here.
+            // Its own socket: another process on the same port cannot answer here.
             if self
                 .try_command(&["PING"])
                 .is_ok_and(|reply| reply == Reply::Simple("PONG".into()))
@@ -224,9 +220,9 @@ impl RedisServer {
                     self.log()
                 ));
             }
-            if Instant::now() > give_up {
+            if Instant::now() > deadline {
                 return Err(format!(
-                    "redis-server did not answer PING in {PATIENCE:?}; its log:\n{}",
+                    "redis-server did not answer PING in {WAIT_TIMEOUT:?}; its log:\n{}",
                     self.log()
                 ));
             }
@@ -236,14 +232,14 @@ impl RedisServer {
 
     /// Waits until a replica has its master's data.
     fn await_master(&self) {
-        let give_up = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while !self
             .command(&["INFO", "replication"])
             .text()
             .is_some_and(|info| info.contains("master_link_status:up"))
         {
             assert!(
-                Instant::now() < give_up,
+                Instant::now() < deadline,
                 "the replica did not reach its master; its log:\n{}",
                 self.log()
             );
@@ -252,23 +248,26 @@ impl RedisServer {
     }
 }
 
-/// Waits until it holds.
+/// Waits until the condition holds.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let give_up = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < give_up, "in vain for {PATIENCE:?}: {what}");
+        assert!(
+            Instant::now() < deadline,
+            "timed out after {WAIT_TIMEOUT:?} waiting until {what}"
+        );
         thread::sleep(5 * POLL);
     }
 }
 
-/// What a server has in its directory, which is removed with it.
+/// The files of a server, in a directory that is removed with it.
 #[derive(Debug)]
 struct Files {
     dir: TempDir,
     config: PathBuf,
     socket: PathBuf,
     log: PathBuf,
-    /// Whether it is a sentinel that goes by the config.
+    /// Whether the config is that of a sentinel.
     sentinel: bool,
 }
 
@@ -296,7 +295,7 @@ impl Files {
     }
 
     fn port_was_taken(&self) -> bool {
-        // Of the last start only: the log is appended to.
+        // Only of the last start: the log is appended to.
         let log = self.log();
         log.rsplit("oO0OoO0OoO0Oo Redis is starting")
             .next()
@@ -308,10 +307,10 @@ impl Drop for Files {
     fn drop(&mut self) {
         // A child that Redis had forked may outlive it by a moment, and write to the log while it
         // is being removed.
-        let give_up = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         while fs::remove_dir_all(self.dir.path()).is_err()
             && self.dir.path().exists()
-            && Instant::now() < give_up
+            && Instant::now() < deadline
         {
             thread::sleep(POLL);
         }

@@ -1,4 +1,4 @@
-//! The process: started, stopped, and gone when dropped.
+//! [`Process`]: a `redis-server` process, killed when it is dropped.
 
 use super::{ClockFile, Files};
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,7 +13,7 @@ impl Process {
     pub(super) fn spawn(files: &Files, clock: Option<&ClockFile>) -> Self {
         // A server that was killed leaves its socket behind.
         let _ = fs::remove_file(&files.socket);
-        // What is wrong with the settings it says there.
+        // Errors in the settings are written there.
         let errors = File::options()
             .append(true)
             .create(true)
@@ -42,7 +42,7 @@ impl Process {
         self.0.id()
     }
 
-    /// How it ended, if it did.
+    /// Its exit status, if it has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().expect("a child can be waited for")
     }
@@ -56,15 +56,14 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // The child is ours and not yet waited for, so its number cannot have been given to
-        // another.
+        // The child is ours and not yet waited for, so its pid cannot have been reused.
         kill_process(Pid::from_child(&self.0), signal).expect("redis-server takes signals");
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // SIGKILL, which ends a stopped process too.
+        // SIGKILL, which also ends a stopped process.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -3,18 +3,18 @@
 use super::{RedisServer, until};
 use std::thread;
 
-/// How long a server may be silent before a sentinel holds it for dead, in ms. Short, so that tests
+/// How long a server may be silent before a sentinel considers it dead, in ms. Short, so that tests
 /// are; long enough for a busy machine.
 const DOWN_AFTER: u32 = 1_000;
-/// How many sentinels must.
+/// How many sentinels must agree.
 const QUORUM: u32 = 2;
-/// What the primary is called.
+/// The name of the primary.
 const NAME: &str = "mymaster";
 
 /// Three servers and three sentinels on 127.0.0.1. They end when the value is dropped.
 #[derive(Debug)]
 pub struct RedisSentinels {
-    // The sentinels first: they would only make others of those that end.
+    // The sentinels first: they would only promote others when the servers end.
     sentinels: Vec<RedisServer>,
     servers: Vec<RedisServer>,
     passwords: Option<(String, String)>,
@@ -30,14 +30,14 @@ impl RedisSentinels {
         Self::with(None)
     }
 
-    /// The same with passwords: of the servers, and of the sentinels.
+    /// Starts them with passwords: of the servers, and of the sentinels.
     pub fn with_passwords(servers: &str, sentinels: &str) -> Self {
         Self::with(Some((servers.to_owned(), sentinels.to_owned())))
     }
 
     fn with(passwords: Option<(String, String)>) -> Self {
         let plain = || match &passwords {
-            // Whoever becomes a replica shows it too.
+            // A primary that becomes a replica needs it too.
             Some((password, _)) => RedisServer::builder()
                 .password(password)
                 .arg("masterauth", password),
@@ -92,13 +92,13 @@ impl RedisSentinels {
         &self.sentinels
     }
 
-    /// The servers; the first one begins as the primary.
+    /// The servers; the first one starts as the primary.
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
 
-    /// Where clients connect: `redis+sentinel://127.0.0.1:PORT,…/mymaster`, with the password of
-    /// the servers if there is one.
+    /// The URL for clients: `redis+sentinel://127.0.0.1:PORT,…/mymaster`, with the password of the
+    /// servers if there is one.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self
             .sentinels
@@ -113,10 +113,10 @@ impl RedisSentinels {
         format!("redis+sentinel://{password}{}/{NAME}", hosts.join(","))
     }
 
-    /// Waits until a sentinel names another than this one, and that one takes writes; who.
+    /// Waits until a sentinel names another primary, and that one accepts writes; returns it.
     pub fn await_other_primary(&self, than: u16) -> &RedisServer {
         let mut found = None;
-        until("another primary", || {
+        until("there is another primary", || {
             let named = self.sentinels.iter().find_map(|sentinel| {
                 let answer = sentinel
                     .try_command(&["SENTINEL", "get-master-addr-by-name", NAME])
@@ -138,6 +138,6 @@ impl RedisSentinels {
                 });
             found.is_some()
         });
-        found.expect("it was found")
+        found.expect("until returns only once it is found")
     }
 }

@@ -1,6 +1,8 @@
-//! What must be caught, and how it is told.
+//! Violations that the auditor must find, and how it reports them.
 
-use ratekeeper_testkit::auditor::{Admission, Bound, Hold, Report, Violation, check_holds};
+use ratekeeper_testkit::auditor::{
+    Admission, Bound, PermitInterval, Report, Violation, check_permits,
+};
 
 const SECOND: u64 = 1_000_000;
 
@@ -13,7 +15,7 @@ fn caught(bound: Bound, admissions: &[Admission]) -> Violation {
 }
 
 #[test]
-fn nothing_breaks_nothing() {
+fn an_empty_trace_breaks_no_bound() {
     let bound = Bound::TokenBucket {
         count: 0,
         period_us: 1,
@@ -87,7 +89,7 @@ fn a_rate_a_little_too_fast_is_caught_in_the_long_run() {
 }
 
 #[test]
-fn uncertain_times_are_given_the_benefit() {
+fn uncertain_times_are_not_violations() {
     let bucket = Bound::TokenBucket {
         count: 1,
         period_us: 10,
@@ -193,7 +195,7 @@ fn a_window_whose_begin_is_uncertain_is_still_caught() {
 }
 
 #[test]
-fn what_may_be_of_the_window_before_is_not_held_against_this_one() {
+fn admissions_that_may_be_of_the_window_before_do_not_count() {
     let bound = Bound::FirstHitWindow {
         limit: 2,
         window_us: 100,
@@ -235,7 +237,7 @@ fn a_window_begins_no_earlier_than_the_one_before_ends() {
 }
 
 #[test]
-fn where_windows_begin_is_not_needed_to_see_twice_the_limit() {
+fn twice_the_limit_is_found_without_known_window_starts() {
     let bound = Bound::FirstHitWindow {
         limit: 1,
         window_us: 100,
@@ -353,21 +355,21 @@ fn uncertain_starts_too_near_are_caught() {
 }
 
 #[test]
-fn what_is_held_at_once_is_caught() {
-    let hold = |from, until| Hold {
+fn too_many_permits_at_once_are_caught() {
+    let hold = |from, until| PermitInterval {
         from,
         until,
         cost: 1,
     };
     assert!(
-        check_holds(
+        check_permits(
             2,
             &[hold(0, 10), hold(0, 10), hold(10, 20), hold(10, 20)],
             0
         )
         .is_ok()
     );
-    let violation = check_holds(2, &[hold(0, 10), hold(0, 10), hold(9, 20)], 0).unwrap_err();
+    let violation = check_permits(2, &[hold(0, 10), hold(0, 10), hold(9, 20)], 0).unwrap_err();
     assert_eq!(
         violation.to_string(),
         "3 held from 9 to 9 µs, 1 more than the 2 that a limit of 2 in flight allows there"
@@ -444,9 +446,9 @@ fn times_since_1970_do_not_overflow() {
     }
 }
 
-/// Pairs would be over a billion here: a check that looks at each would not end.
+/// There are over a billion pairs: a check of each pair would not finish.
 #[test]
-fn long_traces_are_checked_soon() {
+fn long_traces_are_checked_fast() {
     let trace: Vec<_> = (0..50_000)
         .map(|i: u64| Admission::between(i * 10, i * 10 + i % 37, 1 + i % 2))
         .collect();

@@ -1,8 +1,8 @@
-//! With exact times the auditor finds the same least slack as the plain checks.
+//! With exact times the auditor finds the same smallest slack as the plain checks.
 
 use crate::plain::{Exact, LONGEST_WINDOW, slack};
 use proptest::prelude::*;
-use ratekeeper_testkit::auditor::{Admission, Bound, Hold, check_holds};
+use ratekeeper_testkit::auditor::{Admission, Bound, PermitInterval, check_permits};
 
 pub(crate) fn any_bound() -> impl Strategy<Value = Bound> {
     let window = || (0u64..6, 1..=LONGEST_WINDOW);
@@ -31,7 +31,7 @@ fn admissions(trace: &[Exact]) -> Vec<Admission> {
         .collect()
 }
 
-/// The least slack that the auditor found.
+/// The smallest slack that the auditor found.
 fn audited(bound: &Bound, trace: &[Exact], allowance: u64) -> Option<i128> {
     match bound.check(&admissions(trace), allowance) {
         Ok(report) => {
@@ -45,7 +45,7 @@ fn audited(bound: &Bound, trace: &[Exact], allowance: u64) -> Option<i128> {
     }
 }
 
-/// What a limiter could have admitted: each of the trace that leaves the bound kept.
+/// Filters a trace to what a limiter could have admitted without breaking the bound.
 fn kept(bound: &Bound, trace: &[Exact]) -> Vec<Exact> {
     let mut in_order = trace.to_vec();
     in_order.sort_unstable();
@@ -72,8 +72,7 @@ proptest! {
         let kept = kept(&bound, &trace);
         let report = bound.check(&admissions(&kept), 0).map_err(|v| TestCaseError::fail(v.to_string()))?;
         if let Some(slack) = report.slack {
-            // What is left in the tightest interval, and one more, put where something was
-            // admitted.
+            // The slack of the tightest interval, and one more, added at an admission.
             let over: Vec<_> = kept.iter().map(|&(time, _)| {
                 let more = [kept.as_slice(), &[(time, slack + 1)]].concat();
                 bound.check(&admissions(&more), 0).is_err()
@@ -112,10 +111,10 @@ proptest! {
         allowance in 0u64..3,
     ) {
         let holds: Vec<_> =
-            holds.into_iter().map(|(from, long, cost)| Hold { from, until: from + long, cost }).collect();
+            holds.into_iter().map(|(from, long, cost)| PermitInterval { from, until: from + long, cost }).collect();
         let at = |t: u64| holds.iter().filter(|hold| hold.from <= t && t < hold.until).map(|hold| hold.cost).sum::<u64>();
         let most = (0..70).map(at).max().unwrap();
-        match check_holds(limit, &holds, allowance) {
+        match check_permits(limit, &holds, allowance) {
             Ok(report) => {
                 prop_assert!(most <= limit + allowance);
                 prop_assert!(report.slack.is_none_or(|slack| slack == limit + allowance - most));

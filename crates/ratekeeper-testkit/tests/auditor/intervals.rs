@@ -44,7 +44,7 @@ proptest! {
 
     #[test]
     fn a_violation_is_one_wherever_the_admissions_lie(bound in any_bound(), trace in any_trace()) {
-        // The most that it is held to be broken by.
+        // The largest reported excess.
         let Some(allowance) = (0..).take_while(|&allowance| bound.check(&trace, allowance).is_err()).last() else {
             return Ok(());
         };

@@ -1,5 +1,4 @@
-//! The auditor against checks so simple that they can be read: every interval of whole µs, one by
-//! one.
+//! The auditor against simple reference checks: every interval of whole µs, one by one.
 
 mod catches;
 mod exact;

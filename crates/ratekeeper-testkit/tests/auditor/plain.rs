@@ -1,5 +1,5 @@
-//! Each bound as its definition says it, over every interval of whole µs. The result is the least
-//! slack, negative if the bound is broken; `None` if there is nothing to compare.
+//! Reference checks: each bound by its definition, over every interval of whole µs. The result is
+//! the smallest slack, negative if the bound is broken; `None` if there is nothing to compare.
 
 use ratekeeper_testkit::auditor::Bound;
 

@@ -11,7 +11,8 @@ use ratekeeper::{
 };
 use ratekeeper_policy::{
     Action, Completion, Count, address::IPV6_PREFIX, policy::DenialStatus, request::RequestError,
-    request::RequestParts, request::check_headers, request::check_hosts, request::check_path,
+    request::RequestParts, request::check_cookie, request::check_headers, request::check_hosts,
+    request::check_path,
 };
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -225,6 +226,9 @@ impl<C: Clock> Decider for LimitDecider<C> {
                     .filter(|(name, _)| *name == "host")
                     .map(|(_, value)| value),
             )?;
+        }
+        if let Some(name) = self.key.cookie_name() {
+            check_cookie(name, head.cookies(name))?;
         }
         match self.key.header_name() {
             Some(name) => check_headers(std::iter::once(name.as_str()), headers()),

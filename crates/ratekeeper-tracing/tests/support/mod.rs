@@ -1,4 +1,4 @@
-//! What a user sees: lines, captured from the fmt layer.
+//! The output of the fmt layer, captured as lines.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use ratekeeper::ManualClock;
@@ -26,7 +26,7 @@ impl Lines {
             .collect()
     }
 
-    /// The same, counted: lines that are no reports, and the sum of what the others report.
+    /// The number of lines that are not reports, and the sum of the numbers reported by the others.
     pub(crate) fn take_counts(&self) -> (usize, u64) {
         let lines = self.take();
         let reported = |line: &String| line.split("suppressed=").nth(1)?.parse::<u64>().ok();

@@ -1,12 +1,12 @@
-//! Additive increase, multiplicative decrease: as TCP finds its window.
+//! [`Aimd`]: additive increase, multiplicative decrease, as TCP adapts its window.
 
-use super::control::{Sample, State, set};
+use super::control::{ControllerState, Sample, set};
 use core::time::Duration;
 
-/// Grows by 1 while requests pass, and shrinks to nine tenths when they are dropped or take too
+/// Grows by 1 while requests succeed, and shrinks to nine tenths when they are dropped or take too
 /// long.
 ///
-/// It hears of overload only by drops and timeouts, so the timeout is its most important number.
+/// It detects overload only by drops and timeouts, so the timeout is its most important setting.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Aimd {
     backoff: f64,
@@ -23,7 +23,7 @@ impl Default for Aimd {
 }
 
 impl Aimd {
-    /// What is left of the limit after drops; 0.9 unless set, 0.1 to 0.99.
+    /// The factor applied to the limit after drops; 0.9 unless set, 0.1 to 0.99.
     #[must_use]
     pub fn backoff(mut self, share: f64) -> Self {
         set(&mut self.backoff, share, 0.1, 0.99);
@@ -37,7 +37,7 @@ impl Aimd {
         self
     }
 
-    pub(super) fn step(&self, state: &mut State, sample: &Sample) {
+    pub(super) fn step(&self, state: &mut ControllerState, sample: &Sample) {
         let late = self
             .timeout
             .is_some_and(|timeout| sample.latency >= timeout);

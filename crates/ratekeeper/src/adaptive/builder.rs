@@ -1,14 +1,14 @@
-//! The settings of an adaptive limit.
+//! [`AdaptiveConcurrencyBuilder`]: the settings of an adaptive concurrency limit.
 
+use super::adaptive_concurrency::AdaptiveConcurrency;
 use super::control::{Bounds, Control, Controller};
-use super::gate::AdaptiveConcurrency;
-use super::shares::{PartitionShareError, Partitions};
+use super::partitions::{PartitionShareError, Partitions};
 use crate::clock::Clock;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-/// Makes an [`AdaptiveConcurrency`]; what [`AdaptiveConcurrency::builder`] returns.
+/// Builds an [`AdaptiveConcurrency`]; what [`AdaptiveConcurrency::builder`] returns.
 #[derive(Clone, Debug)]
 pub struct AdaptiveConcurrencyBuilder {
     pub(super) min: u64,
@@ -17,7 +17,7 @@ pub struct AdaptiveConcurrencyBuilder {
     pub(super) window: Duration,
     pub(super) tolerated: f64,
     pub(super) control: Control,
-    shares: Vec<(String, u64)>,
+    partitions: Vec<(String, u64)>,
 }
 
 impl Default for AdaptiveConcurrencyBuilder {
@@ -29,43 +29,44 @@ impl Default for AdaptiveConcurrencyBuilder {
             window: Duration::from_millis(50),
             tolerated: 0.01,
             control: Control::gradient2().into(),
-            shares: Vec::new(),
+            partitions: Vec::new(),
         }
     }
 }
 
 impl AdaptiveConcurrencyBuilder {
-    /// The limit is never less; 5 unless set, at least 1.
+    /// The minimum of the limit; 5 unless set, at least 1.
     #[must_use]
     pub fn min(mut self, min: u64) -> Self {
         self.min = min;
         self
     }
 
-    /// The limit is never more; 200 unless set, at least the least.
+    /// The maximum of the limit; 200 unless set, at least the minimum.
     #[must_use]
     pub fn max(mut self, max: u64) -> Self {
         self.max = max;
         self
     }
 
-    /// What the limit is before anything is known; 20 unless set, within the two.
+    /// The limit at the start, before anything is measured; 20 unless set, clamped to the minimum
+    /// and maximum.
     #[must_use]
     pub fn start(mut self, start: u64) -> Self {
         self.start = start;
         self
     }
 
-    /// What it goes by; [`Control::gradient2`] unless set.
+    /// The algorithm that moves the limit; [`Control::gradient2`] unless set.
     #[must_use]
     pub fn control(mut self, control: impl Into<Control>) -> Self {
         self.control = control.into();
         self
     }
 
-    /// The shortest window between two steps; 50 ms unless set. It is longer where requests take
-    /// longer. Where more than 4,096 requests come in one, every second, fourth … or 64th is
-    /// measured, so that it still lasts its time; the others read no clock.
+    /// The shortest window between two steps; 50 ms unless set. It is longer if requests take
+    /// longer. If more than 4,096 requests come in one window, every second, fourth … or 64th is
+    /// measured, so that the window keeps its length; the others read no clock.
     #[must_use]
     pub fn window(mut self, shortest: Duration) -> Self {
         self.window = shortest;
@@ -80,15 +81,13 @@ impl AdaptiveConcurrencyBuilder {
         self
     }
 
-    /// Guarantees a share of the limit, whatever that is at the time, to those who ask for a permit
-    /// in this partition.
+    /// Guarantees a share of the current limit to requests that acquire a permit in this partition.
     ///
-    /// Guarantees come out of the limit, never on top of it: together they are at most 1. What is
-    /// left over is for everybody, first come, first served: those in a partition that is over its
-    /// share and those in none. Nobody borrows what is guaranteed to another, since a permit cannot
-    /// be taken back: an idle guarantee is free when its owner comes. The one exception is a limit
-    /// that has just shrunk under what is in flight: then the owner comes first, as soon as permits
-    /// have come back.
+    /// Guarantees come out of the limit, never on top of it: together they are at most 1. The rest
+    /// is shared, first come, first served, by requests in a partition that is over its share and
+    /// requests in none. An idle guarantee is never lent to others, since a permit cannot be taken
+    /// back. The one exception is a limit that has just shrunk below what is in flight: then the
+    /// owner comes first, as soon as permits have come back.
     ///
     /// A guarantee is a whole number of permits, rounded down: 0.1 of a limit of 9 is none.
     pub fn partition(
@@ -97,21 +96,21 @@ impl AdaptiveConcurrencyBuilder {
         share: f64,
     ) -> Result<Self, PartitionShareError> {
         let name = name.into();
-        let share = Partitions::checked(&self.shares, &name, share)?;
-        self.shares.push((name, share));
+        let share = Partitions::validate_share(&self.partitions, &name, share)?;
+        self.partitions.push((name, share));
         Ok(self)
     }
 
-    /// Makes it.
+    /// Builds it.
     #[cfg(feature = "std")]
     pub fn build(self) -> AdaptiveConcurrency {
         self.build_with_clock(crate::clock::SystemClock)
     }
 
-    /// Makes it on a clock of your choice, by which latency is measured.
+    /// Builds it on a clock of your choice, by which latency is measured.
     pub fn build_with_clock<C: Clock>(mut self, clock: C) -> AdaptiveConcurrency<C> {
-        let shares = Partitions::new(core::mem::take(&mut self.shares));
-        AdaptiveConcurrency::new(self, shares, clock)
+        let partitions = Partitions::new(core::mem::take(&mut self.partitions));
+        AdaptiveConcurrency::new(self, partitions, clock)
     }
 
     pub(super) fn bounds(&self) -> Bounds {

@@ -1,22 +1,22 @@
-//! Follows latency against its long-term value.
+//! [`Gradient2`]: follows latency relative to its long-term value.
 
-use super::by_latency::{ByLatency, PROBED_SHARE};
-use super::control::{Bounds, Sample, State, set};
+use super::control::{Bounds, ControllerState, Sample, set};
+use super::latency::{LatencyConfig, PROBE_SHARE};
 use core::time::Duration;
 
-/// Lets latency rise to one and a half of what it is in the long run, and a few requests queue.
+/// Lets latency rise to 1.5 times its long-term value, and a few requests queue.
 ///
 /// With every window, `gradient = clamp(0.5, 1, tolerance · long / short)` and `limit = (1 −
-/// smoothing) · limit + smoothing · (gradient · limit + queue)`. Before a service that works on `n`
-/// at once it settles at about `tolerance · n + queue`. Unlike where it comes from (Netflix's
-/// concurrency-limits), drops shrink it, and the long-term latency cannot follow a queue up: see
-/// the [module](crate::adaptive).
+/// smoothing) · limit + smoothing · (gradient · limit + queue)`. In front of a service that works
+/// on `n` requests at once it settles at about `tolerance · n + queue`. Unlike the original
+/// (Netflix's concurrency-limits), drops shrink it, and the long-term latency cannot follow a queue
+/// up: see the [module](crate::adaptive).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Gradient2 {
     tolerance: f64,
     smoothing: f64,
     queue: f64,
-    pub(super) by: ByLatency,
+    pub(super) latency: LatencyConfig,
 }
 
 impl Default for Gradient2 {
@@ -25,7 +25,7 @@ impl Default for Gradient2 {
             tolerance: 1.5,
             smoothing: 0.2,
             queue: 4.0,
-            by: ByLatency::default(),
+            latency: LatencyConfig::default(),
         }
     }
 }
@@ -38,38 +38,39 @@ impl Gradient2 {
         self
     }
 
-    /// How much of a step is taken at once; 0.2 unless set, 0.01 to 1.
+    /// The part of a step that is taken at once; 0.2 unless set, 0.01 to 1.
     #[must_use]
     pub fn smoothing(mut self, share: f64) -> Self {
         set(&mut self.smoothing, share, 0.01, 1.0);
         self
     }
 
-    /// How many may queue, which is also how it grows; 4 unless set, 0 to 1000.
+    /// How many requests may queue, which is also how fast the limit grows; 4 unless set, 0 to
+    /// 1000.
     #[must_use]
     pub fn queue(mut self, requests: f64) -> Self {
         set(&mut self.queue, requests, 0.0, 1_000.0);
         self
     }
 
-    /// What is left of the limit after drops; 0.9 unless set, 0.1 to 0.99.
+    /// The factor applied to the limit after drops; 0.9 unless set, 0.1 to 0.99.
     #[must_use]
     pub fn backoff(mut self, share: f64) -> Self {
-        self.by.set_backoff(share);
+        self.latency.set_backoff(share);
         self
     }
 
-    /// A request that takes longer counts as dropped; none does unless set.
+    /// A request that takes longer counts as dropped; no timeout unless set.
     #[must_use]
     pub fn timeout(mut self, after: Duration) -> Self {
-        self.by.timeout = Some(after);
+        self.latency.timeout = Some(after);
         self
     }
 
-    /// Over how long the long-term latency is averaged; a minute unless set.
+    /// The time over which the long-term latency is averaged; a minute unless set.
     #[must_use]
     pub fn memory(mut self, over: Duration) -> Self {
-        self.by.memory = over;
+        self.latency.memory = over;
         self
     }
 
@@ -77,24 +78,24 @@ impl Gradient2 {
     /// rarely while nothing changes.
     #[must_use]
     pub fn probe_every(mut self, interval: Duration) -> Self {
-        self.by.probe_every = interval;
+        self.latency.probe_every = interval;
         self
     }
 
-    /// What a probe lets in.
-    pub(super) fn probed_at(&self, limit: f64) -> f64 {
-        PROBED_SHARE * self.alone(limit)
+    /// The limit during a probe.
+    pub(super) fn probe_limit(&self, limit: f64) -> f64 {
+        PROBE_SHARE * self.unqueued(limit)
     }
 
-    /// At rest the limit is `tolerance · n + queue`, where `n` is what the service works on at
-    /// once.
-    fn alone(&self, limit: f64) -> f64 {
+    /// The concurrency of the service without a queue: at rest the limit is `tolerance · n +
+    /// queue`, where `n` is what the service works on at once.
+    fn unqueued(&self, limit: f64) -> f64 {
         (limit - self.queue) / self.tolerance
     }
 
-    pub(super) fn step(&self, bounds: Bounds, state: &mut State, sample: &Sample) {
-        let alone = self.alone(state.limit);
-        self.by.step(bounds, state, sample, alone, |state| {
+    pub(super) fn step(&self, bounds: Bounds, state: &mut ControllerState, sample: &Sample) {
+        let unqueued = self.unqueued(state.limit);
+        self.latency.step(bounds, state, sample, unqueued, |state| {
             let gradient = (self.tolerance * state.baseline.long / state.short).clamp(0.5, 1.0);
             let aim = gradient * state.limit + self.queue;
             (1.0 - self.smoothing) * state.limit + self.smoothing * aim

@@ -1,85 +1,86 @@
-//! The right to be in flight, and how it ended.
+//! [`AdaptivePermit`]: a permit of an adaptive limit, and the outcome of its request.
 
-use super::gate::AdaptiveConcurrency;
-use super::shares::Partition;
-use super::window::Measured;
+use super::adaptive_concurrency::AdaptiveConcurrency;
+use super::partitions::Partition;
+use super::window::Measurement;
 use crate::clock::{Clock, DefaultClock, Timestamp};
 use core::fmt;
 
-/// How a request ended, as far as it says something of the service.
+/// The outcome of a request, as far as it says something about the service.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum RequestOutcome {
-    /// It was served: how long it took counts.
+    /// It was served: its latency counts.
     Success,
-    /// It was dropped, or it failed as things fail under too much load: a timeout, a refused
+    /// It was dropped, or it failed as requests fail under overload: a timeout, a refused
     /// connection, a 503.
     Dropped,
-    /// It says nothing of the service, as when a client hangs up or sends nonsense.
+    /// It says nothing about the service, for example if the client hung up or sent an invalid
+    /// request.
     Ignored,
 }
 
-/// The right to be in flight under an adaptive limit. [`finish`](Self::finish) it and say how it
-/// went; a permit that is dropped counts as [`Outcome::Ignored`].
+/// A permit to be in flight under an adaptive limit. [`finish`](Self::finish) it with the outcome
+/// of the request; a permit that is dropped counts as [`RequestOutcome::Ignored`].
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct AdaptivePermit<C: Clock = DefaultClock> {
-    gate: AdaptiveConcurrency<C>,
+    limit: AdaptiveConcurrency<C>,
     partition: Option<Partition>,
-    /// How many were in flight with it when it began.
+    /// How many were in flight when it began, itself included.
     in_flight: u64,
-    /// None if nobody measures it.
-    measured: Option<Measured>,
+    /// None if it is not measured.
+    measured: Option<Measurement>,
 }
 
 impl<C: Clock> AdaptivePermit<C> {
     pub(super) fn new(
-        gate: AdaptiveConcurrency<C>,
+        limit: AdaptiveConcurrency<C>,
         partition: Option<Partition>,
         in_flight: u64,
-        measured: Option<Measured>,
+        measured: Option<Measurement>,
     ) -> Self {
         Self {
-            gate,
+            limit,
             partition,
             in_flight,
             measured,
         }
     }
 
-    /// Gives it back. Its latency is the time since it was taken, so call this at the very end: of
-    /// the body, not of the head of a response.
+    /// Gives the permit back. Its latency is the time since it was taken, so call this at the very
+    /// end: of the body, not of the head of a response.
     pub fn finish(self, outcome: RequestOutcome) {
         match (outcome, self.measured) {
             (RequestOutcome::Ignored, _) => {}
-            (RequestOutcome::Success, None) => self.gate.pass_over(self.in_flight),
+            (RequestOutcome::Success, None) => self.limit.record_unmeasured(self.in_flight),
             _ => {
-                let now = self.gate.clock().now();
+                let now = self.limit.clock().now();
                 self.finish_at(outcome, now);
             }
         }
     }
 
-    /// The same at a time that you know already, for a permit that was
-    /// [taken so](AdaptiveConcurrency::try_acquire_at).
+    /// [`finish`](Self::finish) at a time that you have already read, for a permit that was
+    /// [acquired so](AdaptiveConcurrency::try_acquire_at).
     pub fn finish_at(self, outcome: RequestOutcome, now: Timestamp) {
         if outcome != RequestOutcome::Ignored {
-            self.gate
+            self.limit
                 .record(outcome, self.in_flight, self.measured, now);
         }
     }
 
-    /// Its latency counts from then on, as of a permit that was handed over while its owner waited
+    /// Restarts its latency at `now`, for a permit that was granted while its owner still waited
     /// for it.
     pub fn restart_at(&mut self, now: Timestamp) {
         if let Some(measured) = &mut self.measured {
-            measured.since = now;
+            measured.start = now;
         }
     }
 }
 
 impl<C: Clock> Drop for AdaptivePermit<C> {
     fn drop(&mut self) {
-        self.gate.give_back(self.partition);
+        self.limit.give_back(self.partition);
     }
 }
 

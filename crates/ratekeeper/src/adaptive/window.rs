@@ -1,54 +1,55 @@
-//! What has been seen since the last step: words that every finished request that is measured adds
-//! to, and one empties.
+//! [`Window`]: measurements since the controller's last step, in atomic words that every measured
+//! request adds to and the step empties.
 
 use crate::clock::Timestamp;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
-/// The requests of the present window.
+/// The measurements of the current window.
 pub(super) struct Window {
-    /// How many were measured (high bits) and how long they took together (low bits): one word, one
-    /// add.
+    /// How many requests were measured (high bits) and the sum of their latencies (low bits): one
+    /// word, one add.
     measured: AtomicU64,
     dropped: AtomicU64,
-    /// Those that nobody measured, by those that were measured for them: served, and too late.
+    /// Unmeasured requests, as counted by the measured ones that stand for them: served, and too
+    /// late.
     unmeasured: AtomicU64,
     unmeasured_late: AtomicU64,
-    /// The most that were in flight when one began.
+    /// The most requests in flight when one began.
     peak: AtomicU64,
-    /// When it may be closed, in nanoseconds since 1970.
+    /// When the window may be closed, in nanoseconds since 1970.
     due: AtomicU64,
-    /// One in two to this power is measured: where more come than a window holds, so many are as
-    /// good as all.
-    thinned: AtomicU32,
-    /// Whose turn it is to be.
-    turn: AtomicU32,
+    /// One in 2^`sampling_shift` requests is measured: if more come than a window holds, that many
+    /// are enough.
+    sampling_shift: AtomicU32,
+    /// The phase of the sampling sequence.
+    phase: AtomicU32,
 }
 
-/// A request that is measured.
+/// A request that is being measured.
 #[derive(Clone, Copy)]
-pub(super) struct Measured {
-    pub(super) since: Timestamp,
-    /// It stands for two to this power.
-    pub(super) thinned: u32,
+pub(super) struct Measurement {
+    pub(super) start: Timestamp,
+    /// It stands for 2^`sampling_shift` requests.
+    pub(super) sampling_shift: u32,
 }
 
-/// How a request ended that a window sees.
+/// The end of a request, as a window counts it.
 #[derive(Clone, Copy)]
 pub(super) enum RequestEnd {
-    /// After so long, for so many.
+    /// Served after this latency; stands for so many requests.
     In(Duration, u64),
-    /// After longer than counts as served, for so many.
+    /// Served too late to count as served; stands for so many requests.
     TooLate(u64),
     /// It was not served.
     Dropped,
 }
 
-/// What a window held.
+/// The totals of a window.
 pub(super) struct WindowSample {
     pub(super) latency: Duration,
     pub(super) peak: u64,
-    /// Requests dropped, and all.
+    /// Requests dropped.
     pub(super) dropped: u64,
     pub(super) all: u64,
 }
@@ -58,13 +59,13 @@ const UNIT: u32 = 6;
 const COUNT: u32 = 44;
 const SUM: u64 = (1 << COUNT) - 1;
 /// A latency counts as this at most.
-const LONGEST: Duration = Duration::from_secs(60);
-/// A window with fewer says too little.
-const FEWEST: u64 = 10;
-/// A window with more is closed whatever the time, long before its word is full.
-const MOST: u64 = 4_096;
+const MAX_LATENCY: Duration = Duration::from_secs(60);
+/// A window with fewer requests says too little.
+const MIN_REQUESTS: u64 = 10;
+/// A window with more requests is closed before its time, long before its word is full.
+const MAX_REQUESTS: u64 = 4_096;
 /// At least one in 64 is measured.
-const MOST_THINNED: u32 = 6;
+const MAX_SAMPLING_SHIFT: u32 = 6;
 
 impl Window {
     pub(super) fn new() -> Self {
@@ -76,28 +77,28 @@ impl Window {
             unmeasured_late: zero(),
             peak: zero(),
             due: zero(),
-            thinned: AtomicU32::new(0),
-            turn: AtomicU32::new(0),
+            sampling_shift: AtomicU32::new(0),
+            phase: AtomicU32::new(0),
         }
     }
 
-    /// Whether the next request is to be measured, and for how many: two to this power.
+    /// Whether the next request is to be measured, and the `sampling_shift` that it stands for.
     #[inline]
-    pub(super) fn measures_next(&self) -> Option<u32> {
-        let thinned = self.thinned.load(Ordering::Relaxed);
-        if thinned == 0 {
+    pub(super) fn sample_next(&self) -> Option<u32> {
+        let sampling_shift = self.sampling_shift.load(Ordering::Relaxed);
+        if sampling_shift == 0 {
             return Some(0);
         }
-        // By the golden ratio: as even as can be, and in step with nothing that comes by turns. A
-        // turn that two threads take at once does no harm.
-        let turn = self.turn.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9);
-        self.turn.store(turn, Ordering::Relaxed);
-        (turn >> (u32::BITS - thinned) == 0).then_some(thinned)
+        // By the golden ratio: evenly spread, and out of step with anything periodic. If two
+        // threads take the same phase, no harm is done.
+        let phase = self.phase.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9);
+        self.phase.store(phase, Ordering::Relaxed);
+        (phase >> (u32::BITS - sampling_shift) == 0).then_some(sampling_shift)
     }
 
     /// Adds a request. True if the window may be closed.
     pub(super) fn add(&self, finished: RequestEnd, in_flight: u64, now: u64) -> bool {
-        self.crowd(in_flight);
+        self.record_peak(in_flight);
         let stands_for = |word: &AtomicU64, many: u64| {
             if many > 1 {
                 word.fetch_add(many - 1, Ordering::Relaxed);
@@ -112,8 +113,8 @@ impl Window {
         let (measured, dropped) = match finished {
             RequestEnd::In(latency, many) => {
                 stands_for(&self.unmeasured, many);
-                let units = latency.min(LONGEST).as_nanos() as u64 >> UNIT;
-                // Not nothing, which would say that none was measured.
+                let units = latency.min(MAX_LATENCY).as_nanos() as u64 >> UNIT;
+                // Not zero, which would mean that none was measured.
                 let one = (1 << COUNT) + units.max(1);
                 (
                     self.measured.fetch_add(one, Ordering::AcqRel) + one,
@@ -127,15 +128,15 @@ impl Window {
             RequestEnd::Dropped => drop(),
         };
         let all = (measured >> COUNT) + dropped;
-        // So few come by now that each of them counts.
-        if all < FEWEST && now >= self.due.load(Ordering::Relaxed) {
-            self.thinned.store(0, Ordering::Relaxed);
+        // Few requests come by now: measure each of them.
+        if all < MIN_REQUESTS && now >= self.due.load(Ordering::Relaxed) {
+            self.sampling_shift.store(0, Ordering::Relaxed);
         }
         self.is_over(all, now)
     }
 
-    /// Notes that so many were in flight, or would have been.
-    pub(super) fn crowd(&self, in_flight: u64) {
+    /// Records a number of requests in flight, or that would have been.
+    pub(super) fn record_peak(&self, in_flight: u64) {
         if in_flight > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(in_flight, Ordering::Relaxed);
         }
@@ -148,10 +149,11 @@ impl Window {
     }
 
     fn is_over(&self, all: u64, now: u64) -> bool {
-        all >= FEWEST && (now >= self.due.load(Ordering::Relaxed) || all >= MOST)
+        all >= MIN_REQUESTS && (now >= self.due.load(Ordering::Relaxed) || all >= MAX_REQUESTS)
     }
 
-    /// Empties it. What others add meanwhile is of this window or of the next.
+    /// Empties the window and returns its totals. Additions by other threads meanwhile count in
+    /// this window or the next.
     pub(super) fn take(&self, now: u64) -> WindowSample {
         let measured = self.measured.swap(0, Ordering::AcqRel);
         let dropped = self.dropped.swap(0, Ordering::AcqRel);
@@ -159,13 +161,14 @@ impl Window {
         let latency = Duration::from_nanos(units.checked_div(count).unwrap_or(0) << UNIT);
         let served = count + self.unmeasured.swap(0, Ordering::Relaxed);
         let late = self.unmeasured_late.swap(0, Ordering::Relaxed);
-        let thinned = self.thinned.load(Ordering::Relaxed);
-        let next = match now < self.due.load(Ordering::Relaxed) {
-            true => thinned + u32::from(count >= MOST / 2),
-            false => (served / (MOST / 2)).checked_ilog2().unwrap_or(0),
+        let sampling_shift = self.sampling_shift.load(Ordering::Relaxed);
+        let next = if now < self.due.load(Ordering::Relaxed) {
+            sampling_shift + u32::from(count >= MAX_REQUESTS / 2)
+        } else {
+            (served / (MAX_REQUESTS / 2)).checked_ilog2().unwrap_or(0)
         };
-        self.thinned
-            .store(next.min(MOST_THINNED), Ordering::Relaxed);
+        self.sampling_shift
+            .store(next.min(MAX_SAMPLING_SHIFT), Ordering::Relaxed);
         let dropped = dropped + late;
         WindowSample {
             latency,
@@ -175,7 +178,7 @@ impl Window {
         }
     }
 
-    pub(super) fn open_until(&self, due: u64) {
+    pub(super) fn set_due(&self, due: u64) {
         self.due.store(due, Ordering::Relaxed);
     }
 }
@@ -187,18 +190,18 @@ mod tests {
     const TOOK: Duration = Duration::from_millis(1);
     const LENGTH: u64 = 50_000_000;
 
-    /// So many requests in the time of a window, for 20 of them: how many of the last 10 were
-    /// measured, a window, and what was seen in the last one.
+    /// Runs 20 windows of `requests` requests each: returns how many requests per window were
+    /// measured in the last 10, and the totals of the last window.
     fn pass(window: &Window, requests: u64) -> (u64, WindowSample) {
         let (mut measured, mut last) = (0, window.take(0));
-        window.open_until(LENGTH);
+        window.set_due(LENGTH);
         for at in 0..20 * requests {
             let now = LENGTH * at / requests;
-            if let Some(thinned) = window.measures_next() {
+            if let Some(sampling_shift) = window.sample_next() {
                 measured += u64::from(at >= 10 * requests);
-                if window.add(RequestEnd::In(TOOK, 1 << thinned), 1, now) {
+                if window.add(RequestEnd::In(TOOK, 1 << sampling_shift), 1, now) {
                     last = window.take(now);
-                    window.open_until(now + LENGTH);
+                    window.set_due(now + LENGTH);
                 }
             }
         }
@@ -206,25 +209,25 @@ mod tests {
     }
 
     #[test]
-    fn all_are_measured_that_a_window_holds() {
+    fn all_requests_that_a_window_holds_are_measured() {
         let (measured, seen) = pass(&Window::new(), 4_000);
         assert_eq!((measured, seen.all), (4_000, 4_000));
     }
 
     #[test]
-    fn of_more_so_many_are_measured_that_a_window_lasts_its_time() {
+    fn beyond_that_requests_are_sampled_so_that_a_window_lasts_its_time() {
         let window = Window::new();
         // One in 32 of them, which is between half of what a window holds and all of it.
         let (measured, seen) = pass(&window, 100_000);
         assert!((3_120..3_130).contains(&measured), "{measured}");
         assert!((99_800..100_200).contains(&seen.all), "{}", seen.all);
         assert!(TOOK - seen.latency < Duration::from_nanos(1 << UNIT));
-        // And all of them again when fewer come.
+        // All of them again when fewer come.
         assert_eq!(pass(&window, 1_000).0, 1_000);
     }
 
     #[test]
-    fn one_that_is_too_late_stands_for_those_that_nobody_measured() {
+    fn a_late_request_stands_for_the_unmeasured_ones() {
         let window = Window::new();
         window.add(RequestEnd::TooLate(32), 1, 0);
         window.add(RequestEnd::Dropped, 1, 0);
@@ -242,20 +245,20 @@ mod tests {
         let window = Window::new();
         pass(&window, 100_000);
         window.take(0);
-        window.open_until(LENGTH);
+        window.set_due(LENGTH);
         window.add(RequestEnd::In(TOOK, 32), 1, LENGTH);
-        assert!((0..100).all(|_| window.measures_next() == Some(0)));
+        assert!((0..100).all(|_| window.sample_next() == Some(0)));
     }
 
     #[test]
-    fn drops_alone_thin_nothing_out() {
+    fn drops_alone_do_not_start_sampling() {
         let window = Window::new();
-        window.open_until(LENGTH);
-        for _ in 0..3 * MOST {
+        window.set_due(LENGTH);
+        for _ in 0..3 * MAX_REQUESTS {
             if window.add(RequestEnd::Dropped, 1, 0) {
                 window.take(0);
             }
         }
-        assert_eq!(window.measures_next(), Some(0));
+        assert_eq!(window.sample_next(), Some(0));
     }
 }

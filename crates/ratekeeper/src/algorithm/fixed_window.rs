@@ -1,23 +1,25 @@
-//! Fixed windows: so many in each, aligned to the Unix epoch or starting with the first call.
+//! Fixed windows: at most N events in each window, aligned to the Unix epoch or starting with the
+//! first call.
 //!
-//! Simple and cheap; at the edge of two windows twice the limit can pass in an instant.
+//! Simple and cheap; at the boundary of two windows twice the limit can be allowed in an instant.
 
 use super::{DecisionInfo, Refund, StateMachine, StepResult, WindowLimit, is_windowed};
 use crate::decision::Decision;
 use crate::limit::TickLimit;
 
-/// Which window, and what was admitted in it. `FIRST_HIT`: it starts with the first call, not on
-/// the grid.
+/// A fixed window and the count of events in it. With `FIRST_HIT` a window starts with its first
+/// call instead of on the grid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct FixedWindow<const FIRST_HIT: bool> {
-    /// Its number on the grid, which a check finds with one division; or when it started.
+    /// The window's number on the grid, which a check finds with one division; with `FIRST_HIT`,
+    /// its start.
     at: u64,
     count: u64,
 }
 
 impl<const FIRST_HIT: bool> FixedWindow<FIRST_HIT> {
-    /// The window that `now` falls into. An instant before the stored window is judged at that
-    /// window's start.
+    /// The state rolled forward to the window that contains `now`. An instant before the stored
+    /// window is judged at that window's start.
     fn roll(self, limit: &WindowLimit, now: u64) -> Self {
         if FIRST_HIT {
             let over = self.count == 0 || now.saturating_sub(self.at) >= limit.window;
@@ -47,10 +49,10 @@ impl<const FIRST_HIT: bool> FixedWindow<FIRST_HIT> {
         start.saturating_add(limit.window)
     }
 
-    fn told(self, limit: &WindowLimit) -> DecisionInfo {
+    fn info(self, limit: &WindowLimit) -> DecisionInfo {
         let reset_at = if self.count == 0 { 0 } else { self.ends(limit) };
         DecisionInfo {
-            remaining: limit.most.saturating_sub(self.count),
+            remaining: limit.max.saturating_sub(self.count),
             reset_at,
         }
     }
@@ -92,12 +94,12 @@ impl<const FIRST_HIT: bool> StateMachine for FixedWindow<FIRST_HIT> {
     #[inline(always)]
     fn step(self, limit: &WindowLimit, now: u64, cost: u64) -> StepResult<Self> {
         let state = self.roll(limit, now);
-        if cost > limit.most {
-            return StepResult::Never(state.told(limit));
+        if cost > limit.max {
+            return StepResult::Never(state.info(limit));
         }
-        if cost > limit.most.saturating_sub(state.count) {
+        if cost > limit.max.saturating_sub(state.count) {
             return StepResult::Deny {
-                told: state.told(limit),
+                info: state.info(limit),
                 retry_at: state.ends(limit),
             };
         }
@@ -105,7 +107,7 @@ impl<const FIRST_HIT: bool> StateMachine for FixedWindow<FIRST_HIT> {
             count: state.count + cost,
             ..state
         };
-        StepResult::Admit(after, after.told(limit))
+        StepResult::Admit(after, after.info(limit))
     }
 
     fn charged_in(self) -> u64 {
@@ -113,12 +115,13 @@ impl<const FIRST_HIT: bool> StateMachine for FixedWindow<FIRST_HIT> {
     }
 
     fn give_back(self, _: &WindowLimit, _: u64, refund: &Refund) -> Self {
-        match self.at == refund.charged_in {
-            true => Self {
+        if self.at == refund.charged_in {
+            Self {
                 count: self.count.saturating_sub(refund.unused),
                 ..self
-            },
-            false => self,
+            }
+        } else {
+            self
         }
     }
 
@@ -128,7 +131,7 @@ impl<const FIRST_HIT: bool> StateMachine for FixedWindow<FIRST_HIT> {
             count: state
                 .count
                 .saturating_add(extra)
-                .min(limit.most)
+                .min(limit.max)
                 .max(state.count),
             ..state
         }

@@ -1,8 +1,8 @@
-//! The algorithms as pure state machines, one a file: state in, state out, time is an argument,
+//! The algorithms as pure state machines, one per file: state in, state out, time as an argument,
 //! integers only.
 //!
-//! The token bucket and pacing count in ticks of the limit's normal form. The others count events
-//! in windows of nanoseconds since the Unix epoch; what they have in common is here.
+//! The token bucket and pacing count in ticks of the limit's [`TickLimit`]. The others count events
+//! in windows of nanoseconds since the Unix epoch; what these have in common is here.
 
 use crate::decision::Decision;
 use crate::limit::TickLimit;
@@ -13,99 +13,101 @@ pub(crate) mod refundable_bucket;
 pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
 pub(crate) mod sliding_window_strict;
+pub(crate) mod state_op;
+pub(crate) mod tat_word;
 pub(crate) mod token_bucket;
 
-/// So many in each window.
+/// The numbers of a window algorithm: at most `max` events in each `window`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WindowLimit {
-    /// N.
-    pub(crate) most: u64,
-    /// W, in nanoseconds, more than zero.
+    /// The count N.
+    pub(crate) max: u64,
+    /// The window W in nanoseconds, more than zero.
     pub(crate) window: u64,
-    /// Bits that a packed state gives to each of its counts; 0 if the numbers do not fit one word.
+    /// Bits that a packed state uses for each count; 0 if the state does not fit one word.
     pub(crate) shift: u32,
 }
 
 impl WindowLimit {
-    /// The bits for each of so many counts beside the number of a window, in 63 bits; 0 if they do
-    /// not fit.
+    /// Bits available for each of `counts` counters beside a window number, in 63 bits; 0 if the
+    /// counters do not fit.
     pub(crate) const fn shift_for(&self, counts: u32) -> u32 {
         // Windows are numbered until the year 2262.
         let index = match (i64::MAX as u64 / self.window).checked_ilog2() {
             Some(bits) => bits + 1,
             None => 1,
         };
-        let count = match self.most.checked_ilog2() {
+        let count = match self.max.checked_ilog2() {
             Some(bits) => bits + 1,
             None => 1,
         };
-        let room = (63 - index) / counts;
-        if count <= room { room } else { 0 }
+        let bits = (63 - index) / counts;
+        if count <= bits { bits } else { 0 }
     }
 }
 
-/// What became of a call, and the figures its caller may ask for.
+/// The result of one call on a state, with the numbers reported to the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StepResult<S, T = DecisionInfo> {
-    /// Admitted: the state that it leaves.
+    /// Allowed: the new state.
     Admit(S, T),
-    /// Not admitted, nothing changes: it would be at `retry_at`.
-    Deny { told: T, retry_at: u64 },
-    /// No time will admit it.
+    /// Denied, the state is unchanged: the same call is allowed at `retry_at`.
+    Deny { info: T, retry_at: u64 },
+    /// Never allowed, however long the caller waits.
     Never(T),
 }
 
 impl<S, T> StepResult<S, T> {
-    /// The same judgement with the figures of the state before it, which `asking` for nothing
-    /// tells.
-    pub(crate) fn unwritten(self, asking: impl FnOnce() -> Self) -> Self {
+    /// The same result with the numbers of the state before the call, computed by `peek` (a call of
+    /// cost 0).
+    pub(crate) fn unwritten(self, peek: impl FnOnce() -> Self) -> Self {
         match self {
-            Self::Admit(..) => asking(),
+            Self::Admit(..) => peek(),
             other => other,
         }
     }
 }
 
-/// The figures after a call, times as instants.
+/// The numbers of a state after a call; times are instants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DecisionInfo {
     pub(crate) remaining: u64,
     pub(crate) reset_at: u64,
 }
 
-/// A charge that is settled: when it was made, how much it was, and how much of that was not used.
+/// The refund of a settled charge: when it was charged, its cost, and how much of it was not used.
 #[derive(Clone, Copy)]
 pub(crate) struct Refund {
-    /// What [`Machine::charged_in`] said after the charge.
+    /// What [`StateMachine::charged_in`] returned after the charge.
     pub(crate) charged_in: u64,
     pub(crate) cost: u64,
     pub(crate) unused: u64,
 }
 
-/// A machine whose state is a few words.
+/// An algorithm whose state is a few words.
 pub(crate) trait StateMachine: Copy + Default {
-    /// The numbers it decides by.
+    /// The numbers of the limit.
     type Limit: Copy;
-    /// The figures after a call.
+    /// The numbers reported after a call.
     type Info: Copy;
 
-    fn limit(normal: &TickLimit) -> Self::Limit;
+    fn limit(limit: &TickLimit) -> Self::Limit;
 
     /// Whether a state fits one word.
     fn fits_a_word(limit: &Self::Limit) -> bool;
 
-    /// The decision on a call at `now`.
-    fn decision(normal: &TickLimit, judged: &StepResult<Self, Self::Info>, now: u64) -> Decision;
+    /// Converts the result of a call at `now` into a decision.
+    fn decision(limit: &TickLimit, result: &StepResult<Self, Self::Info>, now: u64) -> Decision;
 
-    /// The state as up to twelve words.
+    /// Reads the state from up to [`MAX_STATE_WORDS`](state_op::MAX_STATE_WORDS) words.
     fn from_words(word: impl Fn(usize) -> u64) -> Self;
     fn to_words(self, word: impl FnMut(usize, u64));
 
-    /// The whole state in one word below `u64::MAX`, where it fits.
+    /// Packs the whole state into one word below `u64::MAX`, where it fits.
     fn pack(self, limit: &Self::Limit) -> u64;
 
-    /// The same with counts that [`pack`](Self::pack) has bits for: a state that comes from a
-    /// larger limit is full at most.
+    /// Reduces the counts to what [`pack`](Self::pack) has bits for: a state that comes from a
+    /// larger limit becomes a full one.
     fn clip(self, limit: &Self::Limit) -> Self;
 
     fn unpack(limit: &Self::Limit, word: u64) -> Self;
@@ -113,22 +115,23 @@ pub(crate) trait StateMachine: Copy + Default {
     /// One call of `cost` at `now`.
     fn step(self, limit: &Self::Limit, now: u64, cost: u64) -> StepResult<Self, Self::Info>;
 
-    /// The state after a call of `cost` that is not settled later. Windows need not know.
+    /// Marks the last charge of `cost` as final: it will not be settled later. Windows need not
+    /// distinguish.
     #[inline(always)]
-    fn kept(self, _: &Self::Limit, _: u64) -> Self {
+    fn finalize(self, _: &Self::Limit, _: u64) -> Self {
         self
     }
 
-    /// What a charge is settled by: the window it was charged in, or the instant.
+    /// Identifies the last charge for a later settle: the window it was charged in, or its instant.
     fn charged_in(self) -> u64;
 
-    /// Settles a charge. Windows give back what is unused, if its window is still counted.
+    /// Settles a charge. Windows give back the unused part if the charge's window is still counted.
     fn give_back(self, limit: &Self::Limit, now: u64, refund: &Refund) -> Self;
 
-    /// Charges `extra` now; a window is full at most.
+    /// Charges `extra` now without a check; a window becomes full at most.
     fn charge_more(self, limit: &Self::Limit, now: u64, extra: u64) -> Self;
 
-    /// Makes up to `tokens` less count. Returns how many.
+    /// Takes up to `tokens` back out of the state. Returns how many.
     fn grant(self, limit: &Self::Limit, now: u64, tokens: u64) -> (Self, u64);
 
     /// A state that is as strict as both, at every instant.
@@ -136,15 +139,15 @@ pub(crate) trait StateMachine: Copy + Default {
     fn join(self, limit: &Self::Limit, other: Self) -> Self;
 }
 
-/// What windows have in common as machines.
+/// The part of [`StateMachine`] that all window algorithms implement alike.
 macro_rules! is_windowed {
     () => {
         type Limit = WindowLimit;
         type Info = DecisionInfo;
 
         #[inline(always)]
-        fn limit(normal: &TickLimit) -> WindowLimit {
-            normal.windowed()
+        fn limit(limit: &TickLimit) -> WindowLimit {
+            limit.windowed()
         }
 
         #[inline(always)]
@@ -153,16 +156,16 @@ macro_rules! is_windowed {
         }
 
         #[inline(always)]
-        fn decision(normal: &TickLimit, judged: &StepResult<Self>, now: u64) -> Decision {
-            Decision::windowed(normal, judged, now)
+        fn decision(limit: &TickLimit, result: &StepResult<Self>, now: u64) -> Decision {
+            Decision::windowed(limit, result, now)
         }
 
         fn grant(self, limit: &WindowLimit, now: u64, tokens: u64) -> (Self, u64) {
-            let (StepResult::Admit(_, told)
-            | StepResult::Deny { told, .. }
-            | StepResult::Never(told)) = self.step(limit, now, 0);
-            let gift = tokens.min(limit.most - told.remaining.min(limit.most));
-            // Which window it is, also of one that is more than full.
+            let (StepResult::Admit(_, info)
+            | StepResult::Deny { info, .. }
+            | StepResult::Never(info)) = self.step(limit, now, 0);
+            let granted = tokens.min(limit.max - info.remaining.min(limit.max));
+            // The current window's number, also if the window is more than full.
             let charged_in = self.charge_more(limit, now, 0).charged_in();
             (
                 self.give_back(
@@ -170,11 +173,11 @@ macro_rules! is_windowed {
                     now,
                     &Refund {
                         charged_in,
-                        cost: gift,
-                        unused: gift,
+                        cost: granted,
+                        unused: granted,
                     },
                 ),
-                gift,
+                granted,
             )
         }
     };

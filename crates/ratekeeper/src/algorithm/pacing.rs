@@ -1,38 +1,38 @@
-//! Pacing: the leaky bucket as a queue. Calls leave it one interval apart, however they came in.
+//! Pacing: the leaky bucket as a queue. Calls start one interval apart, however they arrive.
 //!
-//! F is when the queue will be empty. A call at t starts at max(t, F) if that is at most M away,
-//! and moves F by c·T.
+//! F is the time at which the queue will be empty. A call of cost c at t starts at max(t, F) if
+//! that is at most M after t, and moves F by c·T.
 
 use super::token_bucket::Step;
-use crate::limit::{LONGEST_DEBT, TickLimit};
+use crate::limit::{MAX_DEBT, TickLimit};
 
-/// One call of `cost` units at `clock` by a caller that would wait for `patience`; `capacity` is
-/// the longest wait M. Admitted, its wait is the time to its start.
+/// One call of `cost` units at `clock` by a caller that waits at most `max_wait`; `limit.capacity`
+/// is the longest wait M of the queue. If it is allowed, `wait` is the time until its start.
 #[inline]
-pub(crate) fn step(limit: &TickLimit, free: u64, clock: u64, cost: u64, patience: u64) -> Step {
+pub(crate) fn step(limit: &TickLimit, free: u64, clock: u64, cost: u64, max_wait: u64) -> Step {
     if limit.ticks == 0 || cost > limit.burst() {
         return Step::Never;
     }
-    let (wait, longest) = (free.saturating_sub(clock), limit.capacity.min(patience));
-    if wait > longest {
+    let (wait, max_wait) = (free.saturating_sub(clock), limit.capacity.min(max_wait));
+    if wait > max_wait {
         return Step::Deny {
-            wait: wait - longest,
+            wait: wait - max_wait,
         };
     }
     match cost
         .checked_mul(limit.token)
         .and_then(|cost| free.max(clock).checked_add(cost))
     {
-        Some(tat) if tat < u64::MAX && wait <= LONGEST_DEBT => Step::Admit { tat, wait },
+        Some(tat) if tat < u64::MAX && wait <= MAX_DEBT => Step::Admit { tat, wait },
         _ => Step::Never,
     }
 }
 
-/// How many units would be admitted now, one by one.
-pub(crate) fn remaining(token: u64, longest: u64, ahead: u64) -> u64 {
-    if ahead > longest {
+/// How many units would be allowed now, one by one.
+pub(crate) fn remaining(token: u64, max_wait: u64, ahead: u64) -> u64 {
+    if ahead > max_wait {
         0
     } else {
-        (longest - ahead) / token + 1
+        (max_wait - ahead) / token + 1
     }
 }

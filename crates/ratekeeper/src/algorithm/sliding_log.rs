@@ -1,31 +1,31 @@
-//! The sliding log: the time of every admitted unit, so that no window of any position holds more
-//! than N.
+//! The sliding log: it stores the time of every allowed unit, so that no window, wherever it
+//! starts, holds more than N.
 //!
-//! A ring of the last N times, oldest first. With k = length + cost − N, a call fits if k is at
-//! most 0 or the k-th oldest time has left the window. Checking costs a step, admitting a step a
-//! unit; the figures cost a binary search.
+//! The log is a ring of the last N times, oldest first. With k = length + cost − N, a call fits if
+//! k is at most 0 or the k-th oldest time has left the window. A check costs one step, an allowed
+//! call one step per unit; the reported numbers cost a binary search.
 
 use super::{DecisionInfo, StepResult, WindowLimit};
 
-/// Where the ring begins and how long it is; the times are the caller's to hold.
+/// A ring buffer's head, length and size; the caller stores the times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Ring {
     pub(crate) head: u64,
     pub(crate) length: u64,
-    /// Places in it: N, or more if N has shrunk and more are still to be remembered.
+    /// Slots in the ring: N, or more if N has shrunk and older times are still needed.
     pub(crate) size: u64,
 }
 
 impl Ring {
-    /// The place of the entry that is `age` steps younger than the oldest.
-    pub(crate) fn place(&self, age: u64) -> u64 {
-        // Both are below the size, so the sum needs no division to come round.
+    /// The slot of the entry that is `age` steps younger than the oldest.
+    pub(crate) fn slot(&self, age: u64) -> u64 {
+        // Both are below the size, so the sum wraps without a division.
         let at = self.head + age;
         if at >= self.size { at - self.size } else { at }
     }
 
-    /// One call. Admitted, the ring it leaves still has its units to be [`push`](Self::push)ed, at
-    /// the instant told.
+    /// One call. If it is allowed, its units must still be [`push`](Self::push)ed onto the returned
+    /// ring, with the returned instant as their time.
     pub(crate) fn step(
         self,
         limit: &WindowLimit,
@@ -33,30 +33,31 @@ impl Ring {
         now: u64,
         cost: u64,
     ) -> (StepResult<Self>, u64) {
-        let (judged, now) = judge(limit, self.length, |age| time(self.place(age)), now, cost);
+        let (result, now) = judge(limit, self.length, |age| time(self.slot(age)), now, cost);
         let left = |expired| Self {
-            head: self.place(expired),
+            head: self.slot(expired),
             length: self.length - expired,
             ..self
         };
-        let judged = match judged {
-            StepResult::Admit(expired, told) => StepResult::Admit(left(expired), told),
-            StepResult::Deny { told, retry_at } => StepResult::Deny { told, retry_at },
-            StepResult::Never(told) => StepResult::Never(told),
+        let result = match result {
+            StepResult::Admit(expired, info) => StepResult::Admit(left(expired), info),
+            StepResult::Deny { info, retry_at } => StepResult::Deny { info, retry_at },
+            StepResult::Never(info) => StepResult::Never(info),
         };
-        (judged, now)
+        (result, now)
     }
 
-    /// Adds a unit at the young end and returns its place. The ring has room: `step` said so.
+    /// Appends a unit and returns its slot. `step` has made sure that the ring has space.
     pub(crate) fn push(&mut self) -> u64 {
-        let place = self.place(self.length.min(self.size - 1));
+        let slot = self.slot(self.length.min(self.size - 1));
         self.length = (self.length + 1).min(self.size);
-        place
+        slot
     }
 }
 
-/// One call on a log of `length` times, of which `at` knows each by age, oldest first: admitted,
-/// how many of the oldest have left the window. And the instant it is judged, and logged, at.
+/// One call on a log of `length` times, where `at` returns the time of each age, oldest first. If
+/// it is allowed, the result holds how many of the oldest have left the window. Also returns the
+/// instant at which the call is judged and logged.
 pub(crate) fn judge(
     limit: &WindowLimit,
     length: u64,
@@ -71,21 +72,21 @@ pub(crate) fn judge(
     let expired = partition(length, |age| gone(at(age)));
     let live = length - expired;
     let reset_at = |newest: u64| newest.saturating_add(limit.window);
-    let told = DecisionInfo {
-        remaining: limit.most - live.min(limit.most),
+    let info = DecisionInfo {
+        remaining: limit.max - live.min(limit.max),
         reset_at: if live == 0 { 0 } else { reset_at(newest) },
     };
-    if cost > limit.most {
-        return (StepResult::Never(told), now);
+    if cost > limit.max {
+        return (StepResult::Never(info), now);
     }
-    if live + cost > limit.most {
-        let retry_at = at(expired + (live + cost - limit.most) - 1).saturating_add(limit.window);
-        return (StepResult::Deny { told, retry_at }, now);
+    if live + cost > limit.max {
+        let retry_at = at(expired + (live + cost - limit.max) - 1).saturating_add(limit.window);
+        return (StepResult::Deny { info, retry_at }, now);
     }
     let after = DecisionInfo {
-        remaining: told.remaining - cost,
+        remaining: info.remaining - cost,
         reset_at: if cost == 0 {
-            told.reset_at
+            info.reset_at
         } else {
             reset_at(now)
         },
@@ -93,10 +94,10 @@ pub(crate) fn judge(
     (StepResult::Admit(expired, after), now)
 }
 
-/// The first of `0..length` for which `passed` no longer holds, of entries for which it holds
-/// first.
+/// The first index of `0..length` for which `passed` is false; it must be true for all indices
+/// before it and false for all after.
 fn partition(length: u64, passed: impl Fn(u64) -> bool) -> u64 {
-    // Most calls find few entries gone: look at the oldest first.
+    // Few entries have expired at most calls: test the oldest first.
     if length == 0 || !passed(0) {
         return 0;
     }

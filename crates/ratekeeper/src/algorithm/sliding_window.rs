@@ -1,14 +1,14 @@
-//! The sliding window as a weighted counter: the window before counts by the share of it that is
+//! The sliding window as a weighted counter: the previous window counts by the share of it that is
 //! still inside.
 //!
-//! Two counters. In each aligned window at most N; in any window at most N + prev·e/W, below 2N: an
-//! estimate that is exact only if the window before was evenly filled.
+//! It has two counters. It allows at most N in each aligned window, and at most N + prev·e/W, below
+//! 2N, in any window: an estimate that is exact only if the previous window was evenly filled.
 
 use super::{DecisionInfo, Refund, StateMachine, StepResult, WindowLimit, is_windowed};
 use crate::decision::Decision;
 use crate::limit::TickLimit;
 
-/// The number of the current window on the grid, and what was admitted in it and in the one before.
+/// The number of the current window on the grid, and the counts of it and of the window before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SlidingWindow {
     at: u64,
@@ -41,9 +41,9 @@ impl SlidingWindow {
         self.at.saturating_mul(limit.window)
     }
 
-    fn told(self, limit: &WindowLimit, now: u64) -> DecisionInfo {
+    fn info(self, limit: &WindowLimit, now: u64) -> DecisionInfo {
         let inside = limit.window - now.saturating_sub(self.start(limit));
-        // Most products fit 64 bits, where a division costs a fraction.
+        // Most products fit 64 bits, where a division costs a fraction of a 128-bit one.
         let weighted = match self.before.checked_mul(inside) {
             Some(product) => u128::from(product.div_ceil(limit.window)),
             None => {
@@ -63,20 +63,21 @@ impl SlidingWindow {
                 .saturating_add(limit.window.saturating_mul(windows))
         };
         DecisionInfo {
-            remaining: u128::from(limit.most).saturating_sub(counted) as u64,
+            remaining: u128::from(limit.max).saturating_sub(counted) as u64,
             reset_at,
         }
     }
 
-    /// When a call of `cost`, at most N, fits if nobody else comes.
+    /// When a call of `cost`, at most N, fits if there are no other calls.
     fn retry_at(self, limit: &WindowLimit, cost: u64) -> u64 {
-        let (most, window) = (limit.most, u128::from(limit.window));
+        let (max, window) = (limit.max, u128::from(limit.window));
         let share = |free: u64, of: u64| {
             (u128::from(free) * window / u128::from(of.max(1))).min(window) as u64
         };
-        let (windows, share) = match self.current <= most - cost {
-            true => (1, share(most - cost - self.current, self.before)),
-            false => (2, share(most - cost, self.current)),
+        let (windows, share) = if self.current <= max - cost {
+            (1, share(max - cost - self.current, self.before))
+        } else {
+            (2, share(max - cost, self.current))
         };
         self.start(limit)
             .saturating_add(limit.window.saturating_mul(windows))
@@ -106,10 +107,10 @@ impl StateMachine for SlidingWindow {
     }
 
     fn clip(self, limit: &WindowLimit) -> Self {
-        let most = (1 << limit.shift) - 1;
+        let max = (1 << limit.shift) - 1;
         Self {
-            current: self.current.min(most),
-            before: self.before.min(most),
+            current: self.current.min(max),
+            before: self.before.min(max),
             ..self
         }
     }
@@ -127,16 +128,16 @@ impl StateMachine for SlidingWindow {
     #[inline(always)]
     fn step(self, limit: &WindowLimit, now: u64, cost: u64) -> StepResult<Self> {
         let state = self.roll(limit, now);
-        if cost > limit.most {
-            return StepResult::Never(state.told(limit, now));
+        if cost > limit.max {
+            return StepResult::Never(state.info(limit, now));
         }
         let window = u128::from(limit.window);
         let inside = u128::from(limit.window - now.saturating_sub(state.start(limit)));
         let here = (u128::from(state.current) + u128::from(cost)).saturating_mul(window);
         let counted = (u128::from(state.before) * inside).saturating_add(here);
-        if counted > u128::from(limit.most) * window {
+        if counted > u128::from(limit.max) * window {
             return StepResult::Deny {
-                told: state.told(limit, now),
+                info: state.info(limit, now),
                 retry_at: state.retry_at(limit, cost),
             };
         }
@@ -144,7 +145,7 @@ impl StateMachine for SlidingWindow {
             current: state.current + cost,
             ..state
         };
-        StepResult::Admit(after, after.told(limit, now))
+        StepResult::Admit(after, after.info(limit, now))
     }
 
     fn charged_in(self) -> u64 {
@@ -176,7 +177,7 @@ impl StateMachine for SlidingWindow {
             current: state
                 .current
                 .saturating_add(extra)
-                .min(limit.most)
+                .min(limit.max)
                 .max(state.current),
             ..state
         }
@@ -188,7 +189,7 @@ impl StateMachine for SlidingWindow {
         } else {
             (other, self)
         };
-        // What the earlier one counts, seen from the later window.
+        // What the earlier state counts, seen from the later window.
         let (current, before) = match late.at - early.at {
             0 => (early.current, early.before),
             1 => (0, early.current),

@@ -1,18 +1,19 @@
-//! The sliding window that never admits more than N in any window: small steps, the oldest counted
-//! whole.
+//! The strict sliding window: it never allows more than N in any window. It counts in small steps,
+//! of which the oldest counts in full.
 //!
-//! S steps of W/S and one more counter. The price is that a call counts for up to W·(1 + 1/S).
+//! It has S steps of W/S and one more counter. The price is that a call counts for up to W·(1 +
+//! 1/S).
 
 use super::{DecisionInfo, Refund, StateMachine, StepResult, WindowLimit, is_windowed};
 use crate::decision::Decision;
 use crate::limit::TickLimit;
 
-/// Steps a window, at most; it must divide the window.
-const MOST_STEPS: u64 = 10;
-const COUNTERS: usize = MOST_STEPS as usize + 1;
+/// Maximum number of steps per window. The number of steps must divide the window.
+const MAX_STEPS: u64 = 10;
+const COUNTERS: usize = MAX_STEPS as usize + 1;
 
-/// The number of the newest step, and what was admitted in it and in those before, by number modulo
-/// S + 1.
+/// The number of the newest step, and the counts of it and of the steps before, indexed by step
+/// number modulo S + 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SlidingWindowStrict {
     newest: u64,
@@ -20,7 +21,7 @@ pub(crate) struct SlidingWindowStrict {
 }
 
 /// The largest number of steps that divides the window. A window of whole microseconds has steps of
-/// whole microseconds: a store that counts in those makes the same ones.
+/// whole microseconds, so that a store that counts in microseconds uses the same steps.
 fn steps_of(limit: &WindowLimit) -> u64 {
     let micros = limit.window.is_multiple_of(1_000);
     steps(if micros {
@@ -31,7 +32,7 @@ fn steps_of(limit: &WindowLimit) -> u64 {
 }
 
 pub(crate) fn steps(window: u64) -> u64 {
-    (1..=MOST_STEPS)
+    (1..=MAX_STEPS)
         .rev()
         .find(|steps| window.is_multiple_of(*steps))
         .unwrap_or(1)
@@ -58,22 +59,22 @@ impl SlidingWindowStrict {
             .fold(0, |total, count| total.saturating_add(*count))
     }
 
-    /// The counters from the oldest to the newest.
+    /// The age and count of each step, oldest first.
     fn oldest_first(&self, steps: u64) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
-        // Step numbers that would be below zero have counted nothing.
+        // Steps with a number below zero have counted nothing.
         (0..=steps).map(move |age| {
             let number = (self.newest % (steps + 1) + age + 1) % (steps + 1);
             (age, self.counts[number as usize])
         })
     }
 
-    fn told(&self, limit: &WindowLimit, steps: u64, length: u64) -> DecisionInfo {
+    fn info(&self, limit: &WindowLimit, steps: u64, length: u64) -> DecisionInfo {
         let newest = self.oldest_first(steps).rev().find(|(_, count)| *count > 0);
         let reset_at = newest.map_or(0, |(age, _)| {
             self.newest.saturating_add(age + 1).saturating_mul(length)
         });
         DecisionInfo {
-            remaining: limit.most.saturating_sub(self.total()),
+            remaining: limit.max.saturating_sub(self.total()),
             reset_at,
         }
     }
@@ -96,7 +97,7 @@ impl StateMachine for SlidingWindowStrict {
         }
     }
 
-    // Its limits have no shift: these are not called.
+    // A strict window is never packed (its limits have no shift): these are not called.
     fn pack(self, _: &WindowLimit) -> u64 {
         0
     }
@@ -111,13 +112,13 @@ impl StateMachine for SlidingWindowStrict {
 
     fn step(self, limit: &WindowLimit, now: u64, cost: u64) -> StepResult<Self> {
         let (mut state, steps, length) = self.roll(limit, now);
-        if cost > limit.most {
-            return StepResult::Never(state.told(limit, steps, length));
+        if cost > limit.max {
+            return StepResult::Never(state.info(limit, steps, length));
         }
-        // More than a word may hold, of which no more than a word matters.
+        // The sum may exceed a word; more than `u64::MAX` over the limit makes no difference.
         let wanted = u128::from(state.total()) + u128::from(cost);
         let mut over =
-            u64::try_from(wanted.saturating_sub(u128::from(limit.most))).unwrap_or(u64::MAX);
+            u64::try_from(wanted.saturating_sub(u128::from(limit.max))).unwrap_or(u64::MAX);
         if over > 0 {
             let mut dropped = 0;
             for (age, count) in state.oldest_first(steps) {
@@ -129,12 +130,12 @@ impl StateMachine for SlidingWindowStrict {
             }
             let retry_at = state.newest.saturating_add(dropped).saturating_mul(length);
             return StepResult::Deny {
-                told: state.told(limit, steps, length),
+                info: state.info(limit, steps, length),
                 retry_at,
             };
         }
         state.counts[(state.newest % (steps + 1)) as usize] += cost;
-        StepResult::Admit(state, state.told(limit, steps, length))
+        StepResult::Admit(state, state.info(limit, steps, length))
     }
 
     fn charged_in(self) -> u64 {
@@ -155,9 +156,9 @@ impl StateMachine for SlidingWindowStrict {
 
     fn charge_more(self, limit: &WindowLimit, now: u64, extra: u64) -> Self {
         let (mut state, steps, _) = self.roll(limit, now);
-        let room = limit.most.saturating_sub(state.total());
+        let free = limit.max.saturating_sub(state.total());
         let count = &mut state.counts[(state.newest % (steps + 1)) as usize];
-        *count = count.saturating_add(extra.min(room));
+        *count = count.saturating_add(extra.min(free));
         state
     }
 

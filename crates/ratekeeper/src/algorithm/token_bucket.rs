@@ -1,30 +1,30 @@
-//! The token bucket on one number: the theoretical arrival time.
+//! The token bucket (GCRA) on one number: the theoretical arrival time (TAT).
 //!
-//! TAT is when the bucket will be full again. A call of cost c at the clock t moves it to max(t,
-//! TAT) + c·P and is admitted while that is at most B·P ahead of t; what it is ahead beyond that is
-//! the wait until the tokens are there. Every verb is this one step with another patience: none for
-//! a check, some for a reservation. The leaky bucket as a meter is the same machine, its level
-//! counted from the other end.
+//! TAT is the time at which the bucket will be full again. A call of cost c at the clock t moves it
+//! to max(t, TAT) + c·P and is allowed while that is at most B·P ahead of t; the excess beyond B·P
+//! is the wait until the tokens are there. Every operation is this one step with a different
+//! `max_wait`: zero for a check, more for a reservation. The leaky bucket as a meter is the same
+//! state machine, its level counted from the other end.
 //!
-//! All quantities are ticks of the limit's [`Normal`] form, the clock counted from an origin that
+//! All quantities are ticks of the limit's [`TickLimit`]; the clock is counted from an origin that
 //! the caller chose.
 
-use crate::limit::{LONGEST_DEBT, TickLimit};
+use crate::limit::{MAX_DEBT, TickLimit};
 
-/// What became of a call.
+/// The result of one call on a token bucket or a pacing queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Admitted: the new state, and the wait until the tokens are there (at most the patience).
+    /// Allowed: the new state, and the wait until the tokens are there (at most `max_wait`).
     Admit { tat: u64, wait: u64 },
-    /// Not admitted, nothing changes: it would be after this many ticks.
+    /// Denied, the state is unchanged: the same call is allowed after this many ticks.
     Deny { wait: u64 },
-    /// No time will admit it.
+    /// Never allowed, however long the caller waits.
     Never,
 }
 
-/// One call of `cost` tokens at `clock` by a caller that would wait for `patience`.
+/// One call of `cost` tokens at `clock` by a caller that waits at most `max_wait`.
 #[inline]
-pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
+pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, max_wait: u64) -> Step {
     let Some(cost) = limit.ticks_of(cost) else {
         return Step::Never;
     };
@@ -32,7 +32,7 @@ pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, patience:
         return Step::Never;
     };
     if ahead <= limit.capacity {
-        // The normal form leaves room for a full bucket beyond every clock.
+        // [`TickLimit`] leaves headroom for a full bucket beyond every clock.
         return Step::Admit {
             tat: clock.max(tat) + cost,
             wait: 0,
@@ -42,37 +42,39 @@ pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, patience:
         limit,
         clock.max(tat).checked_add(cost),
         ahead - limit.capacity,
-        patience,
+        max_wait,
     )
 }
 
 #[inline]
-fn late(limit: &TickLimit, next: Option<u64>, wait: u64, patience: u64) -> Step {
+fn late(limit: &TickLimit, next: Option<u64>, wait: u64, max_wait: u64) -> Step {
     match next {
         _ if limit.ticks == 0 => Step::Never,
-        _ if wait > patience => Step::Deny { wait },
-        Some(tat) if wait <= LONGEST_DEBT && tat < u64::MAX => Step::Admit { tat, wait },
+        _ if wait > max_wait => Step::Deny { wait },
+        Some(tat) if wait <= MAX_DEBT && tat < u64::MAX => Step::Admit { tat, wait },
         _ => Step::Never,
     }
 }
 
-/// What a reservation remembers to be cancelled by: where its slot begins, shifted by what was
-/// given back before it (`given`, a counter that wraps; only differences of marks are used).
+/// The mark by which a reservation can be cancelled later: where its slot begins, shifted by what
+/// was given back before it (`given`, a counter that wraps; only differences of marks are used).
 pub(crate) fn mark(limit: &TickLimit, tat_after: u64, clock: u64, given: u64) -> u64 {
     clock
         .max(tat_after.saturating_sub(limit.capacity))
         .wrapping_add(given)
 }
 
-/// What cancelling gives back.
+/// What a cancel or a settle gives back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TokenRefund {
     pub(crate) give: u64,
-    /// Whether later reservations stand behind it, so that their marks must see the gift.
+    /// Whether there are later reservations, whose marks must take what was given back into
+    /// account.
     pub(crate) shifts: bool,
 }
 
-/// A cancelled reservation that took `worth` ticks gives back what no later one has been promised.
+/// What comes back of a cancelled reservation that took `worth` ticks: all of it except what later
+/// reservations were promised.
 pub(crate) fn cancel(
     limit: &TickLimit,
     tat: u64,
@@ -93,19 +95,20 @@ pub(crate) fn cancel(
     }
 }
 
-/// What a charge remembers to be settled by.
+/// What a charge must remember in order to be settled later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ChargeRecord {
-    /// The state it left behind, and how far the state was ahead of the clock before it.
+    /// The state after the charge.
     pub(crate) tat: u64,
     pub(crate) ahead: u64,
-    /// What refunds and cancels had given back by then, in all and from under later reservations.
+    /// The totals given back before the charge: by all refunds and cancels, and by cancels from
+    /// under later reservations.
     pub(crate) refunded: u64,
     pub(crate) given: u64,
 }
 
 impl ChargeRecord {
-    /// Of that which has no limit: no state comes as far.
+    /// The record of a charge without a limit. No state reaches this TAT.
     pub(crate) const NOTHING: Self = Self {
         tat: u64::MAX,
         ahead: 0,
@@ -136,12 +139,13 @@ impl ChargeRecord {
 }
 
 /// What comes back of a charge of which `unused` tokens were not needed: what time has not repaid
-/// by now and nobody has been promised. Refunds since then count against it only as far as they can
-/// have been of what stood before it, so the order in which charges are settled does not matter.
+/// by now and no later call was promised. Refunds since the charge count against it only as far as
+/// they can have been of what was charged before it, so the order in which charges are settled does
+/// not matter.
 ///
-/// A charge whose time has not come, because the caller waits for it, is a reservation: if all of
-/// it is given up, it gives back as one that is cancelled. (Of a part that would be too much: the
-/// rest still acts when it was told to.)
+/// A charge whose slot has not come yet, because its caller waits for it, is a reservation: if all
+/// of it is given up, it gives back as much as a cancelled one. (For a part of it that would be too
+/// much: the rest still acts at its slot.)
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn refund(
     limit: &TickLimit,

@@ -1,4 +1,4 @@
-//! The time stamp counter of the processor.
+//! [`FastClock`]: the processor's time stamp counter.
 
 use super::{Clock, SystemClock, Timestamp};
 use std::sync::OnceLock;
@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 /// (feature `fast-clock`). Where the processor has no steady counter it reads the operating
 /// system's clock.
 ///
-/// About twice as fast to read as [`SystemClock`]. The calibration is good to some parts in a
-/// million, so the two drift apart by that much; a limiter sees one clock only and does not mind.
+/// About twice as fast to read as [`SystemClock`]. The calibration is good to some parts per
+/// million, so the two drift apart by that much; a limiter reads only one clock and is not
+/// affected.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastClock;
 
@@ -24,10 +25,10 @@ impl Clock for FastClock {
 
 struct Anchor {
     counter: quanta::Clock,
-    /// The counter and the line of all clocks, read together.
+    /// The counter and the Unix time in nanoseconds, read together.
     start: u64,
     unix: u64,
-    /// Nanoseconds a count, in fractions of 2^-40: finer than any calibration.
+    /// Nanoseconds per count, in fractions of 2^-40: finer than any calibration.
     scale: u64,
 }
 

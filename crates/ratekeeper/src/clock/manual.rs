@@ -1,14 +1,14 @@
-//! Time that moves only when told to, and wakes whoever sleeps on it.
+//! [`ManualClock`]: a clock that moves only when it is set, and wakes the waiters that sleep on it.
 
 use super::{Clock, Timestamp, nanos};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use core::fmt;
 use core::time::Duration;
 
-/// A clock that stands still until it is moved: for tests, simulations and replays, and the clock
-/// of `no_std` programs that have a tick of their own.
+/// A clock that stands still until it is moved: for tests, simulations and replays, and as the
+/// clock of `no_std` programs that have a tick of their own.
 ///
-/// Clones show the same time. Moving it wakes the waiters whose time has come, earliest first.
+/// Clones show the same time. Moving it wakes the waiters that are due, earliest first.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,7 +53,7 @@ impl ManualClock {
         }
     }
 
-    /// Moves time forward and wakes whoever was waiting for what has come.
+    /// Moves the time forward and wakes the waiters that are due.
     pub fn advance(&self, by: Duration) {
         let by = nanos(by);
         let mut now = self.shared.now.load(Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl ManualClock {
         self.wake();
     }
 
-    /// Sets the time, backwards too, and wakes whoever was waiting for what has come.
+    /// Sets the time, also backwards, and wakes the waiters that are due.
     pub fn set(&self, now: Timestamp) {
         self.shared
             .now
@@ -93,17 +93,17 @@ impl Clock for ManualClock {
 
     #[cfg(feature = "std")]
     fn park_until(&self, at: Timestamp) {
-        let mut alarm = sleepers::SleeperId::default();
+        let mut sleeper = sleepers::SleeperId::default();
         if !self
             .shared
             .sleepers
-            .arm(&mut alarm, at, &crate::limiter::thread_waker(), || {
+            .arm(&mut sleeper, at, &crate::limiter::thread_waker(), || {
                 self.now()
             })
         {
             std::thread::park();
         }
-        self.shared.sleepers.disarm(&mut alarm);
+        self.shared.sleepers.disarm(&mut sleeper);
     }
 
     #[cfg(feature = "tokio")]
@@ -114,12 +114,13 @@ impl Clock for ManualClock {
 
 #[cfg(feature = "std")]
 impl ManualClock {
-    /// How many waiters sleep on this clock: a test can let them fall asleep before it moves time.
+    /// The number of waiters that sleep on this clock: a test can let them fall asleep before it
+    /// moves the time.
     pub fn sleepers(&self) -> usize {
         self.shared.sleepers.len()
     }
 
-    /// When the next sleeper wakes; a simulation can go straight there.
+    /// When the next sleeper wakes; a simulation can jump to that time.
     pub fn next_wake(&self) -> Option<Timestamp> {
         self.shared.sleepers.first()
     }
@@ -129,15 +130,15 @@ impl ManualClock {
 impl ManualClock {
     pub(super) fn arm(
         &self,
-        alarm: &mut sleepers::SleeperId,
+        sleeper: &mut sleepers::SleeperId,
         at: Timestamp,
         waker: &core::task::Waker,
     ) -> bool {
-        self.shared.sleepers.arm(alarm, at, waker, || self.now())
+        self.shared.sleepers.arm(sleeper, at, waker, || self.now())
     }
 
-    pub(super) fn disarm(&self, alarm: &mut sleepers::SleeperId) {
-        self.shared.sleepers.disarm(alarm);
+    pub(super) fn disarm(&self, sleeper: &mut sleepers::SleeperId) {
+        self.shared.sleepers.disarm(sleeper);
     }
 }
 
@@ -155,7 +156,7 @@ impl fmt::Debug for ManualClock {
 
 #[cfg(feature = "std")]
 pub(super) mod sleepers {
-    //! Who sleeps on a manual clock, ordered by the time to wake.
+    //! Sleepers on a manual clock, ordered by the time to wake.
 
     use crate::clock::Timestamp;
     use core::task::Waker;
@@ -173,38 +174,38 @@ pub(super) mod sleepers {
         next_id: u64,
     }
 
-    /// A sleeper's place in the queue; empty when it is not in it.
+    /// A sleeper's key in the queue; none when it is not queued.
     #[derive(Default)]
     pub(crate) struct SleeperId(Option<(Timestamp, u64)>);
 
     impl Sleepers {
-        /// Wakes `waker` at `at`; true if that has come already, and then nothing is kept.
+        /// Wakes `waker` at `at`; true, and nothing is queued, if that time has already come.
         pub(crate) fn arm(
             &self,
-            alarm: &mut SleeperId,
+            sleeper: &mut SleeperId,
             at: Timestamp,
             waker: &Waker,
             now: impl FnOnce() -> Timestamp,
         ) -> bool {
             let mut queue = self.lock();
-            if let Some(place) = alarm.0.take() {
-                queue.by_time.remove(&place);
+            if let Some(entry) = sleeper.0.take() {
+                queue.by_time.remove(&entry);
             }
-            // Time is read under the lock: whoever moves it takes the lock afterwards and finds
-            // this entry.
+            // The time is read under the lock: a thread that moves it takes the lock afterwards and
+            // finds this entry.
             if now() >= at {
                 return true;
             }
-            let place = (at, queue.next_id);
+            let entry = (at, queue.next_id);
             queue.next_id += 1;
-            queue.by_time.insert(place, waker.clone());
-            alarm.0 = Some(place);
+            queue.by_time.insert(entry, waker.clone());
+            sleeper.0 = Some(entry);
             false
         }
 
-        pub(crate) fn disarm(&self, alarm: &mut SleeperId) {
-            if let Some(place) = alarm.0.take() {
-                self.lock().by_time.remove(&place);
+        pub(crate) fn disarm(&self, sleeper: &mut SleeperId) {
+            if let Some(entry) = sleeper.0.take() {
+                self.lock().by_time.remove(&entry);
             }
         }
 
@@ -217,7 +218,7 @@ pub(super) mod sleepers {
                         _ => None,
                     }
                 };
-                // Wakers run outside the lock: they may come back to this clock.
+                // Wakers run outside the lock: they may use this clock.
                 match due {
                     Some((_, waker)) => waker.wake(),
                     None => break,

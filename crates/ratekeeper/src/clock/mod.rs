@@ -1,4 +1,5 @@
-//! Time: one line of nanoseconds that every clock shares, and the clocks that read it.
+//! [`Clock`] and [`Timestamp`]: one timeline of nanoseconds that all clocks share, and the clocks
+//! that read it.
 //!
 //! | clock | reads | for |
 //! | --- | --- | --- |
@@ -8,7 +9,7 @@
 //! | [`ManualClock`] | what you set | tests, simulations, replays, `no_std` |
 //!
 //! A clock may stall, jump or run backwards: a limiter judges each call at the instant it is given,
-//! and an instant that is older than others can only be stricter.
+//! and an instant older than earlier ones can only be stricter.
 
 #[cfg(feature = "std")]
 mod coarse;
@@ -34,15 +35,15 @@ use core::fmt;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A source of time, and of the timers that run on it.
+/// A source of time, and of timers that run on it.
 ///
-/// Only [`now`](Clock::now) has to be written. The timers have defaults that suit any clock which
-/// runs at the speed of real time; a clock that does not (see [`ManualClock`]) brings its own.
+/// Only [`now`](Clock::now) is required. The timers have defaults that suit any clock which runs at
+/// the speed of real time; a clock that does not (see [`ManualClock`]) provides its own.
 pub trait Clock: Clone + Send + Sync + 'static {
     /// The current instant.
     fn now(&self) -> Timestamp;
 
-    /// Blocks the calling thread until `at`, or until somebody unparks it. May return early.
+    /// Blocks the calling thread until `at`, or until it is unparked. May return early.
     #[cfg(feature = "std")]
     fn park_until(&self, at: Timestamp) {
         std::thread::park_timeout(at.saturating_since(self.now()));
@@ -55,11 +56,11 @@ pub trait Clock: Clone + Send + Sync + 'static {
     }
 }
 
-/// A point in time: nanoseconds since the Unix epoch, on a line that never steps.
+/// A point in time: nanoseconds since the Unix epoch, on a timeline that never steps.
 ///
-/// The operating system's monotonic clock is anchored to the wall clock once a process, so that
+/// The operating system's monotonic clock is anchored to the wall clock once per process, so that
 /// instants of all clocks compare and windows align across processes; a later change of the wall
-/// clock moves nothing. Arithmetic saturates.
+/// clock has no effect. Arithmetic saturates.
 ///
 /// ```
 /// use std::time::Duration;
@@ -130,17 +131,17 @@ impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "Instant({}.{:09})",
+            "Timestamp({}.{:09})",
             self.0 / NANOS_PER_SECOND,
             self.0 % NANOS_PER_SECOND
         )
     }
 }
 
-/// The clock of a limiter that names none: [`SystemClock`] with std, [`ManualClock`] without.
+/// The default clock of a limiter: [`SystemClock`] with std, [`ManualClock`] without.
 #[cfg(feature = "std")]
 pub type DefaultClock = SystemClock;
-/// The clock of a limiter that names none: `SystemClock` with std, [`ManualClock`] without.
+/// The default clock of a limiter: `SystemClock` with std, [`ManualClock`] without.
 #[cfg(not(feature = "std"))]
 pub type DefaultClock = ManualClock;
 

@@ -1,4 +1,4 @@
-//! The timer of an asynchronous wait.
+//! [`Sleep`]: the timer of an asynchronous wait.
 
 use super::manual::sleepers::SleeperId;
 use super::{ManualClock, Timestamp};
@@ -9,40 +9,40 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 use std::boxed::Box;
 
-/// A future that is ready when a clock says so; what
+/// A future that is ready at a time of a clock; what
 /// [`Clock::sleep_until`](super::Clock::sleep_until) returns.
 ///
-/// It resolves to `false` where no timer runs: outside a tokio runtime, or on one that was built
+/// It resolves to `false` if there is no timer: outside a tokio runtime, or on one that was built
 /// without `enable_time()`.
-pub struct Sleep(Kind);
+pub struct Sleep(Timer);
 
-enum Kind {
+enum Timer {
     Real(Pin<Box<tokio::time::Sleep>>),
     Manual {
         clock: ManualClock,
         at: Timestamp,
-        alarm: SleeperId,
+        sleeper: SleeperId,
     },
-    NoTimer,
+    Missing,
 }
 
 impl Sleep {
     /// Ready after `duration` of real time, by tokio's timer.
     pub fn real(duration: Duration) -> Self {
         if tokio::runtime::Handle::try_current().is_err() {
-            return Self(Kind::NoTimer);
+            return Self(Timer::Missing);
         }
         // tokio panics on a runtime without timers, and has no way to ask beforehand. The panic
         // hook still prints its message.
         let sleep = std::panic::catch_unwind(|| Box::pin(tokio::time::sleep(duration)));
-        Self(sleep.map_or(Kind::NoTimer, Kind::Real))
+        Self(sleep.map_or(Timer::Missing, Timer::Real))
     }
 
     pub(super) fn manual(clock: ManualClock, at: Timestamp) -> Self {
-        Self(Kind::Manual {
+        Self(Timer::Manual {
             clock,
             at,
-            alarm: SleeperId::default(),
+            sleeper: SleeperId::default(),
         })
     }
 }
@@ -52,20 +52,23 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         match &mut self.0 {
-            Kind::Real(sleep) => sleep.as_mut().poll(cx).map(|()| true),
-            Kind::Manual { clock, at, alarm } => match clock.arm(alarm, *at, cx.waker()) {
-                true => Poll::Ready(true),
-                false => Poll::Pending,
-            },
-            Kind::NoTimer => Poll::Ready(false),
+            Timer::Real(sleep) => sleep.as_mut().poll(cx).map(|()| true),
+            Timer::Manual { clock, at, sleeper } => {
+                if clock.arm(sleeper, *at, cx.waker()) {
+                    Poll::Ready(true)
+                } else {
+                    Poll::Pending
+                }
+            }
+            Timer::Missing => Poll::Ready(false),
         }
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Kind::Manual { clock, alarm, .. } = &mut self.0 {
-            clock.disarm(alarm);
+        if let Timer::Manual { clock, sleeper, .. } = &mut self.0 {
+            clock.disarm(sleeper);
         }
     }
 }

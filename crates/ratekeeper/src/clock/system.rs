@@ -1,4 +1,4 @@
-//! The default clock, and the anchor that ties every real clock to the Unix epoch.
+//! [`SystemClock`]: the default clock, and the offset that ties every real clock to the Unix epoch.
 
 use super::{Clock, Timestamp};
 
@@ -26,12 +26,12 @@ mod linux {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::SystemTime;
 
-    /// What the kernel's monotonic clocks must be raised by to be on the line of all clocks: learnt
-    /// once a process, 0 before. The fine and the coarse one share their zero.
+    /// The offset of the kernel's monotonic clocks from the Unix epoch: determined once per
+    /// process, 0 before. The fine and the coarse clock have the same zero.
     static OFFSET: AtomicU64 = AtomicU64::new(0);
 
-    /// Straight from the kernel: std would take the reading apart into a `Duration` and we would
-    /// put it together again.
+    /// Read directly from the kernel: std would split the reading into a `Duration` and we would
+    /// join it again.
     #[inline]
     pub(crate) fn read(clock: ClockId) -> Timestamp {
         let offset = match OFFSET.load(Ordering::Relaxed) {
@@ -57,7 +57,7 @@ mod linux {
         let offset = nanos(wall)
             .wrapping_sub(since_boot(ClockId::Monotonic))
             .max(1);
-        // Whoever comes first decides for all.
+        // The first thread decides for all.
         match OFFSET.compare_exchange(0, offset, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => offset,
             Err(first) => first,

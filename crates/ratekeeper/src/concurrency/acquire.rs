@@ -1,4 +1,4 @@
-//! Waiting for a permit: in line, with a deadline, on a runtime or without one.
+//! [`Acquire`]: waiting for a permit, FIFO, with a deadline, on a runtime or without one.
 
 use super::{Concurrency, Permit};
 use crate::clock::{Clock, Timestamp};
@@ -15,14 +15,14 @@ use std::vec::Vec;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// More was asked for than may ever be in flight.
+    /// More was requested than may ever be in flight.
     ExceedsLimit {
-        /// What was asked for.
+        /// The requested cost.
         cost: u64,
         /// The most that may be in flight.
         limit: u64,
     },
-    /// The gate was closed.
+    /// The limit was closed.
     Closed,
     /// The deadline passed first.
     Deadline,
@@ -37,10 +37,10 @@ impl fmt::Display for AcquireError {
             Self::ExceedsLimit { cost, limit } => {
                 write!(
                     f,
-                    "{cost} at once never fit a limit of {limit}; raise the limit or ask for fewer"
+                    "a cost of {cost} never fits a limit of {limit} in flight; raise the limit or ask for less"
                 )
             }
-            Self::Closed => f.write_str("the gate was closed"),
+            Self::Closed => f.write_str("the concurrency limit was closed"),
             Self::Deadline => f.write_str("no permit came back before the deadline"),
             Self::NoTimer => f.write_str(NO_TIMER),
         }
@@ -60,31 +60,30 @@ impl<C: Clock> Concurrency<C> {
     /// Waits for `cost` permits at once.
     pub fn acquire_n(&self, cost: u64) -> Acquire<'_, C> {
         Acquire {
-            gate: self,
+            concurrency: self,
             cost,
             deadline: None,
-            place: None,
+            ticket: None,
             #[cfg(feature = "tokio")]
             sleep: None,
         }
     }
 
-    /// Ends every wait, now and later, with [`AcquireError::Closed`]. Permits that are out stay
-    /// good.
+    /// Ends every wait, now and later, with [`AcquireError::Closed`]. Permits in flight stay valid.
     pub fn close(&self) {
         self.shared.wait_list.close();
     }
 }
 
-/// A wait for permits; what [`Concurrency::acquire`] returns. It joins the line when it is first
-/// polled (or [`blocking`](Self::blocking) is called); dropping it leaves the line.
+/// A wait for permits; what [`Concurrency::acquire`] returns. It joins the queue when it is first
+/// polled (or [`blocking`](Self::blocking) is called); dropping it leaves the queue.
 #[must_use = "a wait does nothing until it is awaited or blocking() is called"]
 pub struct Acquire<'a, C: Clock> {
-    gate: &'a Concurrency<C>,
+    concurrency: &'a Concurrency<C>,
     cost: u64,
     deadline: Option<Deadline>,
-    /// Where it stands in line.
-    place: Option<u64>,
+    /// Its ticket while it is queued.
+    ticket: Option<u64>,
     #[cfg(feature = "tokio")]
     sleep: Option<crate::clock::Sleep>,
 }
@@ -96,8 +95,8 @@ enum Deadline {
 
 impl<C: Clock> Acquire<'_, C> {
     /// Waits at most this long, counted from when the wait begins.
-    pub fn within(mut self, longest: Duration) -> Self {
-        self.deadline = Some(Deadline::Within(longest));
+    pub fn within(mut self, max_wait: Duration) -> Self {
+        self.deadline = Some(Deadline::Within(max_wait));
         self
     }
 
@@ -111,49 +110,51 @@ impl<C: Clock> Acquire<'_, C> {
     pub fn blocking(mut self) -> Result<Permit<C>, AcquireError> {
         let waker = thread_waker();
         loop {
-            match self.look(&waker) {
+            match self.poll_once(&waker) {
                 Some(ended) => return ended,
                 None => match self.deadline {
-                    Some(Deadline::At(deadline)) => self.gate.shared.clock.park_until(deadline),
+                    Some(Deadline::At(deadline)) => {
+                        self.concurrency.shared.clock.park_until(deadline);
+                    }
                     _ => std::thread::park(),
                 },
             }
         }
     }
 
-    /// Joins the line or sees whether its turn has come; none if it has not.
-    fn look(&mut self, waker: &Waker) -> Option<Result<Permit<C>, AcquireError>> {
-        let (gate, shared) = (self.gate, &self.gate.shared);
-        if self.place.is_none() {
-            if self.cost > gate.limit() {
+    /// Joins the queue or checks whether it was served; none if it must go on waiting.
+    fn poll_once(&mut self, waker: &Waker) -> Option<Result<Permit<C>, AcquireError>> {
+        let (concurrency, shared) = (self.concurrency, &self.concurrency.shared);
+        if self.ticket.is_none() {
+            if self.cost > concurrency.limit() {
                 return Some(Err(AcquireError::ExceedsLimit {
                     cost: self.cost,
-                    limit: gate.limit(),
+                    limit: concurrency.limit(),
                 }));
             }
             if shared.wait_list.is_closed() {
                 return Some(Err(AcquireError::Closed));
             }
-            if let Ok(permit) = gate.try_acquire_n(self.cost) {
+            if let Ok(permit) = concurrency.try_acquire_n(self.cost) {
                 return Some(Ok(permit));
             }
-            if let Some(Deadline::Within(longest)) = self.deadline {
-                self.deadline = Some(Deadline::At(shared.clock.now() + longest));
+            if let Some(Deadline::Within(max_wait)) = self.deadline {
+                self.deadline = Some(Deadline::At(shared.clock.now() + max_wait));
             }
-            self.place = Some(shared.wait_list.join(self.cost, waker));
-            // Whoever gave back before the line was joined did not see it.
-            shared.serve_line();
+            self.ticket = Some(shared.wait_list.join(self.cost, waker));
+            // A permit that came back before the queue was joined was not offered to it.
+            shared.serve_waiters();
         }
-        match shared.wait_list.look(self.place?, waker) {
-            WaiterStatus::Come => {
-                self.place = None;
-                Some(Ok(gate.permit(self.cost)))
+        match shared.wait_list.poll_once(self.ticket?, waker) {
+            WaiterStatus::Granted => {
+                self.ticket = None;
+                Some(Ok(concurrency.permit(self.cost)))
             }
             WaiterStatus::Closed => {
-                self.place = None;
+                self.ticket = None;
                 Some(Err(AcquireError::Closed))
             }
-            WaiterStatus::NotYet => match self.deadline {
+            WaiterStatus::Waiting => match self.deadline {
                 Some(Deadline::At(deadline)) if shared.clock.now() >= deadline => {
                     self.leave();
                     Some(Err(AcquireError::Deadline))
@@ -163,14 +164,15 @@ impl<C: Clock> Acquire<'_, C> {
         }
     }
 
-    /// Leaves the line; what was granted meanwhile goes back.
+    /// Leaves the queue; a permit granted meanwhile goes back.
     fn leave(&mut self) {
-        if let Some(place) = self.place.take() {
-            let shared = &self.gate.shared;
-            match shared.wait_list.leave(place) {
-                true => shared.give_back(self.cost),
-                // The next one may fit where this one did not.
-                false => shared.serve_line(),
+        if let Some(ticket) = self.ticket.take() {
+            let shared = &self.concurrency.shared;
+            if shared.wait_list.leave(ticket) {
+                shared.give_back(self.cost);
+            } else {
+                // The next waiter may fit where this one did not.
+                shared.serve_waiters();
             }
         }
     }
@@ -187,16 +189,16 @@ impl<C: Clock> Future for Acquire<'_, C> {
         use core::task::Poll;
 
         loop {
-            if let Some(ended) = self.look(cx.waker()) {
+            if let Some(ended) = self.poll_once(cx.waker()) {
                 return Poll::Ready(ended);
             }
             let Some(Deadline::At(deadline)) = self.deadline else {
                 return Poll::Pending;
             };
-            let gate = self.gate;
+            let concurrency = self.concurrency;
             let sleep = self
                 .sleep
-                .get_or_insert_with(|| gate.shared.clock.sleep_until(deadline));
+                .get_or_insert_with(|| concurrency.shared.clock.sleep_until(deadline));
             match core::pin::Pin::new(sleep).poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(true) => self.sleep = None,
@@ -222,15 +224,15 @@ impl<C: Clock> fmt::Debug for Acquire<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
             .field("cost", &self.cost)
-            .field("in_line", &self.place.is_some())
+            .field("queued", &self.ticket.is_some())
             .finish()
     }
 }
 
-/// Those who wait, in the order they came.
+/// The FIFO queue of waiters.
 #[derive(Default)]
 pub(super) struct WaitList {
-    /// How many wait: written under the lock, read without it by those who would not wait.
+    /// The number of waiters: written under the lock, read without it by calls that do not wait.
     length: AtomicUsize,
     closed: AtomicBool,
     queue: Mutex<WaitListState>,
@@ -239,20 +241,20 @@ pub(super) struct WaitList {
 #[derive(Default)]
 struct WaitListState {
     waiting: VecDeque<Waiter>,
-    /// Served, and not yet fetched.
+    /// Tickets that were served and not yet collected.
     granted: Vec<u64>,
-    next_place: u64,
+    next_ticket: u64,
 }
 
 struct Waiter {
-    place: u64,
+    ticket: u64,
     cost: u64,
     waker: Waker,
 }
 
 enum WaiterStatus {
-    Come,
-    NotYet,
+    Granted,
+    Waiting,
     Closed,
 }
 
@@ -267,42 +269,42 @@ impl WaitList {
 
     fn join(&self, cost: u64, waker: &Waker) -> u64 {
         let mut queue = self.lock();
-        let place = queue.next_place;
-        queue.next_place += 1;
+        let ticket = queue.next_ticket;
+        queue.next_ticket += 1;
         queue.waiting.push_back(Waiter {
-            place,
+            ticket,
             cost,
             waker: waker.clone(),
         });
         self.length.store(queue.waiting.len(), Ordering::SeqCst);
-        place
+        ticket
     }
 
-    fn look(&self, place: u64, waker: &Waker) -> WaiterStatus {
+    fn poll_once(&self, ticket: u64, waker: &Waker) -> WaiterStatus {
         let mut queue = self.lock();
-        if let Some(at) = queue.granted.iter().position(|granted| *granted == place) {
+        if let Some(at) = queue.granted.iter().position(|granted| *granted == ticket) {
             queue.granted.swap_remove(at);
-            return WaiterStatus::Come;
+            return WaiterStatus::Granted;
         }
         match queue
             .waiting
             .iter_mut()
-            .find(|waiting| waiting.place == place)
+            .find(|waiting| waiting.ticket == ticket)
         {
             Some(waiting) => {
                 waiting.waker.clone_from(waker);
-                WaiterStatus::NotYet
+                WaiterStatus::Waiting
             }
             None => WaiterStatus::Closed,
         }
     }
 
-    /// Leaves the line; true if it had been served already.
-    fn leave(&self, place: u64) -> bool {
+    /// Removes a waiter; true if it had been served already.
+    fn leave(&self, ticket: u64) -> bool {
         let mut queue = self.lock();
-        queue.waiting.retain(|waiting| waiting.place != place);
+        queue.waiting.retain(|waiting| waiting.ticket != ticket);
         self.length.store(queue.waiting.len(), Ordering::SeqCst);
-        match queue.granted.iter().position(|granted| *granted == place) {
+        match queue.granted.iter().position(|granted| *granted == ticket) {
             Some(at) => {
                 queue.granted.swap_remove(at);
                 true
@@ -311,7 +313,7 @@ impl WaitList {
         }
     }
 
-    /// Serves the line from its front, as far as `take` has permits for it.
+    /// Serves the queue from its front, as long as `take` has permits.
     pub(super) fn serve(&self, take: impl Fn(u64) -> bool) {
         while !self.is_empty() {
             let served = {
@@ -325,7 +327,7 @@ impl WaitList {
                 let Some(first) = queue.waiting.pop_front() else {
                     return;
                 };
-                queue.granted.push(first.place);
+                queue.granted.push(first.ticket);
                 self.length.store(queue.waiting.len(), Ordering::SeqCst);
                 first.waker
             };

@@ -3,11 +3,11 @@
 use super::line::Rule;
 use super::table::{KeyedStats, Table, TableSize};
 use super::terms::LimitVersion;
+use crate::algorithm::tat_word::decision;
 use crate::algorithm::token_bucket::{Step, step};
 use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
 use crate::decision::{Decision, Outcome};
-use crate::limit::{Kind, LONGEST_FILL, Limit, TickLimit};
-use crate::limiter::cell::decision;
+use crate::limit::{Kind, Limit, MAX_FILL, TickLimit};
 use core::fmt;
 use core::hash::Hash;
 use core::time::Duration;
@@ -70,12 +70,12 @@ impl GcraParams {
                 u64::try_from(period.as_nanos().div_ceil(u128::from(count))).unwrap_or(u64::MAX)
             }
         };
-        if token > LONGEST_FILL {
+        if token > MAX_FILL {
             return Err(GcraParamsError::TooSlow);
         }
         let capacity = match burst.checked_mul(token) {
-            Some(capacity) if capacity <= LONGEST_FILL => capacity,
-            _ => LONGEST_FILL / token * token,
+            Some(capacity) if capacity <= MAX_FILL => capacity,
+            _ => MAX_FILL / token * token,
         };
         Ok(Self {
             normal: TickLimit {

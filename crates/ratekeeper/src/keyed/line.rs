@@ -1,9 +1,9 @@
 //! One limit over time: what is in force, and what became of its keys.
 
 use super::wide::{OVERHEAD, REFUNDABLE_WORDS};
+use crate::algorithm::state_op::MAX_STATE_WORDS;
 use crate::limit::{Kind, Limit, TickLimit};
 use crate::limiter::Adjustments;
-use crate::limiter::windowed::MOST_WORDS;
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering};
 use std::boxed::Box;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ pub(crate) enum Rule {
 impl Rule {
     pub(super) fn normal(&self) -> TickLimit {
         match self {
-            Self::Rate(limit) => *limit.normal(),
+            Self::Rate(limit) => *limit.tick_limit(),
             Self::InFlight(most) => TickLimit {
                 ticks: 0,
                 token: 1,
@@ -34,7 +34,7 @@ impl Rule {
         let normal = self.normal();
         match normal.kind {
             Kind::Log => OVERHEAD + 8 * normal.capacity.min(32) as usize,
-            Kind::Strict => OVERHEAD + 8 * MOST_WORDS,
+            Kind::Strict => OVERHEAD + 8 * MAX_STATE_WORDS,
             Kind::Refundable => OVERHEAD + 8 * REFUNDABLE_WORDS,
             Kind::FirstHit => OVERHEAD + 16,
             Kind::FixedWindow | Kind::SlidingWindow if normal.ticks == 0 => OVERHEAD + 24,

@@ -268,7 +268,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     }
 }
 
-/// # Changing it live
+/// # Live changes
 impl<K: ?Sized, C: Clock> Keyed<K, C> {
     /// The limit in force.
     pub fn limit(&self) -> Limit {

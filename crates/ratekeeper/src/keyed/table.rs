@@ -33,10 +33,10 @@ use super::hash::Secret;
 use super::line::{RegisteredLimit, Rule};
 use super::terms::{EntryState, LimitVersion};
 use super::wide::LargeStates;
-use crate::chunks::AppendVec;
+use crate::algorithm::tat_word::{Reach, reach};
+use crate::append_vec::AppendVec;
 use crate::clock::{Clock, Timestamp};
 use crate::limiter::Carry;
-use crate::limiter::cell::{Reach, reach};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, fence, relax};
 use accounts::RefundCounters;
 use core::hash::Hash;
@@ -332,7 +332,7 @@ impl<C: Clock> Table<C> {
         carry: Carry,
         now: impl FnOnce() -> Timestamp,
     ) {
-        let _held = line.changing.hold();
+        let _held = line.changing.lock();
         let old = self.terms(line.current.load(Ordering::SeqCst));
         if (carry != Carry::Reset && old.rule == rule) || !self.succeed(old, rule, carry, now()) {
             return;
@@ -345,7 +345,7 @@ impl<C: Clock> Table<C> {
     /// False if there have been too many terms.
     #[cold]
     pub(crate) fn rebase(&self, line: &RegisteredLimit, now: Timestamp) -> bool {
-        let _held = line.changing.hold();
+        let _held = line.changing.lock();
         let old = self.terms(line.current.load(Ordering::SeqCst));
         match reach(&old.normal, old.origin, now) {
             Reach::Late => self.succeed(old, old.rule, Carry::Keep, now),

@@ -6,18 +6,19 @@
 
 use super::line::{RegisteredLimit, Rule};
 use super::wide::{ByteBudget, LargeState};
+use crate::algorithm::state_op::{
+    ChargeOp, MAX_STATE_WORDS, WindowDecision, apply_to_word, join_word,
+};
+use crate::algorithm::tat_word::{REACH, Reach, ahead, decision, origin_for, peek, reach, step};
 use crate::algorithm::token_bucket::Step as Stepped;
 use crate::algorithm::{DecisionInfo, StepResult};
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Outcome};
 use crate::limit::{Kind, Limit, TickLimit};
 use crate::limiter::Carry;
-use crate::limiter::cell::{
-    Generation, REACH, Reach, ahead, decision, look, origin_for, reach, step,
-};
+use crate::limiter::at::max_wait_of_check;
 use crate::limiter::change::NextGeneration;
-use crate::limiter::view::patience_of_a_check;
-use crate::limiter::windowed::{MOST_WORDS, Step, WindowDecision, act_on_word, join_word};
+use crate::limiter::generation::Generation;
 use crate::sync::{AtomicU32, AtomicU64, OnceBox, Ordering};
 use std::boxed::Box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -268,12 +269,12 @@ impl LimitVersion {
                 return CallResult::without_charge(Decision::new(&normal, Outcome::Allowed, 0, 0));
             }
             _ if normal.is_windowed() => {
-                let step = Step {
+                let step = ChargeOp {
                     limit: &normal,
                     now: now.as_unix_nanos(),
                     cost,
                     write,
-                    kept,
+                    is_final: kept,
                 };
                 let (
                     after,
@@ -281,7 +282,7 @@ impl LimitVersion {
                         decision,
                         charged_in,
                     },
-                ) = act_on_word(&normal, word, &step);
+                ) = apply_to_word(&normal, word, &step);
                 return CallResult {
                     after,
                     charged: charged_in,
@@ -295,17 +296,17 @@ impl LimitVersion {
             Some(longest) if asked.reserve == 0 || normal.kind == Kind::Pacing => {
                 longest.saturating_mul(normal.ticks)
             }
-            _ => patience_of_a_check(&normal),
+            _ => max_wait_of_check(&normal),
         };
         let Reach::Clock(clock) = reach(&normal, self.origin, now) else {
-            let decision = look(&normal, self.origin, word, now, cost, patience);
+            let decision = peek(&normal, self.origin, word, now, cost, patience);
             return CallResult {
                 late: decision.is_allowed() && cost > 0 && write,
                 ..CallResult::without_charge(decision)
             };
         };
         if !write {
-            return CallResult::without_charge(look(
+            return CallResult::without_charge(peek(
                 &normal,
                 self.origin,
                 word,
@@ -352,7 +353,7 @@ impl LimitVersion {
             Some(after) => StepResult::Admit(after, left(in_flight)),
             None if cost > normal.capacity => StepResult::Never(left(in_flight)),
             None => StepResult::Deny {
-                told: left(in_flight),
+                info: left(in_flight),
                 retry_at: 0,
             },
         };
@@ -409,7 +410,10 @@ impl LimitVersion {
         };
         CallResult::without_charge(Decision::windowed(
             &self.normal,
-            &StepResult::<()>::Deny { told, retry_at: 0 },
+            &StepResult::<()>::Deny {
+                info: told,
+                retry_at: 0,
+            },
             0,
         ))
     }
@@ -579,11 +583,11 @@ impl LimitVersion {
         }
         let later = NextGeneration::empty();
         cell.hand_over(&later, limit, carry, || at);
-        let origin = later.cell.origin.load(Ordering::Relaxed);
-        let normal = limit.normal();
+        let origin = later.generation.origin.load(Ordering::Relaxed);
+        let normal = limit.tick_limit();
         let state = match normal.fits_a_word() {
-            true => EntryState::Word(later.cell.word.load(Ordering::Relaxed)),
-            false => EntryState::Wide(LargeState::drawn_from(&later.cell, normal)),
+            true => EntryState::Word(later.generation.word.load(Ordering::Relaxed)),
+            false => EntryState::Wide(LargeState::drawn_from(&later.generation, normal)),
         };
         (state, origin)
     }
@@ -622,7 +626,7 @@ impl LimitVersion {
         let words = if self.normal.kind == Kind::Log {
             self.normal.capacity
         } else {
-            MOST_WORDS as u64
+            MAX_STATE_WORDS as u64
         };
         match budget.reserve_floors(words.max(1).saturating_mul(8), FLOORS as u64) {
             0 if self.normal.kind == Kind::Log => EvictionFloor::WithoutTimes(parts(FLOORS as u64)),

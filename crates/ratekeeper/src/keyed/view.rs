@@ -4,14 +4,14 @@ use super::table::{AbsentKey, ChargeOrigin, RefundTotals, SlotRefunds, StateMut,
 use super::terms::{CallRequest, LimitVersion};
 use super::{HashedKey, KeyedState};
 use crate::algorithm::Refund;
+use crate::algorithm::state_op::{GrantOp, RefundOp, SurchargeOp, apply_to_word};
+use crate::algorithm::tat_word::FastDecision;
 use crate::algorithm::token_bucket::{self, ChargeRecord};
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::decision::{Decision, DeniedError, ReserveError};
 use crate::limit::Kind;
-use crate::limiter::cell::FastDecision;
+use crate::limiter::at::Admission;
 use crate::limiter::change::ReservationClaim;
-use crate::limiter::view::Admission;
-use crate::limiter::windowed::{ChargeMore, GiveBack, Grant, act_on_word};
 use crate::limiter::{Charge, Reservation, Wait};
 use crate::sync::Ordering;
 use core::fmt;
@@ -245,7 +245,7 @@ impl<'a, C: Clock> Key<'a, C> {
         match self.admit_slow(self.now(), cost, None) {
             Ok((
                 Admission {
-                    normal,
+                    limit,
                     clock,
                     tat,
                     given,
@@ -255,8 +255,8 @@ impl<'a, C: Clock> Key<'a, C> {
                 booking,
                 decision,
             )) => {
-                let charged = ChargeRecord::new(&normal, tat, clock, cost, refunded, given);
-                let booking = if normal.kind == Kind::Unlimited {
+                let charged = ChargeRecord::new(&limit, tat, clock, cost, refunded, given);
+                let booking = if limit.kind == Kind::Unlimited {
                     ChargeOrigin::default()
                 } else {
                     booking
@@ -394,8 +394,8 @@ impl<'a, C: Clock> Key<'a, C> {
             },
         ) = (terms.id, clock + ahead, standing);
         let admitted = Admission {
-            normal: limit,
-            generation,
+            limit,
+            generation_id: generation,
             clock,
             tat,
             wait: 0,
@@ -428,8 +428,8 @@ impl<'a, C: Clock> Key<'a, C> {
             given, refunded, ..
         } = standing;
         let admitted = Admission {
-            normal: terms.normal,
-            generation: terms.id,
+            limit: terms.normal,
+            generation_id: terms.id,
             clock: call.clock,
             tat: call.charged,
             wait: call.wait,
@@ -596,11 +596,11 @@ pub(crate) fn give_back<C: Clock>(
             match state {
                 StateMut::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), refund),
                 StateMut::Word(word) if normal.is_windowed() => {
-                    let back = GiveBack {
+                    let back = RefundOp {
                         now: now.as_unix_nanos(),
                         refund,
                     };
-                    *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
+                    *word = apply_to_word(normal, *word, &back).0.unwrap_or(*word);
                 }
                 StateMut::Word(word) if normal.kind == Kind::Pacing => {
                     // What is at the end of the queue and has not begun can be taken back; where
@@ -652,11 +652,11 @@ pub(crate) fn charge_more<C: Clock>(
                 state.charge_more(normal, now.as_unix_nanos(), extra, budget)
             }
             StateMut::Word(word) if normal.is_windowed() => {
-                let more = ChargeMore {
+                let more = SurchargeOp {
                     now: now.as_unix_nanos(),
                     extra,
                 };
-                *word = act_on_word(normal, *word, &more).0.unwrap_or(*word);
+                *word = apply_to_word(normal, *word, &more).0.unwrap_or(*word);
             }
             StateMut::Word(word) => {
                 let charged = (*word)
@@ -727,10 +727,10 @@ pub(crate) fn grant<C: Clock>(
             let given = match state {
                 StateMut::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
                 StateMut::Word(word) if normal.is_windowed() => {
-                    let (after, gift) = act_on_word(
+                    let (after, gift) = apply_to_word(
                         normal,
                         *word,
-                        &Grant {
+                        &GrantOp {
                             now: now.as_unix_nanos(),
                             tokens,
                         },

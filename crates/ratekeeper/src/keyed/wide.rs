@@ -2,15 +2,15 @@
 //! are counted.
 
 use crate::algorithm::sliding_log::judge;
+use crate::algorithm::state_op::{
+    ChargeOp, GrantOp, MAX_STATE_WORDS, RefundOp, SurchargeOp, WindowDecision, apply_to_words,
+    join_words, refundable_tat,
+};
 use crate::algorithm::{DecisionInfo, Refund, StepResult};
-use crate::chunks::AppendVec;
+use crate::append_vec::AppendVec;
 use crate::decision::Decision;
 use crate::limit::{Kind, TickLimit};
-use crate::limiter::cell::Generation;
-use crate::limiter::windowed::{
-    ChargeMore, GiveBack, Grant, MOST_WORDS, Step, WindowDecision, act_on_words, join_words,
-    refundable_tat,
-};
+use crate::limiter::generation::Generation;
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ impl LargeState {
     pub(super) fn fresh(normal: &TickLimit) -> Self {
         match normal.kind {
             Kind::Log => Self::Log(VecDeque::new()),
-            Kind::Strict => Self::Words([0; MOST_WORDS].into()),
+            Kind::Strict => Self::Words([0; MAX_STATE_WORDS].into()),
             Kind::Refundable => Self::Words([0; REFUNDABLE_WORDS].into()),
             Kind::SlidingWindow => Self::Words([0; 3].into()),
             _ => Self::Words([0; 2].into()),
@@ -55,15 +55,15 @@ impl LargeState {
         self.empty_if_over(now);
         let times = match self {
             Self::Words(words) => {
-                return act_on_words(
+                return apply_to_words(
                     normal,
                     words,
-                    &Step {
+                    &ChargeOp {
                         limit: normal,
                         now,
                         cost,
                         write,
-                        kept,
+                        is_final: kept,
                     },
                 );
             }
@@ -97,7 +97,7 @@ impl LargeState {
                     reset_at,
                 };
                 judged = StepResult::Deny {
-                    told,
+                    info: told,
                     retry_at: last.saturating_add(windowed.window),
                 };
             }
@@ -142,16 +142,16 @@ impl LargeState {
                 Duration::from_nanos(u64::try_from(until).unwrap_or(u64::MAX).saturating_sub(now))
             }
             Self::Words(words) => {
-                let mut words: [u64; MOST_WORDS] =
+                let mut words: [u64; MAX_STATE_WORDS] =
                     core::array::from_fn(|at| words.get(at).copied().unwrap_or(0));
-                let step = Step {
+                let step = ChargeOp {
                     limit: normal,
                     now,
                     cost: 0,
                     write: false,
-                    kept: false,
+                    is_final: false,
                 };
-                act_on_words(normal, &mut words, &step)
+                apply_to_words(normal, &mut words, &step)
                     .decision
                     .reset_after()
             }
@@ -166,7 +166,7 @@ impl LargeState {
             charged_in, unused, ..
         } = refund;
         match self {
-            Self::Words(words) => act_on_words(normal, words, &GiveBack { now, refund }),
+            Self::Words(words) => apply_to_words(normal, words, &RefundOp { now, refund }),
             Self::Log(times) => {
                 let mut left = unused;
                 times.retain(|time| {
@@ -189,7 +189,7 @@ impl LargeState {
         budget: &ByteBudget,
     ) {
         match self {
-            Self::Words(words) => act_on_words(normal, words, &ChargeMore { now, extra }),
+            Self::Words(words) => apply_to_words(normal, words, &SurchargeOp { now, extra }),
             Self::Log(_) | Self::FullUntil(_) => {
                 let room = self
                     .call(normal, now, 0, (false, false), budget)
@@ -203,7 +203,7 @@ impl LargeState {
     /// Makes up to `gift` units less count. Returns how many.
     pub(super) fn grant(&mut self, normal: &TickLimit, now: u64, gift: u64) -> u64 {
         if let Self::Words(words) = self {
-            return act_on_words(normal, words, &Grant { now, tokens: gift });
+            return apply_to_words(normal, words, &GrantOp { now, tokens: gift });
         }
         self.empty_if_over(now);
         self.with_times(normal);
@@ -268,7 +268,7 @@ impl LargeState {
 
     /// Sets the state of a cell that nobody else knows.
     pub(super) fn pour_into(&self, cell: &Generation, normal: &TickLimit) {
-        let wide = cell.wide();
+        let wide = cell.large();
         match self {
             Self::Words(words) => words
                 .iter()
@@ -292,8 +292,8 @@ impl LargeState {
             Self::Words(words) => words
                 .iter_mut()
                 .enumerate()
-                .for_each(|(at, word)| *word = cell.wide().word(at)),
-            Self::Log(times) => times.extend(cell.wide().log(&normal.windowed())),
+                .for_each(|(at, word)| *word = cell.large().word(at)),
+            Self::Log(times) => times.extend(cell.large().log(&normal.windowed())),
             Self::FullUntil(_) => {}
         }
         state
@@ -325,7 +325,7 @@ fn full_until(normal: &TickLimit, end: u64, now: u64, cost: u64) -> WindowDecisi
     let judged: StepResult<u64> = match cost > normal.capacity {
         true => StepResult::Never(told),
         false => StepResult::Deny {
-            told,
+            info: told,
             retry_at: end,
         },
     };
@@ -499,7 +499,7 @@ mod tests {
     #[test]
     fn a_log_without_its_times_is_as_strict_as_with_them() {
         let limit = Limit::per_minute(4).algorithm(Algorithm::SlidingLog);
-        let (normal, budget, second) = (limit.normal(), ByteBudget::unlimited(), 1_000_000_000);
+        let (normal, budget, second) = (limit.tick_limit(), ByteBudget::unlimited(), 1_000_000_000);
         let minute = 60 * second;
         let log = |times: &[u64]| {
             let mut log = LargeState::fresh(normal);
@@ -597,7 +597,7 @@ mod tests {
     #[test]
     fn a_log_that_may_not_grow_forgets_nothing() {
         let limit = Limit::per_minute(10).algorithm(Algorithm::SlidingLog);
-        let (normal, budget, minute) = (limit.normal(), ByteBudget::new(9 * 8), 60_000_000_000);
+        let (normal, budget, minute) = (limit.tick_limit(), ByteBudget::new(9 * 8), 60_000_000_000);
         let mut log = LargeState::fresh(normal);
         assert!(
             log.call(normal, minute, 9, (true, false), &budget)

@@ -1,11 +1,11 @@
-//! A rate written as a floating point number, turned into the simplest ratio that means the same
+//! Rates written as floating point numbers: converted to the simplest ratio that rounds to the same
 //! number.
 
 use super::{Algorithm, BurstSpec, Limit};
 use crate::clock::NANOS_PER_SECOND;
 use core::fmt;
 
-/// Why a number is not a rate.
+/// Error: a number that is not a rate.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RateError {
     written: f64,
@@ -16,8 +16,8 @@ impl fmt::Display for RateError {
         write!(f, "{:?} is not a rate: ", self.written)?;
         match self.written {
             r if r.is_nan() => f.write_str("it is not a number"),
-            r if r.is_infinite() => f.write_str("for no limit write Limit::unlimited()"),
-            _ => f.write_str("a rate is zero or more"),
+            r if r.is_infinite() => f.write_str("for no limit, use Limit::unlimited()"),
+            _ => f.write_str("a rate must be zero or more"),
         }
     }
 }
@@ -25,11 +25,11 @@ impl fmt::Display for RateError {
 impl core::error::Error for RateError {}
 
 impl Limit {
-    /// A rate as a floating point number of events a second, with a burst of the rate rounded up
+    /// A rate as a floating point number of events per second, with a burst of the rate rounded up
     /// (at least 1, unless the rate is zero).
     ///
-    /// The number is taken as the simplest fraction that it stands for: `0.1` is one in ten
-    /// seconds. What is not a rate (NaN, infinite, negative) is an error.
+    /// The number is taken as the simplest fraction that rounds to it: `0.1` is one in ten seconds.
+    /// NaN, infinite and negative numbers are an error.
     ///
     /// ```
     /// use ratekeeper::Limit;
@@ -44,7 +44,7 @@ impl Limit {
         }
         let (count, seconds) = simplest_ratio(rate);
         let burst = count.div_ceil(seconds);
-        // More seconds than fit belong to a rate whose interval never comes round.
+        // A period that does not fit 64 bits is an interval that never elapses.
         let limit = match seconds.checked_mul(NANOS_PER_SECOND) {
             Some(period) => Limit::build(
                 count,
@@ -74,15 +74,15 @@ fn simplest_ratio(rate: f64) -> (u64, u64) {
     if rate == 0.0 {
         return (0, 1);
     }
-    // Below 2^-63 a second the interval is longer than any that comes round; subnormals are among
-    // them.
+    // Below 2^-63 per second the interval is longer than any that elapses; this includes subnormal
+    // numbers.
     if exponent < 1023 - 63 {
         return (1, u64::MAX);
     }
     let mantissa = (bits & ((1 << FRACTION_BITS) - 1)) | (1 << FRACTION_BITS);
     let shift = exponent - 1023 - FRACTION_BITS as i32;
     if shift >= 0 {
-        // More than 64 bits a second is beyond every tick anyway.
+        // More than 64 bits per second is beyond every tick anyway.
         return (
             if shift <= 11 {
                 mantissa << shift
@@ -92,7 +92,7 @@ fn simplest_ratio(rate: f64) -> (u64, u64) {
             1,
         );
     }
-    // rate = mantissa / 2^down, and every fraction within half a unit of the mantissa's last place
+    // rate = mantissa / 2^down, and every fraction within half a unit of the mantissa's last digit
     // rounds to it.
     let down = (-shift) as u32;
     let (numerator, denominator) = (u128::from(mantissa) * 2, 1u128 << (down + 1).min(126));
@@ -104,7 +104,7 @@ fn simplest_ratio(rate: f64) -> (u64, u64) {
 /// The simplest fraction strictly between two: the Stern-Brocot descent, a run of equal steps at a
 /// time.
 fn simplest_between(mut low: (u128, u128), mut high: (u128, u128)) -> (u128, u128) {
-    // The matrix of the steps taken so far; the answer is the mediant it ends on.
+    // The matrix of the steps taken so far; the result is the mediant it ends on.
     let (mut a, mut b, mut c, mut d) = (1u128, 0u128, 0u128, 1u128);
     loop {
         let whole = low.0 / low.1;

@@ -1,50 +1,51 @@
-//! What a person writes: a rate, a burst, an algorithm.
+//! [`Limit`]: a rate, a burst and an algorithm, as a user writes them.
 
+mod backend;
 mod float;
-mod micros;
-mod normal;
 #[cfg(feature = "serde")]
 mod serde;
 mod text;
+mod ticks;
 
+pub use backend::{MicrosLimit, WindowCounter};
 pub use float::RateError;
-pub use micros::{MicrosLimit, WindowCounter};
-#[cfg(feature = "std")]
-pub(crate) use normal::LONGEST_FILL;
-pub(crate) use normal::{HORIZON, Kind, LONGEST_DEBT, TickLimit};
 pub use text::{ParseLimitError, ParseLimitErrorKind};
+#[cfg(feature = "std")]
+pub(crate) use ticks::MAX_FILL;
+pub(crate) use ticks::{HORIZON, Kind, MAX_DEBT, TickLimit};
 
 use crate::clock::{NANOS_PER_SECOND, nanos};
 use core::fmt;
 use core::time::Duration;
 
-/// How a limit decides. The names are the same in code, in text, in config and on the wire.
+/// The algorithm of a limit. The names are the same in code, in text, in configuration and on the
+/// wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// `token_bucket` (alias `gcra`): tokens arrive at the rate and gather up to the burst; the
+    /// `token_bucket` (alias `gcra`): tokens arrive at the rate and accumulate up to the burst; the
     /// default.
     #[default]
     TokenBucket,
     /// `leaky_bucket`: the leaky bucket as a meter. It decides exactly as the token bucket does,
     /// counted from the other end.
     LeakyBucket,
-    /// `pacing`: the leaky bucket as a queue. Calls start one interval apart; who would wait too
-    /// long is turned away.
+    /// `pacing`: the leaky bucket as a queue. Calls start one interval apart; a call that would
+    /// have to wait too long is denied.
     Pacing,
-    /// `fixed_window`: so many in each window, windows aligned to the Unix epoch. Twice that can
-    /// pass at the edge of two.
+    /// `fixed_window`: at most N in each window, windows aligned to the Unix epoch. Up to 2 N are
+    /// allowed around the boundary of two windows.
     FixedWindow,
-    /// `fixed_window_first_hit`: the same, each window starting with the first call after the last
-    /// one ended.
+    /// `fixed_window_first_hit`: a fixed window that starts with the first call after the last one
+    /// ended.
     FixedWindowFirstHit,
-    /// `sliding_window`: the window before counts by the share of it that is still inside; two
-    /// counters.
+    /// `sliding_window`: two counters; the previous window counts by the share of it that is still
+    /// inside.
     SlidingWindow,
-    /// `sliding_window_strict`: never more than so many in any window, at the price of an effective
-    /// window up to a tenth longer.
+    /// `sliding_window_strict`: never more than N in any window, at the price of an effective
+    /// window that is up to a tenth longer.
     SlidingWindowStrict,
-    /// `sliding_log`: never more than so many in any window, exactly; remembers the time of each.
+    /// `sliding_log`: never more than N in any window, exactly; stores the time of each unit.
     SlidingLog,
 }
 
@@ -61,7 +62,7 @@ impl Algorithm {
         Self::SlidingLog,
     ];
 
-    /// The name users type.
+    /// The name, as in text and configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::TokenBucket => "token_bucket",
@@ -80,7 +81,7 @@ impl Algorithm {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
-    /// The algorithm of that name.
+    /// The algorithm with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "gcra" => Some(Self::TokenBucket),
@@ -97,9 +98,9 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// So many in such a time: `10/s`, `5/15min`.
+/// A count per period: `10/s`, `5/15min`.
 ///
-/// A rate alone says nothing of bursts; see [`Limit`].
+/// A rate alone does not limit bursts; see [`Limit`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rate {
     count: u64,
@@ -107,23 +108,23 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// How many.
+    /// The count.
     pub const fn count(self) -> u64 {
         self.count
     }
 
-    /// In what time.
+    /// The period.
     pub const fn period(self) -> Duration {
         Duration::from_nanos(self.period)
     }
 
-    /// The same as a number, for display.
+    /// The rate per second as a number, for display.
     pub fn per_second(self) -> f64 {
         self.count as f64 / self.period as f64 * NANOS_PER_SECOND as f64
     }
 }
 
-/// A limit: a rate, how much may come at once, and the algorithm that judges it.
+/// A limit: a rate, a burst (how much is allowed at once) and an algorithm.
 ///
 /// ```
 /// use std::time::Duration;
@@ -133,38 +134,38 @@ impl Rate {
 /// assert_eq!(limit.to_string(), "100/min burst 20");
 /// assert_eq!(limit, "100/min burst 20".parse()?);
 ///
-/// Limit::per_second(10);                           // burst 10: what is not said is the count
+/// Limit::per_second(10);                           // burst 10: the default is the count
 /// Limit::of(5, Duration::from_secs(15 * 60));      // "5/15min"
 /// Limit::every(Duration::from_millis(250));        // one at a time, four a second
 /// Limit::per_second_f64(0.5)?;                     // one every two seconds
-/// Limit::per_second(10).paced_max_queue(20);                 // paced: one every 100 ms, 20 may wait
+/// Limit::per_second(10).paced_max_queue(20);           // paced: one every 100 ms, 20 may wait
 /// Limit::per_hour(100).algorithm(Algorithm::SlidingLog);
-/// Limit::unlimited();                              // its own word, not a big number
-/// Limit::deny_all();                                   // nothing passes
+/// Limit::unlimited();                              // no limit
+/// Limit::deny_all();                               // denies everything
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Building a limit turns it into the integers every backend decides with; nothing is rounded
+/// Building a limit converts it to the integers that every backend decides with; nothing is rounded
 /// unless it must be, and then to the strict side. [`effective`](Self::effective) shows the result
 /// where it differs from what was written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
     count: u64,
     period: u64,
-    /// How much may come at once, and in which terms: see [`Room`] and [`REFUNDABLE`].
-    room: u64,
-    terms: u8,
-    normal: TickLimit,
+    /// The value of its [`BurstSpec`].
+    burst_value: u64,
+    burst_tag: u8,
+    tick_limit: TickLimit,
     algorithm: Algorithm,
 }
 
-/// Set in the terms of a limit whose charges are all settled.
-const REFUNDABLE: u8 = 0x80;
+/// Bit of `burst_tag` that is set for a refundable limit.
+const REFUNDABLE_BIT: u8 = 0x80;
 
-/// How much may come at once, in the terms of the algorithm.
+/// How much is allowed at once, in the units of the algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum BurstSpec {
-    /// A full bucket; the count, where an algorithm has no burst of its own.
+    /// A full bucket; the count, for an algorithm without a burst of its own.
     Burst(u64),
     /// The longest wait in nanoseconds (pacing).
     Wait(u64),
@@ -172,47 +173,48 @@ pub(crate) enum BurstSpec {
     Queue(u64),
 }
 
-/// # Writing a limit
+/// # Constructors
 impl Limit {
-    /// `count` a second, all of them at once if they come at once.
+    /// `count` per second, with a burst of `count`.
     pub const fn per_second(count: u64) -> Self {
         Self::of_nanos(count, NANOS_PER_SECOND)
     }
 
-    /// `count` a minute.
+    /// `count` per minute, with a burst of `count`.
     pub const fn per_minute(count: u64) -> Self {
         Self::of_nanos(count, 60 * NANOS_PER_SECOND)
     }
 
-    /// `count` an hour.
+    /// `count` per hour, with a burst of `count`.
     pub const fn per_hour(count: u64) -> Self {
         Self::of_nanos(count, 3_600 * NANOS_PER_SECOND)
     }
 
-    /// `count` a day.
+    /// `count` per day, with a burst of `count`.
     pub const fn per_day(count: u64) -> Self {
         Self::of_nanos(count, 86_400 * NANOS_PER_SECOND)
     }
 
-    /// One every `interval`, one at a time. An interval of zero is [`unlimited`](Self::unlimited);
-    /// one above 146 years never comes round, so what is in the bucket is all there is.
+    /// One every `interval`, with a burst of 1. An interval of zero is
+    /// [`unlimited`](Self::unlimited); one above 146 years never elapses, so only what is in the
+    /// bucket is allowed.
     pub const fn every(interval: Duration) -> Self {
         Self::of(1, interval)
     }
 
-    /// `count` in each `period`, all of them at once if they come at once.
+    /// `count` per `period`, with a burst of `count`.
     ///
     /// A count of zero refills nothing. A period of zero is [`unlimited`](Self::unlimited).
     pub const fn of(count: u64, period: Duration) -> Self {
         Self::of_nanos(count, nanos(period))
     }
 
-    /// Every call is admitted and nothing is counted.
+    /// Every call is allowed and nothing is counted.
     pub const fn unlimited() -> Self {
         Self::build(0, 0, BurstSpec::Burst(0), Algorithm::TokenBucket, false)
     }
 
-    /// Nothing is admitted: rate 0, burst 0. With a [`burst`](Self::burst) it admits that many,
+    /// Every call is denied: rate 0, burst 0. With a [`burst`](Self::burst) it allows that many,
     /// once.
     pub const fn deny_all() -> Self {
         Self::build(
@@ -224,10 +226,11 @@ impl Limit {
         )
     }
 
-    /// How much may come at once: the capacity of the bucket. Without it, the count of the rate.
+    /// Sets how much is allowed at once: the capacity of the bucket. Unless set, it is the count of
+    /// the rate.
     ///
-    /// What would take longer than 142 years to fill is clipped to that. Ignored when unlimited,
-    /// and by the algorithms that have no burst.
+    /// A burst that would take longer than 142 years to fill is clipped to that. Ignored when
+    /// unlimited, and by the algorithms that have no burst.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         if self.is_unlimited() || !self.algorithm.has_burst() {
@@ -242,72 +245,73 @@ impl Limit {
         )
     }
 
-    /// Paced: calls start one interval apart, and one that would have to wait longer than this is
-    /// turned away.
+    /// Paced: calls start one interval apart, and one that would have to wait longer than
+    /// `max_wait` is denied. Replaces the algorithm and the burst.
     #[must_use]
-    pub const fn paced_max_wait(self, longest: Duration) -> Self {
+    pub const fn paced_max_wait(self, max_wait: Duration) -> Self {
         if self.is_unlimited() {
             return self;
         }
         Self::build(
             self.count,
             self.period,
-            BurstSpec::Wait(nanos(longest)),
+            BurstSpec::Wait(nanos(max_wait)),
             Algorithm::Pacing,
             false,
         )
     }
 
-    /// Paced: calls start one interval apart, and at most `longest` wait.
+    /// Paced: calls start one interval apart, and at most `max_queue` wait; more are denied.
+    /// Replaces the algorithm and the burst.
     #[must_use]
-    pub const fn paced_max_queue(self, longest: u64) -> Self {
+    pub const fn paced_max_queue(self, max_queue: u64) -> Self {
         if self.is_unlimited() {
             return self;
         }
         Self::build(
             self.count,
             self.period,
-            BurstSpec::Queue(longest),
+            BurstSpec::Queue(max_queue),
             Algorithm::Pacing,
             false,
         )
     }
 
-    /// The same rate, judged by another algorithm. Pacing queues up to the count unless
-    /// [`queue`](Self::queue) or [`wait`](Self::wait) say otherwise; windows and logs admit the
-    /// count in each period. Ignored when unlimited.
+    /// The same rate with another algorithm. Pacing queues up to the count unless
+    /// [`paced_max_queue`](Self::paced_max_queue) or [`paced_max_wait`](Self::paced_max_wait) set
+    /// another maximum; windows and logs allow the count in each period. Ignored when unlimited.
     #[must_use]
     pub const fn algorithm(self, algorithm: Algorithm) -> Self {
         if self.is_unlimited() {
             return self;
         }
-        let room = match (self.room(), algorithm) {
-            (BurstSpec::Wait(_) | BurstSpec::Queue(_), Algorithm::Pacing) => self.room(),
+        let burst = match (self.burst_spec(), algorithm) {
+            (BurstSpec::Wait(_) | BurstSpec::Queue(_), Algorithm::Pacing) => self.burst_spec(),
             (_, Algorithm::Pacing) => BurstSpec::Queue(self.count),
             (BurstSpec::Burst(_), _) if algorithm.has_burst() && self.algorithm.has_burst() => {
-                self.room()
+                self.burst_spec()
             }
             _ => BurstSpec::Burst(self.count),
         };
         Self::build(
             self.count,
             self.period,
-            room,
+            burst,
             algorithm,
             self.is_refundable(),
         )
     }
 
-    /// Every charge is settled once its true cost is known
-    /// ([`Charge::settle`](crate::Charge::settle)), and what was not used comes back in full.
+    /// Makes the bucket refundable: every charge is settled once its actual cost is known
+    /// ([`Charge::settle`](crate::Charge::settle)), and the unused part comes back in full.
     ///
-    /// A plain token bucket settles by one number, and keeps back what time may have refilled
-    /// already: several charges that are pending at once can each keep back the same time. A
+    /// A plain token bucket settles with a single number, and withholds what time may have refilled
+    /// already: several charges that are pending at once can each withhold the same time. A
     /// refundable bucket counts what was used apart from what is pending: with nothing used and
-    /// less than a burst pending it never denies. It takes a lock and 11 words a key, where a plain
-    /// bucket takes one atomic operation and one word, and like a window it has no reservations. A
-    /// charge that is never settled counts in full. Windows and logs give back in full anyway: for
-    /// them, and for pacing, this changes nothing.
+    /// less than a burst pending it never denies. It takes a lock and 11 words per key, where a
+    /// plain bucket takes one atomic operation and one word, and like a window it has no
+    /// reservations. A charge that is never settled counts in full. Windows and logs give back in
+    /// full anyway: for them, and for pacing, this changes nothing.
     ///
     /// ```
     /// use ratekeeper::{Limit, Limiter};
@@ -326,11 +330,17 @@ impl Limit {
         if self.is_unlimited() {
             return self;
         }
-        Self::build(self.count, self.period, self.room(), self.algorithm, true)
+        Self::build(
+            self.count,
+            self.period,
+            self.burst_spec(),
+            self.algorithm,
+            true,
+        )
     }
 
-    /// What one of so many nodes may admit if they cannot ask each other: the rate and the burst
-    /// divided by their number, the burst at least 1; of a window its count, at least 1. A queue
+    /// The share of one of `nodes` nodes that cannot reach each other: the rate and the burst
+    /// divided by `nodes`, the burst at least 1; for a window its count, at least 1. A pacing queue
     /// keeps its longest wait.
     ///
     /// ```
@@ -343,13 +353,13 @@ impl Limit {
         if self.is_unlimited() || nodes <= 1 {
             return self;
         }
-        match (self.room(), self.algorithm) {
+        match (self.burst_spec(), self.algorithm) {
             (BurstSpec::Burst(burst), Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
                 let period = self.period.saturating_mul(nodes);
                 Self::build(
                     self.count,
                     period,
-                    BurstSpec::Burst(part(burst, nodes)),
+                    BurstSpec::Burst(divide(burst, nodes)),
                     self.algorithm,
                     self.is_refundable(),
                 )
@@ -367,12 +377,12 @@ impl Limit {
             (BurstSpec::Wait(_), _) => Self::build(
                 self.count,
                 self.period.saturating_mul(nodes),
-                self.room(),
+                self.burst_spec(),
                 self.algorithm,
                 false,
             ),
             _ => {
-                let count = part(self.count, nodes);
+                let count = divide(self.count, nodes);
                 Self::build(
                     count,
                     self.period,
@@ -403,92 +413,92 @@ impl Limit {
     const fn build(
         count: u64,
         period: u64,
-        room: BurstSpec,
+        burst: BurstSpec,
         algorithm: Algorithm,
         refundable: bool,
     ) -> Self {
-        let normal = TickLimit::new(count, period, room, algorithm, refundable);
-        let (room, terms) = match room {
+        let tick_limit = TickLimit::new(count, period, burst, algorithm, refundable);
+        let (burst_value, burst_tag) = match burst {
             BurstSpec::Burst(burst) => (burst, 0),
-            BurstSpec::Wait(longest) => (longest, 1),
-            BurstSpec::Queue(longest) => (longest, 2),
+            BurstSpec::Wait(max_wait) => (max_wait, 1),
+            BurstSpec::Queue(max_queue) => (max_queue, 2),
         };
-        let terms = if matches!(normal.kind, Kind::Refundable) {
-            terms | REFUNDABLE
+        let burst_tag = if matches!(tick_limit.kind, Kind::Refundable) {
+            burst_tag | REFUNDABLE_BIT
         } else {
-            terms
+            burst_tag
         };
         Self {
             count,
             period,
-            room,
-            terms,
-            normal,
+            burst_value,
+            burst_tag,
+            tick_limit,
             algorithm,
         }
     }
 
-    const fn room(&self) -> BurstSpec {
-        match self.terms & !REFUNDABLE {
-            0 => BurstSpec::Burst(self.room),
-            1 => BurstSpec::Wait(self.room),
-            _ => BurstSpec::Queue(self.room),
+    const fn burst_spec(&self) -> BurstSpec {
+        match self.burst_tag & !REFUNDABLE_BIT {
+            0 => BurstSpec::Burst(self.burst_value),
+            1 => BurstSpec::Wait(self.burst_value),
+            _ => BurstSpec::Queue(self.burst_value),
         }
     }
 }
 
-/// # Reading it
+/// # Getters
 impl Limit {
     /// The rate as it was written; none when unlimited.
     pub const fn rate(&self) -> Option<Rate> {
-        match self.is_unlimited() {
-            true => None,
-            false => Some(Rate {
+        if self.is_unlimited() {
+            None
+        } else {
+            Some(Rate {
                 count: self.count,
                 period: self.period,
-            }),
+            })
         }
     }
 
-    /// How much may come at once, as it decides: the burst, what a pacing queue takes, or the count
-    /// of a window. [`u64::MAX`] when unlimited.
+    /// How much is allowed at once, as it decides: the burst, the length of a pacing queue, or the
+    /// count of a window. [`u64::MAX`] when unlimited.
     pub const fn capacity(&self) -> u64 {
-        match self.normal.kind {
+        match self.tick_limit.kind {
             Kind::Unlimited => u64::MAX,
-            _ => self.normal.burst(),
+            _ => self.tick_limit.burst(),
         }
     }
 
-    /// The algorithm that judges it.
+    /// The algorithm.
     pub const fn algorithm_kind(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Whether every call is admitted.
+    /// Whether every call is allowed.
     pub const fn is_unlimited(&self) -> bool {
-        matches!(self.normal.kind, Kind::Unlimited)
+        matches!(self.tick_limit.kind, Kind::Unlimited)
     }
 
-    /// Whether every charge is settled; see [`refundable`](Self::refundable). False where that
-    /// changes nothing.
+    /// Whether the bucket is [refundable](Self::refundable). False where that changes nothing.
     pub const fn is_refundable(&self) -> bool {
-        matches!(self.normal.kind, Kind::Refundable)
+        matches!(self.tick_limit.kind, Kind::Refundable)
     }
 
-    /// How long until everything is available again after everything was used at once; none if it
+    /// How long until everything is available again after all of it was used at once; none if it
     /// never is, zero when unlimited.
     pub const fn fills_in(&self) -> Option<Duration> {
-        match self.normal.kind {
+        match self.tick_limit.kind {
             Kind::Unlimited => Some(Duration::ZERO),
             Kind::Frozen => None,
             Kind::Bucket | Kind::Refundable | Kind::Pacing => Some(Duration::from_nanos(
-                self.normal.nanos_ceil(self.normal.capacity),
+                self.tick_limit.nanos_ceil(self.tick_limit.capacity),
             )),
             _ => Some(Duration::from_nanos(self.period)),
         }
     }
 
-    /// What is decided with, where that is not exactly what was written: a rate above 58 a
+    /// What the limit decides with, if that is not exactly what was written: a rate above 58 per
     /// nanosecond or with a count that does not reduce to 58 or less, an interval above 146 years,
     /// a burst that would take over 142 years to fill.
     ///
@@ -501,67 +511,67 @@ impl Limit {
     /// assert!(odd.per_second() > 58.999_999_9 && odd.per_second() <= 59.0);
     /// ```
     pub const fn effective(&self) -> Option<Effective> {
-        if self.is_unlimited() || self.normal.is_windowed() {
+        if self.is_unlimited() || self.tick_limit.is_windowed() {
             return None;
         }
-        let TickLimit { ticks, token, .. } = self.normal;
+        let TickLimit { ticks, token, .. } = self.tick_limit;
         let exact_rate = ticks as u128 * self.period as u128 == token as u128 * self.count as u128
             || self.count == 0;
-        let exact_room = match self.room() {
-            BurstSpec::Burst(burst) => self.normal.burst() == burst,
-            BurstSpec::Queue(longest) => self.normal.burst() == longest.saturating_add(1),
-            BurstSpec::Wait(longest) => {
-                self.normal.capacity as u128 == longest as u128 * ticks as u128
+        let exact_burst = match self.burst_spec() {
+            BurstSpec::Burst(burst) => self.tick_limit.burst() == burst,
+            BurstSpec::Queue(max_queue) => self.tick_limit.burst() == max_queue.saturating_add(1),
+            BurstSpec::Wait(max_wait) => {
+                self.tick_limit.capacity as u128 == max_wait as u128 * ticks as u128
             }
         };
-        if exact_rate && (exact_room || self.count == 0) {
+        if exact_rate && (exact_burst || self.count == 0) {
             return None;
         }
         Some(Effective {
             ticks,
             token,
-            burst: self.normal.burst(),
+            burst: self.tick_limit.burst(),
         })
     }
 
-    /// Whether what was written would take longer to fill than a bucket may.
-    const fn clips(&self) -> bool {
-        let longest = normal::LONGEST_FILL as u128 * self.count as u128;
-        match self.room() {
-            BurstSpec::Wait(longest) => longest > normal::LONGEST_FILL,
-            BurstSpec::Burst(room) | BurstSpec::Queue(room) => {
-                room as u128 * self.period as u128 > longest
+    /// Whether the burst as written would take longer to fill than a bucket may.
+    const fn is_clipped(&self) -> bool {
+        let max_fill = ticks::MAX_FILL as u128 * self.count as u128;
+        match self.burst_spec() {
+            BurstSpec::Wait(max_wait) => max_wait > ticks::MAX_FILL,
+            BurstSpec::Burst(burst) | BurstSpec::Queue(burst) => {
+                burst as u128 * self.period as u128 > max_fill
             }
         }
     }
 
-    pub(crate) const fn normal(&self) -> &TickLimit {
-        &self.normal
+    pub(crate) const fn tick_limit(&self) -> &TickLimit {
+        &self.tick_limit
     }
 
-    /// The numbers as written, for a cell that stores them word by word: count, period, room, and
-    /// its terms.
-    pub(crate) const fn written(&self) -> ([u64; 3], u8) {
-        ([self.count, self.period, self.room], self.terms)
+    /// The numbers as written, for storage word by word: count, period, burst value, and the burst
+    /// tag.
+    pub(crate) const fn as_written(&self) -> ([u64; 3], u8) {
+        ([self.count, self.period, self.burst_value], self.burst_tag)
     }
 
     pub(crate) const fn from_written(
-        [count, period, room]: [u64; 3],
-        terms: u8,
+        [count, period, burst_value]: [u64; 3],
+        burst_tag: u8,
         algorithm: Algorithm,
     ) -> Self {
-        let refundable = terms & REFUNDABLE != 0;
-        let room = match terms & !REFUNDABLE {
-            0 => BurstSpec::Burst(room),
-            1 => BurstSpec::Wait(room),
-            _ => BurstSpec::Queue(room),
+        let refundable = burst_tag & REFUNDABLE_BIT != 0;
+        let burst = match burst_tag & !REFUNDABLE_BIT {
+            0 => BurstSpec::Burst(burst_value),
+            1 => BurstSpec::Wait(burst_value),
+            _ => BurstSpec::Queue(burst_value),
         };
-        Self::build(count, period, room, algorithm, refundable)
+        Self::build(count, period, burst, algorithm, refundable)
     }
 }
 
-/// One of so many parts of a whole, at least 1 if there is anything.
-const fn part(whole: u64, parts: u64) -> u64 {
+/// `whole` divided by `parts`, at least 1 unless `whole` is 0.
+const fn divide(whole: u64, parts: u64) -> u64 {
     if whole == 0 || whole >= parts {
         whole / parts
     } else {
@@ -575,7 +585,7 @@ impl fmt::Debug for Limit {
     }
 }
 
-/// What a limit decides with, where it could not be kept exactly; see [`Limit::effective`].
+/// What a limit decides with, if it is not exactly as written; see [`Limit::effective`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effective {
     ticks: u64,
@@ -584,18 +594,18 @@ pub struct Effective {
 }
 
 impl Effective {
-    /// The time of one token as a fraction: so many parts, each the so-many-th part of a
-    /// nanosecond. The second number is zero if tokens never come.
+    /// The time per token in nanoseconds, as numerator and denominator. The denominator is zero if
+    /// tokens never come.
     pub const fn interval(&self) -> (u64, u64) {
         (self.token, self.ticks)
     }
 
-    /// The rate as a number, for display.
+    /// The rate per second as a number, for display.
     pub fn per_second(&self) -> f64 {
         self.ticks as f64 / self.token as f64 * NANOS_PER_SECOND as f64
     }
 
-    /// How much may come at once.
+    /// How much is allowed at once.
     pub const fn burst(&self) -> u64 {
         self.burst
     }
@@ -607,7 +617,7 @@ impl fmt::Display for Effective {
             0 => write!(f, "no refill, burst {}", self.burst),
             ticks => {
                 let (whole, rest) = (self.token / ticks, self.token % ticks);
-                // Cut, not rounded: five digits are finer than a 58th.
+                // Truncated, not rounded: five digits are finer than a 58th.
                 let digits = rest * 100_000 / ticks;
                 write!(f, "1 every {whole}.{digits:05} ns, burst {}", self.burst)
             }

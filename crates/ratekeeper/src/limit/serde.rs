@@ -1,4 +1,4 @@
-//! A limit is its text, wherever serde reads or writes one.
+//! Serde support for [`Limit`]: it is serialized as its text.
 
 use super::Limit;
 use alloc::borrow::Cow;

@@ -1,5 +1,5 @@
-//! Limits as text, both ways: `N/[k]UNIT [burst B] [wait D | queue Q] [ALGORITHM] [refundable]`,
-//! `unlimited`, `0`.
+//! Parsing and display of limits: `N/[k]UNIT [burst B] [wait D | queue Q] [ALGORITHM]
+//! [refundable]`, `unlimited`, `0`.
 
 use super::{Algorithm, BurstSpec, Limit, Rate};
 use alloc::borrow::ToOwned;
@@ -7,7 +7,7 @@ use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 
-/// Units from the longest, with their names in text: the first is how they are printed.
+/// Units of time from the longest, with their names in text: the first name is the one printed.
 const UNITS: [(u64, &[&str]); 8] = [
     (604_800_000_000_000, &["w", "week", "weeks"]),
     (86_400_000_000_000, &["d", "day", "days"]),
@@ -19,8 +19,8 @@ const UNITS: [(u64, &[&str]); 8] = [
     (1, &["ns", "nanosecond", "nanoseconds"]),
 ];
 
-/// A time in the largest unit that divides it: `15min`, and `min` alone where `one` may go without
-/// saying.
+/// Writes a time in the largest unit that divides it: `15min`; a count of 1 is written as `one`,
+/// which may be empty.
 fn write_time(f: &mut fmt::Formatter<'_>, nanos: u64, one: &str) -> fmt::Result {
     let fits = UNITS
         .into_iter()
@@ -47,14 +47,14 @@ impl fmt::Display for Limit {
             Some(_) if *self == Limit::deny_all().algorithm(self.algorithm) => f.write_str("0")?,
             Some(rate) => write!(f, "{rate}")?,
         }
-        match self.room() {
+        match self.burst_spec() {
             BurstSpec::Burst(burst) if burst != self.count => write!(f, " burst {burst}")?,
-            BurstSpec::Queue(longest) if longest != self.count => {
-                return write!(f, " queue {longest}");
+            BurstSpec::Queue(max_queue) if max_queue != self.count => {
+                return write!(f, " queue {max_queue}");
             }
-            BurstSpec::Wait(longest) => {
+            BurstSpec::Wait(max_wait) => {
                 f.write_str(" wait ")?;
-                return write_time(f, longest, "1");
+                return write_time(f, max_wait, "1");
             }
             _ => {}
         }
@@ -70,7 +70,8 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Why a text is not a limit: where it stops making sense and what would be right there.
+/// Error: a text that is not a limit. It tells where the text is wrong and what would be right
+/// there.
 ///
 /// ```
 /// use ratekeeper::Limit;
@@ -106,22 +107,22 @@ pub enum ParseLimitErrorKind {
     Period,
     /// A word that is neither `burst`, `wait`, `queue` nor an algorithm.
     Word,
-    /// A burst beside an algorithm that has none.
+    /// `burst` together with an algorithm that has none.
     Burst,
-    /// `wait` or `queue` beside another algorithm than pacing, or both.
+    /// `wait` or `queue` together with an algorithm other than pacing, or both of them.
     Pacing,
-    /// `refundable` beside an algorithm that is none of the token bucket's.
+    /// `refundable` together with an algorithm other than the token bucket's.
     Refundable,
     /// The same part twice.
     Twice,
-    /// More follows where the limit should end.
+    /// More text follows where the limit should end.
     Trailing,
     /// A full bucket would take more than 142 years to fill.
     Fill,
 }
 
 impl ParseLimitError {
-    /// The byte at which the text stops making sense.
+    /// The byte position of the mistake.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -131,7 +132,7 @@ impl ParseLimitError {
         self.problem
     }
 
-    /// The word that starts where it stops making sense.
+    /// The word at the mistake.
     fn word(&self) -> &str {
         let rest = self.text.get(self.at..).unwrap_or_default();
         rest.split_ascii_whitespace().next().unwrap_or_default()
@@ -195,9 +196,11 @@ impl fmt::Display for ParseLimitError {
                 )
             }
             ParseLimitErrorKind::Twice => {
-                write!(f, "{word} says again what was said before; say it once")
+                write!(f, "{word} is given twice; give it once")
             }
-            ParseLimitErrorKind::Trailing => write!(f, "nothing may follow, but {word} does"),
+            ParseLimitErrorKind::Trailing => {
+                write!(f, "{word} is not expected after the limit; remove it")
+            }
             ParseLimitErrorKind::Fill => {
                 write!(
                     f,
@@ -224,7 +227,7 @@ impl FromStr for Limit {
     }
 }
 
-type Parsed<T> = Result<T, (usize, ParseLimitErrorKind)>;
+type ParseResult<T> = Result<T, (usize, ParseLimitErrorKind)>;
 
 struct Parser<'a> {
     text: &'a str,
@@ -232,7 +235,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn limit(mut self) -> Parsed<Limit> {
+    fn limit(mut self) -> ParseResult<Limit> {
         self.space();
         if self.rest().starts_with("unlimited") && self.peek_word() == "unlimited" {
             self.word();
@@ -242,22 +245,22 @@ impl<'a> Parser<'a> {
         let start = self.at;
         let count = self.number()?;
         self.space();
-        let limit = match self.rest().starts_with('/') {
-            true => {
-                self.at += 1;
-                let period = self.period()?;
-                Limit::of_nanos(count, period)
-            }
-            // `0` alone is a limit; any other number wants a period.
-            false if count == 0 => Limit::deny_all(),
-            false => return Err((self.at, ParseLimitErrorKind::Slash)),
+        let limit = if self.rest().starts_with('/') {
+            self.at += 1;
+            let period = self.period()?;
+            Limit::of_nanos(count, period)
+        } else if count == 0 {
+            // `0` alone is a limit; any other number needs a period.
+            Limit::deny_all()
+        } else {
+            return Err((self.at, ParseLimitErrorKind::Slash));
         };
         self.options(limit, start)
     }
 
-    /// What may follow the rate, each at most once and in any order.
-    fn options(mut self, mut limit: Limit, start: usize) -> Parsed<Limit> {
-        let (mut room, mut algorithm, mut refundable) = (None, None, None);
+    /// The options after the rate, each at most once and in any order.
+    fn options(mut self, mut limit: Limit, start: usize) -> ParseResult<Limit> {
+        let (mut burst, mut algorithm, mut refundable) = (None, None, None);
         loop {
             self.space();
             let at = self.at;
@@ -266,13 +269,13 @@ impl<'a> Parser<'a> {
                 "" if self.rest().is_empty() => break,
                 "burst" | "wait" | "queue" => {
                     self.space();
-                    let (amount_at, read) = (self.at, self.room(word)?);
-                    match room {
+                    let (amount_at, read) = (self.at, self.burst_spec(word)?);
+                    match burst {
                         Some((_, BurstSpec::Burst(_))) if word == "burst" => {
                             return Err((at, ParseLimitErrorKind::Twice));
                         }
                         Some(_) => return Err((at, ParseLimitErrorKind::Pacing)),
-                        None => room = Some((amount_at, read)),
+                        None => burst = Some((amount_at, read)),
                     }
                 }
                 "refundable" if refundable.is_some() => {
@@ -289,8 +292,8 @@ impl<'a> Parser<'a> {
         if let Some((_, algorithm)) = algorithm {
             limit = limit.algorithm(algorithm);
         }
-        let amount_at = room.map_or(start, |(at, _)| at);
-        match (room, algorithm) {
+        let amount_at = burst.map_or(start, |(at, _)| at);
+        match (burst, algorithm) {
             (Some((_, BurstSpec::Burst(_))), Some((at, algorithm))) if !algorithm.has_burst() => {
                 return Err((amount_at.min(at), ParseLimitErrorKind::Burst));
             }
@@ -298,8 +301,8 @@ impl<'a> Parser<'a> {
             (Some(_), Some((at, algorithm))) if algorithm != Algorithm::Pacing => {
                 return Err((at, ParseLimitErrorKind::Pacing));
             }
-            (Some((_, room)), _) => {
-                limit = Limit::build(limit.count, limit.period, room, Algorithm::Pacing, false)
+            (Some((_, burst)), _) => {
+                limit = Limit::build(limit.count, limit.period, burst, Algorithm::Pacing, false);
             }
             (None, _) => {}
         }
@@ -311,14 +314,14 @@ impl<'a> Parser<'a> {
             None => {}
         }
         // A rate of zero never fills, and is written on purpose.
-        if limit.count > 0 && limit.clips() {
+        if limit.count > 0 && limit.is_clipped() {
             Err((amount_at, ParseLimitErrorKind::Fill))
         } else {
             Ok(limit)
         }
     }
 
-    fn room(&mut self, word: &str) -> Parsed<BurstSpec> {
+    fn burst_spec(&mut self, word: &str) -> ParseResult<BurstSpec> {
         if word == "wait" {
             return self.time().map(BurstSpec::Wait);
         }
@@ -334,8 +337,8 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The time after the slash: a unit, or so many of it; not zero.
-    fn period(&mut self) -> Parsed<u64> {
+    /// The time after the slash: a unit, or a number of units; not zero.
+    fn period(&mut self) -> ParseResult<u64> {
         self.space();
         let start = self.at;
         match self.time()? {
@@ -344,7 +347,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn time(&mut self) -> Parsed<u64> {
+    fn time(&mut self) -> ParseResult<u64> {
         let start = self.at;
         let many = if self.rest().starts_with(|c: char| c.is_ascii_digit()) {
             self.number()?
@@ -362,7 +365,7 @@ impl<'a> Parser<'a> {
             .ok_or((start, ParseLimitErrorKind::Period))
     }
 
-    fn number(&mut self) -> Parsed<u64> {
+    fn number(&mut self) -> ParseResult<u64> {
         let digits = self.rest().bytes().take_while(u8::is_ascii_digit).count();
         let (start, number) = (self.at, &self.rest()[..digits]);
         if digits == 0 {
@@ -392,7 +395,7 @@ impl<'a> Parser<'a> {
         self.at += self.rest().len() - self.rest().trim_ascii_start().len();
     }
 
-    fn end(&mut self) -> Parsed<()> {
+    fn end(&mut self) -> ParseResult<()> {
         self.space();
         if self.rest().is_empty() {
             Ok(())

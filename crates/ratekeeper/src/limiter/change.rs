@@ -1,70 +1,72 @@
-//! A live change: one generation hands its level over to the next.
+//! Live changes: one generation hands its level over to the next.
 //!
-//! The old word is sealed for good, the clock is read, and the new cell is filled before it is
-//! published.
+//! The old word is sealed for good, the clock is read, and the new generation is filled before it
+//! is published.
 
-use super::cell::{Generation, REACH, SEALED, origin_for};
+use super::generation::Generation;
+use crate::algorithm::tat_word::{REACH, SEALED, origin_for};
 use crate::clock::Timestamp;
 use crate::limit::{Kind, Limit, TickLimit};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The word of an unlimited cell holds the level it was entered with, shifted by this; `FULL`
+/// The word of an unlimited generation holds the level it was entered with, shifted by this; `FULL`
 /// stands for any level.
 const UNLIMITED_BIAS: i128 = 1 << 62;
 pub(super) const FULL: u64 = 1 << 63;
 
-/// A generation after the first, and how claims of the one before it find themselves in it.
+/// A generation after the first, with what is needed to convert claims of the generation before it.
 pub(crate) struct NextGeneration {
-    pub(crate) cell: Generation,
-    carried: Carried,
+    pub(crate) generation: Generation,
+    carried: CarriedLevel,
 }
 
-struct Carried {
-    /// The old zero of the bucket, in the old ticks.
+struct CarriedLevel {
+    /// The level zero of the old bucket, in the old ticks.
     from: AtomicU64,
     /// The same level in the new ticks.
     to: AtomicU64,
-    /// The level at the change in the old ticks (signed): a slot whose mark is that far from zero,
-    /// or less, was due.
+    /// The level at the change in the old ticks (signed): a slot whose mark is at most that far
+    /// from zero was due.
     level: AtomicU64,
 }
 
-/// What a reservation can give back, and from where on others stand behind it: in the ticks of one
-/// generation.
+/// What a reservation can give back (`worth`), and the position after which later reservations
+/// stand (`mark`): in the ticks of one generation.
 #[derive(Clone, Copy)]
 pub(crate) struct ReservationClaim {
     pub(crate) worth: u64,
     pub(crate) mark: u64,
 }
 
-/// How a limiter's level survives a change of its limit. See
+/// What happens to a limiter's tokens when its limit changes. See
 /// [`Limiter::set_limit_with`](super::Limiter::set_limit_with).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Carry {
-    /// The tokens stay what they are, clipped to the new burst. Debt stays debt. Nothing is minted.
+    /// The number of tokens stays, clipped to the new burst. Debt stays debt. No tokens are added.
     #[default]
     Keep,
     /// The bucket stays as full as it was: half full of 10 becomes half full of 20. Debt stays as
     /// it is.
     Proportional,
-    /// A larger burst brings the difference at once; a smaller one clips.
+    /// A larger burst adds the difference at once; a smaller one clips.
     Additive,
-    /// The bucket starts full. Older charges and reservations give nothing back.
+    /// The bucket starts full. Charges and reservations made before give nothing back.
     Reset,
 }
 
 impl Generation {
-    /// Ends this generation: the word is sealed for good. Returns what it was.
+    /// Ends this generation: seals the word for good. Returns the last state.
     fn seal(&self) -> u64 {
-        // Whoever is inside a wide state ends first; whoever comes after meets the seal.
-        let _held = self.wide.get().map(|wide| wide.lock.hold());
+        // A thread that holds the lock of a large state finishes first; one that comes later finds
+        // the seal.
+        let _guard = self.large.get().map(|large| large.lock.lock());
         self.word.swap(SEALED, Ordering::AcqRel)
     }
 
     /// Ends this generation and fills `next` with the same level under `limit`. Only one thread at
-    /// a time does this.
+    /// a time calls this.
     ///
-    /// The time is read once the word is sealed, so that no decision of this generation is later
+    /// The time is read after the word is sealed, so that no decision of this generation is later
     /// than it.
     pub(crate) fn hand_over(
         &self,
@@ -75,13 +77,13 @@ impl Generation {
     ) {
         let word = self.seal();
         let now = now();
-        let ((old, word), new) = (self.as_bucket(word), limit.normal());
+        let ((old, word), new) = (self.as_bucket(word), limit.tick_limit());
         match (family(&old), family(new)) {
-            (Family::Tokens, Family::Tokens) => {
-                self.hand_over_tokens(&old, next, limit, carry, word, now)
+            (AlgorithmFamily::Tokens, AlgorithmFamily::Tokens) => {
+                self.hand_over_tokens(&old, next, limit, carry, word, now);
             }
-            (Family::Queue, Family::Queue) if carry != Carry::Reset => {
-                // The time at which the queue is empty stays that time.
+            (AlgorithmFamily::Queue, AlgorithmFamily::Queue) if carry != Carry::Reset => {
+                // The time at which the queue will be empty stays the same.
                 let empty = i128::from(word) - i128::from(self.clock_at(&old, now));
                 let empty =
                     (empty * i128::from(new.ticks)).div_euclid(i128::from(old.ticks.max(1))) + 1;
@@ -92,14 +94,18 @@ impl Generation {
                 } else {
                     empty.min(i128::from(SEALED / 2)) as u64
                 };
-                next.cell
+                next.generation
                     .fill(limit, origin, clock.saturating_add(ahead).min(SEALED - 1));
-                next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+                next.generation
+                    .meta
+                    .fetch_or(DISCARDS_CLAIMS, Ordering::Relaxed);
             }
             _ => {
-                next.cell.fill(limit, self.origin_after(now), 0);
-                next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
-                if carry == Carry::Reset || self.hand_over_window(&next.cell, word) {
+                next.generation.fill(limit, self.origin_after(now), 0);
+                next.generation
+                    .meta
+                    .fetch_or(DISCARDS_CLAIMS, Ordering::Relaxed);
+                if carry == Carry::Reset || self.hand_over_window(&next.generation, word) {
                     return;
                 }
                 let (used, most) = (self.used(&old, word, now), old.burst());
@@ -110,20 +116,20 @@ impl Generation {
                     Carry::Additive => used.saturating_sub(new.burst().saturating_sub(most)),
                     _ => used,
                 };
-                next.cell
+                next.generation
                     .charge_unconditionally(new, now, used.min(new.burst()));
             }
         }
     }
 
-    /// The numbers and the word of this cell; of a refundable bucket those of the plain bucket with
-    /// the same TAT.
+    /// The numbers and the word of this generation; for a refundable bucket those of the plain
+    /// bucket with the same TAT.
     fn as_bucket(&self, word: u64) -> (TickLimit, u64) {
-        let normal = self.normal();
-        if normal.kind != Kind::Refundable {
-            return (normal, word);
+        let limit = self.tick_limit();
+        if limit.kind != Kind::Refundable {
+            return (limit, word);
         }
-        let origin = u128::from(self.origin.load(Ordering::Relaxed)) * u128::from(normal.ticks);
+        let origin = u128::from(self.origin.load(Ordering::Relaxed)) * u128::from(limit.ticks);
         let tat = self
             .refundable_tat()
             .saturating_sub(origin)
@@ -131,25 +137,25 @@ impl Generation {
         (
             TickLimit {
                 kind: Kind::Bucket,
-                ..normal
+                ..limit
             },
             tat,
         )
     }
 
-    /// The origin of the next cell. A stale instant is to be judged at its own time: the origin
-    /// stays while it can.
+    /// The origin of the next generation. It stays the same while it can, so that a call at an
+    /// older instant is judged at its own time.
     fn origin_after(&self, now: Timestamp) -> u64 {
         let origin = self.origin.load(Ordering::Relaxed);
         let near = now.as_unix_nanos().saturating_sub(origin) <= REACH;
-        if near && self.normal().kind != Kind::Unlimited {
+        if near && self.tick_limit().kind != Kind::Unlimited {
             origin
         } else {
             origin_for(now)
         }
     }
 
-    /// The clock of this cell, which may be past its reach.
+    /// The clock of this generation, which may be past its reach.
     fn clock_at(&self, limit: &TickLimit, now: Timestamp) -> u64 {
         let elapsed = now
             .as_unix_nanos()
@@ -157,7 +163,7 @@ impl Generation {
         elapsed.saturating_mul(limit.ticks)
     }
 
-    /// What was used of the limit at `now`, rounded up, for a successor that counts in other terms.
+    /// The cost in use at `now`, rounded up, for a successor that counts in different units.
     fn used(&self, limit: &TickLimit, word: u64, now: Timestamp) -> u64 {
         match limit.kind {
             Kind::Unlimited => 0,
@@ -168,8 +174,8 @@ impl Generation {
         }
     }
 
-    /// Leaves the state as if `used` had just been taken from a fresh one. Only under the lock, or
-    /// before the cell is known.
+    /// Sets the state as if `used` had just been taken from a fresh one. Only under the lock, or
+    /// before the generation is published.
     pub(super) fn charge_unconditionally(&self, limit: &TickLimit, now: Timestamp, used: u64) {
         match limit.kind {
             Kind::Unlimited => self.word.store(FULL, Ordering::Relaxed),
@@ -190,29 +196,31 @@ impl Generation {
         word: u64,
         now: Timestamp,
     ) {
-        let new = limit.normal();
-        let zero = Zero::of(self, old, word, now);
+        let new = limit.tick_limit();
+        let zero = BucketLevel::of(self, old, word, now);
         let token = |units: i128| floor_div(units * i128::from(new.token), i128::from(old.token));
         let full = i128::from(new.capacity);
         let level = match (zero, carry) {
-            (Zero::Full, _) | (_, Carry::Reset) => full,
-            (Zero::Level { level, .. }, Carry::Proportional) if level > 0 && old.capacity > 0 => {
+            (BucketLevel::Full, _) | (_, Carry::Reset) => full,
+            (BucketLevel::Level { level, .. }, Carry::Proportional)
+                if level > 0 && old.capacity > 0 =>
+            {
                 floor_div(level * full, i128::from(old.capacity))
             }
-            (Zero::Level { level, .. }, Carry::Additive) => {
+            (BucketLevel::Level { level, .. }, Carry::Additive) => {
                 let grown = new.burst().saturating_sub(old.burst());
                 (token(level) + i128::from(grown) * i128::from(new.token)).min(full)
             }
-            (Zero::Level { level, .. }, _) => token(level),
+            (BucketLevel::Level { level, .. }, _) => token(level),
         };
         if new.kind == Kind::Unlimited {
             let word = match zero {
-                Zero::Full => FULL,
-                Zero::Level { .. } => {
+                BucketLevel::Full => FULL,
+                BucketLevel::Level { .. } => {
                     (level + UNLIMITED_BIAS).clamp(0, i128::from(FULL - 1)) as u64
                 }
             };
-            next.cell.fill(limit, now.as_unix_nanos(), word);
+            next.generation.fill(limit, now.as_unix_nanos(), word);
             return;
         }
         let origin = self.origin_after(now);
@@ -220,15 +228,17 @@ impl Generation {
         let empty_at = clock - level;
         let tat = (empty_at + full).clamp(0, i128::from(SEALED - 1));
         if new.kind == Kind::Refundable {
-            // Its charges are settled one by one, and those of before are not among them.
-            next.cell.fill(limit, origin, 0);
-            next.cell
+            // A refundable bucket tracks its own charges; those made before are not among them.
+            next.generation.fill(limit, origin, 0);
+            next.generation
                 .set_refundable_tat(u128::from(origin) * u128::from(new.ticks) + tat as u128);
-            next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+            next.generation
+                .meta
+                .fetch_or(DISCARDS_CLAIMS, Ordering::Relaxed);
             return;
         }
-        next.cell.fill(limit, origin, tat as u64);
-        if let Zero::Level { at, level: before } = zero {
+        next.generation.fill(limit, origin, tat as u64);
+        if let BucketLevel::Level { at, level: before } = zero {
             let carried = &next.carried;
             carried.level.store(before as u64, Ordering::Relaxed);
             carried.from.store(
@@ -237,22 +247,25 @@ impl Generation {
             );
             carried.to.store(empty_at as u64, Ordering::Relaxed);
         }
-        // A claim of before is worth something only if the level it was made on lives on.
-        let is_plain = self.normal().kind == old.kind && old.kind != Kind::Unlimited;
-        let lives_on = matches!(zero, Zero::Level { .. }) && is_plain && carry != Carry::Reset;
+        // An earlier claim is worth something only if the level it was made on lives on.
+        let is_plain = self.tick_limit().kind == old.kind && old.kind != Kind::Unlimited;
+        let lives_on =
+            matches!(zero, BucketLevel::Level { .. }) && is_plain && carry != Carry::Reset;
         if !lives_on {
-            next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+            next.generation
+                .meta
+                .fetch_or(DISCARDS_CLAIMS, Ordering::Relaxed);
         }
     }
 }
 
 impl NextGeneration {
-    /// A generation that has no limit yet.
+    /// A generation without a limit, to be filled by [`Generation::hand_over`].
     pub(crate) fn empty() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            cell: Generation::empty(),
-            carried: Carried {
+            generation: Generation::empty(),
+            carried: CarriedLevel {
                 from: zero(),
                 to: zero(),
                 level: zero(),
@@ -260,14 +273,16 @@ impl NextGeneration {
         }
     }
 
-    /// What a claim of the generation before is in this one; none if this one knows nothing of it.
-    pub(super) fn follow(
+    /// Converts a claim of the generation before to this one; none if this one discarded it.
+    pub(super) fn convert_claim(
         &self,
         before: &Generation,
         claim: ReservationClaim,
     ) -> Option<ReservationClaim> {
-        let (old, new) = (before.normal(), self.cell.normal());
-        if self.cell.meta.load(Ordering::Relaxed) & FORGETS != 0 || new.kind == Kind::Unlimited {
+        let (old, new) = (before.tick_limit(), self.generation.tick_limit());
+        if self.generation.meta.load(Ordering::Relaxed) & DISCARDS_CLAIMS != 0
+            || new.kind == Kind::Unlimited
+        {
             return None;
         }
         let convert = |ticks: i128| floor_div(ticks * i128::from(new.token), i128::from(old.token));
@@ -276,53 +291,54 @@ impl NextGeneration {
             self.carried.to.load(Ordering::Relaxed),
         );
         let distance = claim.mark.wrapping_sub(from) as i64;
-        // What a smaller bucket clipped off cannot come back, and of a slot that was due nobody
-        // knows how much that was.
+        // Tokens that a smaller bucket clipped off cannot come back, and for a slot that was due it
+        // is unknown how many those were.
         if distance <= self.carried.level.load(Ordering::Relaxed) as i64
             && new.burst() < old.burst()
         {
             return None;
         }
         let mark = to.wrapping_add(convert(i128::from(distance)) as u64);
-        // Nor can more come back than a bucket holds: what was promised behind it rests on that.
+        // Nor can more come back than a bucket holds: later promises rest on that.
         let worth = convert(i128::from(claim.worth)).min(i128::from(new.capacity)) as u64;
         Some(ReservationClaim { worth, mark })
     }
 }
 
-/// Algorithms that count in the same terms.
-enum Family {
+/// Algorithms that count in the same units.
+enum AlgorithmFamily {
     Tokens,
     Queue,
     Window,
 }
 
-fn family(limit: &TickLimit) -> Family {
+fn family(limit: &TickLimit) -> AlgorithmFamily {
     match limit.kind {
-        Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Unlimited => Family::Tokens,
-        Kind::Pacing => Family::Queue,
-        _ => Family::Window,
+        Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Unlimited => AlgorithmFamily::Tokens,
+        Kind::Pacing => AlgorithmFamily::Queue,
+        _ => AlgorithmFamily::Window,
     }
 }
 
-/// Set in `meta` of a cell whose level has nothing to do with the one before it.
-const FORGETS: u64 = 1 << 63;
+/// Set in `meta` of a generation whose level is unrelated to the one before it: claims made before
+/// are void.
+const DISCARDS_CLAIMS: u64 = 1 << 63;
 
-/// Where the level of a bucket stands at the moment of a change.
+/// The level of a bucket at the moment of a change.
 #[derive(Clone, Copy)]
-enum Zero {
-    /// Anything that was spent is forgotten.
+enum BucketLevel {
+    /// The bucket is full, whatever was spent.
     Full,
-    /// `level` ticks are in it (negative: debt); it was, or will be, empty `at`.
+    /// `level` ticks are in the bucket (negative: debt); it was, or will be, empty `at`.
     Level { level: i128, at: u64 },
 }
 
-impl Zero {
-    fn of(cell: &Generation, limit: &TickLimit, word: u64, now: Timestamp) -> Self {
+impl BucketLevel {
+    fn of(generation: &Generation, limit: &TickLimit, word: u64, now: Timestamp) -> Self {
         if limit.kind == Kind::Unlimited {
-            let since = cell.origin.load(Ordering::Relaxed);
+            let since = generation.origin.load(Ordering::Relaxed);
             return match word {
-                // Time without a limit forgives everything.
+                // Any time spent without a limit fills the bucket.
                 FULL => Self::Full,
                 _ if now.as_unix_nanos() > since => Self::Full,
                 word => Self::Level {
@@ -334,7 +350,7 @@ impl Zero {
         // This may be past the horizon, where the clock is more than a word holds.
         let elapsed = now
             .as_unix_nanos()
-            .saturating_sub(cell.origin.load(Ordering::Relaxed));
+            .saturating_sub(generation.origin.load(Ordering::Relaxed));
         let clock = i128::from(elapsed) * i128::from(limit.ticks);
         let tat = clock.max(i128::from(word));
         let capacity = i128::from(limit.capacity);

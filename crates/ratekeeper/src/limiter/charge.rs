@@ -1,7 +1,7 @@
-//! What an admission took, for those who learn the true cost later.
+//! [`Charge`]: what an allowed call took, for callers that learn the actual cost later.
 
 use super::Limiter;
-use super::view::Admission;
+use super::at::Admission;
 use crate::algorithm::Refund;
 use crate::algorithm::token_bucket::{self, ChargeRecord};
 use crate::clock::{Clock, DefaultClock, Timestamp};
@@ -12,7 +12,8 @@ use crate::sync::Ordering;
 use core::cmp::Ordering::{Equal, Greater, Less};
 use core::fmt;
 
-/// What an admission took, to be settled once the true cost is known; dropping it keeps the charge.
+/// What an allowed call took, to be settled once the actual cost is known; dropping it keeps the
+/// charge.
 ///
 /// ```
 /// use ratekeeper::{Limit, Limiter};
@@ -28,16 +29,16 @@ use core::fmt;
 pub struct Charge<C: Clock = DefaultClock> {
     owner: Owner<C>,
     cost: u64,
-    /// For windows and logs, `tat` names the window or the instant. [`NOTHING`](Charged::NOTHING)
-    /// if there was no limit.
+    /// For windows and logs, `tat` identifies the window or the instant.
+    /// [`NOTHING`](ChargeRecord::NOTHING) if there was no limit.
     charged: ChargeRecord,
 }
 
-/// Whose state a charge or a reservation is about, and by which limit of it.
+/// The limiter or key whose state a charge or a reservation belongs to.
 pub(super) enum Owner<C: Clock> {
     One {
         limiter: Limiter<C>,
-        generation: u32,
+        generation_id: u32,
     },
     #[cfg(feature = "std")]
     Key { key: OwnedKey<C> },
@@ -59,7 +60,7 @@ impl<C: Clock> Charge<C> {
         Self::of(
             Owner::One {
                 limiter: limiter.clone(),
-                generation: admitted.generation,
+                generation_id: admitted.generation_id,
             },
             admitted,
             cost,
@@ -74,16 +75,16 @@ impl<C: Clock> Charge<C> {
     #[inline]
     fn of(owner: Owner<C>, admitted: &Admission, cost: u64) -> Self {
         let Admission {
-            normal,
+            limit,
             clock,
             tat,
             refunded,
             given,
             ..
         } = *admitted;
-        let charged = match normal.kind {
+        let charged = match limit.kind {
             Kind::Unlimited => ChargeRecord::NOTHING,
-            _ => ChargeRecord::new(&normal, tat, clock, cost, refunded, given),
+            _ => ChargeRecord::new(&limit, tat, clock, cost, refunded, given),
         };
         Self {
             owner,
@@ -92,16 +93,17 @@ impl<C: Clock> Charge<C> {
         }
     }
 
-    /// What was charged.
+    /// The cost that was charged.
     pub fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// Corrects the charge to what it really cost.
+    /// Corrects the charge to the actual cost.
     ///
-    /// Less comes back as far as time has not brought it back already and nobody has been promised
-    /// it. More is charged at once as debt, at most a full bucket of it; that much is outside the
-    /// limit's promise, and counted.
+    /// If it is less, the difference comes back as far as time has not brought it back already and
+    /// no later call was promised it. If it is more, the difference is charged at once as debt, at
+    /// most a full bucket; that part is outside the limit's promise, and counted in
+    /// [`Adjustments::settled_up`](super::Adjustments::settled_up).
     pub fn settle(self, actual: u64) {
         self.settle_at(actual, || self.owner.now());
     }
@@ -124,60 +126,60 @@ impl<C: Clock> Charge<C> {
         }
     }
 
-    /// Whether it is settled even if all of it was used.
+    /// Whether the charge must be settled even if all of it was used.
     fn is_refundable(&self) -> bool {
         match &self.owner {
             Owner::One {
                 limiter,
-                generation,
-            } => limiter.shared.cell(*generation).normal().kind == Kind::Refundable,
+                generation_id,
+            } => limiter.shared.generation(*generation_id).tick_limit().kind == Kind::Refundable,
             #[cfg(feature = "std")]
             Owner::Key { key } => key.is_refundable(),
         }
     }
 
     fn give_back(&self, unused: u64, now: impl Fn() -> Timestamp) {
-        let (shared, generation) = match &self.owner {
+        let (shared, generation_id) = match &self.owner {
             Owner::One {
                 limiter,
-                generation,
-            } => (&*limiter.shared, *generation),
+                generation_id,
+            } => (&*limiter.shared, *generation_id),
             #[cfg(feature = "std")]
             Owner::Key { key } => return key.give_back(&self.charged, self.cost, unused, now),
         };
-        shared.locked(&now, |cell, normal, current| {
-            if current != generation {
+        shared.locked(&now, |generation, limit, current| {
+            if current != generation_id {
                 return shared.cold().count_not_returned(unused);
             }
-            if normal.is_machine() {
+            if limit.is_machine() {
                 let refund = Refund {
                     charged_in: self.charged.tat,
                     cost: self.cost,
                     unused,
                 };
-                return cell.window_give_back(normal, now(), refund);
+                return generation.window_give_back(limit, now(), refund);
             }
-            if normal.kind == Kind::Pacing {
-                // What is at the end of the queue and has not begun can be taken back; where that
-                // is, gifts have moved.
-                let no_gifts = cell.given.load(Ordering::Relaxed) == self.charged.given;
-                cell.update(|free| {
-                    let ahead = free.saturating_sub(cell.clock(normal, now()));
+            if limit.kind == Kind::Pacing {
+                // Only the last slot of the queue that has not begun can be taken back; its
+                // position is unknown after a grant.
+                let no_gifts = generation.given.load(Ordering::Relaxed) == self.charged.given;
+                generation.update(|free| {
+                    let ahead = free.saturating_sub(generation.clock(limit, now()));
                     let is_last = no_gifts && free == self.charged.tat;
-                    is_last.then(|| free - ahead.min(unused.saturating_mul(normal.token)))
+                    is_last.then(|| free - ahead.min(unused.saturating_mul(limit.token)))
                 });
                 return;
             }
             let (refunded, given) = (
-                cell.refunded.load(Ordering::Relaxed),
-                cell.given.load(Ordering::Relaxed),
+                generation.refunded.load(Ordering::Relaxed),
+                generation.given.load(Ordering::Relaxed),
             );
             let mut give = 0;
-            cell.update(|tat| {
+            generation.update(|tat| {
                 // Read once the state is known, so that nothing in it is later than this.
-                let clock = cell.clock(normal, now());
+                let clock = generation.clock(limit, now());
                 give = token_bucket::refund(
-                    normal,
+                    limit,
                     tat,
                     clock,
                     unused,
@@ -189,7 +191,8 @@ impl<C: Clock> Charge<C> {
                 .give;
                 (give > 0).then(|| tat.saturating_sub(give))
             });
-            cell.refunded
+            generation
+                .refunded
                 .store(refunded.wrapping_add(give), Ordering::Release);
         });
     }
@@ -200,17 +203,17 @@ impl<C: Clock> Charge<C> {
             #[cfg(feature = "std")]
             Owner::Key { key } => return key.charge_more(extra, now),
         };
-        shared.locked(&now, |cell, normal, _| {
-            if normal.kind == Kind::Unlimited {
+        shared.locked(&now, |generation, limit, _| {
+            if limit.kind == Kind::Unlimited {
                 return;
             }
-            let extra = extra.min(normal.burst());
-            if normal.is_machine() {
-                cell.window_charge(normal, now(), extra);
+            let extra = extra.min(limit.burst());
+            if limit.is_machine() {
+                generation.window_charge(limit, now(), extra);
                 return shared.cold().count_settled_up(extra);
             }
-            let clock = cell.clock(normal, now());
-            cell.update(|tat| Some(tat.max(clock).saturating_add(extra * normal.token)));
+            let clock = generation.clock(limit, now());
+            generation.update(|tat| Some(tat.max(clock).saturating_add(extra * limit.token)));
             shared.cold().count_settled_up(extra);
         });
     }

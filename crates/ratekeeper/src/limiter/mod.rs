@@ -1,22 +1,22 @@
-//! A limiter for one subject, shared by any number of threads.
+//! [`Limiter`]: a rate limiter for one subject, shared by any number of threads.
 
-pub(crate) mod cell;
+pub(crate) mod at;
 pub(crate) mod change;
 mod charge;
+pub(crate) mod generation;
+mod generations;
 mod reservation;
-mod shared;
-pub(crate) mod view;
 #[cfg(feature = "std")]
 mod wait;
 #[cfg(feature = "std")]
 mod waiters;
-pub(crate) mod windowed;
+pub(crate) mod windows;
 
+pub use at::At;
 pub use change::Carry;
 pub use charge::Charge;
+pub use generations::Adjustments;
 pub use reservation::Reservation;
-pub use shared::Adjustments;
-pub use view::At;
 #[cfg(feature = "std")]
 pub(crate) use wait::NO_TIMER;
 #[cfg(feature = "std")]
@@ -32,12 +32,12 @@ use crate::limit::Limit;
 use crate::sync::Arc;
 use core::fmt;
 use core::time::Duration;
-use shared::Generations;
+use generations::Generations;
 
-/// A limiter for one subject: one atomic word, shared by any number of threads.
+/// A rate limiter for one subject: one atomic word, shared by any number of threads.
 ///
 /// A limiter is a handle: clones share the bucket. [`check`](Self::check) takes no lock and a
-/// denial writes nothing.
+/// denied call writes nothing.
 ///
 /// ```
 /// use ratekeeper::{Limit, Limiter};
@@ -47,30 +47,30 @@ use shared::Generations;
 /// assert_eq!(passed, 5);
 /// ```
 ///
-/// Every verb has a twin on [`at`](Self::at), which takes the time from you.
+/// [`at`](Self::at) gives the same methods with a time that you supply.
 pub struct Limiter<C: Clock = DefaultClock> {
     shared: Arc<Generations<C>>,
 }
 
-/// # Making one
+/// # Constructors
 #[cfg(feature = "std")]
 impl Limiter {
-    /// A limiter on the operating system's monotonic clock, starting with a full bucket.
+    /// Creates a limiter on the operating system's monotonic clock, with a full bucket.
     pub fn new(limit: Limit) -> Self {
         Self::with_clock(limit, SystemClock)
     }
 }
 
 impl<C: Clock> Limiter<C> {
-    /// A limiter on a clock of your choice, starting with a full bucket.
+    /// Creates a limiter on a clock of your choice, with a full bucket.
     pub fn with_clock(limit: Limit, clock: C) -> Self {
         Self {
             shared: Arc::new(Generations::new(limit, clock)),
         }
     }
 
-    /// The same limiter with `tokens` in its bucket instead of a full one: a cold start, or a warm
-    /// one.
+    /// Sets the number of tokens in the bucket, for a cold or a warm start. Without it the bucket
+    /// starts full.
     ///
     /// ```
     /// use ratekeeper::{Limit, Limiter};
@@ -84,16 +84,16 @@ impl<C: Clock> Limiter<C> {
         self
     }
 
-    /// The clock it runs on.
+    /// The clock the limiter runs on.
     pub fn clock(&self) -> &C {
         self.shared.clock()
     }
 
-    /// The same verbs at an instant of your choice: for tests, batches and replays.
+    /// Returns the same methods at an instant of your choice: for tests, batches and replays.
     ///
-    /// An instant that is older than others is stricter, never looser. What is more than five years
-    /// older than the limiter is turned away: to replay it, give the limiter a
-    /// [`ManualClock`](crate::ManualClock) that starts there.
+    /// An instant older than that of earlier calls makes the limiter stricter, never looser. An
+    /// instant more than five years older than the limiter is denied: to replay such data, give the
+    /// limiter a [`ManualClock`](crate::ManualClock) that starts there.
     ///
     /// ```
     /// use std::time::Duration;
@@ -115,105 +115,106 @@ impl<C: Clock> Limiter<C> {
     }
 }
 
-/// # Deciding
+/// # Decisions
 impl<C: Clock> Limiter<C> {
-    /// Charges one unit if it fits, and forgets.
+    /// Charges one unit if it fits. The charge is final.
     #[inline(always)]
     pub fn check(&self) -> Decision {
         self.check_n(1)
     }
 
-    /// Charges `cost` units if all of them fit, and forgets. A cost of 0 asks whether there is debt
-    /// and charges nothing.
-    // Always: in line a caller that only asks `is_allowed()` never builds the rest of the decision.
+    /// Charges `cost` units if all of them fit. The charge is final. A cost of 0 charges nothing
+    /// and is denied only while the bucket is in debt.
+    // Always inlined: a caller that only uses `is_allowed()` then never builds the rest of the
+    // decision.
     #[inline(always)]
     pub fn check_n(&self, cost: u64) -> Decision {
         self.now().check_n(cost)
     }
 
-    /// What [`check`](Self::check) would say, without charging.
+    /// The decision that [`check`](Self::check) would return, without charging.
     pub fn peek(&self) -> Decision {
         self.peek_n(1)
     }
 
-    /// What [`check_n`](Self::check_n) would say, without charging.
+    /// The decision that [`check_n`](Self::check_n) would return, without charging.
     pub fn peek_n(&self, cost: u64) -> Decision {
         self.now().peek_n(cost)
     }
 
-    /// Charges `cost` units for work whose true cost is known later; see [`Charge`].
+    /// Charges `cost` units for work whose actual cost is known later; see [`Charge`].
     #[inline]
     pub fn take(&self, cost: u64) -> Result<Charge<C>, DeniedError> {
         self.now().take(cost)
     }
 
-    /// Takes the next free slot for `cost` units, however far ahead; see [`Reservation`].
+    /// Reserves the next free slot for `cost` units, however far ahead; see [`Reservation`].
     #[inline]
     pub fn reserve(&self, cost: u64) -> Result<Reservation<C>, ReserveError> {
         self.now().reserve(cost)
     }
 
-    /// Takes the next free slot if it is at most `longest` away; otherwise takes nothing.
+    /// Reserves the next free slot if it is at most `max_wait` away; otherwise takes nothing.
     #[inline]
     pub fn reserve_within(
         &self,
         cost: u64,
-        longest: Duration,
+        max_wait: Duration,
     ) -> Result<Reservation<C>, ReserveError> {
-        self.now().reserve_within(cost, longest)
+        self.now().reserve_within(cost, max_wait)
     }
 
-    /// What is in the bucket; negative while reservations are ahead of it. For display: decisions
-    /// are made in integers.
+    /// The tokens in the bucket; negative while reservations are ahead of it. For display:
+    /// decisions are made in integers.
     pub fn tokens(&self) -> f64 {
         self.now().tokens()
     }
 }
 
-/// # Changing it live
+/// # Live changes
 impl<C: Clock> Limiter<C> {
-    /// The limit in force.
+    /// The current limit.
     pub fn limit(&self) -> Limit {
         self.shared.current().1.limit()
     }
 
-    /// The burst in force: how much may come at once. [`u64::MAX`] when unlimited.
+    /// The current burst: how much is allowed at once. [`u64::MAX`] when unlimited.
     pub fn burst(&self) -> u64 {
         self.limit().capacity()
     }
 
-    /// Changes the limit for everyone who shares this limiter, keeping the tokens that are in it.
+    /// Changes the limit for all clones of this limiter and keeps the tokens in the bucket.
     ///
-    /// What was earned so far is settled at the old rate; debt stays debt; a reservation keeps its
-    /// time. Each change keeps about a hundred bytes until the limiter is dropped. Setting the
-    /// limit that is in force does nothing.
+    /// Tokens earned so far count at the old rate; debt stays debt; a reservation keeps its time.
+    /// Each change keeps about a hundred bytes until the limiter is dropped. Setting the current
+    /// limit again does nothing.
     pub fn set_limit(&self, limit: Limit) {
         self.set_limit_with(limit, Carry::Keep);
     }
 
-    /// Changes the limit and says what becomes of the tokens that are in it.
+    /// Changes the limit; `carry` says what happens to the tokens in the bucket.
     pub fn set_limit_with(&self, limit: Limit, carry: Carry) {
         self.shared
             .change(&limit, carry, || self.shared.clock().now());
     }
 
-    /// Changes the burst only.
+    /// Changes only the burst.
     pub fn set_burst(&self, burst: u64) {
         self.set_limit(self.limit().burst(burst));
     }
 
-    /// Fills the bucket. Older charges and reservations give nothing back.
+    /// Fills the bucket. Charges and reservations made before give nothing back.
     pub fn reset(&self) {
         self.set_limit_with(self.limit(), Carry::Reset);
     }
 
-    /// An operator's gift: `tokens` more, up to a full bucket. It is counted, and comes on top of
-    /// what the limit promises.
+    /// Adds `tokens`, up to a full bucket, on behalf of an operator. They come on top of what the
+    /// limit promises, and are counted in [`adjustments`](Self::adjustments).
     pub fn grant(&self, tokens: u64) {
         self.now().grant(tokens);
     }
 
-    /// What came on top of the limit's promise, or was not given back: every such unit is counted.
+    /// Counters of units that came on top of the limit's promise, or that were not given back.
     pub fn adjustments(&self) -> Adjustments {
         self.shared.adjustments()
     }

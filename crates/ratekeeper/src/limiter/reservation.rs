@@ -1,9 +1,9 @@
-//! A slot in the future.
+//! [`Reservation`]: a slot in the future.
 
 use super::Limiter;
+use super::at::Admission;
 use super::change::ReservationClaim;
 use super::charge::Owner;
-use super::view::Admission;
 use crate::algorithm::token_bucket;
 use crate::clock::{Clock, DefaultClock, Timestamp};
 #[cfg(feature = "std")]
@@ -13,10 +13,9 @@ use crate::sync::Ordering;
 use core::fmt;
 use core::time::Duration;
 
-/// A slot that is yours: act when [`delay`](Self::delay) has passed, or [`cancel`](Self::cancel)
-/// it.
+/// A reserved slot: act when [`delay`](Self::delay) has passed, or [`cancel`](Self::cancel) it.
 ///
-/// The time is fixed when the slot is granted: no later change of the limit and nobody else's
+/// The time is fixed when the slot is reserved: neither a change of the limit nor another caller's
 /// cancel moves it. Dropping a reservation keeps the slot.
 ///
 /// ```
@@ -36,7 +35,7 @@ use core::time::Duration;
 #[must_use = "a reservation takes its slot whether or not you act; cancel it to give the slot back"]
 pub struct Reservation<C: Clock = DefaultClock> {
     owner: Owner<C>,
-    act: Timestamp,
+    act_at: Timestamp,
     /// What it took; worth 0 if there is nothing to give back.
     claim: ReservationClaim,
 }
@@ -52,7 +51,7 @@ impl<C: Clock> Reservation<C> {
         Self::of(
             Owner::One {
                 limiter: limiter.clone(),
-                generation: admitted.generation,
+                generation_id: admitted.generation_id,
             },
             admitted,
             cost,
@@ -73,114 +72,110 @@ impl<C: Clock> Reservation<C> {
     #[inline]
     fn of(owner: Owner<C>, admitted: &Admission, cost: u64, now: Timestamp) -> Self {
         let Admission {
-            normal,
+            limit,
             clock,
             tat,
             wait,
             given,
             ..
         } = *admitted;
-        let delay = if wait == 0 {
-            0
-        } else {
-            normal.nanos_ceil(wait)
-        };
+        let delay = if wait == 0 { 0 } else { limit.nanos_ceil(wait) };
         Self {
             owner,
-            act: now + Duration::from_nanos(delay),
+            act_at: now + Duration::from_nanos(delay),
             claim: ReservationClaim {
-                worth: if normal.kind == Kind::Unlimited {
+                worth: if limit.kind == Kind::Unlimited {
                     0
                 } else {
-                    cost.saturating_mul(normal.token)
+                    cost.saturating_mul(limit.token)
                 },
-                // A queue's slot is known by where it ends, were there no gifts.
-                mark: if normal.kind == Kind::Pacing {
+                // A pacing slot is identified by where it ends, without grants.
+                mark: if limit.kind == Kind::Pacing {
                     tat.wrapping_add(given)
                 } else {
-                    token_bucket::mark(&normal, tat, clock, given)
+                    token_bucket::mark(&limit, tat, clock, given)
                 },
             },
         }
     }
 
-    /// How long to wait from now on.
+    /// How long to wait from now.
     pub fn delay(&self) -> Duration {
         self.delay_from(self.owner.now())
     }
 
-    /// How long to wait from `now` on.
+    /// How long to wait from `now`.
     pub fn delay_from(&self, now: Timestamp) -> Duration {
-        self.act.saturating_since(now)
+        self.act_at.saturating_since(now)
     }
 
-    /// When to act. Slots are apart to the tick; told in nanoseconds they are rounded up, so two
-    /// may seem closer by less than one.
+    /// When to act. Slots are exact to the tick; in nanoseconds they are rounded up, so two may
+    /// seem closer by less than one.
     pub fn act_at(&self) -> Timestamp {
-        self.act
+        self.act_at
     }
 
-    /// Gives back what no later reservation has been promised. Nothing comes back once the time to
+    /// Gives back what later reservations were not promised. Nothing comes back once the time to
     /// act has passed.
     pub fn cancel(self) {
         self.cancel_at(|| self.owner.now());
     }
 
     pub(crate) fn cancel_at(&self, now: impl Fn() -> Timestamp) {
-        if self.claim.worth == 0 || self.act < now() {
+        if self.claim.worth == 0 || self.act_at < now() {
             return;
         }
-        let (shared, generation) = match &self.owner {
+        let (shared, generation_id) = match &self.owner {
             Owner::One {
                 limiter,
-                generation,
-            } => (&*limiter.shared, *generation),
+                generation_id,
+            } => (&*limiter.shared, *generation_id),
             #[cfg(feature = "std")]
-            Owner::Key { key } => return key.cancel(self.claim, self.act, now),
+            Owner::Key { key } => return key.cancel(self.claim, self.act_at, now),
         };
-        shared.locked(&now, |cell, normal, current| {
-            if normal.kind == Kind::Unlimited {
+        shared.locked(&now, |generation, limit, current| {
+            if limit.kind == Kind::Unlimited {
                 return;
             }
-            if normal.kind == Kind::Pacing {
+            if limit.kind == Kind::Pacing {
                 // Only the last slot of a queue can be taken back, and only before it begins.
-                let given = cell.given.load(Ordering::Relaxed);
-                cell.update(|free| {
+                let given = generation.given.load(Ordering::Relaxed);
+                generation.update(|free| {
                     let is_last = free.wrapping_add(given) == self.claim.mark;
                     let now = now();
-                    let last = current == generation && is_last && now < self.act;
+                    let last = current == generation_id && is_last && now < self.act_at;
                     last.then(|| {
                         free - self
                             .claim
                             .worth
-                            .min(free.saturating_sub(cell.clock(normal, now)))
+                            .min(free.saturating_sub(generation.clock(limit, now)))
                     })
                 });
                 return;
             }
-            let Some(claim) = shared.follow(self.claim, generation, current) else {
+            let Some(claim) = shared.convert_claim(self.claim, generation_id, current) else {
                 return;
             };
-            let given = cell.given.load(Ordering::Relaxed);
+            let given = generation.given.load(Ordering::Relaxed);
             let mut back = token_bucket::TokenRefund {
                 give: 0,
                 shifts: false,
             };
-            cell.update(|tat| {
+            generation.update(|tat| {
                 // Read once the state is known, so that nothing in it is later than this.
                 let now = now();
                 back = token_bucket::cancel(
-                    normal,
+                    limit,
                     tat,
-                    cell.clock(normal, now),
+                    generation.clock(limit, now),
                     given,
                     claim.worth,
                     claim.mark,
                 );
-                // Across a change the slot may have come earlier, at the new rate.
-                let come = current != generation
-                    && (claim.mark.wrapping_sub(cell.clock(normal, now)) as i64) < 0;
-                if self.act < now || come {
+                // After a change the slot may have come earlier, at the new rate.
+                let come = current != generation_id
+                    && (claim.mark.wrapping_sub(generation.clock(limit, now)) as i64) < 0;
+                if self.act_at < now || come {
                     back.give = 0;
                 }
                 (back.give > 0).then(|| tat.saturating_sub(back.give))
@@ -188,13 +183,15 @@ impl<C: Clock> Reservation<C> {
             if back.give == 0 {
                 return;
             }
-            // After the state: a reservation in between then counts on less, not on more.
+            // Written after the state: a reservation in between then counts on less, not on more.
             if back.shifts {
-                cell.given
+                generation
+                    .given
                     .store(given.wrapping_add(back.give), Ordering::Release);
             }
-            let refunded = cell.refunded.load(Ordering::Relaxed);
-            cell.refunded
+            let refunded = generation.refunded.load(Ordering::Relaxed);
+            generation
+                .refunded
                 .store(refunded.wrapping_add(back.give), Ordering::Release);
         });
     }
@@ -203,7 +200,7 @@ impl<C: Clock> Reservation<C> {
 impl<C: Clock> fmt::Debug for Reservation<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation")
-            .field("act_at", &self.act)
+            .field("act_at", &self.act_at)
             .finish_non_exhaustive()
     }
 }

@@ -1,13 +1,13 @@
-//! Waiting for a slot: FIFO, with a deadline, on a runtime or without one.
+//! [`Wait`]: waiting for tokens, FIFO, with a deadline, on a runtime or without one.
 //!
-//! Where the algorithm knows slots ahead of time (token bucket, pacing), a waiter owns its slot
+//! If the algorithm can assign slots ahead of time (token bucket, pacing), a waiter owns its slot
 //! from the moment it starts to wait, so a large cost cannot starve and a waiter that is not polled
-//! holds up nobody. Order is the order of the slots; what is left is one timer each. Windows and
-//! logs know no slots: there waiters stand in a line, the first of it sleeps until it may pass and
-//! tries, and wakes the next when it has. All of them are in a list of who to wake when the limiter
-//! is closed.
+//! delays no other. The order is that of the slots, and each waiter needs only a timer. Windows and
+//! logs cannot assign slots: there waiters form a FIFO queue, of which the first sleeps until it
+//! may be allowed, tries, and wakes the next when it succeeds. All waiters are registered so that
+//! closing the limiter wakes them.
 
-use super::view::{MaxWait, NotAdmitted};
+use super::at::{AdmitError, MaxWait};
 use super::waiters::{Ticket, Waiters, thread_waker};
 use super::{Limiter, Reservation};
 use crate::clock::{Clock, Timestamp, nanos};
@@ -29,9 +29,9 @@ pub(crate) const NO_TIMER: &str = "no timer to wait with: poll the future inside
 pub enum WaitError {
     /// The cost is more than the burst: no wait is long enough.
     ExceedsBurst {
-        /// What was asked for.
+        /// The requested cost.
         cost: u64,
-        /// The most that can come at once.
+        /// The most that is allowed at once.
         burst: u64,
     },
     /// The limiter was closed.
@@ -94,14 +94,14 @@ impl<C: Clock> Limiter<C> {
     #[inline]
     pub fn wait_n(&self, cost: u64) -> Wait<'_, C> {
         Wait {
-            who: WaitTarget::One(self),
+            target: WaitTarget::One(self),
             cost,
             deadline: Deadline::None,
             slot: None,
         }
     }
 
-    /// Ends every wait, now and later, with [`WaitError::Closed`]. The other verbs go on.
+    /// Ends every wait, now and later, with [`WaitError::Closed`]. The other methods keep working.
     pub fn close(&self) {
         self.shared.cold().waiters.close();
     }
@@ -117,18 +117,18 @@ impl<C: Clock> Limiter<C> {
 
 /// A wait for tokens; what [`Limiter::wait`] returns.
 ///
-/// It takes its slot when it is first polled (or [`blocking`](Self::blocking) is called), in that
-/// order. Dropping it gives back what no later waiter has been promised.
+/// It takes its slot when it is first polled (or [`blocking`](Self::blocking) is called); slots are
+/// in that order. Dropping it gives back what later waiters were not promised.
 #[must_use = "a wait does nothing until it is awaited or blocking() is called"]
 pub struct Wait<'a, C: Clock> {
-    who: WaitTarget<'a, C>,
+    target: WaitTarget<'a, C>,
     cost: u64,
     deadline: Deadline,
-    /// In a box: most waits never have one, and a wait is moved before it is polled.
+    /// Boxed: most waits never need one, and a wait is moved before it is polled.
     slot: Option<Box<Slot<C>>>,
 }
 
-/// What is waited for.
+/// What is waited for: a limiter or one key of a keyed limiter.
 enum WaitTarget<'a, C: Clock> {
     One(&'a Limiter<C>),
     Key(Key<'a, C>),
@@ -176,9 +176,9 @@ impl<C: Clock> WaitTarget<'_, C> {
         }
     }
 
-    fn normal(&self) -> TickLimit {
+    fn limit(&self) -> TickLimit {
         match self {
-            Self::One(limiter) => limiter.shared.current().1.normal(),
+            Self::One(limiter) => limiter.shared.current().1.tick_limit(),
             Self::Key(key) => key.terms().normal,
         }
     }
@@ -190,22 +190,22 @@ impl<C: Clock> WaitTarget<'_, C> {
         }
     }
 
-    /// Takes the next slot; none if it is there already.
+    /// Takes the next slot; none if its time has already come.
     fn slot(
         &self,
         now: Timestamp,
         cost: u64,
-        longest: u64,
-    ) -> Result<Option<Reservation<C>>, NotAdmitted> {
+        max_wait: u64,
+    ) -> Result<Option<Reservation<C>>, AdmitError> {
         match self {
-            Self::One(limiter) => match limiter.at(now).admit(cost, MaxWait::Slot(longest))? {
+            Self::One(limiter) => match limiter.at(now).admit(cost, MaxWait::Slot(max_wait))? {
                 admitted if admitted.wait == 0 => Ok(None),
                 admitted => Ok(Some(Reservation::new(limiter, &admitted, cost, now))),
             },
-            Self::Key(key) => match key.slot(now, cost, longest) {
+            Self::Key(key) => match key.slot(now, cost, max_wait) {
                 Ok(slot) => Ok(Some(slot).filter(|slot| slot.act_at() > now)),
-                Err(ReserveError::Denied(denied)) => Err(NotAdmitted::Denied(denied.decision())),
-                Err(ReserveError::NoSlots(algorithm)) => Err(NotAdmitted::NoSlots(algorithm)),
+                Err(ReserveError::Denied(denied)) => Err(AdmitError::Denied(denied.decision())),
+                Err(ReserveError::NoSlots(algorithm)) => Err(AdmitError::NoSlots(algorithm)),
             },
         }
     }
@@ -226,46 +226,46 @@ enum Deadline {
     Until(Timestamp),
 }
 
-/// A wait that has begun and not ended.
+/// The state of a wait that has begun and not ended.
 struct Slot<C: Clock> {
-    /// None: in line.
+    /// None: it is in a queue.
     reservation: Option<Reservation<C>>,
     deadline: Timestamp,
     ticket: Ticket,
-    /// The timer, and when it rings.
+    /// The timer, and when it fires.
     #[cfg(feature = "tokio")]
     sleep: Option<(Timestamp, crate::clock::Sleep)>,
 }
 
-/// What a look at a wait came to.
+/// The result of polling a wait.
 enum WaitPoll {
     Ended(Result<(), WaitError>),
-    /// Nothing to do before that, unless woken.
+    /// Nothing to do before that time, unless woken.
     Until(Timestamp),
 }
 
-/// Longer than any wait: whoever waits for another to wake it.
-const FOR_EVER: Timestamp = Timestamp::from_unix_nanos(u64::MAX);
+/// A time that never comes: the waiter is woken by another.
+const FOREVER: Timestamp = Timestamp::from_unix_nanos(u64::MAX);
 
 impl<'a, C: Clock> Wait<'a, C> {
     pub(crate) fn of_key(key: Key<'a, C>, cost: u64) -> Self {
         Self {
-            who: WaitTarget::Key(key),
+            target: WaitTarget::Key(key),
             cost,
             deadline: Deadline::None,
             slot: None,
         }
     }
 
-    /// Waits at most this long, counted from when the wait begins. A slot that comes later is an
-    /// error at once, and takes nothing.
-    pub fn within(mut self, longest: Duration) -> Self {
-        self.deadline = Deadline::Within(nanos(longest));
+    /// Waits at most this long, counted from when the wait begins. If the slot comes later, the
+    /// wait fails at once and takes nothing.
+    pub fn within(mut self, max_wait: Duration) -> Self {
+        self.deadline = Deadline::Within(nanos(max_wait));
         self
     }
 
-    /// Waits until `deadline` at the latest. A slot that comes later is an error at once, and takes
-    /// nothing.
+    /// Waits until `deadline` at the latest. If the slot comes later, the wait fails at once and
+    /// takes nothing.
     pub fn until(mut self, deadline: Timestamp) -> Self {
         self.deadline = Deadline::Until(deadline);
         self
@@ -274,31 +274,31 @@ impl<'a, C: Clock> Wait<'a, C> {
     /// Blocks this thread until the tokens are there. Needs no runtime.
     #[inline]
     pub fn blocking(self) -> Result<(), WaitError> {
-        if self.at_once() {
+        if self.try_fast() {
             Ok(())
         } else {
-            self.blocking_on()
+            self.blocking_slow()
         }
     }
 
     #[cold]
-    fn blocking_on(mut self) -> Result<(), WaitError> {
-        if let Some(ended) = self.begin() {
+    fn blocking_slow(mut self) -> Result<(), WaitError> {
+        if let Some(ended) = self.start() {
             return ended;
         }
         let waker = thread_waker();
         loop {
-            match self.look(&waker) {
+            match self.poll_once(&waker) {
                 WaitPoll::Ended(ended) => return ended,
-                WaitPoll::Until(at) => self.who.clock().park_until(at),
+                WaitPoll::Until(at) => self.target.clock().park_until(at),
             }
         }
     }
 
-    /// Takes what is there already, if nothing is out of the ordinary; otherwise nothing.
+    /// The fast path: takes the tokens if they are there already. False if it takes nothing.
     #[inline(always)]
-    fn at_once(&self) -> bool {
-        let WaitTarget::One(limiter) = self.who else {
+    fn try_fast(&self) -> bool {
+        let WaitTarget::One(limiter) = self.target else {
             return false;
         };
         let now = limiter.clock().now();
@@ -310,26 +310,26 @@ impl<'a, C: Clock> Wait<'a, C> {
                 .probable()
                 .1
                 .decide_fast(now, self.cost)
-                .is_some_and(|quick| quick.wait == 0)
+                .is_some_and(|fast| fast.wait == 0)
     }
 
-    /// Takes the slot, or a place in line; the result if there is nothing to wait for.
-    fn begin(&mut self) -> Option<Result<(), WaitError>> {
-        let (who, cost) = (&self.who, self.cost);
-        let normal = who.normal();
-        if !normal.could_hold(cost) {
+    /// Takes the slot, or joins the queue; returns the result if there is nothing to wait for.
+    fn start(&mut self) -> Option<Result<(), WaitError>> {
+        let (target, cost) = (&self.target, self.cost);
+        let limit = target.limit();
+        if !limit.could_hold(cost) {
             return Some(Err(WaitError::ExceedsBurst {
                 cost,
-                burst: normal.burst(),
+                burst: limit.burst(),
             }));
         }
-        if who.is_closed() {
+        if target.is_closed() {
             return Some(Err(WaitError::Closed));
         }
-        let now = who.clock().now();
+        let now = target.clock().now();
         let deadline = match self.deadline {
-            Deadline::None => FOR_EVER,
-            Deadline::Within(longest) => now + Duration::from_nanos(longest),
+            Deadline::None => FOREVER,
+            Deadline::Within(max_wait) => now + Duration::from_nanos(max_wait),
             Deadline::Until(deadline) if deadline < now => {
                 return Some(Err(WaitError::Deadline {
                     delay: Duration::ZERO,
@@ -337,32 +337,32 @@ impl<'a, C: Clock> Wait<'a, C> {
             }
             Deadline::Until(deadline) => deadline,
         };
-        let patience = if deadline == FOR_EVER {
+        let max_wait = if deadline == FOREVER {
             u64::MAX
         } else {
             nanos(deadline - now)
         };
-        let reservation = match who.slot(now, cost, patience) {
+        let reservation = match target.slot(now, cost, max_wait) {
             Ok(None) => return Some(Ok(())),
             Ok(slot) => slot,
-            Err(NotAdmitted::NoSlots(_)) => {
-                // Nobody in line and room: no need to stand in it.
-                if who.is_queue_empty() && who.check(now, cost).is_allowed() {
+            Err(AdmitError::NoSlots(_)) => {
+                // The queue is empty and the call is allowed: no need to wait.
+                if target.is_queue_empty() && target.check(now, cost).is_allowed() {
                     return Some(Ok(()));
                 }
                 None
             }
-            Err(NotAdmitted::Denied(denied)) => {
+            Err(AdmitError::Denied(denied)) => {
                 return Some(Err(match denied.retry_after() {
                     Some(_) => WaitError::Deadline {
-                        delay: who.delay_at(now, cost),
+                        delay: target.delay_at(now, cost),
                     },
                     None => WaitError::Never,
                 }));
             }
         };
         let mut ticket = Ticket::default();
-        if reservation.is_none() && !who.waiters().enqueue(&mut ticket, who.queue()) {
+        if reservation.is_none() && !target.waiters().enqueue(&mut ticket, target.queue()) {
             return Some(Err(WaitError::Closed));
         }
         let slot = Slot {
@@ -376,10 +376,10 @@ impl<'a, C: Clock> Wait<'a, C> {
         None
     }
 
-    /// Sees whether the wait is over; if not, `waker` is woken when the limiter is closed or the
-    /// line moves on.
-    fn look(&mut self, waker: &Waker) -> WaitPoll {
-        let (who, waiters) = (&self.who, self.who.waiters());
+    /// Checks whether the wait is over; if not, `waker` is woken when the limiter is closed or the
+    /// queue moves on.
+    fn poll_once(&mut self, waker: &Waker) -> WaitPoll {
+        let (target, waiters) = (&self.target, self.target.waiters());
         let Some(slot) = &mut self.slot else {
             return WaitPoll::Ended(Ok(()));
         };
@@ -387,20 +387,22 @@ impl<'a, C: Clock> Wait<'a, C> {
             self.give_up_slot(true);
             return WaitPoll::Ended(Err(WaitError::Closed));
         }
-        let now = who.clock().now();
+        let now = target.clock().now();
         let ended = match &slot.reservation {
             Some(reservation) if now < reservation.act_at() => {
                 return WaitPoll::Until(reservation.act_at());
             }
             Some(_) => Ok(()),
-            None if !waiters.is_first(&slot.ticket, who.queue()) => match now < slot.deadline {
-                true => return WaitPoll::Until(slot.deadline),
-                false => Err(WaitError::Deadline {
+            None if !waiters.is_first(&slot.ticket, target.queue()) => {
+                if now < slot.deadline {
+                    return WaitPoll::Until(slot.deadline);
+                }
+                Err(WaitError::Deadline {
                     delay: Duration::ZERO,
-                }),
-            },
+                })
+            }
             None => {
-                let decision = who.check(now, self.cost);
+                let decision = target.check(now, self.cost);
                 match decision.retry_after() {
                     _ if decision.is_allowed() => Ok(()),
                     None => Err(WaitError::Never),
@@ -424,7 +426,7 @@ mod asynchronous {
     use core::pin::Pin;
     use core::task::{Context, Poll};
 
-    // Nothing in it is pinned in place: the timer sits in a box of its own.
+    // Nothing in it needs to stay pinned: the timer has a box of its own.
     impl<C: Clock> Unpin for Wait<'_, C> {}
 
     impl<C: Clock> Future for Wait<'_, C> {
@@ -432,24 +434,24 @@ mod asynchronous {
 
         #[inline(always)]
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-            if self.slot.is_none() && self.at_once() {
+            if self.slot.is_none() && self.try_fast() {
                 Poll::Ready(Ok(()))
             } else {
-                self.get_mut().poll_on(cx)
+                self.get_mut().poll_slow(cx)
             }
         }
     }
 
     impl<C: Clock> Wait<'_, C> {
         #[cold]
-        fn poll_on(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
+        fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
             if self.slot.is_none()
-                && let Some(ended) = self.begin()
+                && let Some(ended) = self.start()
             {
                 return Poll::Ready(ended);
             }
             loop {
-                let at = match self.look(cx.waker()) {
+                let at = match self.poll_once(cx.waker()) {
                     WaitPoll::Ended(ended) => return Poll::Ready(ended),
                     WaitPoll::Until(at) => at,
                 };
@@ -458,7 +460,7 @@ mod asynchronous {
                 };
                 let sleep = match &mut slot.sleep {
                     Some((until, sleep)) if *until == at => sleep,
-                    other => &mut other.insert((at, self.who.clock().sleep_until(at))).1,
+                    other => &mut other.insert((at, self.target.clock().sleep_until(at))).1,
                 };
                 match Pin::new(sleep).poll(cx) {
                     Poll::Pending => return Poll::Pending,
@@ -466,7 +468,7 @@ mod asynchronous {
                         self.give_up_slot(true);
                         return Poll::Ready(Err(WaitError::NoTimer));
                     }
-                    // The timer's clock and ours may differ by a little: look again, and sleep the
+                    // The timer's clock and ours may differ by a little: check again, and sleep the
                     // rest.
                     Poll::Ready(true) => slot.sleep = None,
                 }
@@ -476,11 +478,11 @@ mod asynchronous {
 }
 
 impl<C: Clock> Wait<'_, C> {
-    /// Leaves the list of waiters and the line; with `cancel`, gives the slot back.
+    /// Leaves the waiter registry and the queue; with `cancel`, gives the slot back.
     #[cold]
     fn give_up_slot(&mut self, cancel: bool) {
         if let Some(mut slot) = self.slot.take() {
-            self.who.waiters().remove(&mut slot.ticket);
+            self.target.waiters().remove(&mut slot.ticket);
             if let (true, Some(reservation)) = (cancel, slot.reservation) {
                 reservation.cancel();
             }

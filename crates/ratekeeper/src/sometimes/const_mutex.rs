@@ -1,5 +1,5 @@
-//! A mutex without data that can be made in a constant. With std a waiting thread sleeps, without
-//! std it spins.
+//! [`ConstMutex`]: a mutex without data that can be created in a constant. With std a waiting
+//! thread sleeps, without std it spins.
 
 #[cfg(all(feature = "std", not(ratekeeper_loom)))]
 pub(super) use with_std::ConstMutex;

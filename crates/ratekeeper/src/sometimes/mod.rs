@@ -1,5 +1,5 @@
-//! Run something only sometimes: the first times, every so often, once an interval, or any mix of
-//! these.
+//! [`Sometimes`]: runs a closure on the first calls, on every n-th, once per interval, or any mix
+//! of these.
 
 mod const_mutex;
 
@@ -9,7 +9,7 @@ use const_mutex::ConstMutex;
 use core::fmt;
 use core::time::Duration;
 
-/// Runs a closure only sometimes: on the first calls, on every n-th, once an interval, or any mix
+/// Runs a closure only sometimes: on the first calls, on every n-th, once per interval, or any mix
 /// of these.
 ///
 /// A call runs if it is the very first, **or** one of the [`first`](Self::first) n, **or** its
@@ -70,7 +70,7 @@ use core::time::Duration;
 ///
 /// # A mix
 ///
-/// One filter that says run is enough, and any run starts the interval anew:
+/// One filter that matches is enough, and any run restarts the interval:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -86,14 +86,14 @@ use core::time::Duration;
 ///
 /// # Between threads
 ///
-/// Runs never overlap: a call that is to run waits until the run before it has ended. A caller that
-/// skips takes no lock and never waits, also not while another thread is inside its closure. With
-/// one filter the counts are exact for any number of threads: n runs for `first(n)`, one in n
-/// (rounded up) for `every(n)`, at most one an `interval`. An interval that is over while another
-/// thread runs is not: it starts anew when that run ends.
+/// Runs never overlap: a call that is to run waits until the run before it has ended. A call that
+/// skips takes no lock and never waits, even while another thread is inside its closure. With one
+/// filter the counts are exact for any number of threads: n runs for `first(n)`, one in n (rounded
+/// up) for `every(n)`, at most one per `interval`. An interval that elapses while another thread
+/// runs does not count: it restarts when that run ends.
 ///
-/// A closure that calls `run` of the same `Sometimes` waits for itself if it is told to run.
-/// Without std, waiting spins.
+/// A closure that calls `run` of the same `Sometimes` deadlocks if that call is to run. Without
+/// std, waiting spins.
 ///
 /// # Panics
 ///
@@ -118,17 +118,17 @@ pub struct Sometimes<C: Clock = DefaultClock> {
 /// An end that no instant is after, so that nothing has passed since.
 const NEVER: u64 = u64::MAX;
 
-/// # Making one
+/// # Constructors
 #[cfg(all(feature = "std", not(ratekeeper_loom)))]
 impl Sometimes {
-    /// Runs once, on the first call, until you say more.
+    /// Runs once, on the first call, until filters are added.
     pub const fn new() -> Self {
         Self::with_clock(crate::clock::SystemClock)
     }
 }
 
 impl<C: Clock> Sometimes<C> {
-    /// Runs once, on the first call, until you say more; takes the time from `clock`.
+    /// Runs once, on the first call, until filters are added; reads the time from `clock`.
     ///
     /// The clock is read only if there is an [`interval`](Self::interval).
     #[cfg(not(ratekeeper_loom))]
@@ -145,7 +145,7 @@ impl<C: Clock> Sometimes<C> {
         }
     }
 
-    /// The same; what loom watches cannot be made in a constant.
+    /// As above, not `const`: loom's types cannot be created in a constant.
     #[cfg(ratekeeper_loom)]
     pub fn with_clock(clock: C) -> Self {
         let (calls, ended) = (AtomicU64::new(0), AtomicU64::new(NEVER));
@@ -160,22 +160,22 @@ impl<C: Clock> Sometimes<C> {
         }
     }
 
-    /// Runs on the first `n` calls. 0 is as good as 1.
+    /// Runs on the first `n` calls. 0 means 1.
     #[must_use]
     pub const fn first(mut self, n: u32) -> Self {
         self.first = if n == 0 { 1 } else { n };
         self
     }
 
-    /// Runs on every `n`-th call, beginning with the first. 0 takes this filter away.
+    /// Runs on every `n`-th call, beginning with the first. 0 removes this filter.
     #[must_use]
     pub const fn every(mut self, n: u32) -> Self {
         self.every = n;
         self
     }
 
-    /// Runs if the last run, whatever caused it, ended at least `interval` ago. Zero takes this
-    /// filter away.
+    /// Runs if the last run, whatever caused it, ended at least `interval` ago. Zero removes this
+    /// filter.
     #[must_use]
     pub const fn interval(mut self, interval: Duration) -> Self {
         self.interval = nanos(interval);
@@ -185,11 +185,10 @@ impl<C: Clock> Sometimes<C> {
 
 /// # Running
 impl<C: Clock> Sometimes<C> {
-    /// Calls `f` if one of the filters says so, and returns what it returned; `None` if it did not
-    /// run.
+    /// Calls `f` if one of the filters matches, and returns its result; `None` if it did not run.
     #[inline]
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
-        // First of all: reading a clock waits for what was written before it.
+        // Read first: reading a clock waits for what was written before it.
         let now = if self.interval > 0 {
             self.clock.now().as_unix_nanos()
         } else {
@@ -197,7 +196,7 @@ impl<C: Clock> Sometimes<C> {
         };
         let number = self.count();
         let reason = self.reason(number, now)?;
-        self.run_for(reason, number, f)
+        self.run_slow(reason, number, f)
     }
 
     /// Takes the number of this call.
@@ -220,12 +219,12 @@ impl<C: Clock> Sometimes<C> {
         number
     }
 
-    /// Why this call is to run, if it is.
+    /// The reason why this call runs, if it does.
     #[inline]
     fn reason(&self, number: u64, now: u64) -> Option<Reason> {
         if self.runs(number) {
             Some(Reason::Number)
-        } else if self.is_over(now) {
+        } else if self.is_interval_over(now) {
             Some(Reason::Interval { now })
         } else {
             None
@@ -241,16 +240,19 @@ impl<C: Clock> Sometimes<C> {
 
     /// Whether there is an interval and the last run ended that long ago.
     #[inline]
-    fn is_over(&self, now: u64) -> bool {
+    fn is_interval_over(&self, now: u64) -> bool {
         self.interval > 0 && now.saturating_sub(self.ended.load(Relaxed)) >= self.interval
     }
 
     #[cold]
-    fn run_for<R>(&self, reason: Reason, number: u64, f: impl FnOnce() -> R) -> Option<R> {
+    fn run_slow<R>(&self, reason: Reason, number: u64, f: impl FnOnce() -> R) -> Option<R> {
         let _guard = match reason {
             Reason::Number => self.running.lock(),
-            // The interval restarts at the end of a run that is still going on.
-            Reason::Interval { now } => self.running.try_lock().filter(|_| self.is_over(now))?,
+            // The interval restarts at the end of a run that is still in progress.
+            Reason::Interval { now } => self
+                .running
+                .try_lock()
+                .filter(|_| self.is_interval_over(now))?,
         };
         let panic_guard = PanicGuard {
             calls: &self.calls,
@@ -268,7 +270,7 @@ impl<C: Clock> Sometimes<C> {
 /// Why a call runs.
 #[derive(Clone, Copy)]
 enum Reason {
-    /// Its number says so.
+    /// Its number matches `first` or `every`.
     Number,
     /// The last run ended an interval ago.
     Interval { now: u64 },

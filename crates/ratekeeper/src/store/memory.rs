@@ -264,7 +264,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// # Deciding
+/// # Decisions
 impl<C: Clock> MemoryStore<C> {
     /// Charges every ask, or none of them, at an instant of your choice.
     pub fn decide_now(&self, asks: &[Ask<'_>], now: Timestamp) -> Verdict {

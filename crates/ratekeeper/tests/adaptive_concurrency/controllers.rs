@@ -1,13 +1,12 @@
-//! The three state machines before a service that is a formula: `n` work at once, whoever comes
-//! beyond waits.
+//! The controllers in front of a service that is a formula: it works on `n` requests at once,
+//! further ones wait.
 
 use proptest::prelude::*;
 use ratekeeper::Timestamp;
 use ratekeeper::adaptive::{Control, Controller, Sample};
 use std::time::Duration;
 
-/// A service that works on `places` at once, each for `takes`, and is always offered more than is
-/// let in.
+/// A service that works on `places` requests at once, each for `takes`, under constant full load.
 struct Service {
     controller: Controller,
     places: u64,
@@ -36,8 +35,8 @@ impl Service {
         self.takes.mul_f64(rounds)
     }
 
-    /// Full use for so long, in windows of two latencies; notes the least and the most of the limit
-    /// meanwhile, probes aside.
+    /// Runs under full load for `seconds`, in windows of two latencies; records the minimum and
+    /// maximum of the limit outside of probes.
     fn run(&mut self, seconds: u64) -> &Self {
         let end = self.now + Duration::from_secs(seconds);
         (self.least, self.most) = (u64::MAX, 0);
@@ -75,7 +74,7 @@ fn gradient2_settles_at_one_and_a_half_and_its_queue() {
     }
 }
 
-/// A tenth of the places, later ten times as many.
+/// A tenth of the capacity, later ten times as much.
 #[test]
 fn a_step_in_capacity_is_followed_down_and_up() {
     {
@@ -101,8 +100,7 @@ fn a_step_in_capacity_is_followed_down_and_up() {
     }
 }
 
-/// A dependency takes ten times as long, for an hour: as many as before are right, and not one
-/// more.
+/// A dependency takes ten times as long, for an hour: the right limit does not change.
 #[test]
 fn in_a_long_incident_the_limit_does_not_grow() {
     {
@@ -176,8 +174,8 @@ fn samples() -> impl Strategy<Value = (u64, u64, bool, u64)> {
 }
 
 proptest! {
-    /// Whatever is seen, in whatever order of time, the limit is in its range; idle samples never
-    /// grow it, drops never do.
+    /// For any samples, in any order of time, the limit is in its range; idle samples never raise
+    /// it, drops never do.
     #[test]
     fn the_limit_stays_in_its_range(
         control in prop_oneof![
@@ -195,7 +193,7 @@ proptest! {
             let limit = controller.sample(sample);
             prop_assert_eq!(limit, twin.sample(sample), "the same in, the same out");
             prop_assert!((least..=max.max(least)).contains(&limit));
-            // The end of a probe lets the limit back to where it was.
+            // The end of a probe restores the limit.
             if !before.1 && (dropped || in_flight < before.0 / 2) {
                 prop_assert!(limit <= before.0);
             }

@@ -1,5 +1,5 @@
-//! How many at once, found out: the gate, its partitions, its controllers.
+//! Adaptive concurrency: permits, partitions and controllers.
 
 mod controllers;
-mod gate;
 mod partitions;
+mod permits;

@@ -1,4 +1,5 @@
-//! Guaranteed shares: out of the limit, never on top, and free when their owner comes.
+//! Partitions: guaranteed shares come out of the limit, never on top, and are free when their owner
+//! comes.
 
 use proptest::prelude::*;
 use ratekeeper::ManualClock;
@@ -18,12 +19,12 @@ fn shares_come_out_of_the_whole() {
     let over = builder().partition("batch", 0.5).unwrap_err();
     assert_eq!(
         over.to_string(),
-        "the partition batch cannot have 0.5 of the limit: give it 0 to 0.4, what is left"
+        "the partition batch cannot have 0.5 of the limit; set a share from 0 to 0.4, which is left"
     );
     let twice = builder().partition("live", 0.1).unwrap_err();
     assert_eq!(
         twice.to_string(),
-        "the partition live is there twice; give each name once"
+        "the partition live is defined twice; use each name once"
     );
     for share in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
         assert!(
@@ -33,7 +34,7 @@ fn shares_come_out_of_the_whole() {
             "{share}"
         );
     }
-    // Ten times a tenth is all of it, in whatever floats.
+    // Ten times a tenth is all of it, despite float rounding.
     let mut all = AdaptiveConcurrency::builder();
     for i in 0..10 {
         all = all.partition(format!("p{i}"), 0.1).unwrap();
@@ -53,7 +54,7 @@ fn an_unknown_name_is_no_partition() {
 }
 
 #[test]
-fn who_borrowed_gives_back_first_what_was_borrowed() {
+fn borrowed_permits_are_given_back_first() {
     let gate = AdaptiveConcurrency::builder()
         .start(10)
         .partition("live", 0.5)
@@ -63,23 +64,23 @@ fn who_borrowed_gives_back_first_what_was_borrowed() {
     let mut held: Vec<_> = (0..8).map(|_| gate.try_acquire_in(live).unwrap()).collect();
     assert_eq!(gate.in_flight_in(live), (8, 5));
     held.truncate(5);
-    // All that is left to it is its guarantee, so all the rest is there for others.
+    // Only its guarantee is left to it, so all the rest is available to others.
     let others: Vec<_> = std::iter::from_fn(|| gate.try_acquire().ok()).collect();
     assert_eq!(others.len(), 5);
     drop(held);
     let refused = gate.try_acquire().unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "5 of 10 in flight, and the others are kept for those they are guaranteed to"
+        "adaptive concurrency limit reached (5 of 10 in flight, the rest is reserved)"
     );
     let owner: Vec<_> = std::iter::from_fn(|| gate.try_acquire_in(live).ok()).collect();
     assert_eq!(owner.len(), 5);
 }
 
-/// A limit that shrinks leaves more out than may be; then nobody gets one on top, and the owner is
-/// first.
+/// A limit that shrinks may leave more permits in flight than it allows; then none is given on top,
+/// and the owner of a guarantee comes first.
 #[test]
-fn after_the_limit_shrank_the_owner_is_first() {
+fn after_the_limit_shrank_the_owner_is_served_first() {
     let clock = ManualClock::new();
     let builder = AdaptiveConcurrency::builder()
         .start(20)
@@ -103,7 +104,7 @@ fn after_the_limit_shrank_the_owner_is_first() {
 }
 
 #[test]
-fn threads_never_pass_the_limit_and_lose_nothing() {
+fn threads_never_exceed_the_limit_and_lose_no_permit() {
     let builder = AdaptiveConcurrency::builder()
         .min(4)
         .max(12)
@@ -141,7 +142,7 @@ fn threads_never_pass_the_limit_and_lose_nothing() {
     for part in parts.into_iter().flatten() {
         assert_eq!(gate.in_flight_in(part).0, 0);
     }
-    // Nothing was lost: all of the limit can be had again.
+    // Nothing was lost: all of the limit is available again.
     let held: Vec<_> = std::iter::from_fn(|| gate.try_acquire_in(parts[0]?).ok()).collect();
     let rest: Vec<_> = std::iter::from_fn(|| gate.try_acquire_in(parts[1]?).ok()).collect();
     assert_eq!((held.len() + rest.len()) as u64, gate.limit());
@@ -173,10 +174,10 @@ fn steps() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The rule, on a limit that moves: with `n` out of `limit`, a caller gets a permit if its
-    /// partition is under its guarantee and `n < limit`; beyond it, if what is guaranteed to others
-    /// and idle fits beside, too. Where the limit has not shrunk, the first of the two always
-    /// holds: an idle guarantee is there at once.
+    /// The rule, on a limit that moves: with `n` of `limit` in flight, a caller gets a permit if
+    /// its partition is under its guarantee and `n < limit`; beyond it, if the idle guarantees of
+    /// others also fit beside it. If the limit has not shrunk, the first of the two always holds:
+    /// an idle guarantee is available at once.
     #[test]
     fn guarantees_are_kept(
         shares in prop::collection::vec(0..500_u32, 1..4),
@@ -190,7 +191,7 @@ proptest! {
         }
         let mut parts = vec![None];
         for (i, share) in shares.iter().enumerate() {
-            // What does not fit any more is refused, and is then no partition.
+            // A share that does not fit any more is an error.
             if let Ok(with) = builder.clone().partition(format!("p{i}"), f64::from(*share) / 1_000.0) {
                 builder = with;
             }

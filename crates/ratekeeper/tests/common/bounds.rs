@@ -1,10 +1,10 @@
-//! What a limit never admits more than, over every interval, computed from what was admitted.
-//! docs/spec/algorithms.md words each.
+//! The upper bound of each algorithm over every interval, checked against what was admitted.
+//! docs/spec/algorithms.md defines each.
 
 use super::oracle::{self, Event, Rule};
 use ratekeeper::{Algorithm, Limit};
 
-/// An admission: when the caller said it was, and how long it was told to wait.
+/// An admission: the caller's instant, and the wait it was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Admitted {
     pub(crate) at: u64,
@@ -12,8 +12,8 @@ pub(crate) struct Admitted {
     pub(crate) delay: u64,
 }
 
-/// What breaks the bound of `limit` among the admissions of one key, in the order of its calls;
-/// their instants may be in any order.
+/// Finds a violation of the bound of `limit` among the admissions of one key, in the order of its
+/// calls; their instants may be in any order.
 pub(crate) fn broken(limit: &Limit, admitted: &[Admitted]) -> Option<String> {
     if limit.is_unlimited() {
         return None;
@@ -91,8 +91,8 @@ fn broken_grid(name: &str, most: u64, window: u64, admitted: &[Admitted]) -> Opt
     })
 }
 
-/// FW2: over any half-open length L at most N·(ceil(L/W) + 1). Which window is whose is not known
-/// once a key was forgotten; that each is at least W long is.
+/// FW2: over any half-open length L at most N·(ceil(L/W) + 1). The windows are not known once a key
+/// was evicted, only that each is at least W long.
 fn broken_first_hits(most: u64, window: u64, admitted: &[Admitted]) -> Option<String> {
     let (mut events, mut start): (Vec<Event>, Option<u64>) = (Vec::new(), None);
     for call in admitted {
@@ -123,8 +123,8 @@ fn broken_first_hits(most: u64, window: u64, admitted: &[Admitted]) -> Option<St
     None
 }
 
-/// LQ1, LQ3: starts are the time of what came before apart, and nobody waits longer than M. For
-/// limits that are kept exactly and have intervals of whole nanoseconds.
+/// LQ1, LQ3: the distance of starts is the time of the earlier one, and no call waits longer than
+/// M. For limits that are exact and have intervals of whole nanoseconds.
 fn broken_queue(limit: &Limit, admitted: &[Admitted]) -> Option<String> {
     let rule = Rule::written(limit);
     assert_eq!(
@@ -166,8 +166,8 @@ pub(crate) fn broken_weighted(limit: &Limit, admitted: &[Admitted]) -> Option<St
     })
 }
 
-/// How many steps the strict sliding window makes of a window: the most of up to ten that divide
-/// it, in whole microseconds if it is whole microseconds.
+/// The number of steps of the strict sliding window: the largest up to ten that divides the window,
+/// in whole microseconds if it is whole microseconds.
 pub(crate) fn steps(window: u64) -> u64 {
     let divided = if window.is_multiple_of(1_000) {
         window / 1_000

@@ -1,4 +1,4 @@
-//! What the property tests share: oracles that remember everything, and generators of limits and
+//! Shared by the property tests: oracles with the whole history, and generators of limits and
 //! traces.
 #![allow(
     dead_code,

@@ -1,12 +1,12 @@
-//! One subject under one limit, decided from its whole history as docs/spec/algorithms.md words it.
-//! It shares no code with the crate, forgets nothing, and can be cloned: what would have happened is
-//! asked of a clone.
+//! A model of one subject under one limit, decided from its whole history as
+//! docs/spec/algorithms.md defines it. It shares no code with the crate, forgets nothing, and can
+//! be cloned: what would have happened is asked of a clone.
 
 use super::oracle::{Event, Rule, ceil, tokens_in_call_order};
 use ratekeeper::{Algorithm, Decision, Limit, Outcome};
 use std::time::Duration;
 
-/// What a caller is told.
+/// The decision that a caller gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Told {
     pub(crate) outcome: Outcome,
@@ -30,7 +30,7 @@ impl From<Decision> for Told {
     }
 }
 
-/// A call: what it costs, what its class may not touch, how long it would wait.
+/// A call: its cost, the reserve it must leave, and its longest wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Call {
     pub(crate) cost: u64,
@@ -96,12 +96,12 @@ impl Model {
         self.limit
     }
 
-    /// What a call at `now` would be told, and nothing happens.
+    /// The decision on a call at `now`, without charging.
     pub(crate) fn peek(&self, now: u64, cost: u64) -> Told {
         self.look(now, Call::of(cost))
     }
 
-    /// A call at `now`: what it is told, once it has been charged if it passed.
+    /// The decision on a call at `now`, which is charged if it is allowed.
     pub(crate) fn check(&mut self, now: u64, cost: u64) -> Told {
         self.call(now, Call::of(cost))
     }
@@ -163,8 +163,8 @@ impl Model {
         self.peek(now, 0).reset_after == Duration::ZERO
     }
 
-    /// Whether nobody says what becomes of a call: one that costs nothing where a change, or a
-    /// stale instant, finds more in a window than fits.
+    /// Whether the result of a call is unspecified: one of cost 0 after a change, or at a stale
+    /// instant, that finds more in a window than fits.
     pub(crate) fn is_silent_on(&self, now: u64, cost: u64) -> bool {
         self.is_silent_on_call(now, Call::of(cost))
     }
@@ -175,8 +175,8 @@ impl Model {
             && self.look(now, call).outcome == Outcome::Denied
     }
 
-    /// A live change that keeps the level, as far as docs/spec/algorithms.md words it: between
-    /// buckets, and between windows of which only the number changes.
+    /// A live change that keeps the level, as far as docs/spec/algorithms.md specifies it: between
+    /// buckets, and between windows of which only the count changes.
     pub(crate) fn keep(&mut self, limit: Limit, now: u64) {
         if limit == self.limit {
             return;
@@ -197,9 +197,9 @@ impl Model {
     }
 }
 
-/// M, in nanoseconds, of a limit that is kept exactly.
+/// M, in nanoseconds, of a limit that is exact.
 fn longest_wait(limit: &Limit) -> i128 {
-    // A queue that takes Q + 1 waits for Q intervals; a longest wait is read from the text.
+    // A queue of Q + 1 waits for Q intervals; a longest wait is read from the text.
     let text = limit.to_string();
     let rule = Rule::written(limit);
     match text.split_once(" wait ") {
@@ -208,7 +208,7 @@ fn longest_wait(limit: &Limit) -> i128 {
     }
 }
 
-/// Nanoseconds as told; never is as long as can be told.
+/// Nanoseconds as reported; never is the longest duration.
 fn told(nanos: Option<i128>) -> Duration {
     nanos.map_or(Duration::MAX, |nanos| {
         Duration::from_nanos(nanos.try_into().expect("a time that 64 bits can tell"))
@@ -250,7 +250,7 @@ impl Bucket {
         }: Call,
     ) -> Told {
         let burst = (self.rule.burst - i128::from(reserve)).max(0);
-        // A class with a reserve sees the same distance from full, of a smaller bucket.
+        // A call with a reserve sees the same distance from full, of a smaller bucket.
         let tokens = self.tokens(now) - (self.rule.burst - burst) * self.rule.token;
         let wait = self
             .rule
@@ -347,8 +347,8 @@ impl Window {
         })
     }
 
-    /// An instant behind what is stored is judged there: at the start of the stored window, or the
-    /// newest entry.
+    /// An instant before the stored state is judged there: at the start of the stored window, or at
+    /// the newest entry.
     fn judged_at(&self, now: u64) -> u64 {
         let Some(last) = self.events.last() else {
             return now;
@@ -401,9 +401,9 @@ impl Window {
         while low < high {
             let middle = low + (high - low) / 2;
             if yes(middle) {
-                high = middle
+                high = middle;
             } else {
-                low = middle + 1
+                low = middle + 1;
             }
         }
         low

@@ -1,5 +1,5 @@
-//! The promises of docs/spec/algorithms.md, computed from the whole history in exact rationals.
-//! Nothing here knows how the crate keeps its state.
+//! The guarantees of docs/spec/algorithms.md, computed from the whole history in exact rationals.
+//! Nothing here depends on how the crate stores its state.
 
 use ratekeeper::Limit;
 
@@ -16,7 +16,7 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// The rate as a person wrote it.
+    /// The rate as written.
     pub(crate) fn written(limit: &Limit) -> Self {
         let rate = limit.rate().expect("a finite rate");
         let (count, period) = (i128::from(rate.count()), rate.period().as_nanos() as i128);
@@ -70,7 +70,7 @@ impl Rule {
     }
 }
 
-/// So much was admitted at this time: nanoseconds, as the caller was told or told us.
+/// A cost admitted at a time in nanoseconds, as the caller gave or got it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Event {
     pub(crate) at: u64,
@@ -88,7 +88,7 @@ pub(crate) fn spent(events: &[Event], s: u64, t: u64) -> i128 {
 
 /// An interval that holds more than it may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Broken {
+pub(crate) struct BoundViolation {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) spent: i128,
@@ -97,18 +97,18 @@ pub(crate) struct Broken {
 
 /// P1, TB1: an interval [s, t] with A[s, t] > B + r·(t − s), if there is one. Every interval
 /// counts; those that matter begin and end with an event.
-pub(crate) fn broken(rule: &Rule, events: &[Event]) -> Option<Broken> {
+pub(crate) fn broken(rule: &Rule, events: &[Event]) -> Option<BoundViolation> {
     broken_beyond(rule, events, 0)
 }
 
-/// The same where times are told in whole nanoseconds but lie less than one earlier: [s, t] is then
-/// less than t − s + 1 long.
-pub(crate) fn broken_by_a_nano(rule: &Rule, events: &[Event]) -> Option<Broken> {
+/// The same for times that are rounded up to whole nanoseconds: [s, t] is then less than t − s + 1
+/// long.
+pub(crate) fn broken_by_a_nano(rule: &Rule, events: &[Event]) -> Option<BoundViolation> {
     broken_beyond(rule, events, (rule.per_nano - 1).max(0))
 }
 
-/// The same with so many parts on top.
-pub(crate) fn broken_beyond(rule: &Rule, events: &[Event], slack: i128) -> Option<Broken> {
+/// The same with `on_top` parts more.
+pub(crate) fn broken_beyond(rule: &Rule, events: &[Event], slack: i128) -> Option<BoundViolation> {
     let mut sorted = events.to_vec();
     sorted.sort_unstable();
     for (i, first) in sorted.iter().enumerate() {
@@ -121,7 +121,7 @@ pub(crate) fn broken_beyond(rule: &Rule, events: &[Event], slack: i128) -> Optio
                 .saturating_add(rule.per_nano.saturating_mul(length))
                 .saturating_add(slack);
             if spent.saturating_mul(rule.token) > most {
-                return Some(Broken {
+                return Some(BoundViolation {
                     from: first.at,
                     to: last.at,
                     spent,
@@ -139,7 +139,7 @@ pub(crate) fn tokens(rule: &Rule, events: &[Event], t: u64) -> i128 {
     witness(rule, events, t).map_or(rule.capacity(), |(_, left)| left.min(rule.capacity()))
 }
 
-/// The s that leaves the least room at t, and the parts it leaves.
+/// The s that leaves the fewest parts at t, and those parts.
 pub(crate) fn witness(rule: &Rule, events: &[Event], t: u64) -> Option<(u64, i128)> {
     let mut from = events
         .iter()
@@ -158,10 +158,9 @@ pub(crate) fn witness(rule: &Rule, events: &[Event], t: u64) -> Option<(u64, i12
         .min_by_key(|(_, left)| *left)
 }
 
-/// The same for times in any order, `events` in the order of the calls: whoever came after an
-/// admission at s, at whatever time, has taken from what s left. At t: min(B, min over i of (B +
-/// r·(t − t_i) − all that was admitted from the i-th call on)). A cost of 0 takes nothing and
-/// leaves no trace.
+/// The same for times in any order, `events` in the order of the calls: a call after an admission
+/// at s, at any time, has taken from what s left. At t: min(B, min over i of (B + r·(t − t_i) − all
+/// that was admitted from the i-th call on)). A cost of 0 takes nothing and leaves no trace.
 pub(crate) fn tokens_in_call_order(rule: &Rule, events: &[Event], t: u64) -> i128 {
     let mut later = 0;
     let mut least = rule.capacity();

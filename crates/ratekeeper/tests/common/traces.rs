@@ -1,4 +1,4 @@
-//! Limits and traces worth trying: fine and coarse, everyday and absurd.
+//! Generators of limits and traces: fine and coarse, common and extreme.
 
 use super::oracle::Rule;
 use proptest::prelude::*;
@@ -11,7 +11,8 @@ const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
 pub(crate) const YEAR: u64 = 365 * DAY;
 
-/// So many cases, or as many as PROPTEST_CASES says; what fails is kept beside the test's source.
+/// A configuration of `cases` cases, or PROPTEST_CASES; failures are stored beside the test's
+/// source.
 pub(crate) fn cases(cases: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES")
         .ok()
@@ -96,7 +97,7 @@ pub(crate) fn rounded() -> BoxedStrategy<Limit> {
         .boxed()
 }
 
-/// A few in years, buckets that take a lifetime to fill.
+/// A few per years, buckets that take decades to fill.
 pub(crate) fn longest() -> BoxedStrategy<Limit> {
     let burst = prop_oneof![1_u64..=20, Just(u64::MAX), 1..=1_000_000_000_u64];
     let period = prop_oneof![
@@ -109,7 +110,7 @@ pub(crate) fn longest() -> BoxedStrategy<Limit> {
         .boxed()
 }
 
-/// A cost, told by the burst where that is what matters.
+/// A cost, relative to the burst where that matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cost {
     Units(u64),
@@ -144,7 +145,7 @@ pub(crate) fn costs() -> BoxedStrategy<Cost> {
     .boxed()
 }
 
-/// How time passes, told by the limit where that is what matters.
+/// How time passes, relative to the limit where that matters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
     /// The clock stalls.
@@ -187,7 +188,7 @@ pub(crate) fn paces() -> BoxedStrategy<Pace> {
     .boxed()
 }
 
-/// Forward, or back again: what a stale instant is made of.
+/// Forward or backwards: a source of stale instants.
 pub(crate) fn moves() -> BoxedStrategy<(bool, Pace)> {
     (prop::bool::weighted(0.35), paces()).boxed()
 }
@@ -225,7 +226,7 @@ pub(crate) fn any_limits() -> BoxedStrategy<Limit> {
         .boxed()
 }
 
-/// Another limit to which `limit` can change and keep what is there; none if how is not said
+/// Another limit to which `limit` can change and keep its level; none if that is not specified
 /// (queues).
 pub(crate) fn same_kind(limit: &Limit, (count, other): (u64, u64)) -> Option<Limit> {
     let rate = limit.rate()?;
@@ -239,8 +240,7 @@ pub(crate) fn same_kind(limit: &Limit, (count, other): (u64, u64)) -> Option<Lim
                     .algorithm(limit.algorithm_kind()),
             )
         }
-        // Where a few bits are all that a counter has, what a change clips is another test's
-        // matter.
+        // If a counter has only a few bits, clipping by a change is another test's matter.
         _ if rate.period() < Duration::from_micros(1) => None,
         _ => Some(Limit::of(count, rate.period()).algorithm(limit.algorithm_kind())),
     }

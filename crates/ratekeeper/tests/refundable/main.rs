@@ -1,16 +1,15 @@
-//! Limits whose charges are all settled: what was not used comes back in full, and never more than
-//! that.
+//! Refundable limits: the unused part of a charge comes back in full, and never more than that.
 
-mod faces;
+mod interfaces;
 mod traces;
 
-use faces::{Bucket, faces};
+use interfaces::{Bucket, all_buckets};
 use ratekeeper::{
     Algorithm, Clock, Limit, Limiter, ManualClock, decision::ReserveError, limiter::Carry,
 };
 use std::time::Duration;
 
-/// Numbers that look random, the same in each run.
+/// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -49,7 +48,7 @@ fn with_nothing_used_and_less_than_a_burst_pending_nothing_is_denied() {
         "5/h burst 5 leaky_bucket refundable",
         "100/s burst 5 refundable",
     ] {
-        for make in faces() {
+        for make in all_buckets() {
             let clock = ManualClock::new();
             let mut bucket = make(text.parse().unwrap(), &clock);
             assert_eq!(
@@ -60,17 +59,17 @@ fn with_nothing_used_and_less_than_a_burst_pending_nothing_is_denied() {
             );
         }
     }
-    // The same with a plain bucket: what this is about.
+    // The same with a plain bucket, for comparison.
     let clock = ManualClock::new();
-    let mut plain = faces()[0](Limit::per_hour(5), &clock);
+    let mut plain = all_buckets()[0](Limit::per_hour(5), &clock);
     assert!(denials(&mut *plain, &clock, 5) > 1_000);
 }
 
-/// Threads read the clock before they take their turn: a call may come with an earlier instant than
+/// Threads read the clock before they take the lock: a call may come with an earlier instant than
 /// the charge before it.
 #[test]
-fn an_instant_that_is_late_denies_nothing() {
-    for make in faces() {
+fn a_stale_instant_denies_nothing() {
+    for make in all_buckets() {
         let clock = ManualClock::new();
         let mut bucket = make(Limit::per_hour(5).refundable(), &clock);
         let mut numbers = Numbers(11);
@@ -87,7 +86,7 @@ fn an_instant_that_is_late_denies_nothing() {
                 bucket.settle(pending.swap_remove(numbers.below(5) as usize), 0);
             }
         }
-        // Denied for real, and admitted at the end of retry_after, not before.
+        // Denied, and allowed at the end of retry_after, not before.
         pending.extend(bucket.take(1).1);
         clock.set(now - Duration::from_secs(1));
         let wait = bucket.peek(1).retry_after().unwrap();
@@ -102,8 +101,8 @@ fn an_instant_that_is_late_denies_nothing() {
 /// Charges that are dropped count in full, until the time they took has come back: also while
 /// others come and go.
 #[test]
-fn a_charge_that_is_never_settled_stops_counting() {
-    for make in faces() {
+fn a_charge_that_is_never_settled_expires() {
+    for make in all_buckets() {
         let clock = ManualClock::new();
         let mut bucket = make(Limit::per_hour(5).refundable(), &clock);
         for _ in 0..3 {
@@ -143,7 +142,7 @@ fn a_charge_that_is_never_settled_stops_counting() {
 
 #[test]
 fn what_was_used_is_booked_when_it_was_charged() {
-    for make in faces() {
+    for make in all_buckets() {
         let clock = ManualClock::new();
         let mut bucket = make(Limit::per_hour(10).refundable(), &clock);
         let (_, used) = bucket.take(6);
@@ -168,7 +167,7 @@ fn what_was_used_is_booked_when_it_was_charged() {
 
 #[test]
 fn a_reset_or_a_change_voids_the_refunds_of_before() {
-    for make in faces() {
+    for make in all_buckets() {
         let clock = ManualClock::new();
         let mut bucket = make(Limit::per_hour(10).refundable(), &clock);
         let (_, before) = bucket.take(4);
@@ -194,7 +193,7 @@ fn a_reset_or_a_change_voids_the_refunds_of_before() {
 
 #[test]
 fn a_grant_is_not_taken_back_by_a_settle() {
-    for make in faces() {
+    for make in all_buckets() {
         let clock = ManualClock::new();
         let mut bucket = make(Limit::per_hour(10).refundable(), &clock);
         let (_, charge) = bucket.take(8);

@@ -1,6 +1,6 @@
-//! Random traces against a history that remembers everything.
+//! Random traces against a complete history.
 
-use crate::faces::{Bucket, Ticket, faces};
+use crate::interfaces::{Bucket, Ticket, all_buckets};
 use proptest::prelude::*;
 use ratekeeper::{Clock, Decision, Limit, ManualClock};
 use std::time::Duration;
@@ -10,9 +10,10 @@ use std::time::Duration;
 enum Op {
     Take(u64),
     Check(u64),
-    /// One of the charges pending, at so many quarters of its cost; they may be more than four.
+    /// Settles one of the pending charges, at this many quarters of its cost; there may be more
+    /// than four.
     Settle(usize, u64),
-    /// One of the charges pending is never settled.
+    /// Drops one of the pending charges without settling it.
     Drop(usize),
     Grant(u64),
     Reset,
@@ -82,8 +83,8 @@ impl History {
         self.settled = self.settled.max(self.clock(now)) + i128::from(used) * self.token;
     }
 
-    /// Whether a denial of `cost` has no reason: even if everything pending counts in full, and
-    /// everything that was used counts from when it was settled, it fits.
+    /// Whether a denial of `cost` is unjustified: even if everything pending counts in full, and
+    /// everything used counts from when it was settled, it fits.
     fn fits(&self, now: u64, cost: u64) -> bool {
         let pending: u64 = self
             .charges
@@ -174,7 +175,7 @@ fn play(
                 let cost = history.charges.get(at).map_or(1, |charge| charge.net);
                 let actual = cost * quarters / 4;
                 bucket.settle(ticket, actual);
-                // Of before a reset: only what it costs more is charged.
+                // A charge from before a reset: only its additional cost is charged.
                 if let Some(charge) = history.charges.get_mut(at) {
                     (charge.net, charge.pending) = (cost.min(actual), false);
                     history.keep(now, cost.min(actual));
@@ -202,7 +203,7 @@ fn play(
     Ok(())
 }
 
-/// The figures of a decision.
+/// The numbers of a decision.
 fn figures(decision: Decision) -> impl PartialEq + std::fmt::Debug {
     let outcome = (
         decision.outcome(),
@@ -225,21 +226,21 @@ proptest! {
     fn the_net_cost_stays_within_the_limit_and_every_denial_has_a_reason(
         limit in limits(), ops in prop::collection::vec(ops(), 1..80),
     ) {
-        for make in faces() {
+        for make in all_buckets() {
             let clock = ManualClock::new();
             let mut bucket = make(limit, &clock);
             play(limit, &ops, &mut *bucket, &clock)?;
         }
     }
 
-    /// Whatever is charged and kept, in full or by a settle that corrects nothing.
+    /// For any final charges, or charges settled at their cost.
     #[test]
     fn without_refunds_it_decides_as_the_plain_bucket_does(
         limit in limits(), ops in prop::collection::vec(ops(), 1..80),
     ) {
         let plain: Limit = limit.to_string().trim_end_matches(" refundable").parse().unwrap();
         prop_assert!(!plain.is_refundable());
-        for make in faces() {
+        for make in all_buckets() {
             let clock = ManualClock::new();
             let mut buckets = [make(limit, &clock), make(plain, &clock)];
             let mut tickets = [Vec::new(), Vec::new()];

@@ -2,7 +2,7 @@
 
 use super::common::oracle::Event;
 use super::common::traces::{cases, instant, limiter, limits, whole_interval};
-use super::{Op, World, level, look, ops};
+use super::{LimiterHistory, Op, level, look, ops};
 use proptest::prelude::*;
 use ratekeeper::{Clock, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Parts a token, so that every interval from 1 to 10 ns brings whole parts a nanosecond.
 const PARTS: i128 = 2_520;
 
-/// What the limiter ran on for a while, both ends included: calls at the instant of a change may
+/// A limit that was in force for a while, both ends included: calls at the instant of a change may
 /// fall on either side.
 #[derive(Clone, Copy, Debug)]
 struct Era {
@@ -103,7 +103,7 @@ fn broken(eras: &[Era], events: &[Event], on_top: i128) -> Option<(u64, u64, i12
     None
 }
 
-/// A slot or an admission, and what it has lived through.
+/// A slot or an admission, and the changes since.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
     event: Event,
@@ -114,8 +114,8 @@ struct Admission {
     cancelled: bool,
 }
 
-/// A world whose limit changes.
-struct Changing {
+/// A limiter whose limit changes, and its history.
+struct ChangingLimiter {
     limiter: Limiter<ManualClock>,
     now: u64,
     eras: Vec<Era>,
@@ -123,7 +123,7 @@ struct Changing {
     held: Vec<(Reservation<ManualClock>, usize)>,
 }
 
-impl Changing {
+impl ChangingLimiter {
     fn new(limit: Limit) -> Self {
         let (limiter, now) = limiter(limit);
         let era = Era {
@@ -228,14 +228,14 @@ impl Changing {
         });
     }
 
-    /// What acts, and was granted under a limit.
+    /// The events that act, and were granted under a limit.
     fn acting(&self) -> impl Iterator<Item = &Admission> {
         self.admitted
             .iter()
             .filter(|admission| !admission.cancelled && self.eras[admission.era].limit.is_some())
     }
 
-    /// `events` and whatever is on offer later keep the bound, but for `on_top`.
+    /// `events` and everything on offer later keep the bound, except for `on_top`.
     fn assert_bound(&self, mut events: Vec<Event>, on_top: i128) -> Result<(), TestCaseError> {
         prop_assert_eq!(
             broken(&self.eras, &events, on_top),
@@ -264,8 +264,8 @@ impl Changing {
         Ok(())
     }
 
-    /// As rule 6 says it: at most what was reserved and not yet due at a change comes on top, in
-    /// any interval.
+    /// As rule 6 says: at most what was reserved and not yet due at a change comes on top, in any
+    /// interval.
     fn assert_p1(&self) -> Result<(), TestCaseError> {
         let crossed = self.admitted.iter().filter(|admission| admission.crossed);
         let on_top = crossed
@@ -323,29 +323,29 @@ proptest! {
         burst in 1_u64..=6,
         steps in prop::collection::vec(steps(), 1..40),
     ) {
-        let mut changing = Changing::new(whole_interval(interval, burst));
+        let mut changing = ChangingLimiter::new(whole_interval(interval, burst));
         for step in steps {
             changing.run(step);
             changing.assert_p1()?;
         }
     }
 
-    /// The same to the point: an interval that begins after a change and holds nothing reserved
-    /// across one is within the limit in force, whatever is cancelled that was reserved before it.
+    /// More precisely: an interval that begins after a change and holds nothing reserved across one
+    /// is within the limit in force, whatever is cancelled that was reserved before it.
     #[test]
     fn a_cancel_across_a_change_keeps_the_new_limit(
         interval in 1_u64..=10,
         burst in 1_u64..=6,
         steps in prop::collection::vec(steps(), 1..40),
     ) {
-        let mut changing = Changing::new(whole_interval(interval, burst));
+        let mut changing = ChangingLimiter::new(whole_interval(interval, burst));
         for step in steps {
             changing.run(step);
             changing.assert_p1_without_those_on_top()?;
         }
     }
 
-    /// The level after a change, to the tick: keep clips and mints nothing, debt stays debt, the
+    /// The level after a change, to the tick: keep clips and adds nothing, debt stays debt, the
     /// others add at most the difference.
     #[test]
     fn the_level_is_carried_over_exactly(
@@ -354,7 +354,7 @@ proptest! {
         (new_interval, new_burst) in (1_u64..=10_000, 0_u64..=20),
         carry in carries(),
     ) {
-        let mut world = World::new(whole_interval(interval, burst));
+        let mut world = LimiterHistory::new(whole_interval(interval, burst));
         for op in ops {
             world.run(op);
         }
@@ -384,9 +384,9 @@ proptest! {
         prop_assert_eq!(world.limiter.adjustments().changes, 1);
     }
 
-    /// The same for any rates: keep mints nothing.
+    /// The same for any rates: keep adds no tokens.
     #[test]
-    fn keep_mints_nothing_whatever_the_rates(
+    fn keep_adds_no_tokens_at_any_rate(
         first in limits(),
         changes in prop::collection::vec(limits(), 1..8),
         costs in prop::collection::vec(0_u64..9, 0..6),
@@ -417,7 +417,7 @@ proptest! {
         carry in carries(),
         order in any::<prop::sample::Index>(),
     ) {
-        let mut world = World::new(whole_interval(interval, 4));
+        let mut world = LimiterHistory::new(whole_interval(interval, 4));
         for cost in &costs {
             world.run(Op::Reserve(*cost));
         }
@@ -479,7 +479,7 @@ proptest! {
         ops in prop::collection::vec(ops(8), 0..12),
         passed in any::<u64>(),
     ) {
-        let mut world = World::new(whole_interval(interval, burst));
+        let mut world = LimiterHistory::new(whole_interval(interval, burst));
         for op in ops {
             world.run(op);
         }
@@ -599,7 +599,7 @@ fn setting_the_limit_that_is_in_force_does_nothing() {
 }
 
 #[test]
-fn shrinking_clips_and_growing_gives_nothing_free() {
+fn shrinking_clips_and_growing_adds_no_tokens() {
     let (limiter, now) = limiter(whole_interval(10, 8));
     let at = limiter.at(instant(now));
     at.set_burst(3);

@@ -1,4 +1,4 @@
-//! Reserve, cancel and live changes against a model that remembers everything: P1 counted at act
+//! Reserve, cancel and live changes against a model with the whole history: P1 counted at act
 //! times, and the rules 1 to 7 of docs/spec/algorithms.md.
 
 mod changes;
@@ -15,8 +15,8 @@ use ratekeeper::{Limit, Limiter, ManualClock, Reservation};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// One thing that happens. Times are in quarters of a token's time, so that slots and calls fall
-/// between each other.
+/// An operation. Times are in quarters of a token's time, so that slots and calls fall between each
+/// other.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Check(u64),
@@ -55,15 +55,15 @@ fn whole() -> impl Strategy<Value = Limit> {
     (1_u64..=5, 1_u64..=6).prop_map(|(quarter, burst)| whole_interval(4 * quarter, burst))
 }
 
-/// A reservation and what was told of it.
+/// A reservation and its reported time.
 struct Slot {
     held: Option<Reservation<ManualClock>>,
     cost: u64,
     act: u64,
 }
 
-/// A limiter and everything that happened to it.
-struct World {
+/// A limiter and its history.
+struct LimiterHistory {
     limiter: Limiter<ManualClock>,
     rule: Rule,
     quarter: u64,
@@ -72,7 +72,7 @@ struct World {
     checked: Vec<Event>,
 }
 
-impl World {
+impl LimiterHistory {
     fn new(limit: Limit) -> Self {
         let (limiter, now) = limiter(limit);
         let rule = Rule::decided(&limit);
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// Does it, and returns the event if something was admitted.
+    /// Runs it, and returns the event if something was admitted.
     fn run(&mut self, op: Op) -> Option<Event> {
         let at = self.limiter.at(instant(self.now));
         let granted = match op {
@@ -142,7 +142,7 @@ impl World {
             .collect()
     }
 
-    /// Whoever cancels does not act, unless the time to act has gone by.
+    /// A cancelled reservation does not act, unless the time to act has passed.
     fn cancel(&mut self, slot: usize) {
         let slot = &mut self.slots[slot];
         let held = slot.held.take().expect("outstanding");
@@ -170,7 +170,7 @@ impl World {
         level(&self.limiter, self.now, self.rule.token)
     }
 
-    /// Instants from now until everything that was promised is past.
+    /// Instants from now until all promised slots have passed.
     fn probes(&self) -> impl Iterator<Item = u64> + use<> {
         let last = self
             .slots
@@ -183,7 +183,7 @@ impl World {
         (self.now..=end).step_by(self.quarter as usize)
     }
 
-    /// P1 in every interval, and nothing on offer, now or later, that would break it.
+    /// Asserts P1 in every interval, and that nothing on offer, now or later, would break it.
     fn assert_p1(&self) -> Result<(), TestCaseError> {
         let events = self.events();
         prop_assert_eq!(oracle::broken(&self.rule, &events), None, "{:?}", events);
@@ -208,7 +208,7 @@ impl World {
     }
 }
 
-/// `tokens()` is a float for display; as long as levels are small it tells them exactly.
+/// `tokens()` is a float for display; for small levels it is exact.
 fn level(limiter: &Limiter<ManualClock>, now: u64, token: i128) -> i128 {
     let parts = limiter.at(instant(now)).tokens() * token as f64;
     assert!(
@@ -218,7 +218,7 @@ fn level(limiter: &Limiter<ManualClock>, now: u64, token: i128) -> i128 {
     parts.round() as i128
 }
 
-/// Everything that can be seen of a limiter, now and later.
+/// Everything observable of a limiter, now and later.
 fn look(
     limiter: &Limiter<ManualClock>,
     now: u64,
@@ -239,7 +239,7 @@ proptest! {
     #![proptest_config(cases(400))]
 
     /// Rules 1 to 3, P1 and P2, no cancels: slots are FIFO, and each is the earliest that keeps P1
-    /// behind those before it; a check passes iff there is room beside all that was promised.
+    /// behind those before it; a check is allowed iff it fits beside all that was promised.
     #[test]
     fn each_slot_is_the_earliest_that_keeps_p1(
         limit in whole(),
@@ -252,12 +252,12 @@ proptest! {
     /// the tokens that are missing have come, and is told as the first nanosecond that is not
     /// before that.
     #[test]
-    fn each_slot_is_told_as_the_first_nanosecond_when_its_tokens_are_there(
+    fn each_slot_is_the_first_nanosecond_at_which_its_tokens_are_there(
         limit in prop_oneof![fine(), whole(), everyday(), rounded()],
         burst in 1_u64..9,
         ops in prop::collection::vec(ops_without_cancels(7), 1..30),
     ) {
-        let mut world = World::new(limit.burst(burst));
+        let mut world = LimiterHistory::new(limit.burst(burst));
         let rule = world.rule;
         let mut calls = Vec::new();
         for op in ops {
@@ -286,7 +286,7 @@ proptest! {
     /// Whatever the interval and the cancels: told in whole nanoseconds, P1 holds to less than one.
     #[test]
     fn p1_holds_at_act_times_to_less_than_a_nanosecond(limit in fine(), ops in prop::collection::vec(ops(7), 1..40)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             prop_assert_eq!(oracle::broken_by_a_nano(&world.rule, &world.events()), None, "{:?}", world.events());
@@ -297,7 +297,7 @@ proptest! {
     /// would break it.
     #[test]
     fn cancels_in_any_order_keep_p1_at_act_times(limit in whole(), ops in prop::collection::vec(ops(7), 1..40)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             world.assert_p1()?;
@@ -308,7 +308,7 @@ proptest! {
     /// has gone by.
     #[test]
     fn a_cancel_never_gives_back_more_than_was_taken(limit in whole(), ops in prop::collection::vec(ops(7), 1..40)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             let before = (world.level(), world.outstanding());
             world.run(op);
@@ -330,12 +330,12 @@ proptest! {
         ops in prop::collection::vec(ops_without_cancels(7), 1..20),
         which in any::<prop::sample::Index>(),
     ) {
-        let mut world = World::new(limit.burst(burst));
+        let mut world = LimiterHistory::new(limit.burst(burst));
         prop_assume!(world.rule.token < 1 << 40);
         // Where each call leaves the last slot, in parts from the beginning: when the bucket owes
         // nothing more, less a full bucket.
         let birth = world.now;
-        let last = |world: &World| {
+        let last = |world: &LimiterHistory| {
             i128::from(world.now - birth) * world.rule.per_nano - world.level()
         };
         let mut ends = Vec::new();
@@ -355,18 +355,15 @@ proptest! {
         let slot = which.index(world.slots.len());
         let (cost, act) = (world.slots[slot].cost, world.slots[slot].act);
         let promised_later = (last(&world) - ends[slot]).max(0);
-        let expected = match act < world.now {
-            true => 0,
-            false => (i128::from(cost) * world.rule.token - promised_later).max(0),
-        };
+        let expected = if act < world.now { 0 } else { (i128::from(cost) * world.rule.token - promised_later).max(0) };
         let before = world.level();
         world.cancel(slot);
         // A bucket that time has filled meanwhile cannot hold more.
         prop_assert_eq!(world.level(), (before + expected).min(world.rule.capacity()));
     }
 
-    /// Rule 4: whoever cancels everything in reverse order leaves the limiter as it was, to the
-    /// tick, at any rate.
+    /// Rule 4: cancelling everything in reverse order leaves the limiter as it was, to the tick, at
+    /// any rate.
     #[test]
     fn cancelling_in_reverse_order_restores_exactly(
         limit in limits(),
@@ -420,15 +417,14 @@ proptest! {
         prop_assert_eq!(look(&limiter, later), look(&twin, later));
     }
 
-    /// Rule 2: the longest wait is inclusive; what is not ok changes nothing; above the burst is
-    /// never.
+    /// Rule 2: the longest wait is inclusive; an error changes nothing; above the burst is never.
     #[test]
-    fn the_longest_wait_is_inclusive_and_a_refusal_changes_nothing(
+    fn the_longest_wait_is_inclusive_and_a_denial_changes_nothing(
         limit in prop_oneof![fine(), whole()],
         ops in prop::collection::vec(ops(7), 1..30),
         cost in 0_u64..9,
     ) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
         }
@@ -461,13 +457,13 @@ proptest! {
         prop_assert!(cost > 0 || look(&world.limiter, world.now) == before);
     }
 
-    /// Rule 1: a check is refused while there is debt, one of cost 0 too.
+    /// Rule 1: a check is denied while there is debt, also one of cost 0.
     #[test]
-    fn a_check_is_refused_while_there_is_debt(
+    fn a_check_is_denied_while_there_is_debt(
         limit in prop_oneof![fine(), whole()],
         ops in prop::collection::vec(ops(7), 1..30),
     ) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             let level = world.level();
@@ -483,7 +479,7 @@ proptest! {
 }
 
 fn earliest_slots(limit: Limit, ops: &[Op]) -> Result<(), TestCaseError> {
-    let mut world = World::new(limit);
+    let mut world = LimiterHistory::new(limit);
     let rule = world.rule;
     let mut last = world.now;
     for op in ops.iter().copied() {
@@ -604,7 +600,7 @@ fn a_wait_beyond_the_horizon_is_never_and_takes_nothing() {
 /// Rule 7: a bucket that never refills can be spent, reserved from and cancelled, and promises
 /// nothing for later.
 #[test]
-fn rate_zero_spends_what_is_there_and_promises_nothing() {
+fn rate_zero_spends_the_bucket_and_promises_nothing() {
     let (limiter, now) = limiter(Limit::deny_all().burst(3));
     let at = limiter.at(instant(now));
     let slot = at.reserve(2).unwrap();
@@ -627,8 +623,8 @@ fn unlimited_reserves_at_once() {
     assert!(limiter.at(instant(now)).check_n(u64::MAX).is_allowed());
 }
 
-/// P1 for any threads: whatever they reserve, cancel and check on a frozen clock, every interval
-/// keeps it.
+/// P1 for any threads: for any reserves, cancels and checks on a frozen clock, every interval keeps
+/// it.
 #[test]
 fn threads_that_reserve_and_cancel_keep_p1_at_act_times() {
     for round in 0..30_u64 {
@@ -653,7 +649,7 @@ fn threads_that_reserve_and_cancel_keep_p1_at_act_times() {
                                 acted.lock().unwrap().push(Event { at: now, cost });
                             }
                             5..=7 if !held.is_empty() => {
-                                held.swap_remove(pick / 8 % held.len()).0.cancel()
+                                held.swap_remove(pick / 8 % held.len()).0.cancel();
                             }
                             _ => {}
                         }
@@ -669,7 +665,7 @@ fn threads_that_reserve_and_cancel_keep_p1_at_act_times() {
         let mut events = acted.into_inner().unwrap();
         let rule = Rule::decided(&limit);
         assert_eq!(oracle::broken(&rule, &events), None);
-        // And whoever comes later finds no more than is left.
+        // A later call finds no more than is left.
         let last = events.iter().map(|event| event.at).max().unwrap_or(now);
         for at in (now..last + 10_000).step_by(500) {
             let cost = limiter.at(instant(at)).peek().remaining();

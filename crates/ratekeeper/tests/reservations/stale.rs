@@ -1,9 +1,8 @@
-//! Time seen by several callers is not the same for all: instants that go back by a little, for
-//! every verb.
+//! Stale instants: callers see different times, so instants go back by a little, for every method.
 
 use super::common::oracle;
 use super::common::traces::cases;
-use super::{Op, World, ops, whole};
+use super::{LimiterHistory, Op, ops, whole};
 use proptest::prelude::*;
 
 fn stale_ops() -> impl Strategy<Value = Vec<(Op, u64)>> {
@@ -17,7 +16,7 @@ proptest! {
     /// Reserve and check alone: P1 holds at act times whatever the instants.
     #[test]
     fn reservations_at_stale_instants_keep_p1(limit in whole(), ops in stale_ops()) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for (op, back) in ops {
             if matches!(op, Op::Cancel(_) | Op::CancelLast) {
                 continue;
@@ -33,11 +32,11 @@ proptest! {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// The word does not know when the calls in it came, so a cancel takes its instant at its word:
-    /// one that is late by d gives back at most r·d too much, and at most what it took.
+    /// The word does not store when its calls came, so a cancel trusts its instant: one that is
+    /// late by d gives back at most r·d too much, and at most what it took.
     #[test]
     fn a_stale_cancel_adds_at_most_what_its_staleness_is_worth(limit in whole(), ops in stale_ops()) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         let mut on_top = 0;
         for (op, back) in ops {
             let was = world.outstanding();

@@ -7,7 +7,7 @@ use super::{
 use crate::figures::legend;
 use crate::svg::{Anchor, Frame, INK, MUTED, OFFERED, Svg};
 use ratekeeper::adaptive::Class;
-use ratekeeper_sim::{MILLI, Outcome, SECOND};
+use ratekeeper_sim::{MILLI, RunOutcome, SECOND};
 
 pub(crate) fn all() -> Vec<(String, String)> {
     [
@@ -54,7 +54,7 @@ fn times(to: u64, step: u64) -> Vec<(u64, String)> {
 const LOADS: [u64; 13] = [25, 50, 75, 90, 100, 110, 125, 150, 200, 250, 300, 400, 500];
 
 fn loads() -> String {
-    let ways = [Way::Open, Way::Fixed(40), AIMD, USUAL, Way::Classed];
+    let ways = [Way::NoLimit, Way::Fixed(40), AIMD, USUAL, Way::ClassedLimit];
     let mut svg = Svg::new(WIDTH, 520.0);
     svg.title(
         20.0,
@@ -124,7 +124,7 @@ fn loads() -> String {
 }
 
 /// What was answered in time, a second, of the calls that came in each slice of time.
-fn answered(run: &Outcome, slice: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
+fn answered(run: &RunOutcome, slice: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..to / slice).map(move |n| {
         (
             n * slice + slice / 2,
@@ -153,9 +153,9 @@ fn through_time(
     );
     for way in ways {
         let run = way.run(scenario);
-        if *way != Way::Open {
+        if *way != Way::NoLimit {
             let limits = run
-                .looks
+                .limit_samples
                 .iter()
                 .filter(|look| !look.probing)
                 .map(|look| (look.at, look.limit));
@@ -205,7 +205,7 @@ fn capacity() -> String {
 }
 
 fn slow() -> String {
-    let (scenario, ways) = (incident(), [Way::Open, Way::Fixed(40), AIMD, USUAL]);
+    let (scenario, ways) = (incident(), [Way::NoLimit, Way::Fixed(40), AIMD, USUAL]);
     let mut svg = Svg::new(WIDTH, 540.0);
     svg.title(
         20.0,
@@ -273,7 +273,7 @@ fn classes() -> String {
     }
     for (i, (way, name)) in [
         (USUAL, "gradient2, without classes"),
-        (Way::Classed, "gradient2, with classes"),
+        (Way::ClassedLimit, "gradient2, with classes"),
     ]
     .iter()
     .enumerate()

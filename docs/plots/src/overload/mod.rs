@@ -11,22 +11,22 @@ pub(crate) use tables::all as tables;
 use crate::svg::{ADMITTED, OVER};
 use ratekeeper::adaptive::Class;
 use ratekeeper_sim::{
-    Backend, MILLI, MINUTE, Open, Outcome, Plan, SECOND, Scenario, Stream, adaptive, burst_load,
-    classed, controls, fixed, four_classes, queued, shed,
+    Backend, MILLI, MINUTE, NoLimit, RunOutcome, SECOND, Scenario, Schedule, Stream, adaptive,
+    burst_load, classed, controls, fixed, four_classes, queued, shed,
 };
 use std::ops::Range;
 
 /// What stands in front of the service.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
-    Open,
+    NoLimit,
     Fixed(u64),
     /// One of the adaptive limits, by its place among them.
     Adaptive(usize),
     /// Gradient2 with a short queue.
-    Queued,
+    QueuedLimit,
     /// Gradient2 that knows the class of each call.
-    Classed,
+    ClassedLimit,
     /// A shedder alone, by latency.
     Shed,
 }
@@ -36,37 +36,37 @@ const AIMD: Way = Way::Adaptive(0);
 const USUAL: Way = Way::Adaptive(GRADIENT2);
 
 impl Way {
-    fn run(self, scenario: &Scenario) -> Outcome {
+    fn run(self, scenario: &Scenario) -> RunOutcome {
         match self {
-            Self::Open => scenario.run(|_| Open),
+            Self::NoLimit => scenario.run(|_| NoLimit),
             Self::Fixed(limit) => scenario.run(fixed(limit)),
             Self::Adaptive(which) => scenario.run(adaptive(controls()[which].1)),
-            Self::Queued => scenario.run(queued(controls()[GRADIENT2].1, 100)),
-            Self::Classed => scenario.run(classed(controls()[GRADIENT2].1, &Class::ALL)),
+            Self::QueuedLimit => scenario.run(queued(controls()[GRADIENT2].1, 100)),
+            Self::ClassedLimit => scenario.run(classed(controls()[GRADIENT2].1, &Class::ALL)),
             Self::Shed => scenario.run(shed(&Class::ALL)),
         }
     }
 
     fn name(self) -> String {
         match self {
-            Self::Open => "no limit".into(),
+            Self::NoLimit => "no limit".into(),
             Self::Fixed(limit) => format!("fixed, {limit}"),
             Self::Adaptive(which) => controls()[which].0.into(),
-            Self::Queued => "gradient2, `queue = 100`".into(),
-            Self::Classed => "gradient2, classes".into(),
+            Self::QueuedLimit => "gradient2, `queue = 100`".into(),
+            Self::ClassedLimit => "gradient2, classes".into(),
             Self::Shed => "a shedder alone".into(),
         }
     }
 
     fn color(self) -> &'static str {
         match self {
-            Self::Open => OVER,
+            Self::NoLimit => OVER,
             Self::Fixed(_) => "#7d8894",
             AIMD => "#b35900",
             USUAL => ADMITTED,
             Self::Adaptive(_) => "#1a7f4b",
-            Self::Queued => "#0969da",
-            Self::Classed => "#8250df",
+            Self::QueuedLimit => "#0969da",
+            Self::ClassedLimit => "#8250df",
             Self::Shed => "#bf3989",
         }
     }
@@ -82,9 +82,9 @@ const SETTLED: Range<u64> = 20 * SECOND..50 * SECOND;
 
 /// So many times the peak, of one kind of call; with classes it is a quarter of each, so that they
 /// are compared.
-fn steady(load: f64, way: Way) -> Outcome {
+fn steady(load: f64, way: Way) -> RunOutcome {
     let streams = match way {
-        Way::Classed | Way::Shed => vec![Stream::of(load * peak() / 4.0); 4],
+        Way::ClassedLimit | Way::Shed => vec![Stream::of(load * peak() / 4.0); 4],
         _ => vec![Stream::of(load * peak())],
     };
     way.run(&Scenario::new(streams, SETTLED.end))
@@ -103,7 +103,7 @@ fn uneven(seed: u64) -> Scenario {
 const STEPS: [u64; 2] = [30 * SECOND, 70 * SECOND];
 
 fn steps() -> Scenario {
-    let workers = Plan::always(10).then(STEPS[0], 30).then(STEPS[1], 5);
+    let workers = Schedule::always(10).then(STEPS[0], 30).then(STEPS[1], 5);
     Scenario::new([Stream::of(1_000.0)], 110 * SECOND).on(Backend {
         workers,
         ..Backend::usual()
@@ -114,7 +114,7 @@ fn steps() -> Scenario {
 const INCIDENT: Range<u64> = MINUTE..6 * MINUTE;
 
 fn incident() -> Scenario {
-    let work = Plan::always(40 * MILLI)
+    let work = Schedule::always(40 * MILLI)
         .then(INCIDENT.start, 320 * MILLI)
         .then(INCIDENT.end, 40 * MILLI);
     Scenario::new([Stream::of(200.0)], 8 * MINUTE).on(Backend {
@@ -127,7 +127,7 @@ fn incident() -> Scenario {
 const FLOOD: Range<u64> = 20 * SECOND..80 * SECOND;
 
 fn flood() -> Scenario {
-    let sheddable = Plan::always(0.1)
+    let sheddable = Schedule::always(0.1)
         .then(FLOOD.start, 10.0)
         .then(FLOOD.end, 0.1);
     Scenario::new(four_classes(peak(), 0.3, sheddable), 100 * SECOND)

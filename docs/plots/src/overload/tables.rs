@@ -6,7 +6,7 @@ use super::{
 };
 use crate::tables::Table;
 use ratekeeper::adaptive::Class;
-use ratekeeper_sim::{MILLI, MINUTE, Outcome, SECOND, Scenario};
+use ratekeeper_sim::{MILLI, MINUTE, RunOutcome, SECOND, Scenario};
 
 pub(crate) fn all() -> Vec<Table> {
     vec![gates(), followed(), classes(), queues()]
@@ -19,7 +19,7 @@ fn percent(share: f64) -> String {
 /// So many runs by another chance each.
 const RUNS: u64 = 5;
 
-fn mean(way: Way, scenario: fn(u64) -> Scenario, of: impl Fn(&Outcome) -> f64) -> f64 {
+fn mean(way: Way, scenario: fn(u64) -> Scenario, of: impl Fn(&RunOutcome) -> f64) -> f64 {
     (1..=RUNS)
         .map(|seed| of(&way.run(&scenario(seed))))
         .sum::<f64>()
@@ -27,7 +27,7 @@ fn mean(way: Way, scenario: fn(u64) -> Scenario, of: impl Fn(&Outcome) -> f64) -
 }
 
 fn gates() -> Table {
-    let ways = [Way::Open, Way::Fixed(20), Way::Fixed(40), AIMD, USUAL];
+    let ways = [Way::NoLimit, Way::Fixed(20), Way::Fixed(40), AIMD, USUAL];
     let slow = incident();
     let row = |way: Way| {
         let at = |load: f64| percent(steady(load, way).goodput(SETTLED) / peak());
@@ -69,7 +69,7 @@ fn gates() -> Table {
 }
 
 /// After how long a run has what it should have, over a second.
-fn reached(run: &Outcome, step: u64, goal: f64) -> String {
+fn reached(run: &RunOutcome, step: u64, goal: f64) -> String {
     let there = |after: &u64| run.goodput(step + after..step + after + SECOND) >= goal;
     match (0..30 * SECOND).step_by(100 * MILLI as usize).find(there) {
         Some(after) => format!("{:.1} s", after as f64 / SECOND as f64),
@@ -109,7 +109,7 @@ fn classes() -> Table {
         let runs: Vec<_> = (1..=RUNS)
             .map(|seed| way.run(&flood().seed(seed)))
             .collect();
-        let mean = |of: &dyn Fn(&Outcome) -> f64| runs.iter().map(of).sum::<f64>() / RUNS as f64;
+        let mean = |of: &dyn Fn(&RunOutcome) -> f64| runs.iter().map(of).sum::<f64>() / RUNS as f64;
         let mut cells = vec![name.to_string()];
         let served = |stream| format!("{:.1} %", 100.0 * mean(&|run| run.served(stream, FLOOD)));
         cells.extend((0..Class::ALL.len()).map(served));
@@ -124,9 +124,9 @@ fn classes() -> Table {
         "Answered in time under the flood, as a share of what is offered",
         &head,
         [
-            (Way::Open, "no limit"),
+            (Way::NoLimit, "no limit"),
             (USUAL, "gradient2, without classes"),
-            (Way::Classed, "gradient2, with classes"),
+            (Way::ClassedLimit, "gradient2, with classes"),
             (Way::Shed, "a shedder alone, by latency"),
         ]
         .map(row)
@@ -162,6 +162,6 @@ fn queues() -> Table {
             "5× the peak: answered, share of peak",
             "p99",
         ],
-        [USUAL, Way::Queued].map(row).into(),
+        [USUAL, Way::QueuedLimit].map(row).into(),
     )
 }

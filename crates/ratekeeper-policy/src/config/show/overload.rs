@@ -58,7 +58,7 @@ pub(super) fn adaptive(limit: &AdaptiveLimit) -> String {
             ("queue_interval", queue.interval),
             ("queue_target", queue.target),
         ];
-        keys.push(("queue".to_owned(), queue.most.to_string()));
+        keys.push(("queue".to_owned(), queue.max_waiting.to_string()));
         keys.extend(waits.map(|(name, wait)| (name.to_owned(), text(duration_text(wait)))));
     }
     inline(keys)

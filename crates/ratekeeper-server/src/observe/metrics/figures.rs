@@ -37,6 +37,11 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         "Requests left out of the lists of heaviest keys.",
         app.engine.top_missed(),
     );
+    count(
+        "ratekeeper_throttle_limits_evicted_total",
+        "Limits of /v1/throttle that were evicted before their buckets had refilled; each key of theirs may get one more burst.",
+        app.buckets.evicted(),
+    );
 
     let policies = app.engine.policy_stats().await;
     let help = "Share used of a policy with one bucket for all, else the cost admitted in its last window.";

@@ -1,10 +1,10 @@
-//! How important a request is: four classes, as text and in order.
+//! [`Class`]: the importance of a request: four classes, as text and in order.
 
 use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 
-/// How important a request is. A greater class is shed later.
+/// The importance of a request. A greater class is shed later.
 ///
 /// ```
 /// use ratekeeper::adaptive::Class;
@@ -16,19 +16,20 @@ use core::str::FromStr;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Class {
-    /// May fail for a while and nobody minds: work in the background, what is fetched ahead.
+    /// May fail for a while without being noticed: background work, prefetching.
     Sheddable,
-    /// May fail now and then: what is tried again by itself, batches that somebody waits for.
+    /// May fail now and then: requests that are retried automatically, batches that someone waits
+    /// for.
     SheddablePlus,
-    /// Somebody sees it fail. Whoever says nothing is this.
+    /// A failure is visible to a user. The default.
     #[default]
     Critical,
-    /// Without it nothing works: logging in, paying, health.
+    /// Nothing works without it: login, payment, health checks.
     CriticalPlus,
 }
 
 impl Class {
-    /// All of them, the most important first.
+    /// All classes, the most important first.
     pub const ALL: [Self; 4] = [
         Self::CriticalPlus,
         Self::Critical,
@@ -36,7 +37,7 @@ impl Class {
         Self::Sheddable,
     ];
 
-    /// The name, as configuration and headers have it.
+    /// The name, as in configuration and headers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sheddable => "sheddable",
@@ -46,7 +47,7 @@ impl Class {
         }
     }
 
-    /// 0 for what goes first.
+    /// 0 for the class that is shed first.
     #[cfg(feature = "std")]
     pub(super) const fn rank(self) -> usize {
         self as usize
@@ -62,7 +63,7 @@ impl fmt::Display for Class {
 impl FromStr for Class {
     type Err = ParseClassError;
 
-    /// By its name, in any case.
+    /// Parses the name, ignoring case.
     fn from_str(text: &str) -> Result<Self, ParseClassError> {
         let named = |class: &Self| class.name().eq_ignore_ascii_case(text);
         Self::ALL
@@ -72,7 +73,7 @@ impl FromStr for Class {
     }
 }
 
-/// A text that is the name of no [`Class`].
+/// Error: a text that is not the name of a [`Class`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseClassError(String);
 
@@ -80,7 +81,7 @@ impl fmt::Display for ParseClassError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no class; write critical_plus, critical, sheddable_plus or sheddable",
+            "{:?} is not a class; write critical_plus, critical, sheddable_plus or sheddable",
             self.0
         )
     }

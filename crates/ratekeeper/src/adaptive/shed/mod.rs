@@ -1,8 +1,9 @@
-//! Shedding by priority: under pressure the least important goes first, a share at a time.
+//! Load shedding by class: under overload the least important requests are shed first, a share at a
+//! time.
 
 mod class;
 #[cfg(feature = "std")]
-mod control;
+mod level;
 #[cfg(feature = "std")]
 mod shedder;
 

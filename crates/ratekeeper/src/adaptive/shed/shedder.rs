@@ -1,8 +1,8 @@
-//! The shedder: counts what comes, asks the law once a tick, and says of each request whether it is
-//! admitted.
+//! [`Shedder`]: counts requests, updates the shedding level once per tick, and decides of each
+//! request whether it is admitted.
 
 use super::class::Class;
-use super::control::{CLASSES, Control, Settings};
+use super::level::{CLASSES, LevelConfig, LevelController};
 use crate::clock::{Clock, DefaultClock, Timestamp};
 use core::fmt;
 use core::time::Duration;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// Decides under pressure who is admitted: the lowest class goes first, a share of it at a time,
-/// the next only when all of it is gone.
+/// A load shedder: under pressure it denies the lowest class first, a share of it at a time, the
+/// next class only when all of that one is shed.
 ///
-/// Pressure is a number: 1 is as much as is well, 2 is twice that. Say it in any of three ways, of
-/// which the greatest counts: [`report`](Self::report) samples (a queue's delay by the delay that
-/// is well; of a gate `in_flight / limit / 0.85`), a [function](ShedderBuilder::pressure) that is
-/// asked once a tick, and [`refused`](Self::refused) for each request that was admitted here and
-/// found no room further in.
+/// Pressure is a number: 1 is full load, 2 is twice that. It can be given in three ways, of which
+/// the greatest counts: [`report`](Self::report) samples (a queue's delay divided by the target
+/// delay; for a concurrency limit `in_flight / limit / 0.85`), a
+/// [function](ShedderBuilder::pressure) that is called once per tick, and
+/// [`refused`](Self::refused) for each request that was admitted here and denied further in.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,26 +31,26 @@ use std::sync::{Mutex, PoisonError};
 ///         shedder.admit(Class::Critical);
 ///         shedder.admit(Class::Sheddable);
 ///     }
-///     shedder.report(1.5); // waiting takes half as long again as is well
+///     shedder.report(1.5); // requests wait half as long again as they should
 ///     clock.advance(Duration::from_millis(100));
 /// }
 /// assert!(!shedder.admit(Class::Sheddable));
 /// assert!(shedder.admit(Class::CriticalPlus));
 /// ```
 ///
-/// It sheds more at once, and less only slowly: what was shed comes back at about a hundredth of
-/// the traffic each tenth of a second, and not before 5 seconds have passed under less than 0.9 of
-/// the pressure that is well. So it turns from shedding more to shedding less at most 12 times a
-/// minute, whatever the pressure does.
+/// It sheds more at once, and less only slowly: traffic comes back at about a hundredth of the
+/// total per tenth of a second, and not before 5 seconds have passed with a pressure below 0.9. So
+/// it turns from shedding more to shedding less at most 12 times a minute, whatever the pressure
+/// does.
 ///
-/// A handle: clones share everything. To ask takes no lock and allocates nothing; the call that
-/// finds a tick due takes it.
+/// This is a handle: clones share everything. [`admit`](Self::admit) takes no lock and allocates
+/// nothing; the call that finds a tick due runs it.
 pub struct Shedder<C: Clock = DefaultClock> {
     shared: Arc<ShedderState<C>>,
 }
 
 struct ShedderState<C> {
-    /// In parts of a class; see [`PART`].
+    /// In fractions of a class; see [`LEVEL_UNIT`].
     level: AtomicU32,
     /// When the next tick is due, in nanoseconds since 1970.
     due: AtomicU64,
@@ -63,7 +63,7 @@ struct ShedderState<C> {
     clock: C,
 }
 
-/// Written by every request: on cache lines of their own.
+/// Counters that every request writes: on cache lines of their own.
 #[repr(align(128))]
 struct ClassCounters {
     /// The lowest class first.
@@ -71,13 +71,13 @@ struct ClassCounters {
     shed: [AtomicU64; CLASSES],
     refused: AtomicU64,
     samples: AtomicU64,
-    /// In thousandths.
+    /// The sum of the samples, in thousandths.
     pressure: AtomicU64,
 }
 
-/// What the counts were at the last tick.
+/// The state of the ticks: the level controller, and the counters at the last tick.
 struct TickState {
-    control: Control,
+    control: LevelController,
     seen: CounterSnapshot,
     at: Timestamp,
 }
@@ -91,20 +91,20 @@ struct CounterSnapshot {
     pressure: u64,
 }
 
-/// The level has so many parts a class.
-const PART: u32 = 1 << 16;
-/// Of the highest class one in twenty is always admitted: whoever admits nobody learns nothing.
-const MOST: f64 = 3.95;
-/// What is refused further in says something from this share and this number in a tick on: even a
-/// gate with room to spare refuses one now and then, when many happen to come together.
-const REFUSED: (f64, u64) = (0.02, 3);
-/// A sample above says no more.
-const GREATEST: f64 = 1_000.0;
+/// The level counts in this many fractions per class.
+const LEVEL_UNIT: u32 = 1 << 16;
+/// One in twenty of the highest class is always admitted: without traffic nothing can be measured.
+const MAX_LEVEL: f64 = 3.95;
+/// Denials further in count from this share and this number per tick: even a limit with spare
+/// capacity denies one now and then, when many requests happen to come together.
+const MIN_REFUSED: (f64, u64) = (0.02, 3);
+/// Samples are clamped to this.
+const MAX_PRESSURE: f64 = 1_000.0;
 const THOUSANDTHS: f64 = 1_000.0;
 
 /// The settings of a [`Shedder`], each with its default.
 pub struct ShedderBuilder {
-    settings: Settings,
+    settings: LevelConfig,
     seed: u64,
     source: Option<Box<dyn Fn() -> f64 + Send + Sync>>,
 }
@@ -117,15 +117,14 @@ impl ShedderBuilder {
         self
     }
 
-    /// How long it sheds no less after it shed more; 5 seconds unless set.
+    /// The minimum time after the level went up before it goes down; 5 seconds unless set.
     #[must_use]
     pub fn rest(mut self, rest: Duration) -> Self {
         self.settings.rest = rest;
         self
     }
 
-    /// Below this pressure it sheds less; 0.9 unless set. Between this and 1 it leaves everything
-    /// as it is.
+    /// The pressure below which it sheds less; 0.9 unless set. Between this and 1 the level stays.
     #[must_use]
     pub fn ease_below(mut self, pressure: f64) -> Self {
         self.settings.low = if pressure >= 0.0 {
@@ -136,38 +135,40 @@ impl ShedderBuilder {
         self
     }
 
-    /// Never sheds this class, nor what is more important. Unless set, at worst one in twenty of
-    /// the highest class passes.
+    /// Never sheds this class, nor more important ones. Unless set, at least one in twenty of the
+    /// highest class is admitted.
     #[must_use]
     pub fn spare(mut self, class: Class) -> Self {
-        self.settings.most = class.rank() as f64;
+        self.settings.max_level = class.rank() as f64;
         self
     }
 
-    /// Asked for the pressure once a tick. What is not known is [`f64::NAN`].
+    /// A function that returns the pressure, called once per tick. An unknown pressure is
+    /// [`f64::NAN`].
     #[must_use]
     pub fn pressure(mut self, source: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
         self.source = Some(Box::new(source));
         self
     }
 
-    /// Which of a class at the edge are shed; the same seed sheds the same.
+    /// The seed that selects which requests of a partly shed class are shed; the same seed selects
+    /// the same.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// The shedder.
+    /// Builds the shedder.
     pub fn build(self) -> Shedder {
         self.build_with_clock(crate::clock::SystemClock)
     }
 
-    /// The same on a clock of your choice.
+    /// Builds the shedder on a clock of your choice.
     pub fn build_with_clock<C: Clock>(self, clock: C) -> Shedder<C> {
         let now = clock.now();
-        let ticking = TickState {
-            control: Control::new(self.settings),
+        let state = TickState {
+            control: LevelController::new(self.settings),
             seen: CounterSnapshot::default(),
             at: now,
         };
@@ -179,7 +180,7 @@ impl ShedderBuilder {
                 due: AtomicU64::new((now + self.settings.every).as_unix_nanos()),
                 every: self.settings.every,
                 rest: self.settings.rest,
-                seed: mixed(self.seed),
+                seed: mix(self.seed),
                 counts: ClassCounters {
                     offered: zeros(),
                     shed: zeros(),
@@ -187,7 +188,7 @@ impl ShedderBuilder {
                     samples: zero(),
                     pressure: zero(),
                 },
-                control: Mutex::new(ticking),
+                control: Mutex::new(state),
                 source: self.source,
                 clock,
             }),
@@ -196,20 +197,20 @@ impl ShedderBuilder {
 }
 
 impl Shedder {
-    /// One with nothing set.
+    /// Creates a shedder with default settings.
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// One to be set.
+    /// Returns a builder with default settings.
     pub fn builder() -> ShedderBuilder {
         let (every, rest) = (Duration::from_millis(100), Duration::from_secs(5));
         ShedderBuilder {
-            settings: Settings {
+            settings: LevelConfig {
                 every,
                 rest,
                 low: 0.9,
-                most: MOST,
+                max_level: MAX_LEVEL,
             },
             seed: 0,
             source: None,
@@ -223,10 +224,10 @@ impl Default for Shedder {
     }
 }
 
-/// # Asking
+/// # Requests
 impl<C: Clock> Shedder<C> {
-    /// Whether a request of that class is admitted. Of the class at the edge it is evenly one of so
-    /// many.
+    /// Whether a request of this class is admitted. Of a partly shed class, requests are selected
+    /// evenly.
     #[inline]
     pub fn admit(&self, class: Class) -> bool {
         self.tick();
@@ -239,50 +240,50 @@ impl<C: Clock> Shedder<C> {
         })
     }
 
-    /// The same, where those with the same key (the hash of a user) fare alike: at the edge some
-    /// users are served well rather than all of them badly.
+    /// [`admit`](Self::admit) with the same result for the same key (the hash of a user): of a
+    /// partly shed class some users are served well rather than all of them badly.
     #[inline]
     pub fn admit_key(&self, class: Class, key: u64) -> bool {
         self.tick();
         let shared = &*self.shared;
         shared.counts.offered[class.rank()].fetch_add(1, Relaxed);
-        shared.decide(class, || mixed(key ^ shared.seed))
+        shared.decide(class, || mix(key ^ shared.seed))
     }
 
-    /// A sample of the pressure; what is no number is none. Of the samples of a tick the mean
-    /// counts.
+    /// Adds a sample of the pressure; NaN is ignored. The mean of a tick's samples counts.
     pub fn report(&self, pressure: f64) {
         if pressure >= 0.0 {
             let counts = &self.shared.counts;
             counts
                 .pressure
-                .fetch_add((pressure.min(GREATEST) * THOUSANDTHS) as u64, Relaxed);
+                .fetch_add((pressure.min(MAX_PRESSURE) * THOUSANDTHS) as u64, Relaxed);
             counts.samples.fetch_add(1, Relaxed);
         }
     }
 
-    /// A request that was admitted here found no room further in. If that is every second one, the
-    /// pressure is 2.
+    /// Reports that a request that was admitted here was denied further in. If that is every second
+    /// one, the pressure is 2.
     pub fn refused(&self) {
         self.shared.counts.refused.fetch_add(1, Relaxed);
     }
 
-    /// Moves the level if that is due: for programs that ask rarely. Asking does it by itself.
+    /// Moves the level if that is due: for programs that rarely call [`admit`](Self::admit), which
+    /// does it by itself.
     #[inline]
     pub fn tick(&self) {
         let now = self.shared.clock.now();
         if now.as_unix_nanos() >= self.shared.due.load(Relaxed) {
-            self.shared.look(now);
+            self.shared.tick_slow(now);
         }
     }
 
     /// How much is shed, counted in classes: 0 is nothing, 1 the whole of the lowest, 1.5 half of
     /// the next as well.
     pub fn level(&self) -> f64 {
-        f64::from(self.shared.level.load(Relaxed)) / f64::from(PART)
+        f64::from(self.shared.level.load(Relaxed)) / f64::from(LEVEL_UNIT)
     }
 
-    /// Everything at a glance.
+    /// The current statistics.
     pub fn snapshot(&self) -> ShedderStats {
         let shared = &*self.shared;
         let pressure = shared
@@ -292,10 +293,10 @@ impl<C: Clock> Shedder<C> {
             .control
             .pressure();
         let classes = Class::ALL.map(|class| {
-            // In this order: what is shed was offered before.
+            // In this order: a request is counted as offered before it is counted as shed.
             let shed = shared.counts.shed[class.rank()].load(Relaxed);
             let offered = shared.counts.offered[class.rank()].load(Relaxed);
-            let share = f64::from(shared.shed_of(class)) / f64::from(PART);
+            let share = f64::from(shared.shed_of(class)) / f64::from(LEVEL_UNIT);
             ClassStats {
                 class,
                 admitted: offered.saturating_sub(shed),
@@ -312,19 +313,19 @@ impl<C: Clock> Shedder<C> {
 }
 
 impl<C: Clock> ShedderState<C> {
-    /// How much of a class is shed, in parts.
+    /// How much of a class is shed, in fractions of `LEVEL_UNIT`.
     #[inline]
     fn shed_of(&self, class: Class) -> u32 {
         self.level
             .load(Relaxed)
-            .saturating_sub(class.rank() as u32 * PART)
-            .min(PART)
+            .saturating_sub(class.rank() as u32 * LEVEL_UNIT)
+            .min(LEVEL_UNIT)
     }
 
     #[inline]
     fn decide(&self, class: Class, spread: impl FnOnce() -> u64) -> bool {
         let shed = self.shed_of(class);
-        // The upper bits of a spread are its best.
+        // The upper bits are the best spread.
         if shed == 0 || (spread() >> 48) as u32 >= shed {
             return true;
         }
@@ -333,36 +334,37 @@ impl<C: Clock> ShedderState<C> {
     }
 
     #[cold]
-    fn look(&self, now: Timestamp) {
-        // One looks; the others go on with the level as it is.
-        let Ok(mut ticking) = self.control.try_lock() else {
+    fn tick_slow(&self, now: Timestamp) {
+        // One thread runs the tick; the others go on with the current level.
+        let Ok(mut state) = self.control.try_lock() else {
             return;
         };
         if now.as_unix_nanos() < self.due.load(Relaxed) {
             return;
         }
-        let passed = now.saturating_since(ticking.at);
+        let passed = now.saturating_since(state.at);
         let ticks = u64::try_from(passed.as_nanos() / self.every.as_nanos()).unwrap_or(u64::MAX);
-        let (before, seen) = (ticking.seen, self.counts.seen());
+        let (before, seen) = (state.seen, self.counts.snapshot());
         let came = core::array::from_fn(|rank| seen.offered[rank] - before.offered[rank]);
-        // What was said before a long silence is no longer so.
-        let said = if passed > self.rest {
+        // Samples from before a long silence are outdated.
+        let measured = if passed > self.rest {
             0.0
         } else {
-            self.said(&before, &seen)
+            self.measured_pressure(&before, &seen)
         };
-        let told = self.source.as_ref().map_or(0.0, |source| source());
-        // What is no number loses against every number.
-        let level = ticking
+        let reported = self.source.as_ref().map_or(0.0, |source| source());
+        // `max` ignores NaN.
+        let level = state
             .control
-            .step(now, ticks, came, said.max(told).min(GREATEST));
-        self.level.store((level * f64::from(PART)) as u32, Relaxed);
-        (ticking.seen, ticking.at) = (seen, now);
+            .step(now, ticks, came, measured.max(reported).min(MAX_PRESSURE));
+        self.level
+            .store((level * f64::from(LEVEL_UNIT)) as u32, Relaxed);
+        (state.seen, state.at) = (seen, now);
         self.due.store((now + self.every).as_unix_nanos(), Relaxed);
     }
 
-    /// The pressure by what was said between two looks; 0 if nothing was.
-    fn said(&self, before: &CounterSnapshot, seen: &CounterSnapshot) -> f64 {
+    /// The pressure reported between two ticks; 0 if there was none.
+    fn measured_pressure(&self, before: &CounterSnapshot, seen: &CounterSnapshot) -> f64 {
         let samples = seen.samples.saturating_sub(before.samples);
         let sum = seen.pressure.saturating_sub(before.pressure) as f64 / THOUSANDTHS;
         let mean = if samples > 0 {
@@ -375,7 +377,7 @@ impl<C: Clock> ShedderState<C> {
             .saturating_sub(all(&seen.shed) - all(&before.shed));
         let refused = seen.refused.saturating_sub(before.refused);
         let share = refused as f64 / admitted.max(1) as f64;
-        let refused = if share > REFUSED.0 && refused >= REFUSED.1 {
+        let refused = if share > MIN_REFUSED.0 && refused >= MIN_REFUSED.1 {
             1.0 / (1.0 - share.min(0.999))
         } else {
             0.0
@@ -385,10 +387,10 @@ impl<C: Clock> ShedderState<C> {
 }
 
 impl ClassCounters {
-    fn seen(&self) -> CounterSnapshot {
+    fn snapshot(&self) -> CounterSnapshot {
         let all =
             |counts: &[AtomicU64; CLASSES]| core::array::from_fn(|rank| counts[rank].load(Relaxed));
-        // Shed before offered: what is shed was offered before.
+        // Shed is read before offered: a request is counted as offered first.
         let shed = all(&self.shed);
         let refused = self.refused.load(Relaxed);
         let offered = all(&self.offered);
@@ -403,19 +405,20 @@ impl ClassCounters {
     }
 }
 
-/// Every bit of the input changes half of the output: the finalizer of MurmurHash3.
-fn mixed(mut bits: u64) -> u64 {
+/// Mixes the bits, so that every input bit changes half of the output: the finalizer of
+/// MurmurHash3.
+fn mix(mut bits: u64) -> u64 {
     for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
         bits = (bits ^ (bits >> 33)).wrapping_mul(factor);
     }
     bits ^ (bits >> 33)
 }
 
-/// What a [`Shedder`] does at present.
+/// The current statistics of a [`Shedder`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct ShedderStats {
-    /// The pressure of the last tick; 1 is as much as is well.
+    /// The pressure of the last tick; 1 is full load.
     pub pressure: f64,
     /// How much is shed, counted in classes.
     pub level: f64,
@@ -426,26 +429,22 @@ pub struct ShedderStats {
 impl ShedderStats {
     /// The lowest class of which not all is shed.
     pub fn lowest_served(&self) -> Class {
-        let served = self
-            .classes
-            .iter()
-            .rev()
-            .find(|figures| figures.share < 1.0);
-        served.map_or(Class::CriticalPlus, |figures| figures.class)
+        let served = self.classes.iter().rev().find(|stats| stats.share < 1.0);
+        served.map_or(Class::CriticalPlus, |stats| stats.class)
     }
 }
 
-/// What became of the requests of one class since the start.
+/// The requests of one class since the start.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct ClassStats {
-    /// Which.
+    /// The class.
     pub class: Class,
-    /// How many passed.
+    /// How many requests were admitted.
     pub admitted: u64,
-    /// How many did not.
+    /// How many requests were shed.
     pub shed: u64,
-    /// How much of it is shed now, 0 to 1.
+    /// The share of the class that is shed now, 0 to 1.
     pub share: f64,
 }
 

@@ -1,12 +1,12 @@
 //! Calls on one key: found, absent, or in other terms than it is to be judged by.
 
 use super::{EntryView, LANES, RefundTotals, SlotRefunds, Table, tag};
+use crate::algorithm::tat_word::{FastDecision, REACH, Reach, reach};
 use crate::clock::{Clock, Timestamp};
 use crate::decision::Decision;
 use crate::keyed::terms::{CallRequest, CallResult, EntryState, LimitVersion};
 use crate::keyed::wide::{ByteBudget, LargeState};
 use crate::limit::Kind;
-use crate::limiter::cell::{FastDecision, REACH, Reach, reach};
 use crate::sync::{Ordering, back_off, relax};
 
 impl<C: Clock> Table<C> {
@@ -222,7 +222,7 @@ impl<C: Clock> Table<C> {
         if !call.decision.is_allowed() || asked.cost == 0 || !asked.write || call.late {
             return Some((call, RefundTotals::default()));
         }
-        let _held = self.stripe(hash).inserting.hold();
+        let _held = self.stripe(hash).inserting.lock();
         if self.find(hash).is_some() {
             return None;
         }
@@ -308,7 +308,7 @@ impl<C: Clock> Table<C> {
             if after.is_none() {
                 return told;
             }
-            let _held = self.stripe(hash).inserting.hold();
+            let _held = self.stripe(hash).inserting.lock();
             if self.find(hash).is_some() {
                 continue;
             }
@@ -415,7 +415,7 @@ impl<C: Clock> Table<C> {
                     if absent == AbsentKey::StaysOut {
                         return false;
                     }
-                    let _held = self.stripe(hash).inserting.hold();
+                    let _held = self.stripe(hash).inserting.lock();
                     if self.find(hash).is_some() {
                         continue;
                     }

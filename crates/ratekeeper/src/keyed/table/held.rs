@@ -3,10 +3,10 @@
 
 use super::{EntryView, RefundTotals, STRIPES, Slot, Table, tag};
 use crate::algorithm::Refund;
+use crate::algorithm::tat_word::{Reach, reach};
 use crate::clock::{Clock, Timestamp};
 use crate::keyed::terms::{CallRequest, CallResult, EntryState, LimitVersion};
 use crate::limit::Kind;
-use crate::limiter::cell::{Reach, reach};
 use crate::sync::{Guard, Ordering, relax};
 use smallvec::SmallVec;
 
@@ -73,7 +73,7 @@ impl<C: Clock> Table<C> {
             held.locks.extend(
                 without_room
                     .iter()
-                    .map(|stripe| self.stripes[*stripe].inserting.hold()),
+                    .map(|stripe| self.stripes[*stripe].inserting.lock()),
             );
         }
         let mut order: SmallVec<[(Option<Slot>, usize); FEW]> = held
@@ -112,7 +112,7 @@ impl<C: Clock> Table<C> {
         const ENOUGH: u32 = 16;
         let mut seen = self.find(hash);
         if seen.is_none() && tries < ENOUGH {
-            let _held = self.stripe(hash).inserting.hold();
+            let _held = self.stripe(hash).inserting.lock();
             if self.find(hash).is_none() {
                 let start = self.start(hash, terms)?;
                 // As if used now, so that the others of the same call do not take its place.

@@ -2,69 +2,48 @@
 //!
 //! It has no task of its own: the request that uses it drives it, and then the body of the answer
 //! does. So a request goes to the upstream and back without waking another task. Heads are written
-//! from what the client sent and read into what the client gets, with nothing in between.
+//! from what the client sent and read into what the client gets, with nothing in between. What
+//! comes is taken apart by the [`ResponseReader`], which knows no connection.
 
 mod head;
 mod request_body;
+mod response_reader;
 
 pub(crate) use head::{Head, MAX_HEADERS};
 
 use super::timer::{Timeouts, Timer};
 use crate::gateway::body::{BodyError, BodyProgressReport};
 use crate::gateway::headers::RequestHeaderRewriter;
-use crate::gateway::http1::{ChunkEvent, Chunks, empty_line_end, fill, take};
+use crate::gateway::http1::fill;
 use crate::net::stream::Stream;
 use axum::body::Bytes;
-use axum::http::{Method, Request, Version};
-use bytes::{Buf, BytesMut};
-use head::Length;
+use axum::http::{Request, Version};
+use bytes::BytesMut;
 use http_body::{Frame, SizeHint};
 use ratekeeper_policy::config::Upstream;
 use request_body::RequestWriter;
+use response_reader::{Next, ResponseReader};
 use std::fmt;
 use std::io;
 use std::task::{Context, Poll, ready};
 
-/// How much is read at once: of a head, and of a body.
+/// How much of a head is read at once.
 const HEAD_ROOM: usize = 8 * 1024;
-const BODY_ROOM: usize = 64 * 1024;
 
 /// Of a body for a client of HTTP/2 no piece is longer: how soon the next one is asked for tells
 /// whether the client takes any.
 const HTTP2_PIECE: u64 = 16 * 1024;
 
-/// A body up to this size that came with its head is taken at once.
-const WHOLE: u64 = 16 * 1024;
-
 pub(crate) struct H1UpstreamConn {
     stream: Stream,
-    read: BytesMut,
     sending: RequestWriter,
-    receiving: ReceiveState,
-    /// What was asked last.
-    method: Method,
-    /// How long a piece of the body may be.
-    piece: u64,
-    /// How much of what was read was looked through for the end of a head, and how much was tried
-    /// to be read as one.
-    scanned: usize,
-    tried: usize,
+    reader: ResponseReader,
     /// Whether it may be used again after this answer.
     keep: bool,
     /// Whether it was just looked at: nothing had come, and who looked is woken when something
     /// does.
     listening: bool,
     pub(crate) timer: Timer,
-}
-
-/// What comes next.
-#[derive(Debug)]
-enum ReceiveState {
-    Head,
-    Known(u64),
-    Chunked(Chunks),
-    Close,
-    Over,
 }
 
 /// Why there is no answer, or no more of it.
@@ -98,13 +77,8 @@ impl H1UpstreamConn {
     pub(crate) fn new(stream: Stream, times: Timeouts) -> Box<Self> {
         Box::new(Self {
             stream,
-            read: BytesMut::new(),
             sending: RequestWriter::default(),
-            receiving: ReceiveState::Over,
-            method: Method::GET,
-            piece: u64::MAX,
-            scanned: 0,
-            tried: 0,
+            reader: ResponseReader::default(),
             keep: true,
             listening: false,
             timer: Timer::new(times),
@@ -113,19 +87,17 @@ impl H1UpstreamConn {
 
     /// Whether another request can be sent.
     pub(crate) fn is_free(&self) -> bool {
-        self.keep
-            && matches!(self.receiving, ReceiveState::Over)
-            && self.read.is_empty()
-            && !self.sending.is_busy()
+        self.keep && self.reader.is_over() && self.reader.read.is_empty() && !self.sending.is_busy()
     }
 
     /// Whether it is still there. Nobody looked while nobody used it: it may have ended. To be
     /// polled by the task that then sends a request.
     pub(crate) fn is_alive(&mut self, cx: &mut Context<'_>) -> bool {
         // To the front of the buffer again, which was used last and is near.
-        let _ = self.read.try_reclaim(HEAD_ROOM);
+        let read = &mut self.reader.read;
+        let _ = read.try_reclaim(HEAD_ROOM);
         // Whatever comes unasked is nothing to go on with.
-        self.listening = fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending();
+        self.listening = fill(&mut self.stream, read, HEAD_ROOM, cx).is_pending();
         self.listening
     }
 
@@ -136,14 +108,12 @@ impl H1UpstreamConn {
         upstream: &Upstream,
         onward: &RequestHeaderRewriter<'_>,
     ) {
-        self.method.clone_from(request.method());
-        self.piece = if onward.version == Version::HTTP_2 {
+        let piece = if onward.version == Version::HTTP_2 {
             HTTP2_PIECE
         } else {
             u64::MAX
         };
-        self.receiving = ReceiveState::Head;
-        (self.scanned, self.tried) = (0, 0);
+        self.reader.begin(request.method(), piece);
         self.sending.begin(request, upstream, onward);
     }
 
@@ -171,43 +141,18 @@ impl H1UpstreamConn {
             return Poll::Pending;
         }
         loop {
-            if self.may_have_head()
-                && let Some((length, head)) = head::read(&self.read, &self.method)?
-            {
-                self.read.advance(length);
-                (self.scanned, self.tried) = (0, 0);
+            if let Some(head) = self.reader.head()? {
                 if !head.only_informs() {
                     self.keep &= head.keep;
-                    self.receiving = match head.length {
-                        Length::Known(0) => ReceiveState::Over,
-                        Length::Known(length) => ReceiveState::Known(length),
-                        Length::Chunked => ReceiveState::Chunked(Chunks::new()),
-                        Length::Close => ReceiveState::Close,
-                    };
                 }
                 return Poll::Ready(Ok(head));
             }
-            match ready!(fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx)) {
+            match ready!(fill(&mut self.stream, &mut self.reader.read, HEAD_ROOM, cx)) {
                 Ok(true) => {}
                 Ok(false) => return Poll::Ready(Err(broken.unwrap_or(H1Error::Closed))),
                 Err(error) => return Poll::Ready(Err(broken.unwrap_or(H1Error::Io(error)))),
             }
         }
-    }
-
-    /// Whether it is worth another try to read a head: its end has come, or so much more that what
-    /// is no head is found early. So each byte is read a bounded number of times, however a head is
-    /// cut.
-    fn may_have_head(&mut self) -> bool {
-        let from = std::mem::replace(&mut self.scanned, self.read.len());
-        let has_line = || self.read[from..].contains(&b'\n');
-        let is_due = empty_line_end(&self.read, from).is_some()
-            || self.read.len() >= 2 * self.tried && has_line()
-            || self.read.len() > head::MAX_HEAD_BYTES;
-        if is_due {
-            self.tried = self.read.len();
-        }
-        is_due
     }
 
     /// Sends nothing more of a request, and is not used again.
@@ -223,19 +168,12 @@ impl H1UpstreamConn {
 
     /// Whether anything of the answer has come.
     pub(crate) fn has_heard(&self) -> bool {
-        !self.read.is_empty() || !matches!(self.receiving, ReceiveState::Head)
+        self.reader.has_begun()
     }
 
     /// The body, if all of it came with the head.
     pub(crate) fn whole_body(&mut self) -> Option<Bytes> {
-        match self.receiving {
-            ReceiveState::Over => Some(Bytes::new()),
-            ReceiveState::Known(length) if length <= WHOLE && self.read.len() as u64 >= length => {
-                self.receiving = ReceiveState::Over;
-                Some(take(&mut self.read, length))
-            }
-            _ => None,
-        }
+        self.reader.whole_body()
     }
 
     /// The next piece of the body.
@@ -250,49 +188,18 @@ impl H1UpstreamConn {
             self.cease();
         }
         loop {
-            let room = match &mut self.receiving {
-                ReceiveState::Head | ReceiveState::Over => return Poll::Ready(None),
-                ReceiveState::Known(left) => {
-                    if !self.read.is_empty() {
-                        let data = take(&mut self.read, self.piece.min(*left));
-                        *left -= data.len() as u64;
-                        if *left == 0 {
-                            self.receiving = ReceiveState::Over;
-                        }
-                        return Poll::Ready(Some(Ok(Frame::data(data))));
-                    }
-                    usize::try_from(*left).unwrap_or(usize::MAX).min(BODY_ROOM)
-                }
-                ReceiveState::Close => {
-                    if !self.read.is_empty() {
-                        let data = take(&mut self.read, self.piece);
-                        return Poll::Ready(Some(Ok(Frame::data(data))));
-                    }
-                    BODY_ROOM
-                }
-                ReceiveState::Chunked(chunks) => {
-                    let piece = chunks
-                        .next(&mut self.read, self.piece)
-                        .map_err(|wrong| H1Error::Wrong(wrong.0))?;
-                    if chunks.is_over() {
-                        self.receiving = ReceiveState::Over;
-                    }
-                    match piece {
-                        ChunkEvent::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                        ChunkEvent::Trailers(trailers) => {
-                            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
-                        }
-                        ChunkEvent::Over => return Poll::Ready(None),
-                        ChunkEvent::More => BODY_ROOM,
-                    }
-                }
+            let room = match self.reader.next() {
+                Ok(Next::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
+                Ok(Next::Over) => return Poll::Ready(None),
+                Ok(Next::More(room)) => room,
+                Err(fault) => return Poll::Ready(Some(Err(fault))),
             };
-            match ready!(fill(&mut self.stream, &mut self.read, room, cx)) {
+            match ready!(fill(&mut self.stream, &mut self.reader.read, room, cx)) {
                 Ok(true) => {}
-                Ok(false) if matches!(self.receiving, ReceiveState::Close) => {
-                    self.receiving = ReceiveState::Over
-                }
-                Ok(false) => return Poll::Ready(Some(Err(H1Error::Closed))),
+                Ok(false) => match self.reader.end() {
+                    Ok(()) => return Poll::Ready(None),
+                    Err(fault) => return Poll::Ready(Some(Err(fault))),
+                },
                 Err(error) => return Poll::Ready(Some(Err(H1Error::Io(error)))),
             }
         }
@@ -300,26 +207,23 @@ impl H1UpstreamConn {
 
     /// Whether all of the answer has come.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.receiving, ReceiveState::Over)
+        self.reader.is_over()
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
-        match self.receiving {
-            ReceiveState::Known(left) => SizeHint::with_exact(left),
-            ReceiveState::Over => SizeHint::with_exact(0),
-            _ => SizeHint::default(),
-        }
+        self.reader.size_hint()
     }
 
     /// The connection itself, for another protocol, and what has come over it already.
     pub(crate) fn into_stream(self) -> (Stream, BytesMut) {
-        (self.stream, self.read)
+        (self.stream, self.reader.read)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::http::Method;
     use std::future::poll_fn;
     use std::time::Duration;
     use tokio::io::AsyncWriteExt;
@@ -337,7 +241,7 @@ mod tests {
             sent: None,
         };
         let mut link = H1UpstreamConn::new(Stream::Unix(near), times);
-        link.receiving = ReceiveState::Head;
+        link.reader.begin(&Method::GET, u64::MAX);
         let (mut tries, mut tried) = (0, 0);
         far.write_all(b"HTTP/1.1 204 No Content\r\n").await.unwrap();
         for _ in 0..900 {
@@ -347,7 +251,8 @@ mod tests {
                     .await
                     .is_pending()
             );
-            tries += usize::from(std::mem::replace(&mut tried, link.tried) != link.tried);
+            tries +=
+                usize::from(std::mem::replace(&mut tried, link.reader.tried) != link.reader.tried);
         }
         assert!(tries <= 12, "{tries} tries of a head of 14 KB");
         far.write_all(b"\r\n").await.unwrap();

@@ -1,0 +1,271 @@
+//! [`Generation`]: the state word of a limiter and the limit by which it is counted.
+//!
+//! A live change seals the word of the old generation for good and publishes the next generation; a
+//! thread that finds the seal moves on to the current one. All fields are atomic because a
+//! generation is filled in after the list that holds it is shared; apart from the word and the two
+//! refund counters they are written once, before the generation is published.
+
+use super::change::FULL;
+use super::windows::LargeWords;
+use crate::algorithm::tat_word::{
+    FastDecision, REACH, Reach, SEALED, ahead, origin_for, reach, step,
+};
+use crate::algorithm::token_bucket::Step;
+use crate::clock::Timestamp;
+use crate::limit::{Algorithm, Kind, Limit, TickLimit};
+use crate::sync::{AtomicU64, OnceBox, Ordering, back_off};
+
+#[repr(C)]
+pub(crate) struct Generation {
+    /// The state: TAT in ticks since the origin, or a packed window.
+    pub(crate) word: AtomicU64,
+    pub(crate) origin: AtomicU64,
+    token: AtomicU64,
+    capacity: AtomicU64,
+    /// Ticks per nanosecond, kind, algorithm, burst tag: a byte each.
+    pub(super) meta: AtomicU64,
+    written: [AtomicU64; 3],
+    /// What cancels gave back from under later reservations. Only cancels and grants write it,
+    /// under the lock.
+    pub(super) given: AtomicU64,
+    /// What refunds and cancels gave back in total. Only they write it, under the lock.
+    pub(super) refunded: AtomicU64,
+    /// The state of an algorithm that does not fit the word.
+    pub(super) large: OnceBox<LargeWords>,
+}
+
+/// The generation was sealed by a live change: retry on the current one.
+pub(super) struct SealedError;
+
+/// The result of one attempt to change the word.
+pub(super) struct Attempt {
+    pub(super) step: Step,
+    /// The state before.
+    pub(super) tat: u64,
+}
+
+impl Generation {
+    pub(super) fn new(limit: &Limit, now: Timestamp) -> Self {
+        let generation = Self::empty();
+        let full = match limit.tick_limit().kind {
+            Kind::Unlimited => FULL,
+            _ => 0,
+        };
+        generation.fill(limit, origin_for(now), full);
+        generation
+    }
+
+    /// A generation without a limit, to be [filled](Self::fill).
+    pub(crate) fn empty() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            word: zero(),
+            origin: zero(),
+            token: zero(),
+            capacity: zero(),
+            meta: zero(),
+            written: [zero(), zero(), zero()],
+            given: zero(),
+            refunded: zero(),
+            large: OnceBox::new(),
+        }
+    }
+
+    pub(crate) fn fill(&self, limit: &Limit, origin: u64, word: u64) {
+        let ticks = limit.tick_limit();
+        let (written, burst_tag) = limit.as_written();
+        let meta = ticks.ticks
+            | (ticks.kind as u64) << 8
+            | (limit.algorithm_kind() as u64) << 16
+            | u64::from(burst_tag) << 24;
+        self.word.store(word, Ordering::Relaxed);
+        self.origin.store(origin, Ordering::Relaxed);
+        self.token.store(ticks.token, Ordering::Relaxed);
+        self.capacity.store(ticks.capacity, Ordering::Relaxed);
+        self.meta.store(meta, Ordering::Relaxed);
+        for (slot, value) in self.written.iter().zip(written) {
+            slot.store(value, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn tick_limit(&self) -> TickLimit {
+        let meta = self.meta.load(Ordering::Relaxed);
+        let kind = Kind::from_byte((meta >> 8) as u8);
+        TickLimit {
+            ticks: meta & 0xff,
+            token: self.token.load(Ordering::Relaxed),
+            capacity: self.capacity.load(Ordering::Relaxed),
+            kind,
+        }
+    }
+
+    pub(super) fn limit(&self) -> Limit {
+        let meta = self.meta.load(Ordering::Relaxed);
+        let algorithm = Algorithm::ALL[(meta >> 16) as usize & 0xff];
+        let written = [0, 1, 2].map(|at: usize| self.written[at].load(Ordering::Relaxed));
+        Limit::from_written(written, (meta >> 24) as u8, algorithm)
+    }
+
+    /// The position of `now` relative to this generation's origin.
+    #[inline]
+    pub(super) fn reach(&self, limit: &TickLimit, now: Timestamp) -> Reach {
+        reach(limit, self.origin.load(Ordering::Relaxed), now)
+    }
+
+    /// The clock in ticks; an instant out of reach is clamped to the nearer end.
+    pub(super) fn clock(&self, limit: &TickLimit, now: Timestamp) -> u64 {
+        match self.reach(limit, now) {
+            Reach::Clock(clock) => clock,
+            Reach::Early { .. } => 0,
+            Reach::Late => REACH * limit.ticks,
+        }
+    }
+
+    /// How far the state is ahead of `now` in ticks, also if `now` is out of reach.
+    pub(super) fn ahead(&self, limit: &TickLimit, now: Timestamp) -> Result<u64, SealedError> {
+        Ok(ahead(
+            limit,
+            self.origin.load(Ordering::Relaxed),
+            self.read()?,
+            now,
+        ))
+    }
+
+    /// The fast path: one check of a token bucket, allowed or denied. Returns none, and writes
+    /// nothing, if the generation is sealed or not a token bucket, the instant is out of reach, or
+    /// the cost can never fit.
+    ///
+    /// It is [`token_bucket::step`](crate::algorithm::token_bucket::step) rearranged: what depends
+    /// on the limit alone comes first, so that one comparison is left once the time and the state
+    /// are known. Always inlined: a caller that only asks whether the call was allowed pays for no
+    /// more, and nothing goes through memory.
+    #[inline(always)]
+    pub(super) fn decide_fast(&self, now: Timestamp, cost: u64) -> Option<FastDecision> {
+        let limit = self.tick_limit();
+        let charge = cost.checked_mul(limit.token)?;
+        // How far ahead the state may be for the cost to fit.
+        let headroom = limit.capacity.checked_sub(charge)?;
+        let elapsed = now
+            .as_unix_nanos()
+            .checked_sub(self.origin.load(Ordering::Relaxed))?;
+        if elapsed > REACH || limit.kind != Kind::Bucket {
+            return None;
+        }
+        let clock = elapsed * limit.ticks;
+        let tat = self.word.load(Ordering::Relaxed);
+        let ahead = tat.saturating_sub(clock);
+        if ahead > headroom {
+            // The seal is further ahead than any state.
+            return (tat < SEALED - charge).then_some(FastDecision {
+                limit,
+                clock,
+                ahead,
+                wait: ahead - headroom,
+            });
+        }
+        let mut after = ahead + charge;
+        if cost > 0 {
+            // `TickLimit` leaves headroom for a full bucket beyond every clock. Release: as in
+            // `attempt`.
+            let next = tat.max(clock) + charge;
+            if self
+                .word
+                .compare_exchange(tat, next, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+            {
+                after = self.retry_collided(clock, charge, headroom)?;
+            }
+        }
+        Some(FastDecision {
+            limit,
+            clock,
+            ahead: after,
+            wait: 0,
+        })
+    }
+
+    /// The rest of the fast path after a lost compare-and-swap: retries, and returns how far ahead
+    /// the state is after the call. Returns none, and writes nothing, if the cost does not fit any
+    /// more. Takes and returns numbers so that the fast path stays in registers.
+    #[cold]
+    #[inline(never)]
+    fn retry_collided(&self, clock: u64, charge: u64, headroom: u64) -> Option<u64> {
+        loop {
+            back_off();
+            let tat = self.word.load(Ordering::Relaxed);
+            let ahead = tat.saturating_sub(clock);
+            if ahead > headroom {
+                return None;
+            }
+            let next = tat.max(clock) + charge;
+            if self
+                .word
+                .compare_exchange(tat, next, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Some(ahead + charge);
+            }
+        }
+    }
+
+    /// One call. The state is written only if the call is allowed.
+    #[inline]
+    pub(super) fn attempt(
+        &self,
+        limit: &TickLimit,
+        clock: u64,
+        cost: u64,
+        max_wait: u64,
+    ) -> Result<Attempt, SealedError> {
+        let mut tat = self.word.load(Ordering::Relaxed);
+        loop {
+            if tat == SEALED {
+                return Err(SealedError);
+            }
+            let step = step(limit, tat, clock, cost, max_wait);
+            let next = match step {
+                Step::Admit { tat: next, .. } if cost > 0 => next,
+                _ => return Ok(Attempt { step, tat }),
+            };
+            // Release: a reservation's read of `given` stays before it.
+            match self
+                .word
+                .compare_exchange_weak(tat, next, Ordering::AcqRel, Ordering::Relaxed)
+            {
+                Ok(_) => return Ok(Attempt { step, tat }),
+                Err(_) => {
+                    back_off();
+                    tat = self.word.load(Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The current state.
+    #[inline]
+    pub(super) fn read(&self) -> Result<u64, SealedError> {
+        match self.word.load(Ordering::Acquire) {
+            SEALED => Err(SealedError),
+            tat => Ok(tat),
+        }
+    }
+
+    /// Updates the state to what `next` returns for it (none: leaves it) and returns the state
+    /// before. Only under the lock: the generation is not sealed then.
+    pub(super) fn update(&self, mut next: impl FnMut(u64) -> Option<u64>) -> u64 {
+        let mut tat = self.word.load(Ordering::Acquire);
+        while let Some(wanted) = next(tat) {
+            match self.word.compare_exchange_weak(
+                tat,
+                wanted.min(SEALED - 1),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => break,
+                Err(seen) => tat = seen,
+            }
+        }
+        tat
+    }
+}

@@ -1,0 +1,37 @@
+//! What the server writes to a client of HTTP/1, without its connection.
+
+#[allow(dead_code, reason = "a part of the server")]
+#[path = "../../../crates/ratekeeper-server/src/gateway/client/http1/response.rs"]
+mod response;
+
+use super::http1::Framing;
+use axum::http::{HeaderMap, Response, StatusCode};
+use http_body::Body;
+
+/// As the server has it of a request.
+mod request {
+    use axum::http::Version;
+
+    #[derive(Clone, Copy)]
+    pub(in super::super) struct ParsedRequest {
+        pub(in super::super) version: Version,
+        pub(in super::super) is_head: bool,
+        pub(in super::super) keep: bool,
+        #[allow(dead_code, reason = "read where the message is written")]
+        pub(in super::super) trailers: bool,
+    }
+}
+
+pub(super) use request::ParsedRequest;
+
+pub(super) fn write_head<B: Body>(
+    head: &mut Vec<u8>,
+    response: &Response<B>,
+    asked: &mut ParsedRequest,
+) -> Framing {
+    response::write_head(head, response, asked)
+}
+
+pub(super) fn write_informational(head: &mut Vec<u8>, status: StatusCode, headers: &HeaderMap) {
+    response::write_informational(head, status, headers);
+}

@@ -1,0 +1,79 @@
+//! What the server reads of an upstream, without its connection.
+
+#[allow(dead_code, reason = "a part of the server")]
+#[path = "../../../crates/ratekeeper-server/src/gateway/upstream/http1/head.rs"]
+mod head;
+#[allow(dead_code, reason = "a part of the server")]
+#[path = "../../../crates/ratekeeper-server/src/gateway/upstream/http1/response_reader.rs"]
+mod response_reader;
+
+use axum::body::Bytes;
+use axum::http::Method;
+use http_body::{Frame, SizeHint};
+
+/// Why there is no answer, or no more of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum H1Error {
+    Closed,
+    Wrong(#[allow(dead_code, reason = "for whoever debugs a find")] &'static str),
+}
+
+pub(super) use head::Head;
+
+/// The reader, for those outside.
+pub(super) struct Reader(response_reader::ResponseReader);
+
+/// The next piece of a body.
+pub(super) enum Next {
+    Frame(Frame<Bytes>),
+    More,
+    Over,
+}
+
+impl Reader {
+    pub(super) fn new(method: &Method, piece: u64) -> Self {
+        let mut reader = response_reader::ResponseReader::default();
+        reader.begin(method, piece);
+        Self(reader)
+    }
+
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.0.read.extend_from_slice(bytes);
+    }
+
+    /// What was read and not taken.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.0.read
+    }
+
+    pub(super) fn head(&mut self) -> Result<Option<Head>, H1Error> {
+        self.0.head()
+    }
+
+    pub(super) fn whole_body(&mut self) -> Option<Bytes> {
+        self.0.whole_body()
+    }
+
+    pub(super) fn next(&mut self) -> Result<Next, H1Error> {
+        Ok(match self.0.next()? {
+            response_reader::Next::Frame(frame) => Next::Frame(frame),
+            response_reader::Next::More(room) => {
+                assert!(room > 0, "nothing is to be read, and more is needed");
+                Next::More
+            }
+            response_reader::Next::Over => Next::Over,
+        })
+    }
+
+    pub(super) fn end(&mut self) -> Result<(), H1Error> {
+        self.0.end()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}

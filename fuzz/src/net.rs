@@ -1,0 +1,9 @@
+//! What parts of the server need of its sockets.
+
+#[allow(dead_code, reason = "a part of the server")]
+#[path = "../../crates/ratekeeper-server/src/net/stream/read_budget.rs"]
+mod read_budget;
+
+pub(crate) mod stream {
+    pub(crate) use super::read_budget::{MAX_FRAMES_PER_TURN, yield_to_others};
+}

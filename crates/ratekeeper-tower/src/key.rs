@@ -54,7 +54,8 @@ impl Key {
         Self(By::Ip)
     }
 
-    /// A header, such as an API key. Its value is hashed with a secret, and kept nowhere.
+    /// A header, such as an API key. Its value is hashed with a secret, and kept nowhere. Requests
+    /// without it, or with an empty one, are counted by their address.
     pub fn header(name: HeaderName) -> Self {
         Self(By::Header(name))
     }
@@ -151,11 +152,14 @@ impl By {
             By::Header(name) => head
                 .headers
                 .get(name)
+                .filter(|value| !value.is_empty())
                 .map(|value| writer.begin().part(value))
                 .is_some(),
             By::Cookie(name) => head
                 .cookie(name)
-                .map(|value| writer.begin().part(plain_cookie(value)))
+                .map(plain_cookie)
+                .filter(|value| !value.is_empty())
+                .map(|value| writer.begin().part(value))
                 .is_some(),
             By::Function(key) => key(&head, writer.begin()),
         };

@@ -323,6 +323,11 @@ async fn requests_are_counted_by_what_is_said() {
             .status(),
         429
     );
+    // An empty header is no key: its callers are counted by their addresses.
+    for (ip, status) in [("10.0.0.7", 200), ("10.0.0.8", 200), ("10.0.0.7", 429)] {
+        let response = call(&service, with("x-api-key", "", ip)).await;
+        assert_eq!(response.status(), status, "{ip}");
+    }
     assert_eq!(
         call(&service, with("x-api-key", "b", "10.0.0.2"))
             .await

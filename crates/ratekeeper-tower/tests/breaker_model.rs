@@ -300,7 +300,7 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
                     out.push((call, ticket));
                 }
                 (Err(open), Err(left)) => {
-                    prop_assert_eq!(open.retry_after(), Duration::from_nanos(left))
+                    prop_assert_eq!(open.retry_after(), Duration::from_nanos(left));
                 }
                 (real, naive) => prop_assert!(false, "{number}: {real:?}, not {naive:?}"),
             },

@@ -371,7 +371,7 @@ fn a_request_that_passes_allocates_nothing() {
         .extensions_mut()
         .insert(PeerAddr(SocketAddr::from((STRANGER, 4711))));
     let allocated = allocation_counter::measure(|| {
-        assert!(poll_once(std::pin::pin!(service.call(request))).is_ready())
+        assert!(poll_once(std::pin::pin!(service.call(request))).is_ready());
     });
     assert_eq!(allocated.count_total, 0);
 }

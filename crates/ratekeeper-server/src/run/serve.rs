@@ -260,7 +260,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         let connect =
             move |stream, peer, activity: &_| connection(stream, peer, router.clone(), activity);
         workers.spawn(name, move |heartbeat| {
-            worker.run(heartbeat, connect, stopped)
+            worker.run(heartbeat, connect, stopped);
         })?;
     }
     for listener in grpc.into_iter().flatten() {
@@ -270,7 +270,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         let connect =
             move |stream, _, activity: &_| envoy::connection(stream, services.clone(), activity);
         workers.spawn("grpc", move |heartbeat| {
-            worker.run(heartbeat, connect, stopped)
+            worker.run(heartbeat, connect, stopped);
         })?;
     }
     let shared = arrivals.map(|arrivals| {

@@ -39,7 +39,7 @@ impl<'a> Head<'a> {
 
     /// Whether it came by a proxy that is trusted: what that says of the request is believed.
     pub fn is_from_trusted_proxy(&self) -> bool {
-        self.client.by_proxy()
+        self.client.via_proxy()
     }
 
     /// What is checked of it before it is decided on.
@@ -86,7 +86,7 @@ impl<'a> Iterator for HeaderPairs<'a> {
 // not unrolled, because what a server does between two requests leaves little of this in the
 // nearest cache.
 #[inline(never)]
-pub(crate) fn named<'a>(
+pub(crate) fn find_header<'a>(
     mut headers: Keys<'a, HeaderValue>,
     names: &[HeaderName],
 ) -> Option<&'a HeaderName> {

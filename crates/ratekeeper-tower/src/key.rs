@@ -1,4 +1,4 @@
-//! By what requests are counted, for a layer of one limit.
+//! KeySource what requests are counted, for a layer of one limit.
 
 use crate::head::Head;
 use http::HeaderName;
@@ -7,35 +7,35 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// By what requests are counted.
+/// KeySource what requests are counted.
 ///
 /// A request that has no such thing is counted by its address: leaving a header out must not be a
 /// way round a limit.
 #[derive(Clone)]
-pub struct Key(By);
+pub struct Key(KeySource);
 
 #[derive(Clone)]
-enum By {
+enum KeySource {
     Ip,
     Header(HeaderName),
     Cookie(Arc<str>),
-    Function(Arc<Function>),
+    Function(Arc<KeyFn>),
     All,
 }
 
-type Function = dyn Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync;
+type KeyFn = dyn Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync;
 
 /// Where a function of your own writes a key.
 pub struct KeyWriter(Bytes);
 
 /// So many bytes need no memory of their own.
-const ROOM: usize = 64;
+const INLINE_BYTES: usize = 64;
 
-pub(crate) type Bytes = SmallVec<[u8; ROOM]>;
+pub(crate) type Bytes = SmallVec<[u8; INLINE_BYTES]>;
 
 impl KeyWriter {
     fn begin(&mut self) -> &mut Self {
-        self.0.push(OTHER);
+        self.0.push(TAG_OTHER);
         self
     }
 
@@ -51,17 +51,17 @@ impl KeyWriter {
 impl Key {
     /// The client's address, an IPv6 one by its first 56 bits.
     pub fn ip() -> Self {
-        Self(By::Ip)
+        Self(KeySource::Ip)
     }
 
     /// A header, such as an API key. Its value is hashed with a secret, and kept nowhere.
     pub fn header(name: HeaderName) -> Self {
-        Self(By::Header(name))
+        Self(KeySource::Header(name))
     }
 
     /// A cookie.
     pub fn cookie(name: &str) -> Self {
-        Self(By::Cookie(name.into()))
+        Self(KeySource::Cookie(name.into()))
     }
 
     /// What an extension says, that a layer before this one left: a user, a tenant.
@@ -80,23 +80,23 @@ impl Key {
     pub fn function(
         key: impl Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self(By::Function(Arc::new(key)))
+        Self(KeySource::Function(Arc::new(key)))
     }
 
     /// One bucket for all.
     pub fn all() -> Self {
-        Self(By::All)
+        Self(KeySource::All)
     }
 
     #[inline]
     pub(crate) fn is_ip(&self) -> bool {
-        matches!(self.0, By::Ip)
+        matches!(self.0, KeySource::Ip)
     }
 
     /// The header that it is, if it is one. Cookie is none: its values are one list.
     pub(crate) fn header_name(&self) -> Option<&HeaderName> {
         match &self.0 {
-            By::Header(name) if *name != http::header::COOKIE => Some(name),
+            KeySource::Header(name) if *name != http::header::COOKIE => Some(name),
             _ => None,
         }
     }
@@ -105,69 +105,69 @@ impl Key {
     /// not a header that says the same.
     // Handed on, not returned: it is slow to move.
     #[inline]
-    pub(crate) fn with<T>(
+    pub(crate) fn with_bytes<T>(
         &self,
         head: &Head<'_>,
         ipv6_prefix: u8,
         mut then: impl FnMut(&[u8]) -> T,
     ) -> T {
         let other = match &self.0 {
-            By::Ip => None,
-            by => by.of(*head),
+            KeySource::Ip => None,
+            source => source.key_bytes(*head),
         };
         let (address, length);
         then(match &other {
             Some(key) => key,
             None => {
-                (address, length) = of_address(head.ip(), ipv6_prefix);
+                (address, length) = address_key(head.ip(), ipv6_prefix);
                 &address[..length]
             }
         })
     }
 }
 
-impl By {
+impl KeySource {
     /// None if the request has no such thing.
     // A copy of the head: one that nobody points at need not be in memory.
     #[inline(never)]
-    fn of(&self, head: Head<'_>) -> Option<Bytes> {
+    fn key_bytes(&self, head: Head<'_>) -> Option<Bytes> {
         let mut writer = KeyWriter(Bytes::new());
         let found = match self {
-            By::Ip => false,
-            By::All => {
+            KeySource::Ip => false,
+            KeySource::All => {
                 writer.begin();
                 true
             }
-            By::Header(name) => head
+            KeySource::Header(name) => head
                 .headers
                 .get(name)
                 .map(|value| writer.begin().part(value))
                 .is_some(),
-            By::Cookie(name) => head
+            KeySource::Cookie(name) => head
                 .cookie(name)
                 .map(|value| writer.begin().part(value))
                 .is_some(),
-            By::Function(key) => key(&head, writer.begin()),
+            KeySource::Function(key) => key(&head, writer.begin()),
         };
         found.then_some(writer.0)
     }
 }
 
 /// What a key is of.
-const ADDRESS: u8 = 0;
-const OTHER: u8 = 1;
+const TAG_ADDRESS: u8 = 0;
+const TAG_OTHER: u8 = 1;
 
 /// One bucket for all whose address nobody knows.
 #[inline]
-fn of_address(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
-    let mut key = [ADDRESS; 17];
+fn address_key(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
+    let mut key = [TAG_ADDRESS; 17];
     let length = match ip {
         Some(IpAddr::V4(ip)) => {
-            key[..5].copy_from_slice(&of_ipv4(ip));
+            key[..5].copy_from_slice(&ipv4_key(ip));
             5
         }
         Some(IpAddr::V6(ip)) => {
-            key = of_ipv6(ip, ipv6_prefix);
+            key = ipv6_key(ip, ipv6_prefix);
             17
         }
         None => 1,
@@ -175,16 +175,16 @@ fn of_address(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
     (key, length)
 }
 
-/// The key of an address; both are also what [`of_address`] makes of it.
+/// The key of an address; both are also what [`address_key`] makes of it.
 #[inline]
-pub(crate) fn of_ipv4(ip: Ipv4Addr) -> [u8; 5] {
+pub(crate) fn ipv4_key(ip: Ipv4Addr) -> [u8; 5] {
     let [a, b, c, d] = ip.octets();
-    [ADDRESS, a, b, c, d]
+    [TAG_ADDRESS, a, b, c, d]
 }
 
 #[inline]
-pub(crate) fn of_ipv6(ip: Ipv6Addr, prefix: u8) -> [u8; 17] {
-    let mut key = [ADDRESS; 17];
+pub(crate) fn ipv6_key(ip: Ipv6Addr, prefix: u8) -> [u8; 17] {
+    let mut key = [TAG_ADDRESS; 17];
     if let IpAddr::V6(client) = ratekeeper_policy::address::client(ip.into(), prefix) {
         key[1..].copy_from_slice(&client.octets());
     }
@@ -194,11 +194,11 @@ pub(crate) fn of_ipv6(ip: Ipv6Addr, prefix: u8) -> [u8; 17] {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            By::Ip => f.write_str("Key(ip)"),
-            By::Header(name) => write!(f, "Key(header {name})"),
-            By::Cookie(name) => write!(f, "Key(cookie {name})"),
-            By::Function(_) => f.write_str("Key(function)"),
-            By::All => f.write_str("Key(all)"),
+            KeySource::Ip => f.write_str("Key(ip)"),
+            KeySource::Header(name) => write!(f, "Key(header {name})"),
+            KeySource::Cookie(name) => write!(f, "Key(cookie {name})"),
+            KeySource::Function(_) => f.write_str("Key(function)"),
+            KeySource::All => f.write_str("Key(all)"),
         }
     }
 }

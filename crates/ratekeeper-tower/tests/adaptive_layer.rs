@@ -69,9 +69,9 @@ async fn take_50_ms(
         });
         let response = layer.layer(inner).oneshot(get("/")).await.unwrap();
         clock.advance(Duration::from_millis(20));
-        assert_eq!(layer.gate().in_flight(), 1);
+        assert_eq!(layer.concurrency().in_flight(), 1);
         response.into_body().collect().await.unwrap();
-        assert_eq!(layer.gate().in_flight(), 0);
+        assert_eq!(layer.concurrency().in_flight(), 0);
     }
 }
 
@@ -80,7 +80,7 @@ async fn latency_counts_to_the_end_of_the_body() {
     let clock = ManualClock::new();
     let layer = AdaptiveConcurrencyLayer::new(gate(5, &clock));
     take_50_ms(&layer, &clock, 40).await;
-    let seen = layer.gate().snapshot();
+    let seen = layer.concurrency().snapshot();
     assert_eq!(
         (seen.short, seen.drops),
         (Some(Duration::from_millis(50)), 0)
@@ -103,9 +103,9 @@ async fn counted(
         if let (Ok(response), true) = (answered, read) {
             _ = response.into_body().collect().await;
         }
-        assert_eq!(layer.gate().in_flight(), 0);
+        assert_eq!(layer.concurrency().in_flight(), 0);
     }
-    let seen = layer.gate().snapshot();
+    let seen = layer.concurrency().snapshot();
     (seen.drops, seen.short.is_some())
 }
 
@@ -214,7 +214,7 @@ async fn what_a_response_says_can_be_decided_otherwise() {
             .await
             .unwrap();
     }
-    assert_eq!(layer.gate().snapshot().drops, 1);
+    assert_eq!(layer.concurrency().snapshot().drops, 1);
 }
 
 #[tokio::test]
@@ -223,7 +223,7 @@ async fn whoever_finds_no_permit_gets_a_503_at_once_and_the_service_stays_ready(
     let layer = AdaptiveConcurrencyLayer::new(gate(1, &clock));
     let inner = OnceReady::default();
     let mut service = layer.layer(inner.clone());
-    let permit = layer.gate().try_acquire().unwrap();
+    let permit = layer.concurrency().try_acquire().unwrap();
     inner.block(true);
     assert!(poll_once(pin!(service.ready())).is_pending());
     inner.block(false);
@@ -257,7 +257,7 @@ async fn whoever_finds_no_permit_gets_a_503_at_once_and_the_service_stays_ready(
         StatusCode::OK
     );
 
-    let _permit = layer.gate().try_acquire().unwrap();
+    let _permit = layer.concurrency().try_acquire().unwrap();
     let mut grpc = get("/");
     grpc.headers_mut()
         .insert("content-type", "application/grpc+proto".parse().unwrap());
@@ -282,10 +282,13 @@ async fn a_client_that_hangs_up_gives_the_permit_back() {
         pending::<Result<Response<Text>, Infallible>>()
     }));
     let future = sent(&hanging, get("/"));
-    assert_eq!(layer.gate().in_flight(), 1);
+    assert_eq!(layer.concurrency().in_flight(), 1);
     drop(future);
     assert_eq!(
-        (layer.gate().in_flight(), layer.gate().snapshot().drops),
+        (
+            layer.concurrency().in_flight(),
+            layer.concurrency().snapshot().drops
+        ),
         (0, 0)
     );
 }
@@ -323,7 +326,11 @@ async fn who_waits_in_line_is_served_in_order_when_a_request_ends() {
         std::task::Poll::Ready(StatusCode::OK)
     );
     assert_eq!(
-        (layer.queued(), layer.gate().in_flight(), inner.calls()),
+        (
+            layer.queued(),
+            layer.concurrency().in_flight(),
+            inner.calls()
+        ),
         (0, 0, 2)
     );
 }
@@ -333,7 +340,7 @@ async fn who_waits_too_long_or_finds_the_line_full_gets_a_503() {
     let clock = ManualClock::new();
     let (layer, inner) = in_line(&clock);
     let service = layer.layer(inner.clone());
-    let held = layer.gate().try_acquire().unwrap();
+    let held = layer.concurrency().try_acquire().unwrap();
     let mut waiting: Vec<_> = (0..3).map(|_| sent(&service, get("/"))).collect();
     let full = service.clone().oneshot(get("/")).await.unwrap();
     assert_eq!(
@@ -389,7 +396,7 @@ async fn a_backlog_is_waited_in_for_5_ms_and_the_newest_comes_first() {
         poll_once(newer.as_mut()),
         std::task::Poll::Ready(StatusCode::OK)
     );
-    let held = layer.gate().try_acquire().unwrap();
+    let held = layer.concurrency().try_acquire().unwrap();
     let first = sent(&service, get("/"));
     clock.advance(Duration::from_millis(100));
     let mut late = sent(&service, get("/"));
@@ -426,7 +433,11 @@ async fn who_hangs_up_leaves_the_line_at_once_also_with_the_permit_in_hand() {
         std::task::Poll::Ready(StatusCode::OK)
     );
     assert_eq!(
-        (layer.queued(), layer.gate().in_flight(), inner.calls()),
+        (
+            layer.queued(),
+            layer.concurrency().in_flight(),
+            inner.calls()
+        ),
         (0, 0, 1)
     );
 }
@@ -436,7 +447,7 @@ async fn nobody_waits_in_line_beyond_its_deadline() {
     let clock = ManualClock::new();
     let (layer, inner) = in_line(&clock);
     let service = layer.layer(inner.clone());
-    let _held = layer.gate().try_acquire().unwrap();
+    let _held = layer.concurrency().try_acquire().unwrap();
     let mut request = get("/");
     request
         .extensions_mut()
@@ -573,7 +584,7 @@ async fn room_is_kept_for_the_more_important() {
     let _most: Vec<_> = (0..5)
         .map(|_| sent(&service, of(Class::CriticalPlus)))
         .collect();
-    assert_eq!(layer.gate().in_flight(), 10);
+    assert_eq!(layer.concurrency().in_flight(), 10);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use ratekeeper::ManualClock;
 use ratekeeper_tower::CircuitBreaker;
-use ratekeeper_tower::breaker::{Call, CircuitBreakerBuilder, Force, State};
+use ratekeeper_tower::breaker::{CallGuard, CircuitBreakerBuilder, Force, State};
 use std::time::Duration;
 
 type Breaker = CircuitBreaker<ManualClock>;
@@ -47,7 +47,7 @@ fn half_open() -> (Breaker, ManualClock) {
     (breaker, clock)
 }
 
-fn probes(breaker: &Breaker) -> [Call<ManualClock>; 3] {
+fn probes(breaker: &Breaker) -> [CallGuard<ManualClock>; 3] {
     [(); 3].map(|()| breaker.try_acquire().unwrap())
 }
 
@@ -260,7 +260,7 @@ fn dropped_probes_never_wedge_it() {
         second.ignore();
         drop(third);
     }
-    probes(&breaker).into_iter().for_each(Call::success);
+    probes(&breaker).into_iter().for_each(CallGuard::success);
     assert_eq!(breaker.state(), State::Closed);
 }
 
@@ -278,7 +278,9 @@ fn probes_past_their_deadline_never_wedge_it() {
     // Those that lost their places do not free them for others.
     drop(lost);
     assert!(breaker.try_acquire().is_err());
-    [first, second, third].into_iter().for_each(Call::success);
+    [first, second, third]
+        .into_iter()
+        .for_each(CallGuard::success);
     assert_eq!(breaker.state(), State::Closed);
 }
 
@@ -288,13 +290,13 @@ fn a_late_answer_of_a_probe_still_counts() {
     let slow = probes(&breaker);
     clock.advance(secs(10));
     let replacements = probes(&breaker);
-    slow.into_iter().for_each(Call::success);
+    slow.into_iter().for_each(CallGuard::success);
     assert_eq!(
         breaker.state(),
         State::Closed,
         "what takes longer than the deadline can close it"
     );
-    replacements.into_iter().for_each(Call::failure);
+    replacements.into_iter().for_each(CallGuard::failure);
     assert_eq!(breaker.state(), State::Closed);
 
     let (breaker, clock) = half_open();
@@ -318,7 +320,7 @@ fn open_doubles_to_a_minute_and_starts_over_once_closed() {
         breaker.try_acquire().unwrap().failure();
     }
     clock.advance(secs(60));
-    probes(&breaker).into_iter().for_each(Call::success);
+    probes(&breaker).into_iter().for_each(CallGuard::success);
     fail(&breaker, 20);
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), secs(5));
 }
@@ -467,7 +469,7 @@ fn clones_share_everything() {
 fn tens_of_thousands_of_changes_of_state_wrap_nothing() {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder()
-        .open_at_most(secs(5))
+        .max_open_for(secs(5))
         .jitter_percent(0)
         .clock(clock.clone())
         .build()
@@ -479,7 +481,7 @@ fn tens_of_thousands_of_changes_of_state_wrap_nothing() {
     }
     // Two of the places have not been used all that time.
     clock.advance(secs(5));
-    probes(&breaker).into_iter().for_each(Call::success);
+    probes(&breaker).into_iter().for_each(CallGuard::success);
     assert_eq!(
         (breaker.state(), breaker.stats().opened),
         (State::Closed, 40_001)
@@ -522,12 +524,12 @@ fn numbers_that_make_no_sense_are_refused_with_what_would() {
     );
     assert_eq!(
         said(new().open_for(secs(61))),
-        "open_for is 61s; it must not be longer than open_at_most, 60s"
+        "open_for is 61s; it must not be longer than max_open_for, 60s"
     );
     assert!(new().bucket_length(Duration::MAX).build().is_err());
     assert!(
         new()
-            .probe_deadline(Duration::from_nanos(1))
+            .probe_timeout(Duration::from_nanos(1))
             .build()
             .is_err()
     );

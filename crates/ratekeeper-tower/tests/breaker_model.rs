@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use ratekeeper::ManualClock;
 use ratekeeper_tower::CircuitBreaker;
-use ratekeeper_tower::breaker::{Call, Force, State};
+use ratekeeper_tower::breaker::{CallGuard, Force, State};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -282,15 +282,15 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
         .min_calls(MIN_CALLS as u64)
         .slow_after(Duration::from_nanos(SLOW_AFTER))
         .open_for(Duration::from_nanos(OPEN_FOR))
-        .open_at_most(Duration::from_nanos(OPEN_AT_MOST))
+        .max_open_for(Duration::from_nanos(OPEN_AT_MOST))
         .probes(PROBES)
-        .probe_deadline(Duration::from_nanos(DEADLINE))
+        .probe_timeout(Duration::from_nanos(DEADLINE))
         .jitter_percent(0)
         .clock(clock.clone())
         .build()
         .unwrap();
     let mut model = Model::new();
-    let mut out: Vec<(Call<ManualClock>, Ticket)> = Vec::new();
+    let mut out: Vec<(CallGuard<ManualClock>, Ticket)> = Vec::new();
     for (number, op) in ops.iter().enumerate() {
         let before = breaker.state();
         match *op {

@@ -2,7 +2,7 @@
 
 use ratekeeper::ManualClock;
 use ratekeeper_tower::CircuitBreaker;
-use ratekeeper_tower::breaker::{Call, Force, State};
+use ratekeeper_tower::breaker::{CallGuard, Force, State};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -75,7 +75,7 @@ fn many_failures_at_once_open_it_once() {
                 scope.spawn(|| {
                     let calls: Vec<_> = (0..5).map(|_| breaker.try_acquire().unwrap()).collect();
                     barrier.wait();
-                    calls.into_iter().for_each(Call::failure);
+                    calls.into_iter().for_each(CallGuard::failure);
                 });
             }
         });
@@ -117,7 +117,7 @@ fn there_are_never_more_than_three_probes() {
     [(); 3]
         .map(|()| breaker.try_acquire().unwrap())
         .into_iter()
-        .for_each(Call::success);
+        .for_each(CallGuard::success);
     assert_eq!(breaker.state(), State::Closed);
 }
 
@@ -189,7 +189,7 @@ fn after_any_amount_of_chaos_it_recovers() {
                         (Err(_), _) => thread::yield_now(),
                     }
                     if i % 50 == 0 {
-                        kept.drain(..kept.len() / 2).for_each(Call::success);
+                        kept.drain(..kept.len() / 2).for_each(CallGuard::success);
                     }
                     if thread == 1 && i % 500 == 499 {
                         breaker.force(Force::MetricsOnly);

@@ -29,10 +29,10 @@ pub struct CircuitBreakerBuilder<C: Clock = SystemClock> {
     pub(super) buckets: usize,
     pub(super) bucket_length: Duration,
     pub(super) open_for: Duration,
-    pub(super) open_at_most: Duration,
+    pub(super) max_open_for: Duration,
     pub(super) jitter_percent: u32,
     pub(super) probes: usize,
-    pub(super) probe_deadline: Duration,
+    pub(super) probe_timeout: Duration,
     pub(super) seed: u64,
     pub(super) clock: C,
 }
@@ -47,10 +47,10 @@ impl Default for CircuitBreakerBuilder {
             buckets: 10,
             bucket_length: Duration::from_secs(1),
             open_for: Duration::from_secs(5),
-            open_at_most: Duration::from_secs(60),
+            max_open_for: Duration::from_secs(60),
             jitter_percent: 10,
             probes: 3,
-            probe_deadline: Duration::from_secs(10),
+            probe_timeout: Duration::from_secs(10),
             // The standard library's hasher is seeded anew for each: randomness without a crate for
             // it.
             seed: RandomState::new().hash_one(0u8),
@@ -105,8 +105,8 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
     }
 
     /// Where the doubling ends; 60 seconds if not said.
-    pub fn open_at_most(mut self, time: Duration) -> Self {
-        self.open_at_most = time;
+    pub fn max_open_for(mut self, time: Duration) -> Self {
+        self.max_open_for = time;
         self
     }
 
@@ -125,8 +125,8 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
 
     /// A probe that is not answered by then makes room for another; 10 seconds if not said. Its
     /// answer still counts when it comes.
-    pub fn probe_deadline(mut self, time: Duration) -> Self {
-        self.probe_deadline = time;
+    pub fn probe_timeout(mut self, time: Duration) -> Self {
+        self.probe_timeout = time;
         self
     }
 
@@ -146,10 +146,10 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
             buckets: self.buckets,
             bucket_length: self.bucket_length,
             open_for: self.open_for,
-            open_at_most: self.open_at_most,
+            max_open_for: self.max_open_for,
             jitter_percent: self.jitter_percent,
             probes: self.probes,
-            probe_deadline: self.probe_deadline,
+            probe_timeout: self.probe_timeout,
             seed: self.seed,
             clock,
         }
@@ -162,16 +162,16 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
     }
 
     fn check(&self) -> Result<(), CircuitBreakerError> {
-        let number = |setting, given: u64, least, most| match given < least || given > most {
+        let number = |setting, given: u64, min, max| match given < min || given > max {
             true => Err(CircuitBreakerError::Number {
                 setting,
                 given,
-                least,
-                most,
+                min,
+                max,
             }),
             false => Ok(()),
         };
-        let time = |setting, given: Duration| match given < SHORTEST || given > LONGEST {
+        let time = |setting, given: Duration| match given < MIN_TIME || given > MAX_TIME {
             true => Err(CircuitBreakerError::Time { setting, given }),
             false => Ok(()),
         };
@@ -179,16 +179,16 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
         number("slow_percent", self.slow_percent.into(), 1, 100)?;
         number("jitter_percent", self.jitter_percent.into(), 0, 100)?;
         number("min_calls", self.min_calls, 1, u64::MAX)?;
-        number("buckets", self.buckets as u64, 1, MOST_BUCKETS)?;
-        number("probes", self.probes as u64, 1, MOST_PROBES)?;
+        number("buckets", self.buckets as u64, 1, MAX_BUCKETS)?;
+        number("probes", self.probes as u64, 1, MAX_PROBES)?;
         time("bucket_length", self.bucket_length)?;
         time("open_for", self.open_for)?;
-        time("open_at_most", self.open_at_most)?;
-        time("probe_deadline", self.probe_deadline)?;
-        match self.open_at_most < self.open_for {
-            true => Err(CircuitBreakerError::Shrinks {
+        time("max_open_for", self.max_open_for)?;
+        time("probe_timeout", self.probe_timeout)?;
+        match self.max_open_for < self.open_for {
+            true => Err(CircuitBreakerError::MaxOpenForTooShort {
                 open_for: self.open_for,
-                open_at_most: self.open_at_most,
+                max_open_for: self.max_open_for,
             }),
             false => Ok(()),
         }
@@ -196,12 +196,12 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
 }
 
 /// Each call reads every bucket, and each rejection in half-open every probe.
-const MOST_BUCKETS: u64 = 1_000;
-const MOST_PROBES: u64 = 1_000;
+const MAX_BUCKETS: u64 = 1_000;
+const MAX_PROBES: u64 = 1_000;
 /// Times are kept in milliseconds.
-const SHORTEST: Duration = Duration::from_millis(1);
+const MIN_TIME: Duration = Duration::from_millis(1);
 /// A year, so that a sum of times stays far from what the words hold.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+const MAX_TIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Why there is no such breaker.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -215,9 +215,9 @@ pub enum CircuitBreakerError {
         /// What it was given.
         given: u64,
         /// The least it takes.
-        least: u64,
+        min: u64,
         /// The most it takes.
-        most: u64,
+        max: u64,
     },
     /// A time below a millisecond or above a year.
     #[non_exhaustive]
@@ -229,11 +229,11 @@ pub enum CircuitBreakerError {
     },
     /// The first time it is open is longer than the longest.
     #[non_exhaustive]
-    Shrinks {
+    MaxOpenForTooShort {
         /// How long at first.
         open_for: Duration,
         /// How long at most.
-        open_at_most: Duration,
+        max_open_for: Duration,
     },
 }
 
@@ -243,18 +243,18 @@ impl fmt::Display for CircuitBreakerError {
             Self::Number {
                 setting,
                 given,
-                least,
-                most: u64::MAX,
+                min,
+                max: u64::MAX,
             } => {
-                write!(f, "{setting} is {given}; it must be {least} or more")
+                write!(f, "{setting} is {given}; it must be {min} or more")
             }
             Self::Number {
                 setting,
                 given,
-                least,
-                most,
+                min,
+                max,
             } => {
-                write!(f, "{setting} is {given}; it must be from {least} to {most}")
+                write!(f, "{setting} is {given}; it must be from {min} to {max}")
             }
             Self::Time { setting, given } => {
                 write!(
@@ -262,13 +262,13 @@ impl fmt::Display for CircuitBreakerError {
                     "{setting} is {given:?}; it must be from a millisecond to a year"
                 )
             }
-            Self::Shrinks {
+            Self::MaxOpenForTooShort {
                 open_for,
-                open_at_most,
+                max_open_for,
             } => {
                 write!(
                     f,
-                    "open_for is {open_for:?}; it must not be longer than open_at_most, {open_at_most:?}"
+                    "open_for is {open_for:?}; it must not be longer than max_open_for, {max_open_for:?}"
                 )
             }
         }

@@ -1,6 +1,6 @@
 //! The response of a service behind a breaker; it tells the breaker how the call went.
 
-use super::{Call, Outcome};
+use super::{CallGuard, Outcome};
 use crate::body::ResponseBody;
 use crate::response::NotReached;
 use bytes::Bytes;
@@ -26,10 +26,10 @@ pin_project! {
     #[project = KindPinned]
     enum Kind<F, C: Clock, J> {
         Calling {
-            call: Option<Call<C>>,
+            call: Option<CallGuard<C>>,
             #[pin]
             inner: F,
-            judge: J,
+            classifier: J,
         },
         Rejected {
             response: Option<Response<Bytes>>,
@@ -38,12 +38,12 @@ pin_project! {
 }
 
 impl<F, C: Clock, J> ResponseFuture<F, C, J> {
-    pub(super) fn calling(call: Call<C>, inner: F, judge: J) -> Self {
+    pub(super) fn calling(call: CallGuard<C>, inner: F, classifier: J) -> Self {
         Self {
             kind: Kind::Calling {
                 call: Some(call),
                 inner,
-                judge,
+                classifier,
             },
         }
     }
@@ -66,8 +66,12 @@ where
     type Output = Result<Response<ResponseBody<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (call, inner, judge) = match self.project().kind.project() {
-            KindPinned::Calling { call, inner, judge } => (call, inner, judge),
+        let (call, inner, classifier) = match self.project().kind.project() {
+            KindPinned::Calling {
+                call,
+                inner,
+                classifier,
+            } => (call, inner, classifier),
             KindPinned::Rejected { response } => {
                 return Poll::Ready(Ok(ResponseBody::once(response)));
             }
@@ -79,7 +83,7 @@ where
                 let (head, body) = response.into_parts();
                 // What never reached the service says nothing about it.
                 let call = call.filter(|_| head.extensions.get::<NotReached>().is_none());
-                match (call, judge(&head)) {
+                match (call, classifier(&head)) {
                     (Some(call), Outcome::Success) => call.success(),
                     (Some(call), Outcome::Failure) => call.failure(),
                     _ => {}

@@ -20,7 +20,7 @@ use tower_layer::Layer;
 #[derive(Clone)]
 pub struct CircuitBreakerLayer<C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
     breaker: CircuitBreaker<C>,
-    judge: J,
+    classifier: J,
 }
 
 /// What a response says about who gave it.
@@ -39,7 +39,7 @@ impl<C: Clock> CircuitBreakerLayer<C> {
     pub fn new(breaker: CircuitBreaker<C>) -> Self {
         Self {
             breaker,
-            judge: by_status,
+            classifier: by_status,
         }
     }
 }
@@ -58,10 +58,10 @@ impl<C: Clock, J> CircuitBreakerLayer<C, J> {
     ///     _ => Outcome::Success,
     /// });
     /// ```
-    pub fn classify<F: Fn(&Parts) -> Outcome>(self, judge: F) -> CircuitBreakerLayer<C, F> {
+    pub fn classify<F: Fn(&Parts) -> Outcome>(self, classifier: F) -> CircuitBreakerLayer<C, F> {
         CircuitBreakerLayer {
             breaker: self.breaker,
-            judge,
+            classifier,
         }
     }
 
@@ -86,7 +86,7 @@ impl<S, C: Clock, J: Clone> Layer<S> for CircuitBreakerLayer<C, J> {
         CircuitBreakerService {
             inner,
             breaker: self.breaker.clone(),
-            judge: self.judge.clone(),
+            classifier: self.classifier.clone(),
         }
     }
 }

@@ -9,21 +9,21 @@
 //! ```
 
 mod builder;
-mod call;
+mod circuit_breaker;
 mod future;
+mod guard;
 mod layer;
-mod mode;
+mod packed_state;
 mod probes;
 mod service;
 mod state;
 mod window;
-mod word;
 
 pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
-pub use call::{Call, CircuitOpenError};
+pub use circuit_breaker::{CircuitBreaker, CircuitBreakerStats};
 pub use future::ResponseFuture;
+pub use guard::{CallGuard, CircuitOpenError};
 pub use layer::{CircuitBreakerLayer, Outcome};
-pub use mode::{Force, State};
 pub use service::CircuitBreakerService;
-pub use state::{CircuitBreaker, CircuitBreakerStats};
-pub use window::Recent;
+pub use state::{Force, State};
+pub use window::WindowStats;

@@ -1,6 +1,6 @@
 //! The slots of half-open: who is probing, until when, and which probes have succeeded.
 
-use super::word::{MS_BITS, MS_MAX};
+use super::packed_state::{MS_BITS, MS_MAX};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// A slot is a word: the generation it is for (16 bits), and until when it is taken, in
@@ -14,23 +14,23 @@ pub(super) struct Probes(Box<[AtomicU64]>);
 const FREE: u64 = 0;
 const SUCCEEDED: u64 = MS_MAX;
 
-/// A slot that was taken: which one, and what it held then, so that only its holder frees it.
+/// A slot that was taken: which one, and what it taken_until then, so that only its holder frees it.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     index: usize,
     word: u64,
 }
 
-pub(super) enum Taken {
+pub(super) enum ProbeAttempt {
     Slot(Slot),
     /// Somebody holds every slot that has not succeeded; the first of them is overdue then.
-    None {
+    AllTaken {
         soonest: u64,
     },
     /// Every probe has succeeded.
     AllSucceeded,
     /// The breaker is of a later generation by now.
-    TooLate,
+    Stale,
 }
 
 impl Probes {
@@ -45,31 +45,35 @@ impl Probes {
         now: u64,
         until: u64,
         is_current: impl Fn() -> bool,
-    ) -> Taken {
-        let mine = pack(generation, until.clamp(FREE + 1, SUCCEEDED - 1));
+    ) -> ProbeAttempt {
+        let taken = pack(generation, until.clamp(FREE + 1, SUCCEEDED - 1));
         let mut soonest = SUCCEEDED;
         for (index, slot) in self.0.iter().enumerate() {
             let mut word = slot.load(SeqCst);
             loop {
-                let (of, held) = unpack(word);
-                let held = if of == generation { held } else { FREE };
-                if held > now {
-                    soonest = soonest.min(held);
+                let (slot_generation, taken_until) = unpack(word);
+                let taken_until = if slot_generation == generation {
+                    taken_until
+                } else {
+                    FREE
+                };
+                if taken_until > now {
+                    soonest = soonest.min(taken_until);
                     break;
                 }
                 if !is_current() {
-                    return Taken::TooLate;
+                    return ProbeAttempt::Stale;
                 }
-                match slot.compare_exchange(word, mine, SeqCst, SeqCst) {
-                    Ok(_) => return Taken::Slot(Slot { index, word: mine }),
+                match slot.compare_exchange(word, taken, SeqCst, SeqCst) {
+                    Ok(_) => return ProbeAttempt::Slot(Slot { index, word: taken }),
                     Err(seen) => word = seen,
                 }
             }
         }
         if soonest == SUCCEEDED {
-            Taken::AllSucceeded
+            ProbeAttempt::AllSucceeded
         } else {
-            Taken::None { soonest }
+            ProbeAttempt::AllTaken { soonest }
         }
     }
 

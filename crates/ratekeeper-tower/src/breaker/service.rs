@@ -2,7 +2,7 @@
 
 use super::{CircuitBreaker, Outcome, ResponseFuture};
 use crate::body::ResponseBody;
-use crate::response::{self, Asker, Denial};
+use crate::response::{self, Denial, DenialFormat};
 use http::response::Parts;
 use http::{Request, Response};
 use ratekeeper::{Clock, clock::SystemClock};
@@ -16,7 +16,7 @@ use tower_service::Service;
 pub struct CircuitBreakerService<S, C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
     pub(super) inner: S,
     pub(super) breaker: CircuitBreaker<C>,
-    pub(super) judge: J,
+    pub(super) classifier: J,
 }
 
 impl<S, B, R, C, J> Service<Request<B>> for CircuitBreakerService<S, C, J>
@@ -38,10 +38,15 @@ where
         match self.breaker.try_acquire() {
             // The service that was readied is the one that is called; a rejection leaves it ready
             // for the next.
-            Ok(call) => ResponseFuture::calling(call, self.inner.call(request), self.judge.clone()),
+            Ok(call) => {
+                ResponseFuture::calling(call, self.inner.call(request), self.classifier.clone())
+            }
             Err(open) => {
-                let denial = Denial::open(open.retry_after());
-                let mut response = response::denied(Asker::of(request.headers()), &denial);
+                let denial = Denial::circuit_open(open.retry_after());
+                let mut response = response::denial_response(
+                    DenialFormat::from_headers(request.headers()),
+                    &denial,
+                );
                 response.extensions_mut().insert(open);
                 ResponseFuture::rejected(response)
             }

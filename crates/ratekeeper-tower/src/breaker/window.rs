@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// [`CircuitBreaker::recent`](super::CircuitBreaker::recent).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Recent {
+pub struct WindowStats {
     /// Calls that succeeded or failed.
     pub calls: u64,
     /// Those that failed.
@@ -67,9 +67,9 @@ impl Window {
     }
 
     /// The sums over the buckets that still count.
-    pub(super) fn sums(&self, generation: u16, now: u64) -> Recent {
+    pub(super) fn sums(&self, generation: u16, now: u64) -> WindowStats {
         let stamp = self.stamp(generation, now);
-        let mut sums = Recent::default();
+        let mut sums = WindowStats::default();
         for bucket in &self.buckets {
             sums.failures += bucket.failures.read(stamp, self.buckets.len());
             sums.slow += bucket.slow.read(stamp, self.buckets.len());
@@ -90,15 +90,15 @@ impl Window {
 impl Count {
     fn add(&self, stamp: Stamp) {
         let counted = |word: u64| {
-            let (held, count) = unpack(word);
-            match held == stamp {
+            let (stored, count) = unpack(word);
+            match stored == stamp {
                 true if count == COUNT_MAX => None,
                 true => Some(word + 1),
                 // A newer generation has begun in this very bucket: this call is not of it.
                 false
-                    if held.period == stamp.period
+                    if stored.period == stamp.period
                         && count > 0
-                        && is_newer(held.generation, stamp.generation) =>
+                        && is_newer(stored.generation, stamp.generation) =>
                 {
                     None
                 }
@@ -109,9 +109,9 @@ impl Count {
     }
 
     fn read(&self, at: Stamp, buckets: usize) -> u64 {
-        let (held, count) = unpack(self.0.load(SeqCst));
-        let age = at.period.wrapping_sub(held.period) as usize;
-        if held.generation == at.generation && age < buckets {
+        let (stored, count) = unpack(self.0.load(SeqCst));
+        let age = at.period.wrapping_sub(stored.period) as usize;
+        if stored.generation == at.generation && age < buckets {
             count
         } else {
             0
@@ -144,7 +144,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn sums(window: &Window, generation: u16, now: u64) -> (u64, u64, u64) {
-        let Recent {
+        let WindowStats {
             calls,
             failures,
             slow,

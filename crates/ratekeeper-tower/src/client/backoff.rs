@@ -16,13 +16,13 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
     first: Duration,
-    most: Duration,
+    max: Duration,
 }
 
 impl Backoff {
     /// The first time up to `first`, never more than `most`.
-    pub const fn new(first: Duration, most: Duration) -> Self {
-        Self { first, most }
+    pub const fn new(first: Duration, max: Duration) -> Self {
+        Self { first, max }
     }
 
     /// Before which retry, from 0; `draw` is a random number from 0 up to, but not including, 1
@@ -31,10 +31,10 @@ impl Backoff {
         // Doubled in 128 bits, where a first of nothing stays nothing and one of a nanosecond does
         // not jump to the most.
         let nanos = self.first.as_nanos().saturating_mul(1 << retry.min(127));
-        let whole = if nanos < self.most.as_nanos() {
+        let whole = if nanos < self.max.as_nanos() {
             from_nanos(nanos)
         } else {
-            self.most
+            self.max
         };
         let draw = if draw.is_nan() {
             0.0

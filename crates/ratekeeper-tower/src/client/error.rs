@@ -49,7 +49,7 @@ impl<E: fmt::Display> fmt::Display for ClientError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Paused { retry_after } => {
-                write!(f, "the server asked to be left alone; try again in {retry_after:?}, or wait for longer")
+                write!(f, "the server asked to be remaining alone; try again in {retry_after:?}, or wait for longer")
             }
             Self::Limited { retry_after: Some(after) } => {
                 write!(f, "over this client's own limit; try again in {after:?}, or wait for longer")

@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use super::hosts::Hosts;
-use super::{ClientService, Once, Retries, RetryBudget, Throttle};
+use super::{ClientService, NoRetries, Retries, RetryBudget, Throttle};
 use crate::head::Head;
 use crate::identity::Client;
 use http::Request;
@@ -20,26 +20,26 @@ use tower_layer::Layer;
 /// [module](super).
 ///
 /// All clones of a layer, and all services made by it, share what they know of each host.
-pub struct ClientLayer<C: Clock = SystemClock, R = Once> {
+pub struct ClientLayer<C: Clock = SystemClock, R = NoRetries> {
     shared: Arc<Shared<C>>,
-    repeat: R,
+    retry_policy: R,
 }
 
-type KeyOf = Arc<dyn Fn(&Head<'_>) -> String + Send + Sync>;
+type KeyFn = Arc<dyn Fn(&Head<'_>) -> String + Send + Sync>;
 
 pub(super) struct Shared<C: Clock> {
     pub(super) hosts: Arc<Hosts>,
     pub(super) clock: C,
-    pub(super) longest: Duration,
+    pub(super) max_wait: Duration,
     pub(super) jitter: f64,
-    limit: Option<Limits<C>>,
+    limit: Option<LocalLimit<C>>,
     throttle: Option<f64>,
     budget: RetryBudget,
-    key: Option<KeyOf>,
+    key: Option<KeyFn>,
 }
 
 #[derive(Clone)]
-enum Limits<C: Clock> {
+enum LocalLimit<C: Clock> {
     One(Limiter<C>),
     PerHost(Keyed<str, C>),
 }
@@ -49,7 +49,7 @@ impl<C: Clock> Clone for Shared<C> {
         Self {
             hosts: Arc::clone(&self.hosts),
             clock: self.clock.clone(),
-            longest: self.longest,
+            max_wait: self.max_wait,
             jitter: self.jitter,
             limit: self.limit.clone(),
             throttle: self.throttle,
@@ -78,7 +78,7 @@ impl<C: Clock> ClientLayer<C> {
         let shared = Shared {
             hosts: Arc::default(),
             clock,
-            longest: Duration::from_secs(30),
+            max_wait: Duration::from_secs(30),
             jitter: 0.1,
             limit: None,
             throttle: None,
@@ -87,7 +87,7 @@ impl<C: Clock> ClientLayer<C> {
         };
         Self {
             shared: Arc::new(shared),
-            repeat: Once,
+            retry_policy: NoRetries,
         }
     }
 }
@@ -101,26 +101,26 @@ impl<C: Clock, R> ClientLayer<C, R> {
     /// A limit of this side, for all that goes out together: waited for before anything is sent.
     #[must_use]
     pub fn limit(self, limiter: Limiter<C>) -> Self {
-        self.with(|shared| shared.limit = Some(Limits::One(limiter)))
+        self.with(|shared| shared.limit = Some(LocalLimit::One(limiter)))
     }
 
     /// A limit of this side for each host.
     #[must_use]
     pub fn limit_per_host(self, limiters: Keyed<str, C>) -> Self {
-        self.with(|shared| shared.limit = Some(Limits::PerHost(limiters)))
+        self.with(|shared| shared.limit = Some(LocalLimit::PerHost(limiters)))
     }
 
     /// How long a request may wait before each time it is sent; 30 seconds unless set. Who would
     /// have to wait longer fails at once.
     #[must_use]
-    pub fn wait_up_to(self, longest: Duration) -> Self {
-        self.with(|shared| shared.longest = longest)
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        self.with(|shared| shared.max_wait = max_wait)
     }
 
     /// Nobody waits: who would have to fails at once, and is told for how long.
     #[must_use]
     pub fn fail_fast(self) -> Self {
-        self.wait_up_to(Duration::ZERO)
+        self.max_wait(Duration::ZERO)
     }
 
     /// Rejects here what a server that turns most away would reject anyway, with this K
@@ -149,7 +149,7 @@ impl<C: Clock, R> ClientLayer<C, R> {
         let layer = self.with(|shared| shared.budget = retries.budget.clone());
         ClientLayer {
             shared: layer.shared,
-            repeat: retries,
+            retry_policy: retries,
         }
     }
 }
@@ -184,40 +184,40 @@ impl<C: Clock> Shared<C> {
 
     /// A slot of this side's own limit; none if there is none, else when to ask again, or that it
     /// is too long.
-    pub(super) fn slot(
+    pub(super) fn reserve(
         &self,
         name: &str,
         now: Timestamp,
-        longest: Duration,
-    ) -> Result<Option<Reservation<C>>, Slot> {
+        max_wait: Duration,
+    ) -> Result<Option<Reservation<C>>, LimitError> {
         let reserved = match &self.limit {
             None => return Ok(None),
-            Some(Limits::One(limiter)) => limiter.at(now).reserve_within(1, longest),
-            Some(Limits::PerHost(keyed)) => keyed.key(name).at(now).reserve_within(1, longest),
+            Some(LocalLimit::One(limiter)) => limiter.at(now).reserve_within(1, max_wait),
+            Some(LocalLimit::PerHost(keyed)) => keyed.key(name).at(now).reserve_within(1, max_wait),
         };
         match reserved {
             Ok(slot) => Ok(Some(slot)),
             // Windows and logs say yes or no now.
             Err(ReserveError::NoSlots(_)) => {
                 let decision = match &self.limit {
-                    Some(Limits::PerHost(keyed)) => keyed.key(name).at(now).check(),
-                    Some(Limits::One(limiter)) => limiter.at(now).check(),
+                    Some(LocalLimit::PerHost(keyed)) => keyed.key(name).at(now).check(),
+                    Some(LocalLimit::One(limiter)) => limiter.at(now).check(),
                     None => return Ok(None),
                 };
                 match decision.retry_after() {
                     _ if decision.is_allowed() => Ok(None),
-                    Some(after) if after <= longest => Err(Slot::AskAgain(now + after)),
-                    after => Err(Slot::TooLong(after)),
+                    Some(after) if after <= max_wait => Err(LimitError::RetryAt(now + after)),
+                    after => Err(LimitError::TooLong(after)),
                 }
             }
-            Err(error) => Err(Slot::TooLong(error.retry_after())),
+            Err(error) => Err(LimitError::TooLong(error.retry_after())),
         }
     }
 }
 
 /// Why there is no slot yet.
-pub(super) enum Slot {
-    AskAgain(Timestamp),
+pub(super) enum LimitError {
+    RetryAt(Timestamp),
     TooLong(Option<Duration>),
 }
 
@@ -228,7 +228,7 @@ impl<S, C: Clock, R: Clone> Layer<S> for ClientLayer<C, R> {
         ClientService {
             inner,
             shared: Arc::clone(&self.shared),
-            repeat: self.repeat.clone(),
+            retry_policy: self.retry_policy.clone(),
         }
     }
 }
@@ -237,7 +237,7 @@ impl<C: Clock, R: Clone> Clone for ClientLayer<C, R> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            repeat: self.repeat.clone(),
+            retry_policy: self.retry_policy.clone(),
         }
     }
 }
@@ -245,7 +245,7 @@ impl<C: Clock, R: Clone> Clone for ClientLayer<C, R> {
 impl<C: Clock, R> fmt::Debug for ClientLayer<C, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientLayer")
-            .field("longest", &self.shared.longest)
+            .field("max_wait", &self.shared.max_wait)
             .finish_non_exhaustive()
     }
 }

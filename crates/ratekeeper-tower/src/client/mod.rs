@@ -22,7 +22,7 @@
 //!    is rejected here ([`Throttle`]).
 //! 3. [`limit`](ClientLayer::limit): waits for a slot of a limit of your own.
 //! 4. Always: heeds what the host said of *its* limits. Whoever must wait for longer than
-//!    [`wait_up_to`](ClientLayer::wait_up_to) fails at once with a [`ClientError`] that says for
+//!    [`max_wait`](ClientLayer::max_wait) fails at once with a [`ClientError`] that says for
 //!    how long.
 //! 5. [`retry`](ClientLayer::retry): tries again what may be, after a pause that grows and is
 //!    spread by chance, as long as the [budget](RetryBudget) lasts.
@@ -48,16 +48,16 @@ mod future;
 mod host;
 mod hosts;
 mod layer;
+mod rate_limit_headers;
 mod retries;
 mod service;
 mod throttle;
-mod told;
 
 pub use backoff::Backoff;
 pub use budget::RetryBudget;
 pub use error::ClientError;
 pub use future::ClientFuture;
 pub use layer::ClientLayer;
-pub use retries::{Idempotent, Once, Repeat, Retries};
+pub use retries::{Idempotent, NoRetries, Retries, RetryPolicy};
 pub use service::ClientService;
 pub use throttle::Throttle;

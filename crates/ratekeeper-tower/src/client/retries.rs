@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// No retries: what a [`ClientLayer`](super::ClientLayer) does unless told. Any body will do.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Once;
+pub struct NoRetries;
 
 /// Retries: of a 429, 502, 503 or 504 and of errors, if the request is idempotent and its body can
 /// be cloned.
@@ -24,7 +24,7 @@ pub struct Once;
 /// ```
 #[derive(Clone)]
 pub struct Retries {
-    most: u32,
+    max_retries: u32,
     pub(super) backoff: Backoff,
     pub(super) budget: RetryBudget,
     unsent: Option<Arc<IsUnsent>>,
@@ -41,7 +41,7 @@ impl Default for Retries {
     /// second.
     fn default() -> Self {
         Self {
-            most: 2,
+            max_retries: 2,
             backoff: Backoff::default(),
             budget: RetryBudget::new(0.1, 10),
             unsent: None,
@@ -53,7 +53,7 @@ impl Retries {
     /// How often a request is tried again at most; twice unless set.
     #[must_use]
     pub fn max_retries(mut self, many: u32) -> Self {
-        self.most = many;
+        self.max_retries = many;
         self
     }
 
@@ -98,40 +98,42 @@ impl Retries {
 impl fmt::Debug for Retries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Retries")
-            .field("most", &self.most)
+            .field("max_retries", &self.max_retries)
             .field("backoff", &self.backoff)
             .finish_non_exhaustive()
     }
 }
 
 /// How a try ended, as far as the next depends on it.
-pub(super) enum Ended<'a> {
+pub(super) enum AttemptOutcome<'a> {
     Status(StatusCode),
     /// Turned away by gRPC's status.
-    Refused,
+    Denied,
     Failed(&'a (dyn Error + 'static)),
 }
 
-/// [`Once`] or [`Retries`]: which requests are kept to be tried again.
-pub trait Repeat<B>: Clone + sealed::Sealed<B> {}
+/// [`NoRetries`] or [`Retries`]: which requests are kept to be tried again.
+pub trait RetryPolicy<B>: Clone + sealed::Sealed<B> {}
 
-impl<B> Repeat<B> for Once {}
-impl<B: Clone> Repeat<B> for Retries {}
+impl<B> RetryPolicy<B> for NoRetries {}
+impl<B: Clone> RetryPolicy<B> for Retries {}
 
 pub(super) mod sealed {
-    use super::{Ended, Idempotent, Once, Request, Retries, StatusCode, is_idempotent};
+    use super::{
+        AttemptOutcome, Idempotent, NoRetries, Request, Retries, StatusCode, is_idempotent,
+    };
 
     pub trait Sealed<B> {
         /// A copy, if the request may ever be tried again.
         #[doc(hidden)]
-        fn copy(&self, request: &Request<B>) -> Option<Request<B>>;
+        fn clone_for_retry(&self, request: &Request<B>) -> Option<Request<B>>;
 
         #[doc(hidden)]
         fn retries(&self) -> Option<&Retries>;
     }
 
-    impl<B> Sealed<B> for Once {
-        fn copy(&self, _: &Request<B>) -> Option<Request<B>> {
+    impl<B> Sealed<B> for NoRetries {
+        fn clone_for_retry(&self, _: &Request<B>) -> Option<Request<B>> {
             None
         }
 
@@ -141,8 +143,8 @@ pub(super) mod sealed {
     }
 
     impl<B: Clone> Sealed<B> for Retries {
-        fn copy(&self, request: &Request<B>) -> Option<Request<B>> {
-            let may = self.most > 0 && (is_idempotent(request) || self.unsent.is_some());
+        fn clone_for_retry(&self, request: &Request<B>) -> Option<Request<B>> {
+            let may = self.max_retries > 0 && (is_idempotent(request) || self.unsent.is_some());
             may.then(|| request.clone())
         }
 
@@ -153,22 +155,24 @@ pub(super) mod sealed {
 
     impl Retries {
         /// Whether a request that ended so, after so many retries, is to be tried again.
-        pub(in crate::client) fn again<B>(
+        pub(in crate::client) fn should_retry<B>(
             &self,
             request: &Request<B>,
-            retried: u32,
-            ended: &Ended<'_>,
+            retries_made: u32,
+            outcome: &AttemptOutcome<'_>,
         ) -> bool {
-            let unsent = match ended {
-                Ended::Failed(error) => self.unsent.as_ref().is_some_and(|is| is(*error)),
-                Ended::Status(status) if !RETRIED.contains(status) => return false,
+            let unsent = match outcome {
+                AttemptOutcome::Failed(error) => self.unsent.as_ref().is_some_and(|is| is(*error)),
+                AttemptOutcome::Status(status) if !RETRIED_STATUSES.contains(status) => {
+                    return false;
+                }
                 _ => false,
             };
-            retried < self.most && (unsent || is_idempotent(request))
+            retries_made < self.max_retries && (unsent || is_idempotent(request))
         }
     }
 
-    const RETRIED: [StatusCode; 4] = [
+    const RETRIED_STATUSES: [StatusCode; 4] = [
         StatusCode::TOO_MANY_REQUESTS,
         StatusCode::BAD_GATEWAY,
         StatusCode::SERVICE_UNAVAILABLE,

@@ -1,7 +1,7 @@
 //! The service that asks what is known of a host before it calls.
 
 use super::layer::Shared;
-use super::{ClientError, ClientFuture, Once, Repeat};
+use super::{ClientError, ClientFuture, NoRetries, RetryPolicy};
 use http::{Request, Response};
 use ratekeeper::{Clock, clock::SystemClock};
 use std::error::Error;
@@ -13,10 +13,10 @@ use tower_service::Service;
 /// What [`ClientLayer`](super::ClientLayer) makes of a client. Clones share what is known of each
 /// host.
 #[derive(Clone)]
-pub struct ClientService<S, C: Clock = SystemClock, R = Once> {
+pub struct ClientService<S, C: Clock = SystemClock, R = NoRetries> {
     pub(super) inner: S,
     pub(super) shared: Arc<Shared<C>>,
-    pub(super) repeat: R,
+    pub(super) retry_policy: R,
 }
 
 impl<S, B, T, C, R> Service<Request<B>> for ClientService<S, C, R>
@@ -24,7 +24,7 @@ where
     S: Service<Request<B>, Response = Response<T>> + Clone,
     S::Error: Error + 'static,
     C: Clock,
-    R: Repeat<B>,
+    R: RetryPolicy<B>,
 {
     type Response = Response<T>;
     type Error = ClientError<S::Error>;
@@ -43,7 +43,7 @@ where
             service,
             request,
             Arc::clone(&self.shared),
-            self.repeat.clone(),
+            self.retry_policy.clone(),
         )
     }
 }

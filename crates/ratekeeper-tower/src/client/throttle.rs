@@ -14,7 +14,7 @@ use std::time::Duration;
 /// use ratekeeper::Timestamp;
 /// use ratekeeper_tower::client::Throttle;
 ///
-/// let (mut throttle, now) = (Throttle::new(2.0), Instant::UNIX_EPOCH);
+/// let (mut throttle, now) = (Throttle::new(2.0), Timestamp::UNIX_EPOCH);
 /// for _ in 0..99 {
 ///     throttle.request(now, 0.999); // sent, and never accepted
 /// }
@@ -29,14 +29,14 @@ pub struct Throttle {
 #[derive(Clone, Copy, Default, Debug)]
 struct Bucket {
     /// Which piece of time it is of, plus one; none yet if 0.
-    piece: u64,
+    interval: u64,
     requests: u64,
     accepts: u64,
 }
 
 /// Two minutes in pieces of ten seconds.
 const BUCKETS: usize = 12;
-const PIECE: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(10);
 
 impl Throttle {
     /// With this K; 2 is usual, at least 1.
@@ -49,11 +49,11 @@ impl Throttle {
 
     /// How likely a request is to be rejected now.
     pub fn probability(&self, now: Timestamp) -> f64 {
-        let oldest = piece(now).saturating_sub(BUCKETS as u64 - 1);
+        let oldest = interval(now).saturating_sub(BUCKETS as u64 - 1);
         let recent = self
             .buckets
             .iter()
-            .filter(|bucket| bucket.piece >= oldest && bucket.piece > 0);
+            .filter(|bucket| bucket.interval >= oldest && bucket.interval > 0);
         let sums = recent.fold((0, 0), |(requests, accepts), bucket| {
             (requests + bucket.requests, accepts + bucket.accepts)
         });
@@ -75,12 +75,12 @@ impl Throttle {
     }
 
     fn bucket(&mut self, now: Timestamp) -> &mut Bucket {
-        let piece = piece(now);
-        let bucket = &mut self.buckets[piece as usize % BUCKETS];
+        let interval = interval(now);
+        let bucket = &mut self.buckets[interval as usize % BUCKETS];
         // A clock that ran back counts in the bucket that is there.
-        if bucket.piece < piece {
+        if bucket.interval < interval {
             *bucket = Bucket {
-                piece,
+                interval,
                 ..Bucket::default()
             };
         }
@@ -88,6 +88,6 @@ impl Throttle {
     }
 }
 
-fn piece(now: Timestamp) -> u64 {
-    (now.since_unix().as_nanos() / PIECE.as_nanos()) as u64 + 1
+fn interval(now: Timestamp) -> u64 {
+    (now.since_unix().as_nanos() / INTERVAL.as_nanos()) as u64 + 1
 }

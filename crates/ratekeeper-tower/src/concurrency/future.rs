@@ -1,6 +1,6 @@
 //! The response of a service behind a concurrency limit; it hands the permit on to the body.
 
-use crate::body::{Held, ResponseBody};
+use crate::body::{BodyGuard, ResponseBody};
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
@@ -56,7 +56,7 @@ impl<F, R, E, P> Future for ResponseFuture<F, P>
 where
     F: Future<Output = Result<Response<R>, E>>,
     R: Body,
-    P: Held,
+    P: BodyGuard,
 {
     type Output = Result<Response<ResponseBody<R, P>>, E>;
 
@@ -68,7 +68,7 @@ where
                 let permit = permit.take();
                 Poll::Ready(result.map(|response| {
                     response.map(|body| match permit {
-                        Some(permit) => ResponseBody::holding(body, permit),
+                        Some(permit) => ResponseBody::with_guard(body, permit),
                         None => ResponseBody::from(body),
                     })
                 }))

@@ -21,20 +21,20 @@ use tower_layer::Layer;
 /// let for_each_tenant = ConcurrencyLayer::per_key(2, |head| head.headers.get("x-tenant").cloned());
 /// ```
 #[derive(Clone, Debug)]
-pub struct ConcurrencyLayer<G = Concurrency> {
-    gate: G,
+pub struct ConcurrencyLayer<P = Concurrency> {
+    permits: P,
     status: StatusCode,
 }
 
 impl ConcurrencyLayer {
     /// At most `limit` in flight.
     pub fn new(limit: u64) -> Self {
-        Self::with_gate(Concurrency::new(limit))
+        Self::with_source(Concurrency::new(limit))
     }
 
     /// Permits from a gate of yours, to share it or to change its limit later.
-    pub fn over<C: Clock>(gate: Concurrency<C>) -> ConcurrencyLayer<Concurrency<C>> {
-        ConcurrencyLayer::with_gate(gate)
+    pub fn over<C: Clock>(permits: Concurrency<C>) -> ConcurrencyLayer<Concurrency<C>> {
+        ConcurrencyLayer::with_source(permits)
     }
 
     /// At most `limit` in flight for each key. Where there is none, `Option` is a fine key: those
@@ -57,14 +57,14 @@ impl ConcurrencyLayer {
         F: Fn(&Parts) -> K,
         C: Clock,
     {
-        ConcurrencyLayer::with_gate(PerKey { permits, key })
+        ConcurrencyLayer::with_source(PerKey { permits, key })
     }
 }
 
-impl<G> ConcurrencyLayer<G> {
-    fn with_gate(gate: G) -> Self {
+impl<P> ConcurrencyLayer<P> {
+    fn with_source(permits: P) -> Self {
         Self {
-            gate,
+            permits,
             status: StatusCode::TOO_MANY_REQUESTS,
         }
     }
@@ -78,13 +78,13 @@ impl<G> ConcurrencyLayer<G> {
     }
 }
 
-impl<S, G: Clone> Layer<S> for ConcurrencyLayer<G> {
-    type Service = ConcurrencyService<S, G>;
+impl<S, P: Clone> Layer<S> for ConcurrencyLayer<P> {
+    type Service = ConcurrencyService<S, P>;
 
     fn layer(&self, inner: S) -> Self::Service {
         ConcurrencyService {
             inner,
-            gate: self.gate.clone(),
+            permits: self.permits.clone(),
             status: self.status,
         }
     }

@@ -3,15 +3,15 @@
 
 mod adaptive;
 mod future;
-mod gate;
 mod layer;
+mod permit_source;
 mod service;
 
 pub use adaptive::{
-    AdaptiveConcurrencyLayer, AdaptiveConcurrencyService, AdaptiveResponseFuture, ByHead, Classify,
-    QueueConfig, Timed,
+    AdaptiveConcurrencyLayer, AdaptiveConcurrencyService, AdaptiveResponseFuture, ClassifyResponse,
+    HeadClassifier, QueueConfig, TimedBody,
 };
 pub use future::ResponseFuture;
-pub use gate::{Gate, PerKey};
 pub use layer::ConcurrencyLayer;
+pub use permit_source::{PerKey, PermitSource};
 pub use service::ConcurrencyService;

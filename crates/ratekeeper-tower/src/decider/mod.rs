@@ -35,61 +35,64 @@ pub struct RateLimitStatus {
 /// Decides on requests. Its tickets are what it remembers of one until the request has ended.
 pub trait Decider: sealed::Sealed + Clone + Send + Sync + 'static {
     /// What is remembered of a request; it holds the permits that the request took.
-    type Ticket: Send + Unpin + 'static;
+    type PendingDecision: Send + Unpin + 'static;
 
     /// What is the same for all requests of a client.
-    type Seat: Copy + Send + Sync + 'static;
+    type PrehashedKey: Copy + Send + Sync + 'static;
 
     /// Refuses a request that the service may read differently than this gate does. With
     /// `everything`, path and host are checked even if nothing is decided by them.
-    fn check(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError>;
+    fn validate(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError>;
 
     /// Decides, and charges if the request passes; or says what does so, where that takes a while.
-    /// The ticket goes where it stays: it is slow to move.
+    /// The pending goes where it stays: it is slow to move.
     fn decide(
         &self,
         head: &Head<'_>,
         cost: u64,
-        ticket: &mut Option<Self::Ticket>,
-    ) -> Option<Later<Self::Ticket>>;
+        pending: &mut Option<Self::PendingDecision>,
+    ) -> Option<DecisionFuture<Self::PendingDecision>>;
 
     /// Where a client at this address stands, for all of its requests; none if that does not follow
     /// from its address alone.
-    fn seat(&self, ip: IpAddr) -> Option<Self::Seat>;
+    fn prehash(&self, ip: IpAddr) -> Option<Self::PrehashedKey>;
 
     /// Decides on a request of who stands there, at a cost of 1. An error if it does not pass, or
-    /// not in one step: its ticket, or nothing if it is yet to be decided on.
-    fn pass(&self, seat: Self::Seat) -> Result<Self::Ticket, Option<Self::Ticket>>;
+    /// not in one step: its pending, or nothing if it is yet to be decided on.
+    fn decide_prehashed(
+        &self,
+        key: Self::PrehashedKey,
+    ) -> Result<Self::PendingDecision, Option<Self::PendingDecision>>;
 
     /// Whether the request passes.
-    fn is_allowed(&self, ticket: &Self::Ticket) -> bool;
+    fn is_allowed(&self, pending: &Self::PendingDecision) -> bool;
 
     /// How long it must wait before it goes on.
-    fn delay(&self, ticket: &Self::Ticket) -> Duration;
+    fn delay(&self, pending: &Self::PendingDecision) -> Duration;
 
     /// Whether it passes without a wait.
     #[inline]
-    fn passes(&self, ticket: &Self::Ticket) -> bool {
-        self.is_allowed(ticket) && self.delay(ticket).is_zero()
+    fn is_allowed_now(&self, pending: &Self::PendingDecision) -> bool {
+        self.is_allowed(pending) && self.delay(pending).is_zero()
     }
 
     /// A timer on the clock that decides.
     fn sleep(&self, time: Duration) -> Sleep;
 
     /// Why it does not pass.
-    fn denial<'a>(&'a self, ticket: &'a Self::Ticket) -> Denial<'a>;
+    fn denial<'a>(&'a self, pending: &'a Self::PendingDecision) -> Denial<'a>;
 
     /// What a limit that only watches would have turned it away for.
-    fn shadow<'a>(&'a self, ticket: &'a Self::Ticket) -> Option<Denial<'a>>;
+    fn shadow_denial<'a>(&'a self, pending: &'a Self::PendingDecision) -> Option<Denial<'a>>;
 
     /// Where the limits leave the caller, for the service; none where there is no limit.
-    fn status(&self, ticket: &Self::Ticket) -> Option<RateLimitStatus>;
+    fn status(&self, pending: &Self::PendingDecision) -> Option<RateLimitStatus>;
 
     /// Writes what the limits say into the headers of a response.
     /// `retry_after` is what the response says in Retry-After, if it does.
-    fn tell(
+    fn write_headers(
         &self,
-        ticket: &Self::Ticket,
+        pending: &Self::PendingDecision,
         dialects: Dialects,
         headers: &mut HeaderMap,
         retry_after: Option<u64>,
@@ -101,28 +104,28 @@ pub trait Decider: sealed::Sealed + Clone + Send + Sync + 'static {
     }
 
     /// Tells who wants to know that this was decided.
-    fn observe(&self, _head: &Head<'_>, _ticket: &Self::Ticket) {}
+    fn observe(&self, _head: &Head<'_>, _ticket: &Self::PendingDecision) {}
 
     /// The same for the same key, for what must be so.
-    fn key_hash(&self, ticket: &Self::Ticket) -> u64;
+    fn key_hash(&self, pending: &Self::PendingDecision) -> u64;
 
     /// Whether the request took something that it keeps until its response has ended.
-    fn keeps(&self, ticket: &Self::Ticket) -> bool;
+    fn holds_permits(&self, pending: &Self::PendingDecision) -> bool;
 
     /// Whether nothing is left to do for a request that ends so: then neither of the next two is
-    /// called, and the ticket may be kept for as long as anybody likes.
-    fn is_settled(&self, ticket: &Self::Ticket, ending: &Completion) -> bool;
+    /// called, and the pending may be kept for as long as anybody likes.
+    fn is_settled(&self, pending: &Self::PendingDecision, completion: &Completion) -> bool;
 
     /// The request has ended.
-    fn settle(&self, ticket: Self::Ticket, ending: Completion);
+    fn settle(&self, pending: Self::PendingDecision, completion: Completion);
 
     /// Gives back what the request was charged: it never reached the service.
-    fn cancel(&self, ticket: Self::Ticket);
+    fn cancel(&self, pending: Self::PendingDecision);
 }
 
-/// A ticket that a store elsewhere has to be asked for. It is a round trip: its memory does not
+/// A pending that a store elsewhere has to be asked for. It is a round trip: its memory does not
 /// matter beside that.
-pub(crate) type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(crate) type DecisionFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 mod sealed {
     /// The two of them are all there are.

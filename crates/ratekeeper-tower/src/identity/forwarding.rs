@@ -45,7 +45,7 @@ impl Forwarding {
     ///
     /// If no header can have that name.
     pub fn named(name: &str) -> Result<Self, InvalidHeaderName> {
-        Ok(Self::Header(HeaderName::from_bytes(name.as_bytes())?).normal())
+        Ok(Self::Header(HeaderName::from_bytes(name.as_bytes())?).canonical())
     }
 
     /// The header's name, in lower case.
@@ -101,7 +101,7 @@ impl Forwarding {
 
     /// The same header, as the variant it has of its own: `Forwarded` is never read as a list of
     /// plain addresses.
-    pub(super) fn normal(self) -> Self {
+    pub(super) fn canonical(self) -> Self {
         match self {
             Self::Header(name) if name == FORWARDED => Self::Forwarded,
             Self::Header(name) if name == X_FORWARDED_FOR => Self::XForwardedFor,

@@ -1,6 +1,6 @@
 //! The layer: what a web developer writes.
 
-use super::form::EitherBody;
+use super::body_kind::EitherBody;
 use super::options::Options;
 use super::{DelayStats, PreflightStats, RateLimit, Shared};
 use crate::decider::{Decider, LimitDecider, PolicyDecider};
@@ -32,11 +32,11 @@ use tower_layer::Layer;
 ///
 /// All clones of a layer, and all services made by it, share its buckets: give the same layer to
 /// several routes, and they share them; give each its own, and they do not.
-pub struct RateLimitLayer<G, F = EitherBody> {
+pub struct RateLimitLayer<D, F = EitherBody> {
     /// In one place: axum clones a layer and makes a service of it for each request, unless it is
     /// told the state first.
-    shared: Arc<Shared<G>>,
-    form: PhantomData<fn() -> F>,
+    shared: Arc<Shared<D>>,
+    body_kind: PhantomData<fn() -> F>,
 }
 
 /// # One limit
@@ -69,24 +69,24 @@ impl<C: Clock, F> RateLimitLayer<LimitDecider<C>, F> {
     /// What the limit is called in answers; `default` unless said.
     #[must_use]
     pub fn name(self, name: &str) -> Self {
-        self.with_gate(|gate| gate.name = name.into())
+        self.with_decider(|decider| decider.name = name.into())
     }
 
     /// Which requests count. Those that do not get it back when they end; one whose client hangs up
-    /// counts. So does, where a limit [delays](Self::delay), one that had to wait: its slot is gone
+    /// counters. So does, where a limit [delays](Self::delay), one that had to wait: its slot is gone
     /// however it ends.
     #[must_use]
     pub fn count(self, count: Count) -> Self {
-        self.with_gate(|gate| gate.count = count)
+        self.with_decider(|decider| decider.count = count)
     }
 
     /// Nobody is turned away: to watch a limit before it bites.
     #[must_use]
     pub fn shadow(self) -> Self {
-        self.with_gate(|gate| gate.action = Action::Shadow)
+        self.with_decider(|decider| decider.action = Action::Shadow)
     }
 
-    /// Who is over the limit waits, up to so long, instead of being turned away; who hangs up
+    /// Who is over the limit delay_stats, up to so long, instead of being turned away; who hangs up
     /// meanwhile gives its place back. Windows and logs cannot be waited for: they go on turning
     /// away.
     ///
@@ -94,27 +94,27 @@ impl<C: Clock, F> RateLimitLayer<LimitDecider<C>, F> {
     /// [`count`](Self::count) says.
     #[must_use]
     pub fn delay(self, longest: Duration) -> Self {
-        self.with_gate(|gate| gate.action = Action::Delay { max: longest })
+        self.with_decider(|decider| decider.action = Action::Delay { max: longest })
     }
 
     /// The status of who is turned away; 429 unless said. A limit for all together answers 503: it
     /// is not the caller who asked too much.
     #[must_use]
     pub fn status(self, status: DenialStatus) -> Self {
-        self.with_gate(|gate| gate.status = status)
+        self.with_decider(|decider| decider.status = status)
     }
 
     /// How many bits of an IPv6 address name a client; 56 unless said.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
-        self.with_gate(|gate| gate.ipv6_prefix = bits.min(128))
+        self.with_decider(|decider| decider.ipv6_prefix = bits.min(128))
     }
 }
 
 /// # Policies
 impl<S: Store + 'static> RateLimitLayer<PolicyDecider<S>> {
     /// By the policies of an engine: which limits apply follows from the request. On a store of
-    /// this process nothing is waited for; on one that a fleet shares a request waits for its
+    /// this process nothing is waited for; on one that a fleet shares a request delay_stats for its
     /// answer.
     pub fn new(engine: Engine<S>) -> Self {
         Self::of(PolicyDecider::new(engine))
@@ -132,13 +132,13 @@ impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
     #[must_use]
     pub fn user_header(self, name: HeaderName, from: impl Into<TrustedPeers>) -> Self {
         let user = Some((name, from.into()));
-        self.with_gate(|gate| gate.user = user)
+        self.with_decider(|decider| decider.user = user)
     }
 
     /// The header that has the API key.
     #[must_use]
     pub fn api_key_header(self, name: HeaderName) -> Self {
-        self.with_gate(|gate| gate.api_key = Some(name))
+        self.with_decider(|decider| decider.api_key = Some(name))
     }
 
     /// The header in which a [trusted](Self::identity) proxy says how important a request is, by
@@ -146,21 +146,21 @@ impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
     /// [shed](ratekeeper_policy::Policies::shed). From anybody else it says nothing.
     #[must_use]
     pub fn class_header(self, name: HeaderName) -> Self {
-        self.with_gate(|gate| gate.class = Some(name))
+        self.with_decider(|decider| decider.class = Some(name))
     }
 
     /// The header in which a [trusted](Self::identity) proxy says when a request began, where the
     /// policies [go by it](ratekeeper_policy::overload::Shed::patience). From anybody else it says nothing.
     #[must_use]
     pub fn start_header(self, name: HeaderName) -> Self {
-        self.with_gate(|gate| gate.start = Some(name))
+        self.with_decider(|decider| decider.start = Some(name))
     }
 
-    /// Nobody waits in the [lines](ratekeeper_policy::overload::AdaptiveLimit::queue) of adaptive limits: for
+    /// Nobody delay_stats in the [lines](ratekeeper_policy::overload::AdaptiveLimit::queue) of adaptive limits: for
     /// services that only answer whether a request may pass, and hold no place for it.
     #[must_use]
-    pub fn at_once(self) -> Self {
-        self.with_gate(|gate| gate.at_once = true)
+    pub fn no_wait(self) -> Self {
+        self.with_decider(|decider| decider.no_wait = true)
     }
 
     /// Adds to the subject of each request what only you know, from extensions for example.
@@ -169,7 +169,7 @@ impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
         self,
         add: impl for<'a> Fn(&Head<'a>, Subject<'a>) -> Subject<'a> + Send + Sync + 'static,
     ) -> Self {
-        self.with_gate(|gate| gate.attributes = Some(Arc::new(add)))
+        self.with_decider(|decider| decider.attributes = Some(Arc::new(add)))
     }
 
     /// Called with every verdict of the policies, before the request goes on or is answered: for
@@ -179,24 +179,24 @@ impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
         self,
         hook: impl Fn(&Head<'_>, &PolicyVerdict) + Send + Sync + 'static,
     ) -> Self {
-        self.with_gate(|gate| gate.on_decision = Some(Arc::new(hook)))
+        self.with_decider(|decider| decider.on_decision = Some(Arc::new(hook)))
     }
 }
 
-impl<G: Decider> RateLimitLayer<G> {
-    fn of(gate: G) -> Self {
+impl<D: Decider> RateLimitLayer<D> {
+    fn of(decider: D) -> Self {
         Self {
             shared: Arc::new(Shared {
-                gate,
+                decider,
                 options: Options::default(),
             }),
-            form: PhantomData,
+            body_kind: PhantomData,
         }
     }
 }
 
 /// # Options
-impl<G: Decider, F> RateLimitLayer<G, F> {
+impl<D: Decider, F> RateLimitLayer<D, F> {
     /// For axum: responses have axum's own body, as the routes behind the layer have, so that axum
     /// need not put it into a box.
     ///
@@ -212,15 +212,15 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
     /// Without it everything works as well, for an allocation more a request.
     #[cfg(feature = "axum")]
     #[must_use]
-    pub fn for_axum(self) -> RateLimitLayer<G, super::AxumBody> {
+    pub fn for_axum(self) -> RateLimitLayer<D, super::AxumBody> {
         RateLimitLayer {
             shared: self.shared,
-            form: PhantomData,
+            body_kind: PhantomData,
         }
     }
 
-    fn with_gate(mut self, change: impl FnOnce(&mut G)) -> Self {
-        change(&mut Arc::make_mut(&mut self.shared).gate);
+    fn with_decider(mut self, change: impl FnOnce(&mut D)) -> Self {
+        change(&mut Arc::make_mut(&mut self.shared).decider);
         self
     }
 
@@ -261,17 +261,17 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
         self.skip(move |head| paths.iter().any(|path| path == head.uri.path()))
     }
 
-    /// How CORS preflight requests, which carry no credentials, are counted: by default a limit of
+    /// How CORS preflight requests, which carry no credentials, are request_state: by default a limit of
     /// their own, 600 a minute and up to 100 at once for each client address, whatever this layer
-    /// limits otherwise. Its counts are those of this process.
+    /// limits otherwise. Its counters are those of this process.
     ///
     /// A layer for CORS outside of this one answers them itself; then none comes here.
     #[must_use]
     pub fn preflight(self, preflight: Preflight) -> Self {
-        self.with(|options| options.preflights.set(preflight))
+        self.with(|options| options.preflights.set_mode(preflight))
     }
 
-    /// Counts what becomes of preflight requests with `stats`, to be read at any time.
+    /// Counters what becomes of preflight requests with `stats`, to be read at any time.
     #[must_use]
     pub fn preflight_stats(self, stats: &PreflightStats) -> Self {
         self.with(|options| options.preflights.stats = stats.clone())
@@ -283,7 +283,7 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
     /// What is refused, with the status 400, is what a service may read differently than the
     /// policies did: a path with `.` or `..`, also escaped; a host with user information; a target
     /// and a header Host that disagree. Where policies look at path or host they are checked
-    /// anyway, as are headers that requests are counted or matched by: two different values of one
+    /// anyway, as are headers that requests are request_state or matched by: two different values of one
     /// are refused.
     #[must_use]
     pub fn strict(self) -> Self {
@@ -325,7 +325,7 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
     }
 
     /// Leaves a [`RateLimitStatus`](crate::decider::RateLimitStatus) among the extensions of each request
-    /// that is counted, for handlers.
+    /// that is request_state, for handlers.
     #[must_use]
     pub fn extension(self) -> Self {
         self.with(|options| options.extension = true)
@@ -345,31 +345,31 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
         self.with(|options| options.max_waiting = many)
     }
 
-    /// Counts those who wait with `waits`, to be read at any time.
+    /// Counters those who wait with `delay_stats`, to be read at any time.
     #[must_use]
-    pub fn delay_stats(self, waits: &DelayStats) -> Self {
-        self.with(|options| options.waits = waits.clone())
+    pub fn delay_stats(self, delay_stats: &DelayStats) -> Self {
+        self.with(|options| options.delay_stats = delay_stats.clone())
     }
 }
 
-impl<S, G: Decider, F> Layer<S> for RateLimitLayer<G, F> {
-    type Service = RateLimit<S, G, F>;
+impl<S, D: Decider, F> Layer<S> for RateLimitLayer<D, F> {
+    type Service = RateLimit<S, D, F>;
 
-    fn layer(&self, inner: S) -> RateLimit<S, G, F> {
+    fn layer(&self, inner: S) -> RateLimit<S, D, F> {
         RateLimit::new(inner, Arc::clone(&self.shared))
     }
 }
 
-impl<G, F> Clone for RateLimitLayer<G, F> {
+impl<D, F> Clone for RateLimitLayer<D, F> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            form: PhantomData,
+            body_kind: PhantomData,
         }
     }
 }
 
-impl<G, F> fmt::Debug for RateLimitLayer<G, F> {
+impl<D, F> fmt::Debug for RateLimitLayer<D, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").finish_non_exhaustive()
     }

@@ -15,7 +15,7 @@ const NAME: &str = "preflight";
 
 /// How many preflight requests were allowed and denied by a limit of their own.
 ///
-/// A handle: clones share their counts. Give one to a layer with
+/// A handle: clones share their counters. Give one to a layer with
 /// [`RateLimitLayer::preflight_stats`](crate::RateLimitLayer::preflight_stats).
 #[derive(Clone, Debug, Default)]
 pub struct PreflightStats(Arc<Counters>);
@@ -65,7 +65,7 @@ impl Preflights {
         }
     }
 
-    pub(crate) fn set(&mut self, mode: Preflight) {
+    pub(crate) fn set_mode(&mut self, mode: Preflight) {
         // A new one: a clone of the layer may have the old limit.
         *self = Self {
             stats: self.stats.clone(),
@@ -81,13 +81,13 @@ impl Preflights {
     /// The limit of their own, if they have one.
     pub(crate) fn limit(&self) -> Option<&LimitDecider> {
         match self.mode {
-            Preflight::Limit(limit) => Some(self.limit.get_or_init(|| limit_of(limit))),
+            Preflight::Limit(limit) => Some(self.limit.get_or_init(|| preflight_limit(limit))),
             _ => None,
         }
     }
 }
 
-fn limit_of(limit: Limit) -> LimitDecider {
+fn preflight_limit(limit: Limit) -> LimitDecider {
     let mut one = LimitDecider::new(Key::ip(), limit);
     one.name = NAME.into();
     one

@@ -1,9 +1,9 @@
 //! In which words a response tells of limits.
 
 use super::escape::SfString;
-use super::figures::Figures;
-use super::numbers::{insert, integer, whole_seconds};
-use crate::head::named;
+use super::header_values::{insert, sf_integer, whole_seconds};
+use super::limit_info::LimitInfo;
+use crate::head::find_header;
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use std::fmt::{self, Write as _};
@@ -24,13 +24,13 @@ static IETF: [HeaderName; 2] = [RATELIMIT_POLICY, RATELIMIT];
 static DRAFT_06: [HeaderName; 3] = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
 
 /// One of the two is among them.
-const EITHER_X: u8 = Dialect::XEpoch.bit() | Dialect::XDelta.bit();
+const X_BITS: u8 = Dialect::XEpoch.bit() | Dialect::XDelta.bit();
 
 /// The unit of a limit on what is in flight; of every other it is the default and not said.
 const IN_FLIGHT_UNIT: &str = "concurrent-requests";
 
 /// Room for the fields of two policies with short names.
-const USUAL_LENGTH: usize = 64;
+const TYPICAL_LENGTH: usize = 64;
 
 /// One way to tell of limits in the headers of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -68,7 +68,7 @@ impl Dialect {
     }
 
     /// Which it cannot be told beside: the one that gives the same names another sense.
-    const fn rival(self) -> u8 {
+    const fn conflicting(self) -> u8 {
         match self {
             Self::XEpoch => Self::XDelta.bit(),
             Self::XDelta => Self::XEpoch.bit(),
@@ -135,7 +135,7 @@ impl Dialects {
     /// These and another one.
     #[must_use]
     pub const fn and(self, dialect: Dialect) -> Self {
-        Self(self.0 & !dialect.rival() | dialect.bit())
+        Self(self.0 & !dialect.conflicting() | dialect.bit())
     }
 
     /// Whether it is among them.
@@ -158,13 +158,13 @@ impl Dialects {
     pub(crate) fn write<'a>(
         self,
         headers: &mut HeaderMap,
-        tightest: &Figures<'_>,
-        all: impl Iterator<Item = Figures<'a>>,
+        tightest: &LimitInfo<'_>,
+        all: impl Iterator<Item = LimitInfo<'a>>,
         retry_after: Option<u64>,
         unix_now: Duration,
     ) {
         self.write_x(headers, tightest, retry_after, unix_now);
-        if self.0 & !EITHER_X != 0 {
+        if self.0 & !X_BITS != 0 {
             self.write_drafts(headers, tightest, all, retry_after);
         }
     }
@@ -180,20 +180,20 @@ impl Dialects {
     pub(crate) fn write_x(
         self,
         headers: &mut HeaderMap,
-        figures: &Figures<'_>,
+        info: &LimitInfo<'_>,
         retry_after: Option<u64>,
         unix_now: Duration,
     ) {
-        if self.0 & EITHER_X != 0 {
+        if self.0 & X_BITS != 0 {
             let origin = if self.contains(Dialect::XEpoch) {
                 unix_now
             } else {
                 Duration::ZERO
             };
-            let reset = figures
+            let reset = info
                 .resets_in(retry_after)
                 .map(|reset| whole_seconds(origin.saturating_add(reset)));
-            x(headers, figures.limit, figures.remaining, reset);
+            x(headers, info.capacity, info.remaining, reset);
         }
     }
 
@@ -202,31 +202,31 @@ impl Dialects {
     fn write_drafts<'a>(
         self,
         headers: &mut HeaderMap,
-        tightest: &Figures<'_>,
-        all: impl Iterator<Item = Figures<'a>>,
+        tightest: &LimitInfo<'_>,
+        all: impl Iterator<Item = LimitInfo<'a>>,
         retry_after: Option<u64>,
     ) {
         if self.contains(Dialect::Ietf) {
             ietf(headers, all, retry_after);
         }
-        if self.contains(Dialect::Draft07) && silent(headers, &IETF) {
+        if self.contains(Dialect::Draft07) && none_present(headers, &IETF) {
             draft_07(headers, tightest, retry_after);
         }
-        if self.contains(Dialect::Draft06) && silent(headers, &DRAFT_06) {
+        if self.contains(Dialect::Draft06) && none_present(headers, &DRAFT_06) {
             draft_06(headers, tightest, retry_after);
         }
     }
 }
 
 /// Whether nobody said any of these.
-fn silent(headers: &HeaderMap, names: &[HeaderName]) -> bool {
-    named(headers.keys(), names).is_none()
+fn none_present(headers: &HeaderMap, names: &[HeaderName]) -> bool {
+    find_header(headers.keys(), names).is_none()
 }
 
 /// A limit that never refills has no reset.
 #[inline(never)]
 fn x(headers: &mut HeaderMap, limit: u64, remaining: u64, reset: Option<u64>) {
-    if silent(headers, &X) {
+    if none_present(headers, &X) {
         insert(headers, X_LIMIT, limit);
         insert(headers, X_REMAINING, remaining);
         if let Some(reset) = reset {
@@ -239,28 +239,28 @@ fn x(headers: &mut HeaderMap, limit: u64, remaining: u64, reset: Option<u64>) {
 #[inline(never)]
 fn ietf<'a>(
     headers: &mut HeaderMap,
-    all: impl Iterator<Item = Figures<'a>>,
+    all: impl Iterator<Item = LimitInfo<'a>>,
     retry_after: Option<u64>,
 ) {
-    let mut policies = String::with_capacity(USUAL_LENGTH);
-    let mut limits = String::with_capacity(USUAL_LENGTH);
-    for figures in all {
+    let mut policies = String::with_capacity(TYPICAL_LENGTH);
+    let mut limits = String::with_capacity(TYPICAL_LENGTH);
+    for info in all {
         if !policies.is_empty() {
             policies.push_str(", ");
             limits.push_str(", ");
         }
-        let name = SfString(figures.name);
+        let name = SfString(info.name);
         // Writing to a string does not fail.
-        let _ = write!(policies, "{name};q={}", integer(figures.limit));
-        if let Some(w) = figures.w() {
-            let _ = write!(policies, ";w={}", integer(w));
+        let _ = write!(policies, "{name};q={}", sf_integer(info.capacity));
+        if let Some(w) = info.w() {
+            let _ = write!(policies, ";w={}", sf_integer(w));
         }
-        if figures.in_flight {
+        if info.in_flight {
             let _ = write!(policies, ";qu=\"{IN_FLIGHT_UNIT}\"");
         }
-        let _ = write!(limits, "{name};r={}", integer(figures.remaining));
-        if let Some(t) = figures.t(retry_after) {
-            let _ = write!(limits, ";t={}", integer(t));
+        let _ = write!(limits, "{name};r={}", sf_integer(info.remaining));
+        if let Some(t) = info.t(retry_after) {
+            let _ = write!(limits, ";t={}", sf_integer(t));
         }
     }
     append(headers, RATELIMIT_POLICY, policies);
@@ -280,19 +280,19 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
 /// It demands a reset: a limit that never refills is not told, and one in flight has no policy,
 /// which demands a window.
 #[inline(never)]
-fn draft_07(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>) {
-    let Some(reset) = reset_of_drafts(figures, retry_after) else {
+fn draft_07(headers: &mut HeaderMap, info: &LimitInfo<'_>, retry_after: Option<u64>) {
+    let Some(reset) = draft_reset(info, retry_after) else {
         return;
     };
-    let limit = integer(figures.limit);
-    if let Some(w) = figures.w() {
+    let limit = sf_integer(info.capacity);
+    if let Some(w) = info.w() {
         append(
             headers,
             RATELIMIT_POLICY,
-            format!("{limit};w={}", integer(w)),
+            format!("{limit};w={}", sf_integer(w)),
         );
     }
-    let (remaining, reset) = (integer(figures.remaining), integer(reset));
+    let (remaining, reset) = (sf_integer(info.remaining), sf_integer(reset));
     append(
         headers,
         RATELIMIT,
@@ -302,20 +302,20 @@ fn draft_07(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<
 
 /// It demands a reset: a limit that never refills is not told.
 #[inline(never)]
-fn draft_06(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>) {
-    let Some(reset) = reset_of_drafts(figures, retry_after) else {
+fn draft_06(headers: &mut HeaderMap, info: &LimitInfo<'_>, retry_after: Option<u64>) {
+    let Some(reset) = draft_reset(info, retry_after) else {
         return;
     };
-    insert(headers, RATELIMIT_LIMIT, integer(figures.limit));
-    insert(headers, RATELIMIT_REMAINING, integer(figures.remaining));
-    insert(headers, RATELIMIT_RESET, integer(reset));
+    insert(headers, RATELIMIT_LIMIT, sf_integer(info.capacity));
+    insert(headers, RATELIMIT_REMAINING, sf_integer(info.remaining));
+    insert(headers, RATELIMIT_RESET, sf_integer(reset));
 }
 
 /// The reset of the drafts is for clients that spread what remains over it, as t is.
-fn reset_of_drafts(figures: &Figures<'_>, retry_after: Option<u64>) -> Option<u64> {
-    if figures.in_flight {
-        figures.resets_in(retry_after).map(whole_seconds)
+fn draft_reset(info: &LimitInfo<'_>, retry_after: Option<u64>) -> Option<u64> {
+    if info.in_flight {
+        info.resets_in(retry_after).map(whole_seconds)
     } else {
-        figures.t(retry_after)
+        info.t(retry_after)
     }
 }

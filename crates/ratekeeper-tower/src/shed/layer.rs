@@ -20,27 +20,27 @@ use tower_layer::Layer;
 ///
 /// How important a request is, the first of these that says something: a [`Class`] among its
 /// extensions; the [function](Self::class); the [header](Self::header), believed from trusted
-/// proxies only; the [default](Self::otherwise), `critical`.
+/// proxies only; the [default](Self::default_class), `critical`.
 pub struct ShedLayer<C: Clock = SystemClock> {
     pub(super) shared: Arc<Shared<C>>,
 }
 
-type OfHead<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
+type HeadFn<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 
 #[derive(Clone)]
 pub(super) struct Shared<C: Clock> {
     pub(super) shedder: Shedder<C>,
     pub(super) extension: bool,
-    class: Option<OfHead<Option<Class>>>,
+    class: Option<HeadFn<Option<Class>>>,
     header: Option<HeaderName>,
-    otherwise: Class,
+    default_class: Class,
     identity: Identity,
     key: Option<(Key, RandomState)>,
     start: Option<HeaderName>,
-    within: Option<Duration>,
+    timeout: Option<Duration>,
     clock: C,
     /// Spreads those who come back.
-    turned_away: Arc<AtomicU64>,
+    denials: Arc<AtomicU64>,
 }
 
 impl ShedLayer {
@@ -65,13 +65,13 @@ impl<C: Clock> ShedLayer<C> {
             extension: false,
             class: None,
             header: None,
-            otherwise: Class::default(),
+            default_class: Class::default(),
             identity: Identity::direct(),
             key: None,
             start: None,
-            within: None,
+            timeout: None,
             clock,
-            turned_away: Arc::default(),
+            denials: Arc::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -99,7 +99,7 @@ impl<C: Clock> ShedLayer<C> {
     /// What a request is of which nothing says how important it is; `critical` unless said.
     #[must_use]
     pub fn default_class(self, class: Class) -> Self {
-        self.with(|shared| shared.otherwise = class)
+        self.with(|shared| shared.default_class = class)
     }
 
     /// Who is believed: nobody unless said.
@@ -126,8 +126,8 @@ impl<C: Clock> ShedLayer<C> {
     /// How long after its beginning anybody waits for an answer. A request may say less by a
     /// [`Deadline`] among its extensions or by `grpc-timeout`.
     #[must_use]
-    pub fn within(self, longest: Duration) -> Self {
-        self.with(|shared| shared.within = Some(longest))
+    pub fn within(self, timeout: Duration) -> Self {
+        self.with(|shared| shared.timeout = Some(timeout))
     }
 
     /// Leaves the [`Class`], and the [`Deadline`] if there is one, among the extensions of each
@@ -171,17 +171,17 @@ impl<C: Clock> Shared<C> {
         };
         let known = head.extensions.get::<Class>().copied();
         let known = known.or_else(|| self.class.as_ref().and_then(|class| class(head)));
-        known.or_else(of_header).unwrap_or(self.otherwise)
+        known.or_else(of_header).unwrap_or(self.default_class)
     }
 
     /// Until when somebody waits, and what time it is; none if nobody says.
     pub(super) fn deadline_of(&self, head: &Head<'_>) -> Option<(Deadline, Timestamp)> {
-        let told = head.extensions.get::<Deadline>().map(|deadline| deadline.0);
-        let longest = [self.within, grpc_timeout(head.headers)]
+        let set_by_layer = head.extensions.get::<Deadline>().map(|deadline| deadline.0);
+        let timeout = [self.timeout, grpc_timeout(head.headers)]
             .into_iter()
             .flatten()
             .min();
-        if told.is_none() && longest.is_none() {
+        if set_by_layer.is_none() && timeout.is_none() {
             return None;
         }
         let now = self.clock.now();
@@ -192,20 +192,20 @@ impl<C: Clock> Shared<C> {
                 .filter(|_| self.trusts(head))
                 .map(|start| start.min(now))
         };
-        let ends = longest.map(|longest| began().unwrap_or(now) + longest);
-        [told, ends]
+        let ends = timeout.map(|timeout| began().unwrap_or(now) + timeout);
+        [set_by_layer, ends]
             .into_iter()
             .flatten()
             .min()
             .map(|deadline| (Deadline(deadline), now))
     }
 
-    pub(super) fn admits(&self, class: Class, head: &Head<'_>) -> bool {
+    pub(super) fn allows(&self, class: Class, head: &Head<'_>) -> bool {
         match &self.key {
             None => self.shedder.admit(class),
             Some((key, hasher)) => {
                 const IPV6_PREFIX: u8 = 56;
-                key.with(head, IPV6_PREFIX, |key| {
+                key.with_bytes(head, IPV6_PREFIX, |key| {
                     self.shedder.admit_key(class, hasher.hash_one(key))
                 })
             }
@@ -214,7 +214,7 @@ impl<C: Clock> Shared<C> {
 
     /// A number that is spread over all there are.
     pub(super) fn spread(&self) -> u64 {
-        self.turned_away
+        self.denials
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }

@@ -4,7 +4,7 @@ use super::ResponseFuture;
 use super::layer::Shared;
 use crate::body::ResponseBody;
 use crate::head::Head;
-use crate::response::{self, Asker, Denial, Jitter};
+use crate::response::{self, Denial, DenialFormat, Jitter};
 use http::{Request, Response};
 use ratekeeper::{Clock, clock::SystemClock};
 use std::fmt;
@@ -40,17 +40,21 @@ where
         let head = Head::of(&request, shared.client_of(&request));
         let deadline = shared.deadline_of(&head);
         if deadline.is_some_and(|(deadline, now)| deadline.0 <= now) {
-            let denial = Denial::too_late();
-            return ResponseFuture::denied(response::denied(Asker::of(request.headers()), &denial));
+            let denial = Denial::deadline_passed();
+            return ResponseFuture::denied(response::denial_response(
+                DenialFormat::from_headers(request.headers()),
+                &denial,
+            ));
         }
         let class = shared.class_of(&head);
-        if !shared.admits(class, &head) {
+        if !shared.allows(class, &head) {
             let mut denial = Denial::shed();
             denial.jitter = Jitter {
                 percent: JITTER,
                 hash: shared.spread(),
             };
-            let mut response = response::denied(Asker::of(request.headers()), &denial);
+            let mut response =
+                response::denial_response(DenialFormat::from_headers(request.headers()), &denial);
             response.extensions_mut().insert(class);
             return ResponseFuture::denied(response);
         }

@@ -135,5 +135,5 @@ pub(super) fn permit_of_broken(
     response: &mut Response<ResponseBody<Reply, Pending<Gate>>>,
 ) -> Option<Pending<Gate>> {
     response.extensions_mut().remove::<BrokenByClient>()?;
-    response.body_mut().take_held()
+    response.body_mut().take_guard()
 }

@@ -343,7 +343,7 @@ pub(super) struct ToClient {
 impl Drop for ToClient {
     fn drop(&mut self) {
         if let Some(under_way) = &self.under_way
-            && self.body.is_holding()
+            && self.body.has_guard()
         {
             abandoned::keep(
                 under_way.client(),

@@ -1,9 +1,9 @@
 //! Clients that heed what a server says, against a real limiter on virtual time: answers overtake
 //! one another, and still nobody is turned away once the first answers are in.
 
-use super::{Host, Turn};
+use super::{Host, SendDecision};
 use crate::client::RetryBudget;
-use crate::client::told::{Allowance, Told};
+use crate::client::rate_limit_headers::{Allowance, ResponseInfo};
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock, Timestamp};
 use std::time::Duration;
@@ -22,33 +22,33 @@ fn ceil(time: Duration) -> Duration {
     Duration::from_secs(time.as_nanos().div_ceil(1_000_000_000) as u64)
 }
 
-fn judge(limiter: &Limiter<ManualClock>, says: Says) -> Told {
+fn judge(limiter: &Limiter<ManualClock>, says: Says) -> ResponseInfo {
     let decision = limiter.check();
     if let Some(after) = decision.retry_after() {
-        return Told {
-            refused: true,
+        return ResponseInfo {
+            denied: true,
             allowance: Some(Allowance {
-                left: 0,
-                during: ceil(after),
+                remaining: 0,
+                window: ceil(after),
             }),
         };
     }
-    let left = decision.remaining();
-    let during = match says {
+    let remaining = decision.remaining();
+    let window = match says {
         Says::Full => decision.reset_after(),
         Says::Ietf => {
             let rate = limiter.limit().rate().expect("a rate").count();
             decision
                 .next_after()
-                .max(Duration::from_secs(left.div_ceil(rate)))
+                .max(Duration::from_secs(remaining.div_ceil(rate)))
         }
     };
     // A server that has just been asked never says that all is there at once.
-    Told {
-        refused: false,
+    ResponseInfo {
+        denied: false,
         allowance: Some(Allowance {
-            left,
-            during: ceil(during).max(Duration::from_secs(1)),
+            remaining,
+            window: ceil(window).max(Duration::from_secs(1)),
         }),
     }
 }
@@ -58,7 +58,7 @@ struct Way {
     sent: Timestamp,
     judged_at: u64,
     answered_at: u64,
-    told: Option<Told>,
+    told: Option<ResponseInfo>,
     first: bool,
 }
 
@@ -86,15 +86,15 @@ fn run(
         ways = rest;
         for way in done {
             let told = way.told.expect("judged before it is answered");
-            drop(host.answered(clock.now(), way.sent, &told));
+            drop(host.on_response(clock.now(), way.sent, &told));
             any_answer = true;
-            match (told.refused, way.first) {
+            match (told.denied, way.first) {
                 (false, _) => served += 1,
                 (true, true) => refused_first += 1,
                 (true, false) => refused_later += 1,
             }
         }
-        while ways.len() < workers && host.ask(clock.now()) == Turn::Now {
+        while ways.len() < workers && host.try_send(clock.now()) == SendDecision::Now {
             let (there, back) = delays[sent % delays.len()];
             sent += 1;
             let judged_at = now + 1 + there;
@@ -151,11 +151,11 @@ fn a_server_that_says_nothing_is_not_waited_for() {
     let clock = ManualClock::new();
     let mut host = Host::new(None, RetryBudget::new(0.0, 0));
     for _ in 0..100 {
-        assert_eq!(host.ask(clock.now()), Turn::Now);
+        assert_eq!(host.try_send(clock.now()), SendDecision::Now);
     }
-    host.answered(clock.now(), clock.now(), &Told::default());
-    assert_eq!(host.ask(clock.now()), Turn::Now);
-    assert!(!host.is_fresh(clock.now()));
+    host.on_response(clock.now(), clock.now(), &ResponseInfo::default());
+    assert_eq!(host.try_send(clock.now()), SendDecision::Now);
+    assert!(!host.is_idle(clock.now()));
 }
 
 /// One that is long in being answered does not hold up the others for as long.
@@ -164,31 +164,31 @@ fn a_slow_answer_is_waited_for_but_not_for_ever() {
     let clock = ManualClock::new();
     let mut host = Host::new(None, RetryBudget::new(0.0, 0));
     let nothing_left = Allowance {
-        left: 0,
-        during: Duration::from_secs(1),
+        remaining: 0,
+        window: Duration::from_secs(1),
     };
-    let told = Told {
-        refused: false,
+    let told = ResponseInfo {
+        denied: false,
         allowance: Some(nothing_left),
     };
     assert_eq!(
-        (host.ask(clock.now()), host.ask(clock.now())),
-        (Turn::Now, Turn::Now)
+        (host.try_send(clock.now()), host.try_send(clock.now())),
+        (SendDecision::Now, SendDecision::Now)
     );
     // One of the two is answered, the other polls for news.
-    host.answered(clock.now(), clock.now(), &told);
+    host.on_response(clock.now(), clock.now(), &told);
     let until = clock.now() + Duration::from_secs(1);
-    assert_eq!(host.ask(clock.now()), Turn::NotBefore(until));
+    assert_eq!(host.try_send(clock.now()), SendDecision::NotBefore(until));
     clock.advance(Duration::from_secs(1));
     assert_eq!(
-        host.ask(clock.now()),
-        Turn::AfterAnswer(until + Duration::from_millis(500))
+        host.try_send(clock.now()),
+        SendDecision::AfterResponse(until + Duration::from_millis(500))
     );
     clock.advance(Duration::from_millis(500));
-    assert_eq!(host.ask(clock.now()), Turn::Now);
+    assert_eq!(host.try_send(clock.now()), SendDecision::Now);
     assert_eq!(
-        host.ask(clock.now()),
-        Turn::AfterAnswer(until + Duration::from_secs(1))
+        host.try_send(clock.now()),
+        SendDecision::AfterResponse(until + Duration::from_secs(1))
     );
 }
 
@@ -196,20 +196,23 @@ fn a_slow_answer_is_waited_for_but_not_for_ever() {
 fn what_is_left_when_its_time_is_over_is_still_left() {
     let clock = ManualClock::new();
     let mut host = Host::new(None, RetryBudget::new(0.0, 0));
-    assert_eq!(host.ask(clock.now()), Turn::Now);
+    assert_eq!(host.try_send(clock.now()), SendDecision::Now);
     let allowance = Some(Allowance {
-        left: 3,
-        during: Duration::from_secs(1),
+        remaining: 3,
+        window: Duration::from_secs(1),
     });
-    host.answered(
+    host.on_response(
         clock.now(),
         clock.now(),
-        &Told {
-            refused: false,
+        &ResponseInfo {
+            denied: false,
             allowance,
         },
     );
     clock.advance(Duration::from_secs(5));
-    assert!((0..3).all(|_| host.ask(clock.now()) == Turn::Now));
-    assert!(matches!(host.ask(clock.now()), Turn::AfterAnswer(_)));
+    assert!((0..3).all(|_| host.try_send(clock.now()) == SendDecision::Now));
+    assert!(matches!(
+        host.try_send(clock.now()),
+        SendDecision::AfterResponse(_)
+    ));
 }

@@ -1,6 +1,6 @@
 //! The adaptive limit, as a layer.
 
-use super::{AdaptiveConcurrencyService, ByHead, QueueConfig};
+use super::{AdaptiveConcurrencyService, HeadClassifier, QueueConfig};
 use crate::head::Head;
 use http::response::Parts;
 use ratekeeper::adaptive::{AdaptiveQueue, Partition, RequestOutcome};
@@ -39,24 +39,24 @@ use tower_layer::Layer;
 /// `temporary-reduced-capacity`; it carries the [`AtCapacity`](ratekeeper::adaptive::AtCapacityError), and where
 /// no class was said [`NoRoom`](crate::NoRoom), by which a [`ShedLayer`](crate::ShedLayer) further
 /// out learns of the pressure. All services of a layer and its clones share the limit.
-pub struct AdaptiveConcurrencyLayer<C: Clock = SystemClock, J = ByHead> {
+pub struct AdaptiveConcurrencyLayer<C: Clock = SystemClock, J = HeadClassifier> {
     shared: Arc<Shared<C>>,
-    judge: J,
+    classifier: J,
 }
 
-type OfHead<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
+type HeadFn<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 
 pub(super) struct Shared<C: Clock> {
-    pub(super) gate: AdaptiveConcurrency<C>,
-    pub(super) line: Option<AdaptiveQueue<C>>,
-    pub(super) partition: Option<OfHead<Option<Partition>>>,
+    pub(super) concurrency: AdaptiveConcurrency<C>,
+    pub(super) queue: Option<AdaptiveQueue<C>>,
+    pub(super) partition: Option<HeadFn<Option<Partition>>>,
 }
 
 impl<C: Clock> Clone for Shared<C> {
     fn clone(&self) -> Self {
         Self {
-            gate: self.gate.clone(),
-            line: self.line.clone(),
+            concurrency: self.concurrency.clone(),
+            queue: self.queue.clone(),
             partition: self.partition.clone(),
         }
     }
@@ -71,14 +71,14 @@ impl Default for AdaptiveConcurrencyLayer {
 
 impl<C: Clock> AdaptiveConcurrencyLayer<C> {
     /// Permits of this gate.
-    pub fn new(gate: AdaptiveConcurrency<C>) -> Self {
+    pub fn new(concurrency: AdaptiveConcurrency<C>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                gate,
-                line: None,
+                concurrency,
+                queue: None,
                 partition: None,
             }),
-            judge: ByHead,
+            classifier: HeadClassifier,
         }
     }
 }
@@ -94,11 +94,11 @@ impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
     /// still says nothing.
     pub fn classify<F: Fn(&Parts) -> RequestOutcome + Clone>(
         self,
-        judge: F,
+        classifier: F,
     ) -> AdaptiveConcurrencyLayer<C, F> {
         AdaptiveConcurrencyLayer {
             shared: self.shared,
-            judge,
+            classifier,
         }
     }
 
@@ -120,17 +120,19 @@ impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
     /// Those who wait are served when a request of this layer ends: give the gate to nobody else.
     #[must_use]
     pub fn queue(self, queue: QueueConfig) -> Self {
-        self.with(|shared| shared.line = Some(AdaptiveQueue::new(shared.gate.clone(), queue)))
+        self.with(|shared| {
+            shared.queue = Some(AdaptiveQueue::new(shared.concurrency.clone(), queue))
+        })
     }
 
     /// The gate, to look at it.
-    pub fn gate(&self) -> &AdaptiveConcurrency<C> {
-        &self.shared.gate
+    pub fn concurrency(&self) -> &AdaptiveConcurrency<C> {
+        &self.shared.concurrency
     }
 
     /// How many wait in line.
     pub fn queued(&self) -> usize {
-        self.shared.line.as_ref().map_or(0, AdaptiveQueue::len)
+        self.shared.queue.as_ref().map_or(0, AdaptiveQueue::len)
     }
 }
 
@@ -141,7 +143,7 @@ impl<S, C: Clock, J: Clone> Layer<S> for AdaptiveConcurrencyLayer<C, J> {
         AdaptiveConcurrencyService {
             inner,
             shared: Arc::clone(&self.shared),
-            judge: self.judge.clone(),
+            classifier: self.classifier.clone(),
         }
     }
 }
@@ -150,7 +152,7 @@ impl<C: Clock, J: Clone> Clone for AdaptiveConcurrencyLayer<C, J> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            judge: self.judge.clone(),
+            classifier: self.classifier.clone(),
         }
     }
 }
@@ -158,7 +160,7 @@ impl<C: Clock, J: Clone> Clone for AdaptiveConcurrencyLayer<C, J> {
 impl<C: Clock, J> fmt::Debug for AdaptiveConcurrencyLayer<C, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdaptiveConcurrencyLayer")
-            .field("gate", &self.shared.gate)
+            .field("concurrency", &self.shared.concurrency)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! What responses say, exactly.
 
-mod denials;
-mod forms;
+mod denial;
+mod denial_format;
 mod headers;
 mod properties;
 
@@ -11,9 +11,9 @@ use ratekeeper::{Clock, ManualClock, MemoryStore};
 use ratekeeper_policy::{Engine, Policies, PolicyVerdict};
 use std::time::Duration;
 
-type Gate = Engine<MemoryStore<ManualClock>>;
+type ManualEngine = Engine<MemoryStore<ManualClock>>;
 
-fn gate(policies: Policies) -> (Gate, ManualClock) {
+fn engine(policies: Policies) -> (ManualEngine, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(1_000)
@@ -43,7 +43,7 @@ fn lines(headers: &HeaderMap) -> Vec<String> {
 }
 
 /// What a verdict writes at a second after 1970 that is easy to read.
-fn told(
+fn written(
     dialects: impl Into<Dialects>,
     verdict: &PolicyVerdict,
     retry_after: Option<u64>,

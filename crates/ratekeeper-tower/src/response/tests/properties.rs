@@ -1,7 +1,7 @@
-//! What holds of the figures for any limits and any traffic.
+//! What holds of the info for any limits and any traffic.
 
 use super::super::{Denial, Dialect, Dialects, write};
-use super::{gate, joined, unix};
+use super::{engine, joined, unix};
 use http::HeaderMap;
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Limit};
@@ -65,11 +65,11 @@ proptest! {
         for (at, (limit, cost)) in limits.iter().enumerate() {
             policies = policies.policy(Policy::new(format!("p{at}")).limit(*limit).cost(Cost::Units(*cost)));
         }
-        let (gate, clock) = gate(policies);
+        let (engine, clock) = engine(policies);
         let all = Dialects::default().and(Dialect::Ietf).and(Dialect::Draft06);
         for (pause, long) in trace {
             clock.advance(Duration::from_millis(if long { pause * 20 } else { pause / 50 }));
-            let verdict = gate.decide_now(&Subject::new());
+            let verdict = engine.decide_now(&Subject::new());
             let denial = verdict.is_denied().then(|| Denial::of(&verdict));
             let retry_after = denial.as_ref().and_then(Denial::seconds);
             let mut headers = HeaderMap::new();
@@ -110,7 +110,7 @@ proptest! {
             prop_assert!(verdict.retry_after().is_none_or(|exact| Duration::from_secs(after) >= exact));
             drop(verdict);
             clock.advance(Duration::from_secs(after));
-            prop_assert!(gate.decide_now(&Subject::new()).is_allowed());
+            prop_assert!(engine.decide_now(&Subject::new()).is_allowed());
         }
     }
 }

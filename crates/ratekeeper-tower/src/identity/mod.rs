@@ -9,7 +9,7 @@ mod peer;
 pub use forwarding::Forwarding;
 pub use peer::{PeerAddr, peer};
 
-use crate::head::named;
+use crate::head::find_header;
 use forwarding::KNOWN;
 use hops::Hops;
 use http::{HeaderMap, HeaderName};
@@ -59,7 +59,7 @@ pub struct Identity {
     trusted: TrustedPeers,
     header: Forwarding,
     hints: IdentityHints,
-    seen: Arc<Seen>,
+    warnings: Arc<WarningState>,
 }
 
 /// What the warnings of an [`Identity`] advise, in the words of whoever configures it.
@@ -85,9 +85,9 @@ impl Default for IdentityHints {
     }
 }
 
-/// What this identity or a clone of it has seen; it warns of each once.
+/// What this identity or a clone of it has warnings; it warns of each once.
 #[derive(Debug, Default)]
-struct Seen {
+struct WarningState {
     no_peer: AtomicBool,
     /// Forwarding headers from peers that are not trusted.
     untrusted: AtomicU64,
@@ -127,7 +127,7 @@ impl Identity {
     /// Choose the one that your proxies write: any other passes through them as the client sent it.
     #[must_use]
     pub fn header(mut self, header: Forwarding) -> Self {
-        self.header = header.normal();
+        self.header = header.canonical();
         self
     }
 
@@ -146,24 +146,24 @@ impl Identity {
     pub fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
         let peer = peer.map(canonical);
         // Most come from strangers, and say nothing of others.
-        if let Some(stranger) = peer
+        if let Some(untrusted) = peer
             && !self.trusted.contains(peer)
         {
-            if let Some(header) = self.word_of_others(headers) {
-                self.count_untrusted(stranger, header);
+            if let Some(header) = self.forwarding_header(headers) {
+                self.count_untrusted(untrusted, header);
             }
             return Client {
                 ip: peer,
                 peer,
-                by_proxy: false,
+                via_proxy: false,
             };
         }
-        self.client_of(peer, headers)
+        self.client_via_proxy(peer, headers)
     }
 
     /// The address of a peer, where no proxy is trusted: whoever is connected speaks for itself.
     #[inline(always)]
-    pub(crate) fn stranger(&self, peer: IpAddr) -> Option<IpAddr> {
+    pub(crate) fn untrusted_peer(&self, peer: IpAddr) -> Option<IpAddr> {
         self.trusted
             .as_networks()
             .is_empty()
@@ -172,7 +172,7 @@ impl Identity {
 
     /// Who sent a request that comes from a proxy, or from nobody knows where.
     #[inline(never)]
-    fn client_of(&self, proxy: Option<IpAddr>, headers: &HeaderMap) -> Client {
+    fn client_via_proxy(&self, proxy: Option<IpAddr>, headers: &HeaderMap) -> Client {
         if proxy.is_none() && !self.trusted.has_unix() {
             self.warn_no_peer();
             return Client::unknown();
@@ -190,7 +190,7 @@ impl Identity {
         Client {
             ip: last,
             peer: proxy,
-            by_proxy: true,
+            via_proxy: true,
         }
     }
 
@@ -198,7 +198,7 @@ impl Identity {
     /// was ignored. If that is nearly all of them, the peer is a proxy that should be
     /// [trusted](Identity::trust).
     pub fn untrusted(&self) -> u64 {
-        self.seen.untrusted.load(Ordering::Relaxed)
+        self.warnings.untrusted.load(Ordering::Relaxed)
     }
 
     /// Whether a peer that has no address is believed.
@@ -212,7 +212,7 @@ impl Identity {
     }
 
     fn warn_no_peer(&self) {
-        if first(&self.seen.no_peer) {
+        if warn_once(&self.warnings.no_peer) {
             tracing::warn!(
                 "requests come without the address of their peer and share one bucket: {}",
                 self.hints.no_peer
@@ -222,9 +222,9 @@ impl Identity {
 
     /// The forwarding header of who is not asked for one.
     #[inline]
-    pub(crate) fn word_of_others<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderName> {
-        named(headers.keys(), &KNOWN).or_else(|| match &self.header {
-            Forwarding::Header(own) => named(headers.keys(), slice::from_ref(own)),
+    pub(crate) fn forwarding_header<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderName> {
+        find_header(headers.keys(), &KNOWN).or_else(|| match &self.header {
+            Forwarding::Header(own) => find_header(headers.keys(), slice::from_ref(own)),
             // They are among the known.
             Forwarding::XForwardedFor | Forwarding::Forwarded => None,
         })
@@ -232,7 +232,7 @@ impl Identity {
 
     #[inline(never)]
     fn count_untrusted(&self, peer: IpAddr, header: &HeaderName) {
-        if self.seen.untrusted.fetch_add(1, Ordering::Relaxed) == 0 {
+        if self.warnings.untrusted.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(
                 %peer,
                 %header,
@@ -245,7 +245,7 @@ impl Identity {
 }
 
 /// Whether nobody was here before.
-fn first(warned: &AtomicBool) -> bool {
+fn warn_once(warned: &AtomicBool) -> bool {
     !warned.load(Ordering::Relaxed) && !warned.swap(true, Ordering::Relaxed)
 }
 
@@ -255,17 +255,17 @@ pub struct Client {
     ip: Option<IpAddr>,
     /// Who is connected: the client, or the proxy that speaks for it.
     peer: Option<IpAddr>,
-    by_proxy: bool,
+    via_proxy: bool,
 }
 
 impl Client {
     /// The client that is connected, whatever it says of others.
-    pub(crate) fn connected(extensions: &http::Extensions) -> Self {
+    pub(crate) fn of_connection(extensions: &http::Extensions) -> Self {
         let peer = peer(extensions).map(canonical);
         Self {
             ip: peer,
             peer,
-            by_proxy: false,
+            via_proxy: false,
         }
     }
 
@@ -274,7 +274,7 @@ impl Client {
         Self {
             ip: None,
             peer: None,
-            by_proxy: false,
+            via_proxy: false,
         }
     }
 
@@ -293,7 +293,7 @@ impl Client {
     }
 
     /// Whether a trusted proxy speaks for it.
-    pub(crate) fn by_proxy(&self) -> bool {
-        self.by_proxy
+    pub(crate) fn via_proxy(&self) -> bool {
+        self.via_proxy
     }
 }

@@ -1,6 +1,6 @@
-//! The figures of one limit, as the headers tell them.
+//! The info of one limit, as the headers tell them.
 
-use super::numbers::{integer, whole_seconds};
+use super::header_values::{sf_integer, whole_seconds};
 use ratekeeper::{Algorithm, Decision, Limit};
 use ratekeeper_policy::engine::LimitStatus;
 use std::fmt;
@@ -30,12 +30,12 @@ impl fmt::Display for PolicyName<'_> {
     }
 }
 
-/// The figures of one limit after a decision.
+/// The info of one limit after a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Figures<'a> {
+pub(crate) struct LimitInfo<'a> {
     pub(crate) name: PolicyName<'a>,
     /// How much may come at once.
-    pub(crate) limit: u64,
+    pub(crate) capacity: u64,
     pub(crate) remaining: u64,
     /// The rate; none for what is in flight.
     pub(crate) rate: Option<&'a Limit>,
@@ -46,7 +46,7 @@ pub(crate) struct Figures<'a> {
     pub(super) decision: Decision,
 }
 
-impl<'a> Figures<'a> {
+impl<'a> LimitInfo<'a> {
     /// Of a limit of a policy; none if it is unlimited.
     pub(crate) fn of(status: &LimitStatus<'a>) -> Option<Self> {
         Self::new(
@@ -79,11 +79,11 @@ impl<'a> Figures<'a> {
         if decision.is_unlimited() {
             return None;
         }
-        let limit = decision.capacity();
-        let remaining = decision.remaining().min(limit);
+        let capacity = decision.capacity();
+        let remaining = decision.remaining().min(capacity);
         Some(Self {
             name,
-            limit,
+            capacity,
             remaining,
             rate: None,
             in_flight: false,
@@ -95,7 +95,7 @@ impl<'a> Figures<'a> {
     #[inline]
     fn reset_after(&self) -> Duration {
         // Where nothing fits nothing will ever be there, whatever its clock says.
-        if self.limit == 0 {
+        if self.capacity == 0 {
             Duration::MAX
         } else {
             self.decision.reset_after()
@@ -104,7 +104,7 @@ impl<'a> Figures<'a> {
 
     /// How long until one more unit is there, at most; [`Duration::MAX`] if none ever comes.
     fn next_unit(&self) -> Duration {
-        if self.limit == 0 {
+        if self.capacity == 0 {
             Duration::MAX
         } else {
             self.decision.next_after()
@@ -123,8 +123,8 @@ impl<'a> Figures<'a> {
         let spread = match self.remaining {
             0 => 0,
             // Of the numbers as they are told; at most w, as no more remains than the limit.
-            remaining => (u128::from(integer(remaining)) * u128::from(w))
-                .div_ceil(integer(self.limit).into()) as u64,
+            remaining => (u128::from(sf_integer(remaining)) * u128::from(w))
+                .div_ceil(sf_integer(self.capacity).into()) as u64,
         };
         let t = whole_seconds(next_unit).max(spread).max(1);
         Some(retry_after.map_or(t, |after| t.min(after)))
@@ -134,7 +134,7 @@ impl<'a> Figures<'a> {
     /// the window. None for what is in flight and where nothing refills.
     pub(super) fn w(&self) -> Option<u64> {
         self.rate
-            .and_then(|rate| window(rate, self.limit))
+            .and_then(|rate| window(rate, self.capacity))
             .map(|window| whole_seconds(window).max(1))
     }
 

@@ -1,6 +1,6 @@
 //! Every dialect read back, and nonsense read as nothing.
 
-use super::{Allowance, Told, read};
+use super::{Allowance, ResponseInfo, read};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -15,20 +15,20 @@ fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
         .collect()
 }
 
-fn told(status: u16, fields: &[(&'static str, &str)]) -> Told {
+fn told(status: u16, fields: &[(&'static str, &str)]) -> ResponseInfo {
     read(StatusCode::from_u16(status).unwrap(), &headers(fields), NOW)
 }
 
 fn allowance(fields: &[(&'static str, &str)]) -> Option<(u64, u64)> {
     told(200, fields)
         .allowance
-        .map(|told| (told.left, told.during.as_secs()))
+        .map(|told| (told.remaining, told.window.as_secs()))
 }
 
 fn pause(status: u16, fields: &[(&'static str, &str)]) -> Option<u64> {
     let told = told(status, fields);
-    assert!(told.allowance.is_none_or(|told| told.left == 0));
-    told.allowance.map(|told| told.during.as_secs())
+    assert!(told.allowance.is_none_or(|told| told.remaining == 0));
+    told.allowance.map(|told| told.window.as_secs())
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn who_is_turned_away_is_told_in_seconds_or_by_a_date() {
         Some(24 * 3_600),
         "nobody is believed for ever"
     );
-    assert!(told(503, &[]).refused && told(429, &[]).refused && !told(500, &[]).refused);
+    assert!(told(503, &[]).denied && told(429, &[]).denied && !told(500, &[]).denied);
 }
 
 #[test]
@@ -196,7 +196,7 @@ proptest! {
             }
         }
         let told = read(StatusCode::from_u16(status).unwrap(), &headers, Duration::from_secs(now));
-        prop_assert!(told.allowance.is_none_or(|told| told.during <= Duration::from_secs(86_400)));
+        prop_assert!(told.allowance.is_none_or(|told| told.window <= Duration::from_secs(86_400)));
     }
 
     /// What is written as the drafts say is read as it was meant.
@@ -206,6 +206,6 @@ proptest! {
         let field: Vec<String> = items.iter().map(|(name, r, t)| format!("{};r={r};t={t}", quoted(name))).collect();
         let expected = items.iter().map(|(_, r, t)| (*r, std::cmp::Reverse(*t))).min().unwrap();
         let read = told(200, &[("ratelimit", &field.join(", "))]).allowance;
-        prop_assert_eq!(read, Some(Allowance { left: expected.0, during: Duration::from_secs(expected.1.0) }));
+        prop_assert_eq!(read, Some(Allowance { remaining: expected.0, window: Duration::from_secs(expected.1.0) }));
     }
 }

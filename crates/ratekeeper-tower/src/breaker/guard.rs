@@ -11,37 +11,41 @@ use std::time::Duration;
 /// Dropping it is [`ignore`](Self::ignore), so that a probe that is given up makes room for the
 /// next.
 #[must_use = "a call that is dropped at once tells the breaker nothing"]
-pub struct Call<C: Clock = SystemClock> {
+pub struct CallGuard<C: Clock = SystemClock> {
     breaker: CircuitBreaker<C>,
     /// None where nobody asks how long it took.
     started: Option<Timestamp>,
-    pass: Option<Pass>,
+    origin: Option<CallOrigin>,
 }
 
 /// By which right a call was let through: the generation, and the slot if it is a probe.
 #[derive(Clone, Copy)]
-pub(super) struct Pass {
+pub(super) struct CallOrigin {
     pub(super) generation: u16,
     pub(super) slot: Option<Slot>,
 }
 
-impl<C: Clock> Call<C> {
-    pub(super) fn new(breaker: CircuitBreaker<C>, started: Option<Timestamp>, pass: Pass) -> Self {
+impl<C: Clock> CallGuard<C> {
+    pub(super) fn new(
+        breaker: CircuitBreaker<C>,
+        started: Option<Timestamp>,
+        origin: CallOrigin,
+    ) -> Self {
         Self {
             breaker,
             started,
-            pass: Some(pass),
+            origin: Some(origin),
         }
     }
 
     /// It went well, unless it was slow: that is looked at here.
     pub fn success(self) {
-        self.judge(false);
+        self.record(false);
     }
 
     /// It failed: a 5xx, a timeout, no connection.
     pub fn failure(self) {
-        self.judge(true);
+        self.record(true);
     }
 
     /// It says nothing about who was called: a 4xx, a client that hung up. A probe's place is free
@@ -50,30 +54,30 @@ impl<C: Clock> Call<C> {
 
     /// Whether it is one of the few that half-open lets through.
     pub fn is_probe(&self) -> bool {
-        self.pass.is_some_and(|pass| pass.slot.is_some())
+        self.origin.is_some_and(|origin| origin.slot.is_some())
     }
 
-    fn judge(mut self, failed: bool) {
-        if let Some(pass) = self.pass.take() {
-            self.breaker.judge(pass, self.started, failed);
+    fn record(mut self, failed: bool) {
+        if let Some(origin) = self.origin.take() {
+            self.breaker.record(origin, self.started, failed);
         }
     }
 }
 
-impl<C: Clock> Drop for Call<C> {
+impl<C: Clock> Drop for CallGuard<C> {
     fn drop(&mut self) {
-        if let Some(Pass {
+        if let Some(CallOrigin {
             slot: Some(slot), ..
-        }) = self.pass.take()
+        }) = self.origin.take()
         {
             self.breaker.free(slot);
         }
     }
 }
 
-impl<C: Clock> fmt::Debug for Call<C> {
+impl<C: Clock> fmt::Debug for CallGuard<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call")
+        f.debug_struct("CallGuard")
             .field("is_probe", &self.is_probe())
             .finish_non_exhaustive()
     }

@@ -4,17 +4,17 @@ use ratekeeper::adaptive::{AdaptiveQueue, RequestOutcome};
 use ratekeeper::{Clock, adaptive::AdaptivePermit};
 
 /// Dropping it is a client that hung up, which says nothing.
-pub(super) struct Serving<C: Clock> {
+pub(super) struct PermitGuard<C: Clock> {
     permit: Option<AdaptivePermit<C>>,
-    line: Option<AdaptiveQueue<C>>,
+    queue: Option<AdaptiveQueue<C>>,
 }
 
-impl<C: Clock> Serving<C> {
+impl<C: Clock> PermitGuard<C> {
     #[inline]
-    pub(super) fn new(permit: AdaptivePermit<C>, line: Option<AdaptiveQueue<C>>) -> Self {
+    pub(super) fn new(permit: AdaptivePermit<C>, queue: Option<AdaptiveQueue<C>>) -> Self {
         Self {
             permit: Some(permit),
-            line,
+            queue,
         }
     }
 
@@ -26,13 +26,13 @@ impl<C: Clock> Serving<C> {
     }
 }
 
-impl<C: Clock> Drop for Serving<C> {
+impl<C: Clock> Drop for PermitGuard<C> {
     #[inline]
     fn drop(&mut self) {
         // Whoever waits for it looks after it is back.
         drop(self.permit.take());
-        if let Some(line) = &self.line {
-            line.serve();
+        if let Some(queue) = &self.queue {
+            queue.serve();
         }
     }
 }

@@ -32,9 +32,9 @@ const KINDS: [Kind; 6] = [
 /// The generation grows with every change of state. What was let through under one has no say under
 /// another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Word(u64);
+pub(super) struct PackedState(u64);
 
-impl Word {
+impl PackedState {
     /// Closed, for the first time.
     pub(super) const FIRST: Self = Self(0);
 
@@ -106,9 +106,9 @@ mod tests {
     #[test]
     fn what_goes_into_a_word_comes_out_of_it() {
         for kind in KINDS {
-            assert_eq!(Word::FIRST.to(kind).kind(), kind);
+            assert_eq!(PackedState::FIRST.to(kind).kind(), kind);
         }
-        let open = Word::FIRST.to_open(7, 123_456);
+        let open = PackedState::FIRST.to_open(7, 123_456);
         assert_eq!(
             (open.kind(), open.streak(), open.generation(), open.until()),
             (Kind::Open, 7, 1, 123_456)
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_generation_wraps_without_touching_its_neighbours() {
-        let mut word = Word::FIRST;
+        let mut word = PackedState::FIRST;
         for _ in 0..=u16::MAX {
             word = word.to(Kind::MetricsOnly);
         }

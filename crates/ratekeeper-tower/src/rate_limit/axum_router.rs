@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-impl<G: Decider, F> RateLimitLayer<G, F> {
+impl<D: Decider, F> RateLimitLayer<D, F> {
     /// Puts the limit around all of a router, where it costs less than by [`Router::layer`]: axum
     /// keeps what it layers on its routes in boxes, and what is around the router needs none.
     ///
@@ -42,14 +42,14 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
     /// route, and so does a limit that is not for every route. Layers of the router are inside of
     /// this one.
     #[must_use]
-    pub fn around(self, router: Router) -> RateLimit<Router, G, AxumBody> {
+    pub fn around(self, router: Router) -> RateLimit<Router, D, AxumBody> {
         // As axum does where a router is served: else it makes every route anew for each request.
         self.for_axum().layer(router.with_state(()))
     }
 }
 
 /// For axum's servers.
-impl<S, G> RateLimit<S, G, AxumBody>
+impl<S, D> RateLimit<S, D, AxumBody>
 where
     Self: Service<Request>,
 {
@@ -63,13 +63,13 @@ where
 
 /// For [`axum::serve`](fn@axum::serve). With connect info, always: without it nobody knows who is
 /// calling.
-impl<S, G, L> Service<IncomingStream<'_, L>> for RateLimit<S, G, AxumBody>
+impl<S, D, L> Service<IncomingStream<'_, L>> for RateLimit<S, D, AxumBody>
 where
     S: Clone,
-    G: Decider,
+    D: Decider,
     L: Listener<Addr = SocketAddr>,
 {
-    type Response = ConnectionRateLimit<S, G>;
+    type Response = ConnectionRateLimit<S, D>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
 
@@ -79,9 +79,9 @@ where
 
     fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
         let peer = *stream.remote_addr();
-        let (shared, extensions) = (Arc::clone(&self.shared), extensions_of(peer));
+        let (shared, extensions) = (Arc::clone(&self.shared), connection_extensions(peer));
         let connection = Connection {
-            seat: shared.seat(Some(peer.ip())),
+            key: shared.prehash(Some(peer.ip())),
             shared,
             peer,
             extensions,
@@ -97,16 +97,16 @@ where
 /// look for it in each request. [`axum::serve`](fn@axum::serve) makes it from a [`RateLimit`].
 ///
 /// Handlers and layers inside find the peer where axum puts it, as [`ConnectInfo`].
-pub struct ConnectionRateLimit<S, G: Decider> {
+pub struct ConnectionRateLimit<S, D: Decider> {
     inner: S,
-    connection: Arc<Connection<G>>,
+    connection: Arc<Connection<D>>,
 }
 
 /// What is known of all requests of a connection.
-struct Connection<G: Decider> {
-    shared: Arc<Shared<G>>,
+struct Connection<D: Decider> {
+    shared: Arc<Shared<D>>,
     peer: SocketAddr,
-    seat: Option<G::Seat>,
+    key: Option<D::PrehashedKey>,
     /// With who is connected: to clone them costs less than to insert that into those of each
     /// request. Nothing belongs in here that can be changed through a clone: all requests of the
     /// connection have it.
@@ -116,30 +116,30 @@ struct Connection<G: Decider> {
 /// The extensions of a request of this peer, with room for three more: a router of axum tells of
 /// the path, its parameters and the route in them, and to make room for these in each request would
 /// cost more than all else that is done to them.
-fn extensions_of(peer: SocketAddr) -> Extensions {
+fn connection_extensions(peer: SocketAddr) -> Extensions {
     #[derive(Clone)]
-    struct Room<const NTH: usize>;
+    struct Placeholder<const NTH: usize>;
 
     let mut extensions = Extensions::new();
-    extensions.insert(Room::<1>);
-    extensions.insert(Room::<2>);
-    extensions.insert(Room::<3>);
+    extensions.insert(Placeholder::<1>);
+    extensions.insert(Placeholder::<2>);
+    extensions.insert(Placeholder::<3>);
     extensions.insert(ConnectInfo(peer));
-    extensions.remove::<Room<1>>();
-    extensions.remove::<Room<2>>();
-    extensions.remove::<Room<3>>();
+    extensions.remove::<Placeholder<1>>();
+    extensions.remove::<Placeholder<2>>();
+    extensions.remove::<Placeholder<3>>();
     extensions
 }
 
-impl<S, G> Service<Request> for ConnectionRateLimit<S, G>
+impl<S, D> Service<Request> for ConnectionRateLimit<S, D>
 where
     S: Service<Request, Response = Response> + Clone,
-    G: Decider,
-    AxumBody: BodyKind<Body, Pending<G>, Body = Body>,
+    D: Decider,
+    AxumBody: BodyKind<Body, Pending<D>, Body = Body>,
 {
     type Response = Response;
     type Error = S::Error;
-    type Future = ResponseFuture<S, Body, G, AxumBody>;
+    type Future = ResponseFuture<S, Body, D, AxumBody>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
@@ -150,15 +150,15 @@ where
         let Connection {
             shared,
             peer,
-            seat,
+            key,
             extensions,
         } = &*self.connection;
         request.extensions_mut().extend(extensions.clone());
-        shared.call(&mut self.inner, *seat, Some(peer.ip()), request)
+        shared.call(&mut self.inner, *key, Some(peer.ip()), request)
     }
 }
 
-impl<S: Clone, G: Decider> Clone for ConnectionRateLimit<S, G> {
+impl<S: Clone, D: Decider> Clone for ConnectionRateLimit<S, D> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -167,10 +167,10 @@ impl<S: Clone, G: Decider> Clone for ConnectionRateLimit<S, G> {
     }
 }
 
-impl<S: fmt::Debug, G: Decider> fmt::Debug for ConnectionRateLimit<S, G> {
+impl<S: fmt::Debug, D: Decider> fmt::Debug for ConnectionRateLimit<S, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { inner, connection } = self;
-        f.debug_struct("RateLimitOfConnection")
+        f.debug_struct("ConnectionRateLimit")
             .field("inner", inner)
             .field("peer", &connection.peer)
             .finish_non_exhaustive()
@@ -179,13 +179,13 @@ impl<S: fmt::Debug, G: Decider> fmt::Debug for ConnectionRateLimit<S, G> {
 
 #[cfg(test)]
 mod tests {
-    use super::extensions_of;
+    use super::connection_extensions;
     use allocation_counter::measure;
     use std::net::SocketAddr;
 
     #[test]
     fn what_a_router_inserts_finds_room() {
-        let extensions = extensions_of(SocketAddr::from(([203, 0, 113, 7], 4711)));
+        let extensions = connection_extensions(SocketAddr::from(([203, 0, 113, 7], 4711)));
         assert_eq!(extensions.len(), 1);
         let clone = || measure(|| drop(extensions.clone())).count_total;
         let with_three_more = || {

@@ -8,7 +8,7 @@ use ratekeeper_policy::request::RequestError;
 
 /// The response. It has this status for callers of gRPC, too: nothing may take it for an answer of
 /// the service.
-pub(crate) fn refused(error: &RequestError) -> Response<Bytes> {
+pub(crate) fn bad_request(error: &RequestError) -> Response<Bytes> {
     let (code, detail) = (error.code(), error.to_string());
     let body = format!(
         r#"{{"type":"about:blank","title":"Bad Request","status":400,"code":{},"detail":{}}}"#,

@@ -1,8 +1,8 @@
 //! The whole of a response to a request that is turned away.
 
 use super::super::denied::Kind;
-use super::super::{Asker, Denial, Jitter, denied};
-use super::{gate, lines};
+use super::super::{Denial, DenialFormat, Jitter, denied};
+use super::{engine, lines};
 use http::StatusCode;
 use prost::Message as _;
 use ratekeeper::{Clock as _, Limit};
@@ -13,7 +13,7 @@ use ratekeeper_policy::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const GRPC: Asker = Asker::Grpc("application/grpc");
+const GRPC: DenialFormat = DenialFormat::Grpc("application/grpc");
 
 /// `login` admits one a minute.
 fn login() -> Policy {
@@ -22,14 +22,14 @@ fn login() -> Policy {
 
 /// The second request, 500 ms after the first.
 fn second(policies: Policies) -> PolicyVerdict {
-    let (gate, clock) = gate(policies);
-    drop(gate.decide_now(&Subject::new()));
+    let (engine, clock) = engine(policies);
+    drop(engine.decide_now(&Subject::new()));
     clock.advance(Duration::from_millis(500));
-    gate.decide_now(&Subject::new())
+    engine.decide_now(&Subject::new())
 }
 
 fn problem(verdict: &PolicyVerdict) -> Value {
-    let response = denied(Asker::Problem, &Denial::of(verdict));
+    let response = denied(DenialFormat::Problem, &Denial::of(verdict));
     assert_eq!(
         response.headers()["content-type"],
         "application/problem+json"
@@ -40,7 +40,7 @@ fn problem(verdict: &PolicyVerdict) -> Value {
 #[test]
 fn a_problem_exactly() {
     let verdict = second(Policies::new().policy(login()));
-    let response = denied(Asker::Problem, &Denial::of(&verdict));
+    let response = denied(DenialFormat::Problem, &Denial::of(&verdict));
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
         lines(response.headers()),
@@ -66,13 +66,13 @@ fn a_problem_exactly() {
 fn plain_text_and_html() {
     let verdict = second(Policies::new().policy(Policy::new("a<b>&c").limit(Limit::per_second(1))));
     let denial = Denial::of(&verdict);
-    let plain = denied(Asker::Plain, &denial);
+    let plain = denied(DenialFormat::Plain, &denial);
     assert_eq!(plain.headers()["content-type"], "text/plain; charset=utf-8");
     assert_eq!(
         &plain.body()[..],
         b"This request is over the limit of `a<b>&c`; try again in 1 second.\n"
     );
-    let html = denied(Asker::Html, &denial);
+    let html = denied(DenialFormat::Html, &denial);
     assert_eq!(html.headers()["content-type"], "text/html; charset=utf-8");
     assert_eq!(
         str::from_utf8(html.body()).unwrap(),
@@ -116,7 +116,7 @@ fn every_violated_policy_is_named_and_the_longest_wait_told() {
 #[test]
 fn never_has_no_time_to_try_again() {
     let verdict = second(Policies::new().policy(login().cost(Cost::Units(2))));
-    let response = denied(Asker::Problem, &Denial::of(&verdict));
+    let response = denied(DenialFormat::Problem, &Denial::of(&verdict));
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(!response.headers().contains_key("retry-after"));
     let body = problem(&verdict);
@@ -129,10 +129,10 @@ fn never_has_no_time_to_try_again() {
 
 #[test]
 fn nobody_knows_when_a_permit_comes_back() {
-    let (gate, _) =
-        gate(Policies::new().policy(Policy::new("busy").limit(PolicyLimit::Concurrent(1))));
-    let _held = gate.decide_now(&Subject::new());
-    let verdict = gate.decide_now(&Subject::new());
+    let (engine, _) =
+        engine(Policies::new().policy(Policy::new("busy").limit(PolicyLimit::Concurrent(1))));
+    let _held = engine.decide_now(&Subject::new());
+    let verdict = engine.decide_now(&Subject::new());
     assert_eq!(Denial::of(&verdict).seconds(), Some(1));
     let body = problem(&verdict);
     assert_eq!(
@@ -146,7 +146,7 @@ fn nobody_knows_when_a_permit_comes_back() {
 fn where_the_policy_says_503_capacity_is_reduced() {
     let verdict = second(Policies::new().policy(login().status(DenialStatus::ServiceUnavailable)));
     assert_eq!(
-        denied(Asker::Problem, &Denial::of(&verdict)).status(),
+        denied(DenialFormat::Problem, &Denial::of(&verdict)).status(),
         StatusCode::SERVICE_UNAVAILABLE
     );
     let body = problem(&verdict);
@@ -163,7 +163,7 @@ fn where_the_policy_says_503_capacity_is_reduced() {
 #[test]
 fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
     let abnormal = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
-    let told = |body: &Value| {
+    let summary = |body: &Value| {
         assert_eq!(
             (&body["type"], &body["status"]),
             (&json!(abnormal), &json!(429))
@@ -174,7 +174,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
         )
     };
 
-    let (gate_, _) = gate(Policies::new().policy(login()));
+    let (gate_, _) = engine(Policies::new().policy(login()));
     gate_
         .ban(
             "login",
@@ -185,7 +185,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
         .unwrap();
     let body = problem(&gate_.decide_now(&Subject::new()));
     assert_eq!(
-        told(&body),
+        summary(&body),
         (
             "This client is banned for now; try again in 90 seconds.".into(),
             json!(["login"])
@@ -198,26 +198,26 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
         within: minute,
         ban: 10 * minute,
     };
-    let (gate_, _) = gate(Policies::new().policy(login().key("user").penalty(penalty)));
+    let (gate_, _) = engine(Policies::new().policy(login().key("user").penalty(penalty)));
     let ann = Subject::new().user("ann");
     (0..2).for_each(|_| drop(gate_.decide_now(&ann)));
     let body = problem(&gate_.decide_now(&ann));
     assert_eq!(
-        told(&body),
+        summary(&body),
         (
             "This client is banned for now; try again in 600 seconds.".into(),
             json!(["login"])
         )
     );
 
-    let (gate_, clock) = gate(Policies::new().policy(login()));
+    let (gate_, clock) = engine(Policies::new().policy(login()));
     let until = clock.now().as_unix_nanos() + 5_000_000_000;
     let listed =
         ListEntry::new(Match::new().path("/x".parse().unwrap())).reason("a secret of ours");
-    let for_ever = gate(Policies::new().policy(login()).deny(listed.clone())).0;
+    let for_ever = engine(Policies::new().policy(login()).deny(listed.clone())).0;
     let body = problem(&for_ever.decide_now(&Subject::new().path("/x")));
     assert_eq!(
-        told(&body),
+        summary(&body),
         (
             "This client is not welcome; trying again will not help.".into(),
             json!([])
@@ -229,7 +229,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
     gate_.set_policies(for_now).unwrap();
     let body = problem(&gate_.decide_now(&Subject::new().path("/x")));
     assert_eq!(
-        told(&body),
+        summary(&body),
         (
             "This client is not welcome; try again in 5 seconds.".into(),
             json!([])
@@ -245,7 +245,8 @@ fn jitter_is_upward_bounded_spread_and_the_same_for_the_same_key() {
             jitter: Jitter { percent, hash },
             ..Denial::of(&verdict)
         };
-        let body: Value = serde_json::from_slice(denied(Asker::Problem, &denial).body()).unwrap();
+        let body: Value =
+            serde_json::from_slice(denied(DenialFormat::Problem, &denial).body()).unwrap();
         // The milliseconds are as much later.
         assert_eq!(
             body["retry_after_ms"].as_u64().unwrap(),
@@ -258,8 +259,8 @@ fn jitter_is_upward_bounded_spread_and_the_same_for_the_same_key() {
         (60, 60, 66)
     );
     let hashes = (0..100_u64).map(|key| key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let told: std::collections::BTreeSet<_> = hashes.map(|hash| after(10, hash)).collect();
-    assert_eq!(told, (60..=66).collect());
+    let seconds: std::collections::BTreeSet<_> = hashes.map(|hash| after(10, hash)).collect();
+    assert_eq!(seconds, (60..=66).collect());
     assert_eq!(after(255, 1 << 63), 60 + 77);
 }
 
@@ -378,7 +379,8 @@ fn a_denial_may_be_made_by_hand() {
         jitter: Jitter::default(),
         shadow: false,
     };
-    let body: Value = serde_json::from_slice(denied(Asker::Problem, &denial).body()).unwrap();
+    let body: Value =
+        serde_json::from_slice(denied(DenialFormat::Problem, &denial).body()).unwrap();
     assert_eq!(
         body["detail"],
         "The service behind is not well; try again in 5 seconds."

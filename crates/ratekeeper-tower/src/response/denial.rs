@@ -1,10 +1,10 @@
 //! The response to a request that is turned away.
 
-use super::accept::Asker;
+use super::denial_format::DenialFormat;
 use super::escape::{Html, Json};
-use super::figures::PolicyName;
-use super::numbers::{retry_after, whole_millis};
-use super::{grpc, named};
+use super::header_values::{retry_after, whole_millis};
+use super::limit_info::PolicyName;
+use super::{grpc, named_limits};
 use crate::response::NotReached;
 use bytes::Bytes;
 use http::header::{
@@ -27,21 +27,22 @@ const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 /// A shedder sheds no less for so long after it shed more.
 const SHED_WAIT: Duration = Duration::from_secs(5);
 
-const TOO_LATE: &str = "The deadline of this request had passed before anything was done for it";
+const DEADLINE_PASSED: &str =
+    "The deadline of this request had passed before anything was done for it";
 
 /// Why a request is turned away, by the problem types of the RateLimit draft.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ProblemType {
     QuotaExceeded,
     ReducedCapacity,
     AbnormalUsage,
     /// Nobody waits for the answer any more; the draft has no type for that.
-    TooLate,
+    DeadlinePassed,
 }
 
-impl Kind {
+impl ProblemType {
     /// Of whoever is turned away with this status for no misdeed of its own.
-    fn of(status: StatusCode) -> Self {
+    fn of_status(status: StatusCode) -> Self {
         match status {
             StatusCode::SERVICE_UNAVAILABLE => Self::ReducedCapacity,
             _ => Self::QuotaExceeded,
@@ -57,7 +58,7 @@ impl Kind {
             Self::AbnormalUsage => {
                 "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
             }
-            Self::TooLate => "about:blank",
+            Self::DeadlinePassed => "about:blank",
         }
     }
 
@@ -66,7 +67,7 @@ impl Kind {
             Self::QuotaExceeded => "Quota Exceeded",
             Self::ReducedCapacity => "Temporary Reduced Capacity",
             Self::AbnormalUsage => "Abnormal Usage Detected",
-            Self::TooLate => "Gateway Timeout",
+            Self::DeadlinePassed => "Gateway Timeout",
         }
     }
 }
@@ -82,10 +83,10 @@ pub(crate) struct Jitter {
 
 impl Jitter {
     /// Whole seconds more than `after`, so that what is told is still rounded up.
-    fn on(self, after: u64) -> u64 {
-        let most = u128::from(after) * u128::from(self.percent) / 100;
+    fn extra_seconds(self, after: u64) -> u64 {
+        let max = u128::from(after) * u128::from(self.percent) / 100;
         // The hash as a share of 1, of 0 to most.
-        let share = (u128::from(self.hash >> 32) * (most + 1)) >> 32;
+        let share = (u128::from(self.hash >> 32) * (max + 1)) >> 32;
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 }
@@ -94,7 +95,7 @@ impl Jitter {
 #[derive(Clone, Debug)]
 pub struct Denial<'a> {
     pub(crate) status: StatusCode,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ProblemType,
     /// The policies it went against.
     pub(crate) violated: Vec<PolicyName<'a>>,
     /// How long until it may be admitted, where that is known.
@@ -150,10 +151,13 @@ impl<'a> Denial<'a> {
             false => format!("This request is over the limit of `{name}`"),
         };
         let (status, kind) = match status {
-            DenialStatus::TooManyRequests => (StatusCode::TOO_MANY_REQUESTS, Kind::QuotaExceeded),
-            DenialStatus::ServiceUnavailable => {
-                (StatusCode::SERVICE_UNAVAILABLE, Kind::ReducedCapacity)
+            DenialStatus::TooManyRequests => {
+                (StatusCode::TOO_MANY_REQUESTS, ProblemType::QuotaExceeded)
             }
+            DenialStatus::ServiceUnavailable => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                ProblemType::ReducedCapacity,
+            ),
         };
         Self {
             status,
@@ -168,8 +172,8 @@ impl<'a> Denial<'a> {
     }
 
     /// Of a request that would have to wait and finds too many that do.
-    pub(crate) fn too_many_wait(after: Duration) -> Self {
-        Self::no_room(
+    pub(crate) fn too_many_waiting(after: Duration) -> Self {
+        Self::without_policy(
             StatusCode::SERVICE_UNAVAILABLE,
             Some(after),
             "Too many requests are waiting",
@@ -178,24 +182,24 @@ impl<'a> Denial<'a> {
 
     /// Of a request that finds too many in flight.
     pub(crate) fn too_many_in_flight(status: StatusCode) -> Self {
-        Self::no_room(status, None, "Too many requests are in flight")
+        Self::without_policy(status, None, "Too many requests are in flight")
     }
 
     /// Of a request that finds the circuit breaker open.
-    pub(crate) fn open(after: Duration) -> Self {
+    pub(crate) fn circuit_open(after: Duration) -> Self {
         let cause = "The service is failing and is given time to recover";
-        Self::no_room(StatusCode::SERVICE_UNAVAILABLE, Some(after), cause)
+        Self::without_policy(StatusCode::SERVICE_UNAVAILABLE, Some(after), cause)
     }
 
     /// Of a request that others are more important than.
     pub(crate) fn shed() -> Self {
         let cause = "There is more to do than can be done, and this request can wait";
-        Self::no_room(StatusCode::SERVICE_UNAVAILABLE, Some(SHED_WAIT), cause)
+        Self::without_policy(StatusCode::SERVICE_UNAVAILABLE, Some(SHED_WAIT), cause)
     }
 
     /// Of a request that waited in line for as long as it may.
-    pub(crate) fn waited_too_long() -> Self {
-        Self::no_room(
+    pub(crate) fn queue_timeout() -> Self {
+        Self::without_policy(
             StatusCode::SERVICE_UNAVAILABLE,
             None,
             "This request waited too long for its turn",
@@ -203,18 +207,22 @@ impl<'a> Denial<'a> {
     }
 
     /// Of a request that nobody waits for any more.
-    pub(crate) fn too_late() -> Self {
-        let denial = Self::no_room(StatusCode::GATEWAY_TIMEOUT, None, TOO_LATE);
+    pub(crate) fn deadline_passed() -> Self {
+        let denial = Self::without_policy(StatusCode::GATEWAY_TIMEOUT, None, DEADLINE_PASSED);
         Self {
-            kind: Kind::TooLate,
+            kind: ProblemType::DeadlinePassed,
             never: true,
             ..denial
         }
     }
 
     /// Of no policy.
-    fn no_room(status: StatusCode, retry_after: Option<Duration>, cause: &'static str) -> Self {
-        let (kind, jitter) = (Kind::of(status), Jitter::default());
+    fn without_policy(
+        status: StatusCode,
+        retry_after: Option<Duration>,
+        cause: &'static str,
+    ) -> Self {
+        let (kind, jitter) = (ProblemType::of_status(status), Jitter::default());
         Self {
             status,
             kind,
@@ -237,13 +245,14 @@ impl<'a> Denial<'a> {
 
     /// What the limits that only watch say of a request that passes; none if they have nothing to
     /// say.
-    pub(crate) fn of_shadows(verdict: &'a PolicyVerdict) -> Option<Self> {
-        let watching = || {
-            named(verdict).filter(|(_, status)| status.is_shadow() && status.decision().is_denied())
+    pub(crate) fn of_shadow_limits(verdict: &'a PolicyVerdict) -> Option<Self> {
+        let shadow_limits = || {
+            named_limits(verdict)
+                .filter(|(_, status)| status.is_shadow() && status.decision().is_denied())
         };
-        let violated: Vec<_> = watching().map(|(name, _)| name).collect();
-        let never = watching().any(|(_, status)| status.decision().is_never());
-        let retry_after = watching()
+        let violated: Vec<_> = shadow_limits().map(|(name, _)| name).collect();
+        let never = shadow_limits().any(|(_, status)| status.decision().is_never());
+        let retry_after = shadow_limits()
             .filter_map(|(_, status)| status.decision().retry_after())
             .max();
         let cause = format!(
@@ -252,7 +261,7 @@ impl<'a> Denial<'a> {
         );
         Some(Self {
             status: StatusCode::TOO_MANY_REQUESTS,
-            kind: Kind::QuotaExceeded,
+            kind: ProblemType::QuotaExceeded,
             violated,
             retry_after: retry_after.filter(|_| !never),
             never,
@@ -264,7 +273,7 @@ impl<'a> Denial<'a> {
 
     /// Of a verdict that turns the request away. What an operator noted beside a ban or in the deny
     /// list is not told.
-    pub(crate) fn of(verdict: &'a PolicyVerdict) -> Self {
+    pub(crate) fn of_verdict(verdict: &'a PolicyVerdict) -> Self {
         if let Reason::Shed(_) = verdict.reason() {
             // A herd that left together comes back one by one: by the moment, for a key may be one
             // for all.
@@ -276,11 +285,11 @@ impl<'a> Denial<'a> {
             };
         }
         if let Reason::TooLate = verdict.reason() {
-            return Self::too_late();
+            return Self::deadline_passed();
         }
         let status =
             StatusCode::from_u16(verdict.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-        let mut violated: Vec<_> = named(verdict)
+        let mut violated: Vec<_> = named_limits(verdict)
             .filter(|(_, status)| !status.is_shadow() && status.decision().is_denied())
             .map(|(name, _)| name)
             .collect();
@@ -313,8 +322,8 @@ impl<'a> Denial<'a> {
             _ => format!("This request is over the limit of `{policy}`").into(),
         };
         let kind = match verdict.reason() {
-            Reason::Ban(_) | Reason::DenyList { .. } => Kind::AbnormalUsage,
-            _ => Kind::of(status),
+            Reason::Ban(_) | Reason::DenyList { .. } => ProblemType::AbnormalUsage,
+            _ => ProblemType::of_status(status),
         };
         let (retry_after, never) = (verdict.retry_after(), verdict.is_never());
         Self {
@@ -343,14 +352,16 @@ impl<'a> Denial<'a> {
             .retry_after
             .filter(|wait| !wait.is_zero())
             .unwrap_or(UNKNOWN_WAIT);
-        Some(wait.saturating_add(Duration::from_secs(self.jitter.on(retry_after(wait)))))
+        Some(wait.saturating_add(Duration::from_secs(
+            self.jitter.extra_seconds(retry_after(wait)),
+        )))
     }
 
     /// One sentence for a human.
     fn detail(&self) -> String {
         let cause = &self.cause;
         match self.seconds() {
-            None if self.kind == Kind::TooLate => format!("{cause}."),
+            None if self.kind == ProblemType::DeadlinePassed => format!("{cause}."),
             None => format!("{cause}; trying again will not help."),
             Some(1) => format!("{cause}; try again in 1 second."),
             Some(after) => format!("{cause}; try again in {after} seconds."),
@@ -388,14 +399,14 @@ impl<'a> Denial<'a> {
 }
 
 /// The response, in the form that the client can read; whoever counted the request gives it back.
-pub(crate) fn denied(asker: Asker, denial: &Denial<'_>) -> Response<Bytes> {
+pub(crate) fn denial_response(format: DenialFormat, denial: &Denial<'_>) -> Response<Bytes> {
     let detail = denial.detail();
-    let (content_type, body) = match asker {
-        Asker::Problem => ("application/problem+json", denial.problem(&detail)),
-        Asker::Plain => ("text/plain; charset=utf-8", format!("{detail}\n")),
-        Asker::Html => ("text/html; charset=utf-8", denial.html(&detail)),
+    let (content_type, body) = match format {
+        DenialFormat::Problem => ("application/problem+json", denial.problem(&detail)),
+        DenialFormat::Plain => ("text/plain; charset=utf-8", format!("{detail}\n")),
+        DenialFormat::Html => ("text/html; charset=utf-8", denial.html(&detail)),
         // Without a body the headers are its trailers.
-        Asker::Grpc(content_type) => (content_type, String::new()),
+        DenialFormat::Grpc(content_type) => (content_type, String::new()),
     };
     let mut response = Response::new(Bytes::from(body));
     response.extensions_mut().insert(NotReached);
@@ -406,7 +417,7 @@ pub(crate) fn denied(asker: Asker, denial: &Denial<'_>) -> Response<Bytes> {
     if let Some(after) = denial.seconds() {
         headers.insert(RETRY_AFTER, after.into());
     }
-    if !matches!(asker, Asker::Grpc(_)) {
+    if !matches!(format, DenialFormat::Grpc(_)) {
         *response.status_mut() = denial.status;
         return response;
     }
@@ -416,11 +427,11 @@ pub(crate) fn denied(asker: Asker, denial: &Denial<'_>) -> Response<Bytes> {
         _ => grpc::RESOURCE_EXHAUSTED,
     };
     headers.insert(GRPC_STATUS, u16::from(code).into());
-    let told = [
+    let details = [
         (GRPC_MESSAGE, grpc::message(&detail)),
         (GRPC_DETAILS, grpc::details(code, &detail, denial.wait())),
     ];
-    for (name, value) in told {
+    for (name, value) in details {
         // Both are printable.
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(name, value);

@@ -4,8 +4,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use std::ops::Range;
 use std::time::Duration;
 
-/// As large as an integer of a structured field may be.
-const LARGEST_INTEGER: u64 = 999_999_999_999_999;
+/// As large as an sf_integer of a structured field may be.
+const MAX_SF_INTEGER: u64 = 999_999_999_999_999;
 
 /// The value of `Retry-After` for a wait: whole seconds, rounded up so that nobody comes too early,
 /// and at least 1. With [`whole_seconds`] and [`whole_millis`] it is the only place where waits are
@@ -34,15 +34,15 @@ pub fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// An integer of a structured field.
-pub(super) fn integer(number: u64) -> u64 {
-    number.min(LARGEST_INTEGER)
+/// An sf_integer of a structured field.
+pub(super) fn sf_integer(number: u64) -> u64 {
+    number.min(MAX_SF_INTEGER)
 }
 
 /// A number that is not small as the value of a header. That of the http crate takes memory twice,
 /// for 20 digits and for sharing them, and this one once, for as many as there are; but for those
 /// of more than 16.
-fn value(number: u64) -> HeaderValue {
+fn decimal_value(number: u64) -> HeaderValue {
     // Seconds since 1970 have ten digits until the year 2286. What is always as long, and plainly
     // digits, needs no loop to see that it is a value.
     const TEN_DIGITS: Range<u64> = 1_000_000_000..10_000_000_000;
@@ -51,12 +51,12 @@ fn value(number: u64) -> HeaderValue {
         let [c, d, e, f, g, h, i, j] = eight_digits(number % EIGHT_DIGITS);
         HeaderValue::from_bytes(&[a, b, c, d, e, f, g, h, i, j]).unwrap_or_else(|_| number.into())
     } else {
-        value_of_another_length(number)
+        decimal_value_slow(number)
     }
 }
 
 #[inline(never)]
-fn value_of_another_length(number: u64) -> HeaderValue {
+fn decimal_value_slow(number: u64) -> HeaderValue {
     let (high, low) = (number / EIGHT_DIGITS, number % EIGHT_DIGITS);
     if high >= EIGHT_DIGITS {
         return number.into();
@@ -89,13 +89,13 @@ fn eight_digits(number: u64) -> [u8; 8] {
 }
 
 /// Numbers below are small.
-const SMALL: usize = 1_000;
+const SMALL_NUMBERS: usize = 1_000;
 
 /// The three digits of each small number behind one another, leading zeros and all.
-static DIGITS: [u8; 3 * SMALL] = {
-    let mut digits = [0; 3 * SMALL];
+static DIGITS: [u8; 3 * SMALL_NUMBERS] = {
+    let mut digits = [0; 3 * SMALL_NUMBERS];
     let mut number = 0;
-    while number < SMALL {
+    while number < SMALL_NUMBERS {
         digits[3 * number] = b'0' + (number / 100) as u8;
         digits[3 * number + 1] = b'0' + (number / 10 % 10) as u8;
         digits[3 * number + 2] = b'0' + (number % 10) as u8;
@@ -112,12 +112,12 @@ static TEXT: &str = match str::from_utf8(&DIGITS) {
 
 /// A small number as the value of a header, which takes no memory.
 #[inline]
-fn small(number: usize) -> HeaderValue {
-    HeaderValue::from_static(&TEXT[3 * number + zeros(number)..3 * number + 3])
+fn small_value(number: usize) -> HeaderValue {
+    HeaderValue::from_static(&TEXT[3 * number + leading_zeros(number)..3 * number + 3])
 }
 
 /// How many zeros lead the three digits of a small number, of which one stays.
-const fn zeros(number: usize) -> usize {
+const fn leading_zeros(number: usize) -> usize {
     (number < 10) as usize + (number < 100) as usize
 }
 
@@ -127,10 +127,10 @@ const fn zeros(number: usize) -> usize {
 #[inline(never)]
 pub(super) fn insert(headers: &mut HeaderMap, name: HeaderName, number: u64) {
     // Each where it is made: a value is slow to move.
-    if number < SMALL as u64 {
-        headers.insert(name, small(number as usize));
+    if number < SMALL_NUMBERS as u64 {
+        headers.insert(name, small_value(number as usize));
     } else {
-        headers.insert(name, value(number));
+        headers.insert(name, decimal_value(number));
     }
 }
 
@@ -151,12 +151,12 @@ mod tests {
             nanos in prop_oneof![Just(0), Just(1), 0_u32..1_000_000_000, Just(999_999_999)],
         ) {
             let (wait, second) = (Duration::new(seconds, nanos), 1_000_000_000_u128);
-            let told = retry_after(wait);
-            prop_assert!(told >= 1);
+            let seconds = retry_after(wait);
+            prop_assert!(seconds >= 1);
             let least = wait.as_nanos().max(1);
-            prop_assert!(u128::from(told) * second >= least || told == u64::MAX);
-            prop_assert!(u128::from(told - 1) * second < least);
-            prop_assert_eq!(whole_seconds(wait), if wait.is_zero() { 0 } else { told });
+            prop_assert!(u128::from(seconds) * second >= least || seconds == u64::MAX);
+            prop_assert!(u128::from(seconds - 1) * second < least);
+            prop_assert_eq!(whole_seconds(wait), if wait.is_zero() { 0 } else { seconds });
             let millis = u128::from(whole_millis(wait));
             prop_assert!(millis * 1_000_000 >= wait.as_nanos() || millis == u128::from(u64::MAX));
             prop_assert!(millis == 0 || (millis - 1) * 1_000_000 < wait.as_nanos());

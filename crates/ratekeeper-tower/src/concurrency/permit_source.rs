@@ -1,6 +1,6 @@
 //! Who counts together: all requests, or those with the same key.
 
-use crate::body::Held;
+use crate::body::BodyGuard;
 use http::Request;
 use http::request::Parts;
 use ratekeeper::{
@@ -12,12 +12,15 @@ use std::hash::Hash;
 
 /// What a [`ConcurrencyLayer`](super::ConcurrencyLayer) takes its permits from: a [`Concurrency`],
 /// or [`PerKey`].
-pub trait Gate: Clone + sealed::Sealed {
+pub trait PermitSource: Clone + sealed::Sealed {
     /// The right to be in flight.
-    type Permit: Held;
+    type Permit: BodyGuard;
 
     /// Takes a permit for a request, and hands the request back.
-    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Self::Permit, BusyError>);
+    fn try_acquire_for<B>(
+        &self,
+        request: Request<B>,
+    ) -> (Request<B>, Result<Self::Permit, BusyError>);
 }
 
 mod sealed {
@@ -26,10 +29,13 @@ mod sealed {
 
 impl<C: Clock> sealed::Sealed for Concurrency<C> {}
 
-impl<C: Clock> Gate for Concurrency<C> {
+impl<C: Clock> PermitSource for Concurrency<C> {
     type Permit = Permit<C>;
 
-    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Permit<C>, BusyError>) {
+    fn try_acquire_for<B>(
+        &self,
+        request: Request<B>,
+    ) -> (Request<B>, Result<Permit<C>, BusyError>) {
         (request, self.try_acquire())
     }
 }
@@ -42,7 +48,7 @@ pub struct PerKey<K, F, C: Clock = SystemClock> {
 
 impl<K, F, C: Clock> sealed::Sealed for PerKey<K, F, C> where F: Clone {}
 
-impl<K, F, C> Gate for PerKey<K, F, C>
+impl<K, F, C> PermitSource for PerKey<K, F, C>
 where
     K: Hash,
     F: Fn(&Parts) -> K + Clone,
@@ -50,7 +56,10 @@ where
 {
     type Permit = KeyPermit<C>;
 
-    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<KeyPermit<C>, BusyError>) {
+    fn try_acquire_for<B>(
+        &self,
+        request: Request<B>,
+    ) -> (Request<B>, Result<KeyPermit<C>, BusyError>) {
         let (head, body) = request.into_parts();
         let permit = self.permits.try_acquire(&(self.key)(&head));
         (Request::from_parts(head, body), permit)

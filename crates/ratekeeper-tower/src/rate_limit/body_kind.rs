@@ -1,23 +1,23 @@
 //! What the body of a response is: one that holds for every service, or the service's own type.
 
-use crate::body::{Held, ResponseBody};
+use crate::body::{BodyGuard, ResponseBody};
 use bytes::Bytes;
 use http_body::Body;
 
-/// What the body of a response is, where the service's is `R` and something may be held until it
+/// What the body of a response is, where the service's is `R` and something may be guard until it
 /// ends.
-pub trait BodyKind<R, H>: sealed::Sealed {
+pub trait BodyKind<R, G>: sealed::Sealed {
     /// The type of all bodies.
     type Body;
 
     /// The service's body.
-    fn plain(body: R) -> Self::Body;
+    fn from_inner(body: R) -> Self::Body;
 
     /// The service's body, which holds something until it ends.
-    fn holding(body: R, held: H) -> Self::Body;
+    fn with_guard(body: R, guard: G) -> Self::Body;
 
     /// A body of the layer's own.
-    fn own(data: Bytes) -> Self::Body;
+    fn full(data: Bytes) -> Self::Body;
 }
 
 /// [`ResponseBody`], whatever the service's is.
@@ -26,25 +26,25 @@ pub struct EitherBody;
 
 impl sealed::Sealed for EitherBody {}
 
-impl<R: Body, H: Held> BodyKind<R, H> for EitherBody {
-    type Body = ResponseBody<R, H>;
+impl<R: Body, G: BodyGuard> BodyKind<R, G> for EitherBody {
+    type Body = ResponseBody<R, G>;
 
     #[inline]
-    fn plain(body: R) -> Self::Body {
+    fn from_inner(body: R) -> Self::Body {
         body.into()
     }
 
-    fn holding(body: R, held: H) -> Self::Body {
-        ResponseBody::holding(body, held)
+    fn with_guard(body: R, guard: G) -> Self::Body {
+        ResponseBody::with_guard(body, guard)
     }
 
-    fn own(data: Bytes) -> Self::Body {
-        ResponseBody::own(data)
+    fn full(data: Bytes) -> Self::Body {
+        ResponseBody::full(data)
     }
 }
 
 /// axum's own, which is the service's as well: nothing is put around it but where something is
-/// held.
+/// guard.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug)]
 pub struct AxumBody;
@@ -53,19 +53,19 @@ pub struct AxumBody;
 impl sealed::Sealed for AxumBody {}
 
 #[cfg(feature = "axum")]
-impl<H: Held + Send + 'static> BodyKind<axum::body::Body, H> for AxumBody {
+impl<G: BodyGuard + Send + 'static> BodyKind<axum::body::Body, G> for AxumBody {
     type Body = axum::body::Body;
 
     #[inline]
-    fn plain(body: axum::body::Body) -> Self::Body {
+    fn from_inner(body: axum::body::Body) -> Self::Body {
         body
     }
 
-    fn holding(body: axum::body::Body, held: H) -> Self::Body {
-        Self::Body::new(ResponseBody::holding(body, held))
+    fn with_guard(body: axum::body::Body, guard: G) -> Self::Body {
+        Self::Body::new(ResponseBody::with_guard(body, guard))
     }
 
-    fn own(data: Bytes) -> Self::Body {
+    fn full(data: Bytes) -> Self::Body {
         data.into()
     }
 }

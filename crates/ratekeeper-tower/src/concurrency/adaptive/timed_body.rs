@@ -1,7 +1,7 @@
 //! The body of a response whose end is the end of the request.
 
-use super::says_overloaded;
-use super::serving::Serving;
+use super::is_overloaded_grpc;
+use super::permit_guard::PermitGuard;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use ratekeeper::adaptive::RequestOutcome;
@@ -13,56 +13,60 @@ use std::task::{Context, Poll, ready};
 pin_project! {
     /// The body of a response under an adaptive limit, which is told when it ends and how: well,
     /// with an error, or dropped by a client that hung up.
-    pub struct Timed<B, C: Clock = SystemClock> {
+    pub struct TimedBody<B, C: Clock = SystemClock> {
         #[pin]
         body: B,
-        serving: Option<Serving<C>>,
+        permit_guard: Option<PermitGuard<C>>,
         // What the head of the response said.
-        promised: RequestOutcome,
+        head_outcome: RequestOutcome,
     }
 
-    impl<B, C: Clock> PinnedDrop for Timed<B, C> {
+    impl<B, C: Clock> PinnedDrop for TimedBody<B, C> {
         fn drop(this: Pin<&mut Self>) {
             // A client that hangs up says nothing; but what is known to be dropped stays so.
             let this = this.project();
-            if *this.promised == RequestOutcome::Dropped {
-                end(this.serving, RequestOutcome::Dropped);
+            if *this.head_outcome == RequestOutcome::Dropped {
+                end(this.permit_guard, RequestOutcome::Dropped);
             }
         }
     }
 }
 
-impl<B: Body, C: Clock> Timed<B, C> {
+impl<B: Body, C: Clock> TimedBody<B, C> {
     /// The outcome is what the head of the response says.
     #[inline]
-    pub(super) fn new(body: B, serving: Option<Serving<C>>, promised: RequestOutcome) -> Self {
+    pub(super) fn new(
+        body: B,
+        permit_guard: Option<PermitGuard<C>>,
+        head_outcome: RequestOutcome,
+    ) -> Self {
         // Nobody may ever poll a body that is at its end already.
         if body.is_end_stream() {
-            if let Some(serving) = serving {
-                serving.finish(promised);
+            if let Some(permit_guard) = permit_guard {
+                permit_guard.finish(head_outcome);
             }
             return Self {
                 body,
-                serving: None,
-                promised,
+                permit_guard: None,
+                head_outcome,
             };
         }
         Self {
             body,
-            serving,
-            promised,
+            permit_guard,
+            head_outcome,
         }
     }
 }
 
 #[inline]
-fn end<C: Clock>(serving: &mut Option<Serving<C>>, outcome: RequestOutcome) {
-    if let Some(serving) = serving.take() {
-        serving.finish(outcome);
+fn end<C: Clock>(permit_guard: &mut Option<PermitGuard<C>>, outcome: RequestOutcome) {
+    if let Some(permit_guard) = permit_guard.take() {
+        permit_guard.finish(outcome);
     }
 }
 
-impl<B: Body, C: Clock> Body for Timed<B, C> {
+impl<B: Body, C: Clock> Body for TimedBody<B, C> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -74,16 +78,16 @@ impl<B: Body, C: Clock> Body for Timed<B, C> {
         let frame = ready!(this.body.as_mut().poll_frame(cx));
         match &frame {
             Some(Ok(frame)) => {
-                if frame.trailers_ref().is_some_and(says_overloaded) {
-                    end(this.serving, RequestOutcome::Dropped);
+                if frame.trailers_ref().is_some_and(is_overloaded_grpc) {
+                    end(this.permit_guard, RequestOutcome::Dropped);
                 } else if this.body.is_end_stream() {
                     // Readers stop where is_end_stream says so: they may hold the body, but poll it
                     // no more.
-                    end(this.serving, *this.promised);
+                    end(this.permit_guard, *this.head_outcome);
                 }
             }
-            Some(Err(_)) => end(this.serving, RequestOutcome::Dropped),
-            None => end(this.serving, *this.promised),
+            Some(Err(_)) => end(this.permit_guard, RequestOutcome::Dropped),
+            None => end(this.permit_guard, *this.head_outcome),
         }
         Poll::Ready(frame)
     }
@@ -97,9 +101,9 @@ impl<B: Body, C: Clock> Body for Timed<B, C> {
     }
 }
 
-impl<B: fmt::Debug, C: Clock> fmt::Debug for Timed<B, C> {
+impl<B: fmt::Debug, C: Clock> fmt::Debug for TimedBody<B, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timed")
+        f.debug_struct("TimedBody")
             .field("body", &self.body)
             .finish_non_exhaustive()
     }

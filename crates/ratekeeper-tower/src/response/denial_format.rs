@@ -12,7 +12,7 @@ const GRPC: [&str; 3] = [
 
 /// What a client can read, captured before its request moves on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Asker {
+pub(crate) enum DenialFormat {
     /// RFC 9457, for whoever does not prefer something else.
     #[default]
     Problem,
@@ -22,9 +22,9 @@ pub(crate) enum Asker {
     Grpc(&'static str),
 }
 
-impl Asker {
+impl DenialFormat {
     /// By the headers of a request.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let content_type = headers
             .get(CONTENT_TYPE)
             .map_or(&b""[..], |value| value.as_bytes());
@@ -36,13 +36,13 @@ impl Asker {
         if let Some(kind) = GRPC.into_iter().find(is) {
             return Self::Grpc(kind);
         }
-        Self::of_http(headers)
+        Self::from_accept(headers)
     }
 
     /// The same without gRPC.
-    pub(crate) fn of_http(headers: &HeaderMap) -> Self {
-        let mut offers = OFFERS.map(|(asker, names)| Offer {
-            asker,
+    pub(crate) fn from_accept(headers: &HeaderMap) -> Self {
+        let mut offers = OFFERS.map(|(format, names)| Offer {
+            format,
             names,
             narrow: 0,
             quality: 0.0,
@@ -59,15 +59,15 @@ impl Asker {
                 best = offer;
             }
         }
-        best.asker
+        best.format
     }
 }
 
 /// The forms there are, the best first, each with the ranges that cover it, the narrowest first.
 /// Who wants JSON can read a problem.
-const OFFERS: [(Asker, &[&str]); 3] = [
+const OFFERS: [(DenialFormat, &[&str]); 3] = [
     (
-        Asker::Problem,
+        DenialFormat::Problem,
         &[
             "application/problem+json",
             "application/json",
@@ -75,13 +75,13 @@ const OFFERS: [(Asker, &[&str]); 3] = [
             "*/*",
         ],
     ),
-    (Asker::Plain, &["text/plain", "text/*", "*/*"]),
-    (Asker::Html, &["text/html", "text/*", "*/*"]),
+    (DenialFormat::Plain, &["text/plain", "text/*", "*/*"]),
+    (DenialFormat::Html, &["text/html", "text/*", "*/*"]),
 ];
 
 /// How much a form is wanted, by the narrowest range that covers it.
 struct Offer {
-    asker: Asker,
+    format: DenialFormat,
     names: &'static [&'static str],
     /// How narrow that range is; 0 if there is none.
     narrow: usize,

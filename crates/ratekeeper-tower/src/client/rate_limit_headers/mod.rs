@@ -11,17 +11,17 @@ use std::time::{Duration, SystemTime};
 
 /// What the other side says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct ResponseInfo {
     /// It turned the request away: there was too much.
-    pub(super) refused: bool,
+    pub(super) denied: bool,
     pub(super) allowance: Option<Allowance>,
 }
 
 /// For so long only so many more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Allowance {
-    pub(super) left: u64,
-    pub(super) during: Duration,
+    pub(super) remaining: u64,
+    pub(super) window: Duration,
 }
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -36,40 +36,46 @@ const X: (HeaderName, HeaderName) = (
 );
 
 /// Whoever is turned away without a word on when to come again leaves it alone for so long.
-const UNTOLD: Duration = Duration::from_secs(1);
+const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
 /// Nobody is believed for longer.
-const MOST: Duration = Duration::from_secs(24 * 3_600);
+const MAX_PAUSE: Duration = Duration::from_secs(24 * 3_600);
 /// A Reset above is a time since 1970; 31 years as a number of seconds are no limit of anybody.
-const A_TIME: u64 = 1_000_000_000;
-const IN_MILLIS: u64 = 1_000_000_000_000;
+const MIN_UNIX_SECONDS: u64 = 1_000_000_000;
+const MIN_UNIX_MILLIS: u64 = 1_000_000_000_000;
 
 /// Reads a response that came at this time since 1970.
-pub(super) fn read(status: StatusCode, headers: &HeaderMap, now: Duration) -> Told {
+pub(super) fn read(status: StatusCode, headers: &HeaderMap, now: Duration) -> ResponseInfo {
     let grpc = headers.get(GRPC_STATUS).map(HeaderValue::as_bytes);
     let over_limit = status == StatusCode::TOO_MANY_REQUESTS || grpc == Some(b"8");
-    let refused = over_limit || status == StatusCode::SERVICE_UNAVAILABLE || grpc == Some(b"14");
+    let denied = over_limit || status == StatusCode::SERVICE_UNAVAILABLE || grpc == Some(b"14");
     // By the other side's own clock, if it says what time it is there.
     let now = headers.get(DATE).and_then(date).unwrap_or(now);
     // What lasts no time says nothing: a clock that runs ahead, or a server that rounds down.
-    let told = fields(headers)
+    let allowance = ratelimit_field(headers)
         .or_else(|| draft_6(headers))
         .or_else(|| x(headers, now));
-    let told = told.filter(|told| !told.during.is_zero());
-    let allowance = match retry_after(headers, now).filter(|_| refused) {
-        Some(during) => Some(Allowance { left: 0, during }),
+    let allowance = allowance.filter(|allowance| !allowance.window.is_zero());
+    let allowance = match retry_after(headers, now).filter(|_| denied) {
+        Some(window) => Some(Allowance {
+            remaining: 0,
+            window,
+        }),
         None if over_limit => {
-            let during = told
-                .filter(|told| told.left == 0)
-                .map_or(UNTOLD, |told| told.during);
-            Some(Allowance { left: 0, during })
+            let window = allowance
+                .filter(|allowance| allowance.remaining == 0)
+                .map_or(DEFAULT_PAUSE, |allowance| allowance.window);
+            Some(Allowance {
+                remaining: 0,
+                window,
+            })
         }
-        None => told,
+        None => allowance,
     };
-    Told {
-        refused,
-        allowance: allowance.map(|told| Allowance {
-            during: told.during.min(MOST),
-            ..told
+    ResponseInfo {
+        denied,
+        allowance: allowance.map(|allowance| Allowance {
+            window: allowance.window.min(MAX_PAUSE),
+            ..allowance
         }),
     }
 }
@@ -105,69 +111,69 @@ fn number(text: &str) -> Option<u64> {
     )
 }
 
-fn of_header(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
+fn header_number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     number(headers.get(name)?.to_str().ok()?)
 }
 
 fn draft_6(headers: &HeaderMap) -> Option<Allowance> {
-    let (left, during) = (
-        of_header(headers, &DRAFT_6.0)?,
-        of_header(headers, &DRAFT_6.1)?,
+    let (remaining, window) = (
+        header_number(headers, &DRAFT_6.0)?,
+        header_number(headers, &DRAFT_6.1)?,
     );
     Some(Allowance {
-        left,
-        during: Duration::from_secs(during),
+        remaining,
+        window: Duration::from_secs(window),
     })
 }
 
 fn x(headers: &HeaderMap, now: Duration) -> Option<Allowance> {
-    let (left, reset) = (of_header(headers, &X.0)?, of_header(headers, &X.1)?);
-    let during = match reset {
-        IN_MILLIS.. => Duration::from_millis(reset).saturating_sub(now),
-        A_TIME.. => Duration::from_secs(reset).saturating_sub(now),
+    let (remaining, reset) = (header_number(headers, &X.0)?, header_number(headers, &X.1)?);
+    let window = match reset {
+        MIN_UNIX_MILLIS.. => Duration::from_millis(reset).saturating_sub(now),
+        MIN_UNIX_SECONDS.. => Duration::from_secs(reset).saturating_sub(now),
         _ => Duration::from_secs(reset),
     };
-    Some(Allowance { left, during })
+    Some(Allowance { remaining, window })
 }
 
 /// The field `RateLimit`: of drafts 8 to 11 an item for each policy, of draft 7 its three numbers.
 /// Of several policies the one that leaves least, and of those the one that lasts longest.
-fn fields(headers: &HeaderMap) -> Option<Allowance> {
+fn ratelimit_field(headers: &HeaderMap) -> Option<Allowance> {
     let mut tightest: Option<Allowance> = None;
-    let (mut remaining, mut reset) = (None, None);
+    let (mut draft_7_remaining, mut draft_7_reset) = (None, None);
     for line in headers.get_all(RATE_LIMIT) {
         for member in split(line.to_str().unwrap_or_default(), ',') {
             let mut parts = split(member, ';');
             let name = parts.next().unwrap_or_default().trim();
             let parameter = |part: &str, key: &str| part.trim().strip_prefix(key).and_then(number);
-            let (mut left, mut during) = (None, None);
+            let (mut remaining, mut window) = (None, None);
             for part in parts {
-                left = left.or_else(|| parameter(part, "r="));
-                during = during.or_else(|| parameter(part, "t="));
+                remaining = remaining.or_else(|| parameter(part, "r="));
+                window = window.or_else(|| parameter(part, "t="));
             }
-            if let Some(left) = left {
-                let during = during
-                    .or_else(|| window(headers, name))
-                    .map_or(UNTOLD, Duration::from_secs);
-                let told = Allowance { left, during };
-                let tighter =
-                    tightest.is_none_or(|known| (left, known.during) < (known.left, during));
-                tightest = if tighter { Some(told) } else { tightest };
+            if let Some(remaining) = remaining {
+                let window = window
+                    .or_else(|| policy_window(headers, name))
+                    .map_or(DEFAULT_PAUSE, Duration::from_secs);
+                let allowance = Allowance { remaining, window };
+                let tighter = tightest
+                    .is_none_or(|known| (remaining, known.window) < (known.remaining, window));
+                tightest = if tighter { Some(allowance) } else { tightest };
             }
-            remaining = remaining.or_else(|| parameter(name, "remaining="));
-            reset = reset.or_else(|| parameter(name, "reset="));
+            draft_7_remaining = draft_7_remaining.or_else(|| parameter(name, "remaining="));
+            draft_7_reset = draft_7_reset.or_else(|| parameter(name, "reset="));
         }
     }
     tightest.or_else(|| {
         Some(Allowance {
-            left: remaining?,
-            during: Duration::from_secs(reset?),
+            remaining: draft_7_remaining?,
+            window: Duration::from_secs(draft_7_reset?),
         })
     })
 }
 
 /// The window of a policy, `w` of the field `RateLimit-Policy`.
-fn window(headers: &HeaderMap, name: &str) -> Option<u64> {
+fn policy_window(headers: &HeaderMap, name: &str) -> Option<u64> {
     let lines = headers
         .get_all(POLICY)
         .iter()

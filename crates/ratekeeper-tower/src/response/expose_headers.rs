@@ -6,7 +6,7 @@ use http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue, RETRY_AFTER};
 
 /// Appends the names of all headers that these dialects write, and Retry-After, to
 /// Access-Control-Expose-Headers.
-pub(crate) fn expose(headers: &mut HeaderMap, dialects: Dialects) {
+pub(crate) fn expose_headers(headers: &mut HeaderMap, dialects: Dialects) {
     let mut list = String::from(RETRY_AFTER.as_str());
     for name in dialects.iter().flat_map(|dialect| dialect.names()) {
         list.push_str(", ");

@@ -1,4 +1,5 @@
-//! The body of a response: the service's own, with something guard until it ends, or one of ours.
+//! Response bodies: the inner service's body with a guard that lives until it ends, or a body of
+//! the layer's own.
 
 use bytes::Bytes;
 use http::Response;
@@ -7,9 +8,10 @@ use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// What a body holds until it ends.
+/// A guard that a response body holds until it ends, such as a permit.
 pub trait BodyGuard {
-    /// The body has come to its end, and is not merely dropped. It is let go next.
+    /// Called when the body has reached its end, not when it is dropped early. The guard is dropped
+    /// right after.
     fn body_ended(&mut self) {}
 }
 
@@ -28,8 +30,8 @@ fn release(guard: &mut Option<impl BodyGuard>) {
 pin_project! {
     /// The body of a response that went through a layer: the inner service's, or the layer's own.
     ///
-    /// What is guard, a permit for one, is dropped when the body has ended, has failed, or is
-    /// dropped, whichever is first.
+    /// Its guard (a permit, for example) is dropped when the body has ended, has failed, or is
+    /// dropped, whichever comes first.
     #[derive(Debug)]
     pub struct ResponseBody<B, G = ()> {
         #[pin]
@@ -46,7 +48,7 @@ pin_project! {
             body: B,
             guard: Option<G>,
         },
-        // None once it was read.
+        // `None` after it was read.
         Full {
             data: Option<Bytes>,
         },
@@ -54,10 +56,10 @@ pin_project! {
 }
 
 impl<B: Body, G: BodyGuard> ResponseBody<B, G> {
-    /// The service's body, which holds `guard` until it ends.
+    /// The service's body with a guard that is dropped when the body ends.
     pub fn with_guard(body: B, guard: G) -> Self {
         let mut guard = Some(guard);
-        // Nobody may ever poll a body that is at its end already.
+        // A body that is already at its end may never be polled.
         if body.is_end_stream() {
             release(&mut guard);
         }
@@ -68,13 +70,13 @@ impl<B: Body, G: BodyGuard> ResponseBody<B, G> {
 }
 
 impl<B, G> ResponseBody<B, G> {
-    /// Whether something is guard until the body ends: a permit, or its last word on what the
-    /// request cost.
+    /// Whether the body still has its guard: a permit, or a decision that is settled when the body
+    /// ends.
     pub fn has_guard(&self) -> bool {
         matches!(&self.kind, Kind::Inner { guard: Some(_), .. })
     }
 
-    /// Takes what is guard: from now on it is the caller's, and not dropped with the body.
+    /// Takes the guard out of the body. It is no longer dropped with the body.
     pub fn take_guard(&mut self) -> Option<G> {
         match &mut self.kind {
             Kind::Inner { guard, .. } => guard.take(),
@@ -82,7 +84,7 @@ impl<B, G> ResponseBody<B, G> {
         }
     }
 
-    /// A body of the layer's own.
+    /// A complete body of the layer's own.
     pub fn full(data: impl Into<Bytes>) -> Self {
         Self {
             kind: Kind::Full {
@@ -93,10 +95,10 @@ impl<B, G> ResponseBody<B, G> {
 }
 
 impl<B, G> ResponseBody<B, G> {
-    /// A layer's own response, out of the future that guard it.
+    /// Takes a layer's own response out of the future that holds it.
     ///
     /// # Panics
-    /// If it was taken already: a future is not polled after it is done.
+    /// If it was taken already: a future must not be polled after it is done.
     pub(crate) fn once(response: &mut Option<Response<Bytes>>) -> Response<Self> {
         response
             .take()
@@ -105,7 +107,7 @@ impl<B, G> ResponseBody<B, G> {
     }
 }
 
-/// The service's body, which holds nothing.
+/// The service's body without a guard.
 impl<B, G> From<B> for ResponseBody<B, G> {
     fn from(body: B) -> Self {
         Self {
@@ -139,8 +141,8 @@ where
         match self.project().kind.project() {
             KindPinned::Inner { mut body, guard } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
-                // Readers stop at an error, and where is_end_stream says so: they may hold the
-                // body, but poll it no more.
+                // Readers stop at an error, and at the last frame if `is_end_stream` says so: they
+                // may keep the body, but do not poll it again.
                 match &frame {
                     Some(Err(_)) => *guard = None,
                     None => release(guard),

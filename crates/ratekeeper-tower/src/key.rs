@@ -1,4 +1,4 @@
-//! KeySource what requests are counted, for a layer of one limit.
+//! The key that a single limit counts requests by: address, header, cookie or a function.
 
 use crate::head::Head;
 use http::HeaderName;
@@ -7,10 +7,10 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// KeySource what requests are counted.
+/// The key that requests are counted by.
 ///
-/// A request that has no such thing is counted by its address: leaving a header out must not be a
-/// way round a limit.
+/// A request without that header, cookie or extension is counted by its address, so that leaving it
+/// out does not bypass the limit.
 #[derive(Clone)]
 pub struct Key(KeySource);
 
@@ -25,10 +25,10 @@ enum KeySource {
 
 type KeyFn = dyn Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync;
 
-/// Where a function of your own writes a key.
+/// Collects the parts of a key in a function passed to [`Key::function`].
 pub struct KeyWriter(Bytes);
 
-/// So many bytes need no memory of their own.
+/// Keys up to this length need no allocation.
 const INLINE_BYTES: usize = 64;
 
 pub(crate) type Bytes = SmallVec<[u8; INLINE_BYTES]>;
@@ -39,7 +39,7 @@ impl KeyWriter {
         self
     }
 
-    /// Adds a part. Parts do not run together: `a` and `bc` are not `ab` and `c`.
+    /// Adds a part. Parts are length-prefixed: `a` and `bc` differ from `ab` and `c`.
     pub fn part(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
         let part = part.as_ref();
         self.0.extend_from_slice(&(part.len() as u64).to_le_bytes());
@@ -49,12 +49,12 @@ impl KeyWriter {
 }
 
 impl Key {
-    /// The client's address, an IPv6 one by its first 56 bits.
+    /// The client's address; an IPv6 address by its first 56 bits.
     pub fn ip() -> Self {
         Self(KeySource::Ip)
     }
 
-    /// A header, such as an API key. Its value is hashed with a secret, and kept nowhere.
+    /// A header, such as an API key. Its value is hashed with a secret and not stored.
     pub fn header(name: HeaderName) -> Self {
         Self(KeySource::Header(name))
     }
@@ -64,7 +64,7 @@ impl Key {
         Self(KeySource::Cookie(name.into()))
     }
 
-    /// What an extension says, that a layer before this one left: a user, a tenant.
+    /// A value from a request extension that an earlier layer inserted: a user, a tenant.
     pub fn extension<T: Send + Sync + 'static, K: AsRef<[u8]>>(
         key: impl Fn(&T) -> K + Send + Sync + 'static,
     ) -> Self {
@@ -76,14 +76,14 @@ impl Key {
         })
     }
 
-    /// Whatever you say; false if there is nothing to count by.
+    /// A function that writes the key. It returns false if the request has no key.
     pub fn function(
         key: impl Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync + 'static,
     ) -> Self {
         Self(KeySource::Function(Arc::new(key)))
     }
 
-    /// One bucket for all.
+    /// One bucket for all requests.
     pub fn all() -> Self {
         Self(KeySource::All)
     }
@@ -93,7 +93,7 @@ impl Key {
         matches!(self.0, KeySource::Ip)
     }
 
-    /// The header that it is, if it is one. Cookie is none: its values are one list.
+    /// The header, if the key is one. Not for `Cookie`, whose values are one list.
     pub(crate) fn header_name(&self) -> Option<&HeaderName> {
         match &self.0 {
             KeySource::Header(name) if *name != http::header::COOKIE => Some(name),
@@ -101,9 +101,9 @@ impl Key {
         }
     }
 
-    /// What `then` says of the key of a request as bytes. What it is of comes first: an address is
-    /// not a header that says the same.
-    // Handed on, not returned: it is slow to move.
+    /// Calls `then` with the key of a request as bytes. The first byte is a tag, so that an address
+    /// never equals a header with the same text.
+    // Passed to a closure, not returned: it is slow to move.
     #[inline]
     pub(crate) fn with_bytes<T>(
         &self,
@@ -127,8 +127,8 @@ impl Key {
 }
 
 impl KeySource {
-    /// None if the request has no such thing.
-    // A copy of the head: one that nobody points at need not be in memory.
+    /// The key of this source; `None` if the request lacks it.
+    // Takes a copy of the head: one without references to it need not be in memory.
     #[inline(never)]
     fn key_bytes(&self, head: Head<'_>) -> Option<Bytes> {
         let mut writer = KeyWriter(Bytes::new());
@@ -153,11 +153,11 @@ impl KeySource {
     }
 }
 
-/// What a key is of.
+/// The first byte of a key: its kind.
 const TAG_ADDRESS: u8 = 0;
 const TAG_OTHER: u8 = 1;
 
-/// One bucket for all whose address nobody knows.
+/// The key of an address. All requests without an address share one key.
 #[inline]
 fn address_key(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
     let mut key = [TAG_ADDRESS; 17];
@@ -175,7 +175,7 @@ fn address_key(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
     (key, length)
 }
 
-/// The key of an address; both are also what [`address_key`] makes of it.
+/// The key of an IPv4 address, the same as [`address_key`] makes.
 #[inline]
 pub(crate) fn ipv4_key(ip: Ipv4Addr) -> [u8; 5] {
     let [a, b, c, d] = ip.octets();

@@ -52,16 +52,16 @@ impl<E: fmt::Display> fmt::Display for ClientError<E> {
                 write!(f, "the server asked to be remaining alone; try again in {retry_after:?}, or wait for longer")
             }
             Self::Limited { retry_after: Some(after) } => {
-                write!(f, "over this client's own limit; try again in {after:?}, or wait for longer")
+                write!(f, "this client's own rate limit is exhausted; try again in {after:?} or raise max_wait")
             }
             Self::Limited { retry_after: None } => {
-                f.write_str("this client's own limit never lets this through; raise it")
+                f.write_str("this client's own rate limit never allows this request; raise the limit")
             }
             Self::Throttled => {
-                f.write_str("the server turns most requests away, so this one was not sent; try again later")
+                f.write_str("the server denies most requests, so this one was not sent; try again later")
             }
             Self::TooLate => {
-                f.write_str("the deadline of this request has passed, or would have before it could be sent")
+                f.write_str("the deadline of this request has passed, or would pass before it could be sent")
             }
             Self::NoTimer => f.write_str(
                 "no timer to wait with: make the call inside a tokio runtime with timers (`enable_time()` on its builder)",

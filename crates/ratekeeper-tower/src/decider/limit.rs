@@ -1,4 +1,4 @@
-//! One limit for each key, without policies.
+//! `LimitDecider`: decides by one limit for each key.
 
 use super::{Decider, DecisionFuture, RateLimitStatus, sealed};
 use crate::head::Head;
@@ -18,8 +18,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The same limit for each key; see [`RateLimitLayer::per_ip`](crate::RateLimitLayer::per_ip). A
-/// handle: clones share the keys.
+/// Decides by one limit for each key; see
+/// [`RateLimitLayer::per_ip`](crate::RateLimitLayer::per_ip). A handle: clones share the keys.
 #[derive(Clone)]
 pub struct LimitDecider<C: Clock = DefaultClock> {
     pub(crate) keyed: Keyed<[u8], C>,
@@ -29,18 +29,18 @@ pub struct LimitDecider<C: Clock = DefaultClock> {
     pub(crate) count: Count,
     pub(crate) action: Action,
     pub(crate) status: DenialStatus,
-    /// Who comes back when is spread by this.
+    /// Seeds the hash that spreads Retry-After over keys.
     secret: RandomState,
 }
 
-/// What is remembered of a request.
+/// The decision on a request, with what is needed to refund it.
 pub struct PendingDecision<C: Clock> {
     decision: Decision,
     charge: ChargeToken,
-    /// Few wait for one: it has memory of its own, so that the tickets of all others are small.
+    /// Boxed, because few requests wait: the decisions on all others stay small.
     reservation: Option<Box<(Reservation<C>, Duration)>>,
-    /// By when, of who is over the limit, the client is told to come back: the same for the same
-    /// key.
+    /// A hash of the key if the request is over the limit: it spreads Retry-After, the same for the
+    /// same key.
     spread: u64,
     now: Timestamp,
 }
@@ -71,8 +71,8 @@ impl<C: Clock> LimitDecider<C> {
         }
     }
 
-    /// Decides on what a key asks for. An error if it does not pass, or not in one step.
-    // What most requests are, in a straight line; a queue is never charged so.
+    /// Decides on a request for a key. `Err` if it is denied, or if deciding took the slow path.
+    // The fast path, without a branch for pacing: a paced limit is never charged here.
     #[inline(always)]
     #[allow(
         clippy::result_large_err,
@@ -112,7 +112,7 @@ impl<C: Clock> LimitDecider<C> {
     ) -> PendingDecision<C> {
         let pending = match self.action {
             Action::Delay { max } => self.take_or_wait(key, cost, now, max),
-            // A queue knows itself how long one may wait in it.
+            // A paced limit bounds its own wait.
             Action::Enforce if self.is_paced() => self.take_or_wait(key, cost, now, Duration::MAX),
             _ => {
                 let (decision, charge) = key.take_token(cost);
@@ -132,7 +132,7 @@ impl<C: Clock> LimitDecider<C> {
         }
     }
 
-    /// The pending of who is over the limit.
+    /// The decision on a request over the limit.
     #[inline(never)]
     fn denied(
         &self,
@@ -150,7 +150,7 @@ impl<C: Clock> LimitDecider<C> {
         }
     }
 
-    /// Takes `cost` for a key, now or after a wait.
+    /// Charges `cost` to a key, now or after a wait.
     #[inline(never)]
     fn take_or_wait(
         &self,
@@ -166,8 +166,8 @@ impl<C: Clock> LimitDecider<C> {
             spread: 0,
             now,
         };
-        // What need not wait is charged, not reserved: a slot whose time has come gives nothing
-        // back.
+        // A request that need not wait is charged, not reserved: a reservation whose time has come
+        // cannot be refunded.
         if !self.is_paced()
             && let (decision, charge) = key.take_token(cost)
             && decision.is_allowed()
@@ -186,7 +186,7 @@ impl<C: Clock> LimitDecider<C> {
             Err(ReserveError::Denied(denied)) => {
                 decided(denied.decision(), ChargeToken::default(), None)
             }
-            // Windows and logs cannot be waited for: they say yes or no.
+            // Windows and logs cannot reserve: they allow or deny.
             Err(_) => {
                 let (decision, charge) = key.take_token(cost);
                 decided(decision, charge, None)
@@ -194,7 +194,7 @@ impl<C: Clock> LimitDecider<C> {
         }
     }
 
-    /// Whether a request that ended so stays counted.
+    /// Whether a request that completed like this stays counted.
     #[inline(never)]
     fn counts(&self, completion: &Completion) -> bool {
         match (self.count, completion.is_failure()) {
@@ -310,12 +310,12 @@ impl<C: Clock> Decider for LimitDecider<C> {
         headers: &mut HeaderMap,
         retry_after: Option<u64>,
     ) {
-        // A limit that only watches is not told.
+        // A shadow limit writes no headers.
         if self.action == Action::Shadow || dialects.is_none() {
             return;
         }
         let (name, now) = ((&*self.name).into(), pending.now.since_unix());
-        // What most speak tells nothing of the rate.
+        // The common dialects do not tell the rate.
         if dialects.are_x() {
             if let Some(info) = LimitInfo::of_decision(name, &pending.decision) {
                 dialects.write_x(headers, &info, retry_after, now);
@@ -328,7 +328,7 @@ impl<C: Clock> Decider for LimitDecider<C> {
         }
     }
 
-    /// Who passes is not told when to come back.
+    /// 0 for allowed requests, which have no Retry-After.
     fn key_hash(&self, pending: &PendingDecision<C>) -> u64 {
         pending.spread
     }

@@ -1,4 +1,4 @@
-//! An engine of policies: which limits apply follows from the request.
+//! `PolicyDecider`: decides by an engine of policies.
 
 use super::{Decider, DecisionFuture, RateLimitStatus, sealed};
 use crate::head::Head;
@@ -17,28 +17,28 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// An engine of policies; see [`RateLimitLayer::new`](crate::RateLimitLayer::new). A handle: clones
-/// share the engine.
+/// Decides by an engine of policies; see [`RateLimitLayer::new`](crate::RateLimitLayer::new). A
+/// handle: clones share the engine.
 pub struct PolicyDecider<S = MemoryStore> {
     pub(crate) engine: Engine<S>,
-    /// The header that names the user, and the peers that set it.
+    /// The header that names the user, and the peers that may set it.
     pub(crate) user: Option<(HeaderName, TrustedPeers)>,
     pub(crate) api_key: Option<HeaderName>,
     pub(crate) class: Option<HeaderName>,
     pub(crate) start: Option<HeaderName>,
-    /// Whether nobody waits in line.
+    /// Whether requests never wait in the queues of adaptive limits.
     pub(crate) no_wait: bool,
     pub(crate) attributes: Option<Arc<Attributes>>,
     pub(crate) on_decision: Option<Arc<OnDecision>>,
 }
 
-/// Is told of each decision.
+/// A hook that is called with each decision.
 pub(crate) type OnDecision = dyn Fn(&Head<'_>, &PolicyVerdict) + Send + Sync;
 
-/// Adds to a subject what only you know.
+/// A function that adds attributes to a subject.
 pub(crate) type Attributes = dyn for<'a> Fn(&Head<'a>, Subject<'a>) -> Subject<'a> + Send + Sync;
 
-/// The headers of a request, for those who ask for them by name.
+/// A header map as the policy engine reads it.
 struct HeaderMapRef<'a>(&'a HeaderMap);
 
 impl Headers for HeaderMapRef<'_> {
@@ -144,7 +144,7 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
     type PendingDecision = PolicyVerdict;
     type PrehashedKey = Infallible;
 
-    /// Which policies apply follows from more.
+    /// The matching policies depend on more than the address.
     #[inline(always)]
     fn prehash(&self, _: IpAddr) -> Option<Infallible> {
         None
@@ -282,8 +282,8 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
 /// Runs a settlement in the background. Without a runtime it is dropped: the charge stays, and
 /// permits expire.
 ///
-/// The first poll is made here, because it queues the refund: the client's next request, which can
-/// be read before a spawned task runs, must not be decided ahead of it.
+/// The first poll is made here, because it queues the refund: the client's next request may be read
+/// before a spawned task runs, and must not be decided ahead of the refund.
 fn spawn_settlement(future: impl Future<Output = ()> + Send + 'static) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return;
@@ -303,7 +303,7 @@ mod tests {
     use super::spawn_settlement;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-    /// A refund queued only when the runtime gets to it comes after the client's next request.
+    /// A refund must be queued before the client's next request is decided.
     #[tokio::test]
     async fn a_settlement_has_begun_before_the_response_is_written() {
         static STEPS: AtomicU32 = AtomicU32::new(0);

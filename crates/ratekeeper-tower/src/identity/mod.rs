@@ -1,5 +1,4 @@
-//! Who is calling: the client's address, from the connection and from the proxies that are trusted
-//! to tell it.
+//! Client identity: the client's address, from the connection and from trusted proxies.
 
 mod forwarding;
 mod hops;
@@ -20,11 +19,10 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many hops of a header are read at most.
+/// At most this many hops of a forwarding header are read.
 const MAX_HOPS: usize = 32;
 
-/// Who is believed about the client's address: nobody but the connection, unless proxies are
-/// trusted.
+/// Finds the address of the client: the peer of the connection, unless it is a trusted proxy.
 ///
 /// ```
 /// use http::{HeaderMap, HeaderValue};
@@ -46,11 +44,12 @@ const MAX_HOPS: usize = 32;
 ///
 /// # How a header is read
 ///
-/// If the peer is trusted, and only then, the one [chosen header](Identity::header) is walked from
-/// the right, its last line first. A trusted address is passed; the first that is not is the
-/// client. Whatever is no address (`unknown`, `_hidden`, an empty place, garbage) ends the walk,
-/// and the client is the last trusted hop: to skip it would be to believe what stands left of it,
-/// which anybody may have written. So does the end of the header, 32 hops, or 2 KiB.
+/// Only if the peer is trusted, the one [chosen header](Identity::header) is walked from the right,
+/// its last line first. Trusted addresses are skipped; the first untrusted one is the client. A hop
+/// that is not an address (`unknown`, `_hidden`, an empty or malformed one) ends the walk, and the
+/// client is the last trusted hop: skipping it would mean believing the hops to its left, which
+/// anybody may have written. The walk also ends at the end of the header, after 32 hops, and after
+/// 2 KiB.
 ///
 /// Trust only the addresses of your own proxies, and only if they append to the header or overwrite
 /// it.
@@ -62,15 +61,15 @@ pub struct Identity {
     warnings: Arc<WarningState>,
 }
 
-/// What the warnings of an [`Identity`] advise, in the words of whoever configures it.
+/// The advice in an [`Identity`]'s warnings, in the terms of the program that configures it.
 ///
-/// The default names the methods of [`Identity`]. A program that has a configuration file names its
-/// settings.
+/// The default names the methods of [`Identity`]. A program with a configuration file should name
+/// its settings instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdentityHints {
-    /// What to do if the peer that sent a forwarding header is a proxy of one's own.
+    /// What to do if the peer that sent a forwarding header is one of your proxies.
     pub untrusted: &'static str,
-    /// What to do if requests come without the address of their peer.
+    /// What to do if requests come without a peer address.
     pub no_peer: &'static str,
 }
 
@@ -85,53 +84,54 @@ impl Default for IdentityHints {
     }
 }
 
-/// What this identity or a clone of it has warnings; it warns of each once.
+/// What was warned of already, shared by clones: each warning is logged once.
 #[derive(Debug, Default)]
 struct WarningState {
     no_peer: AtomicBool,
-    /// Forwarding headers from peers that are not trusted.
+    /// The number of forwarding headers from untrusted peers.
     untrusted: AtomicU64,
 }
 
 /// # Make one
 impl Identity {
-    /// The client is who is connected; no header is believed.
+    /// Takes the peer of the connection as the client; no forwarding header is believed.
     pub fn direct() -> Self {
         Self::default()
     }
 
-    /// Also believes a proxy in this network. One of IPv4 in IPv6 (`::ffff:10.0.0.0/104`) is that
-    /// of IPv4.
+    /// Also trusts proxies in this network. A network of IPv4-mapped addresses
+    /// (`::ffff:10.0.0.0/104`) is read as the IPv4 network.
     #[must_use]
     pub fn trust(self, proxies: IpNet) -> Self {
         self.trust_all([proxies])
     }
 
-    /// Also believes proxies in any of these networks.
+    /// Also trusts proxies in any of these networks.
     #[must_use]
     pub fn trust_all(mut self, proxies: impl IntoIterator<Item = IpNet>) -> Self {
         self.trusted = self.trusted.networks(proxies);
         self
     }
 
-    /// Also believes peers that have no address: a proxy that comes over a Unix socket. Whom it
-    /// does not name has none.
+    /// Also trusts peers without an address: a proxy that connects over a Unix socket. If it names
+    /// no client, the client has no address.
     #[must_use]
     pub fn trust_unix(mut self) -> Self {
         self.trusted = self.trusted.unix();
         self
     }
 
-    /// The one header that is read, `X-Forwarded-For` unless said otherwise.
+    /// Sets the one forwarding header that is read; `X-Forwarded-For` by default.
     ///
-    /// Choose the one that your proxies write: any other passes through them as the client sent it.
+    /// Choose the header that your proxies write. Any other passes through them as the client sent
+    /// it.
     #[must_use]
     pub fn header(mut self, header: Forwarding) -> Self {
         self.header = header.canonical();
         self
     }
 
-    /// What warnings advise, where the reader of the log does not see the code.
+    /// Sets the advice that warnings give, for programs whose users do not see the code.
     #[must_use]
     pub fn hints(mut self, hints: IdentityHints) -> Self {
         self.hints = hints;
@@ -141,11 +141,11 @@ impl Identity {
 
 /// # Use it
 impl Identity {
-    /// Who sent a request with these headers over a connection from this peer.
+    /// Finds the client of a request with these headers from this peer.
     #[inline]
     pub fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
         let peer = peer.map(canonical);
-        // Most come from strangers, and say nothing of others.
+        // Most requests come from untrusted peers and have no forwarding header.
         if let Some(untrusted) = peer
             && !self.trusted.contains(peer)
         {
@@ -161,7 +161,7 @@ impl Identity {
         self.client_via_proxy(peer, headers)
     }
 
-    /// The address of a peer, where no proxy is trusted: whoever is connected speaks for itself.
+    /// The canonical address of a peer, if no proxy is trusted: then the peer is always the client.
     #[inline(always)]
     pub(crate) fn untrusted_peer(&self, peer: IpAddr) -> Option<IpAddr> {
         self.trusted
@@ -170,7 +170,7 @@ impl Identity {
             .then(|| canonical(peer))
     }
 
-    /// Who sent a request that comes from a proxy, or from nobody knows where.
+    /// Finds the client of a request from a trusted proxy, or from a peer without an address.
     #[inline(never)]
     fn client_via_proxy(&self, proxy: Option<IpAddr>, headers: &HeaderMap) -> Client {
         if proxy.is_none() && !self.trusted.has_unix() {
@@ -194,19 +194,19 @@ impl Identity {
         }
     }
 
-    /// How many requests came with a forwarding header from a peer that is not trusted, whose word
-    /// was ignored. If that is nearly all of them, the peer is a proxy that should be
+    /// How many requests with a forwarding header came from untrusted peers, so that the header was
+    /// ignored. If these are nearly all requests, the peer is a proxy that should be
     /// [trusted](Identity::trust).
     pub fn untrusted(&self) -> u64 {
         self.warnings.untrusted.load(Ordering::Relaxed)
     }
 
-    /// Whether a peer that has no address is believed.
+    /// Whether peers without an address are trusted.
     pub fn trusts_unix(&self) -> bool {
         self.trusted.has_unix()
     }
 
-    /// Whether that is a proxy whose word is believed.
+    /// Whether this address is a trusted proxy.
     pub fn trusts(&self, ip: IpAddr) -> bool {
         self.trusted.contains(Some(ip))
     }
@@ -220,12 +220,12 @@ impl Identity {
         }
     }
 
-    /// The forwarding header of who is not asked for one.
+    /// The forwarding header of a request from an untrusted peer, if it has one.
     #[inline]
     pub(crate) fn forwarding_header<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderName> {
         find_header(headers.keys(), &KNOWN).or_else(|| match &self.header {
             Forwarding::Header(own) => find_header(headers.keys(), slice::from_ref(own)),
-            // They are among the known.
+            // Both are among the known headers.
             Forwarding::XForwardedFor | Forwarding::Forwarded => None,
         })
     }
@@ -244,22 +244,22 @@ impl Identity {
     }
 }
 
-/// Whether nobody was here before.
+/// Returns true the first time only.
 fn warn_once(warned: &AtomicBool) -> bool {
     !warned.load(Ordering::Relaxed) && !warned.swap(true, Ordering::Relaxed)
 }
 
-/// Who sent a request.
+/// The client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Client {
     ip: Option<IpAddr>,
-    /// Who is connected: the client, or the proxy that speaks for it.
+    /// The peer of the connection: the client itself, or its proxy.
     peer: Option<IpAddr>,
     via_proxy: bool,
 }
 
 impl Client {
-    /// The client that is connected, whatever it says of others.
+    /// The peer of the connection as the client, whatever the headers say.
     pub(crate) fn of_connection(extensions: &http::Extensions) -> Self {
         let peer = peer(extensions).map(canonical);
         Self {
@@ -269,7 +269,7 @@ impl Client {
         }
     }
 
-    /// Nobody was asked.
+    /// A client without an address.
     pub(crate) fn unknown() -> Self {
         Self {
             ip: None,
@@ -278,21 +278,20 @@ impl Client {
         }
     }
 
-    /// The address, in its one form: IPv4 in IPv6, mapped or by NAT64, is IPv4. IPv6 is whole, not
-    /// cut to a prefix.
+    /// The canonical address: IPv4-mapped and NAT64 addresses are IPv4. IPv6 addresses are
+    /// complete, not cut to a prefix.
     ///
-    /// `None` if the connection has none: all such requests are one client, and none of them is
-    /// exempt.
+    /// `None` if it is unknown. All such requests are one client, and none of them is exempt.
     pub fn ip(&self) -> Option<IpAddr> {
         self.ip
     }
 
-    /// The address of the connection's other end: the client's own, or that of a proxy.
+    /// The peer of the connection: the client itself, or its proxy.
     pub fn peer(&self) -> Option<IpAddr> {
         self.peer
     }
 
-    /// Whether a trusted proxy speaks for it.
+    /// Whether the address comes from a trusted proxy.
     pub(crate) fn via_proxy(&self) -> bool {
         self.via_proxy
     }

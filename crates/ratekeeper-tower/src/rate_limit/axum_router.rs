@@ -1,4 +1,4 @@
-//! Around a whole router of axum, which then is served as it is.
+//! A rate limit around a whole axum router, which `axum::serve` takes as it is.
 
 use super::{AxumBody, BodyKind, Pending, RateLimit, RateLimitLayer, ResponseFuture, Shared};
 use crate::decider::Decider;
@@ -19,8 +19,8 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 impl<D: Decider, F> RateLimitLayer<D, F> {
-    /// Puts the limit around all of a router, where it costs less than by [`Router::layer`]: axum
-    /// keeps what it layers on its routes in boxes, and what is around the router needs none.
+    /// Puts the limit around a whole router. This costs less than [`Router::layer`]: axum boxes
+    /// what is layered on its routes, and a limit around the router needs no box.
     ///
     /// ```no_run
     /// use axum::{Router, routing::get};
@@ -37,13 +37,14 @@ impl<D: Decider, F> RateLimitLayer<D, F> {
     /// # }
     /// ```
     ///
-    /// Which route a request takes is not known there: policies by
-    /// [`Attribute::Endpoint`](ratekeeper_policy::Attribute::Endpoint) belong on the router or the
-    /// route, and so does a limit that is not for every route. Layers of the router are inside of
-    /// this one.
+    /// The route of a request is not known there: policies by
+    /// [`Attribute::Endpoint`](ratekeeper_policy::Attribute::Endpoint), and limits that are not for
+    /// every route, belong on the router or the route. The router's own layers are inside of this
+    /// one.
     #[must_use]
     pub fn around(self, router: Router) -> RateLimit<Router, D, AxumBody> {
-        // As axum does where a router is served: else it makes every route anew for each request.
+        // As axum does when it serves a router: otherwise it would build every route anew for each
+        // request.
         self.for_axum().layer(router.with_state(()))
     }
 }
@@ -53,16 +54,15 @@ impl<S, D> RateLimit<S, D, AxumBody>
 where
     Self: Service<Request>,
 {
-    /// The same as of a [`Router`], for servers other than [`axum::serve`](fn@axum::serve), which
-    /// takes the service as it is.
+    /// The same as [`Router::into_make_service_with_connect_info`], for servers other than
+    /// [`axum::serve`](fn@axum::serve), which takes the service as it is.
     #[must_use]
     pub fn into_make_service_with_connect_info<C>(self) -> IntoMakeServiceWithConnectInfo<Self, C> {
         ServiceExt::<Request>::into_make_service_with_connect_info(self)
     }
 }
 
-/// For [`axum::serve`](fn@axum::serve). With connect info, always: without it nobody knows who is
-/// calling.
+/// For [`axum::serve`](fn@axum::serve). Always with connect info: without it the client is unknown.
 impl<S, D, L> Service<IncomingStream<'_, L>> for RateLimit<S, D, AxumBody>
 where
     S: Clone,
@@ -93,29 +93,29 @@ where
     }
 }
 
-/// A service behind a limit, for the requests of one connection, whose peer it knows: it need not
-/// look for it in each request. [`axum::serve`](fn@axum::serve) makes it from a [`RateLimit`].
+/// A rate limited service for the requests of one connection. It knows the peer, so it need not
+/// look it up in each request. [`axum::serve`](fn@axum::serve) makes it from a [`RateLimit`].
 ///
-/// Handlers and layers inside find the peer where axum puts it, as [`ConnectInfo`].
+/// Handlers and inner layers find the peer where axum puts it, as [`ConnectInfo`].
 pub struct ConnectionRateLimit<S, D: Decider> {
     inner: S,
     connection: Arc<Connection<D>>,
 }
 
-/// What is known of all requests of a connection.
+/// The data that all requests of a connection share.
 struct Connection<D: Decider> {
     shared: Arc<Shared<D>>,
     peer: SocketAddr,
     key: Option<D::PrehashedKey>,
-    /// With who is connected: to clone them costs less than to insert that into those of each
-    /// request. Nothing belongs in here that can be changed through a clone: all requests of the
-    /// connection have it.
+    /// The extensions of each request, with [`ConnectInfo`]: cloning them costs less than inserting
+    /// it into each request. They must not contain anything that can be changed through a clone,
+    /// because all requests of the connection share it.
     extensions: Extensions,
 }
 
-/// The extensions of a request of this peer, with room for three more: a router of axum tells of
-/// the path, its parameters and the route in them, and to make room for these in each request would
-/// cost more than all else that is done to them.
+/// The extensions for requests of this peer, with capacity for three more. An axum router inserts
+/// the path, its parameters and the route; growing the map for these in each request would cost
+/// more than everything else done to it.
 fn connection_extensions(peer: SocketAddr) -> Extensions {
     #[derive(Clone)]
     struct Placeholder<const NTH: usize>;
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(extensions.len(), 1);
         let clone = || measure(|| drop(extensions.clone())).count_total;
         let with_three_more = || {
-            // They have no size, and so no memory of their own.
+            // Zero-sized values: they do not allocate.
             let insert = |mut extensions: http::Extensions| {
                 extensions.insert([(); 1]);
                 extensions.insert([(); 2]);

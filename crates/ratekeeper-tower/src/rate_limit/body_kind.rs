@@ -1,26 +1,25 @@
-//! What the body of a response is: one that holds for every service, or the service's own type.
+//! The body type of a limited service: one that works for every service, or the service's own type.
 
 use crate::body::{BodyGuard, ResponseBody};
 use bytes::Bytes;
 use http_body::Body;
 
-/// What the body of a response is, where the service's is `R` and something may be guard until it
-/// ends.
+/// The body type of responses, where the service's is `R` and may get a guard `G`.
 pub trait BodyKind<R, G>: sealed::Sealed {
-    /// The type of all bodies.
+    /// The type of all response bodies.
     type Body;
 
-    /// The service's body.
+    /// The service's body without a guard.
     fn from_inner(body: R) -> Self::Body;
 
-    /// The service's body, which holds something until it ends.
+    /// The service's body with a guard that is dropped when the body ends.
     fn with_guard(body: R, guard: G) -> Self::Body;
 
-    /// A body of the layer's own.
+    /// A complete body of the layer's own.
     fn full(data: Bytes) -> Self::Body;
 }
 
-/// [`ResponseBody`], whatever the service's is.
+/// Bodies are a [`ResponseBody`], for any service.
 #[derive(Clone, Copy, Debug)]
 pub struct EitherBody;
 
@@ -43,8 +42,7 @@ impl<R: Body, G: BodyGuard> BodyKind<R, G> for EitherBody {
     }
 }
 
-/// axum's own, which is the service's as well: nothing is put around it but where something is
-/// guard.
+/// Bodies are axum's own type, as the service's are: a body is boxed only if it has a guard.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug)]
 pub struct AxumBody;
@@ -71,6 +69,6 @@ impl<G: BodyGuard + Send + 'static> BodyKind<axum::body::Body, G> for AxumBody {
 }
 
 mod sealed {
-    /// These are all there are.
+    /// Implemented by the types of this module only.
     pub trait Sealed {}
 }

@@ -1,11 +1,11 @@
-//! Who delay_stats where a limit delays, and how long it took those who have waited.
+//! Statistics of the requests that wait because a limit delays them.
 
 use ratekeeper_policy::stats::HistogramSnapshot;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The upper bounds in nanoseconds, inclusive: from a millisecond to a minute.
+/// The histogram's upper bounds in nanoseconds, inclusive: from a millisecond to a minute.
 #[rustfmt::skip]
 const BOUNDS: [u64; 15] = [
     1_000_000, 2_500_000, 5_000_000,
@@ -15,35 +15,36 @@ const BOUNDS: [u64; 15] = [
     10_000_000_000, 30_000_000_000, 60_000_000_000,
 ];
 
-/// How many requests wait for their turn, and how long those waited whose turn has come.
+/// Statistics of delayed requests: how many are waiting, and how long the others waited.
 ///
 /// A handle: clones share their counters. Give one to several layers
-/// ([`RateLimitLayer::delay_stats`](crate::RateLimitLayer::delay_stats)), and they are request_state together; their
-/// bounds on who may wait hold together, too.
+/// ([`RateLimitLayer::delay_stats`](crate::RateLimitLayer::delay_stats)), and they count together;
+/// then [`max_waiting`](crate::RateLimitLayer::max_waiting) also bounds them together.
 #[derive(Clone, Debug, Default)]
 pub struct DelayStats(Arc<Counters>);
 
-// No stripes by thread: whoever comes here is about to sleep.
+// Not sharded by thread: whoever updates these counters is about to sleep.
 #[derive(Debug, Default)]
 struct Counters {
     waiting: AtomicUsize,
-    /// What fell into each bucket alone; the last is for what is above all bounds.
+    /// Not cumulative; the last bucket is for values above all bounds.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     nanos: AtomicU64,
 }
 
 impl DelayStats {
-    /// Nobody has waited yet.
+    /// Counters that start at zero.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many wait now.
+    /// The number of requests that are waiting now.
     pub fn waiting(&self) -> usize {
         self.0.waiting.load(Relaxed)
     }
 
-    /// How long those waited whose turn has come. Who hung up before is not among them.
+    /// A histogram of the time that requests waited before they went on. Those that hung up earlier
+    /// are not included.
     pub fn delays(&self) -> HistogramSnapshot {
         let mut count = 0;
         let bounds = BOUNDS
@@ -62,7 +63,8 @@ impl DelayStats {
         }
     }
 
-    /// A place among those who wait; none if so many have one.
+    /// Counts a request as waiting until the guard is dropped; `None` if `most` are waiting
+    /// already.
     pub(super) fn start_wait(&self, most: usize, wait: Duration) -> Option<WaitGuard> {
         let entered = self
             .0
@@ -75,14 +77,14 @@ impl DelayStats {
     }
 }
 
-/// A place among those who wait.
+/// Counts a request as waiting until it is dropped.
 pub(super) struct WaitGuard {
     delay_stats: DelayStats,
     wait: Duration,
 }
 
 impl WaitGuard {
-    /// Its turn has come.
+    /// Records the wait: the request goes on.
     pub(super) fn end(self) {
         let nanos = u64::try_from(self.wait.as_nanos()).unwrap_or(u64::MAX);
         let counters = &self.delay_stats.0;

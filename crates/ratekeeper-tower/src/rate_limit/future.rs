@@ -1,4 +1,5 @@
-//! The response: of the inner service with what the limits say, or that of who is turned away.
+//! `ResponseFuture` of a rate limited service: the inner service's response with rate limit
+//! headers, or a denial.
 
 use super::Shared;
 use super::body_kind::{BodyKind, EitherBody};
@@ -22,7 +23,7 @@ use std::time::Duration;
 use tower_service::Service;
 
 pin_project! {
-    /// The response of a service behind a limit.
+    /// The response of a rate limited service.
     pub struct ResponseFuture<S, B, D, F = EitherBody>
     where
         S: Service<Request<B>>,
@@ -30,7 +31,8 @@ pin_project! {
     {
         #[pin]
         state: State<S, B, D, S::Future>,
-        // Its pending is elsewhere while it delay_stats for its turn, and gone if it was turned away.
+        // Its decision is moved to `DelayedRequest` during a wait, and is `None` for a denied
+        // request.
         request_state: RequestState<D>,
         body_kind: PhantomData<fn() -> F>,
     }
@@ -42,29 +44,29 @@ pin_project! {
     where
         D: Decider,
     {
-        /// The inner service is at it.
+        /// The inner service was called.
         Running {
             #[pin]
             future: F,
         },
-        /// It is not, yet. Few wait or are turned away: they have memory of their own, so that the
-        /// futures of all others are small.
+        /// The inner service was not called yet. Boxed, because few requests wait or are denied:
+        /// the futures of all others stay small.
         SlowPath {
             slow_path: Option<SlowPath<S, B, D>>,
         },
     }
 }
 
-/// A request that the inner service was not called with.
+/// A request for which the inner service was not called yet.
 enum SlowPath<S, B, D: Decider> {
     Denied(Box<Response<Bytes>>),
-    /// Its turn has not come.
-    WaitGuard(Box<DelayedRequest<S, B, D>>),
-    /// A store elsewhere is asked.
-    Asking(Box<UndecidedRequest<S, B, D>>),
+    /// It waits, because a limit delays it.
+    Delayed(Box<DelayedRequest<S, B, D>>),
+    /// Its decision needs a round trip to a store.
+    Deciding(Box<UndecidedRequest<S, B, D>>),
 }
 
-/// What goes on when the store has answered.
+/// A request that continues when its decision has arrived.
 struct UndecidedRequest<S, B, D: Decider> {
     future: DecisionFuture<D::PendingDecision>,
     client: Client,
@@ -72,24 +74,23 @@ struct UndecidedRequest<S, B, D: Decider> {
     request: Request<B>,
 }
 
-/// What is called when its turn has come.
+/// A request that continues when its delay is over.
 struct DelayedRequest<S, B, D: Decider> {
     sleep: Sleep,
     service: S,
     request: Request<B>,
     cancel_on_drop: CancelOnDrop<D>,
-    /// Until then it has a place among those who wait.
-    waiting: WaitGuard,
+    /// Counts it as waiting.
+    wait_guard: WaitGuard,
 }
 
-/// A request, and what it was request_state by; without a pending it was not.
+/// A request's decision; `None` if it was not counted.
 pub(super) struct RequestState<D: Decider> {
     pub(super) shared: Arc<Shared<D>>,
     pub(super) pending: Option<D::PendingDecision>,
 }
 
-/// A request that delay_stats for its turn. Whoever hangs up before it comes was request_state for nothing, and
-/// gets it back.
+/// Refunds the decision of a delayed request if its client hangs up during the wait.
 struct CancelOnDrop<D: Decider> {
     shared: Arc<Shared<D>>,
     pending: Option<D::PendingDecision>,
@@ -103,9 +104,10 @@ impl<D: Decider> Drop for CancelOnDrop<D> {
     }
 }
 
-/// What a request keeps until its response has ended: permits, and its last word on what it cost.
+/// A guard for the decision on a request that is settled when its response has ended: it releases
+/// permits and records what the request cost.
 ///
-/// Few requests do: it has memory of its own, so that the bodies of all others are small.
+/// Boxed, because few requests need it: the bodies of all others stay small.
 pub struct Pending<D: Decider>(Option<Box<PendingSettlement<D>>>);
 
 struct PendingSettlement<D: Decider> {
@@ -127,7 +129,7 @@ impl<D: Decider> crate::body::BodyGuard for Pending<D> {
     }
 }
 
-/// The body was dropped before its end, or failed: that says nothing of how long the service takes.
+/// The body was dropped before its end, or failed: its duration says nothing about the service.
 impl<D: Decider> Drop for Pending<D> {
     fn drop(&mut self) {
         if let Some(PendingSettlement {
@@ -161,20 +163,20 @@ impl<S: Service<Request<B>>, B, D: Decider, F> ResponseFuture<S, B, D, F> {
         Self::slow_path(SlowPath::Denied(response), request_state)
     }
 
-    pub(super) fn waiting(
+    pub(super) fn delayed(
         delay: Duration,
         service: S,
         request: Request<B>,
         mut request_state: RequestState<D>,
-        waiting: WaitGuard,
+        wait_guard: WaitGuard,
     ) -> Self {
         Self::slow_path(
-            SlowPath::waiting(delay, service, request, &mut request_state, waiting),
+            SlowPath::delayed(delay, service, request, &mut request_state, wait_guard),
             request_state,
         )
     }
 
-    pub(super) fn asking(
+    pub(super) fn deciding(
         future: DecisionFuture<D::PendingDecision>,
         client: Client,
         service: S,
@@ -182,7 +184,7 @@ impl<S: Service<Request<B>>, B, D: Decider, F> ResponseFuture<S, B, D, F> {
         request_state: RequestState<D>,
     ) -> Self {
         Self::slow_path(
-            SlowPath::asking(future, client, service, request),
+            SlowPath::deciding(future, client, service, request),
             request_state,
         )
     }
@@ -195,8 +197,8 @@ impl<S: Service<Request<B>>, B, D: Decider, F> ResponseFuture<S, B, D, F> {
         }
     }
 
-    /// Whether the inner service is at it, and a permit is held until it is done: of a limit on
-    /// what is in flight.
+    /// Whether the inner service was called and the request holds a permit of a concurrency limit
+    /// until it is done.
     pub fn holds_permit(&self) -> bool {
         let RequestState { shared, pending } = &self.request_state;
         let is_running = matches!(self.state, State::Running { .. });
@@ -237,34 +239,34 @@ where
 }
 
 impl<S, B, D: Decider> SlowPath<S, B, D> {
-    fn waiting(
+    fn delayed(
         delay: Duration,
         service: S,
         request: Request<B>,
         request_state: &mut RequestState<D>,
-        waiting: WaitGuard,
+        wait_guard: WaitGuard,
     ) -> Self {
         let sleep = request_state.shared.decider.sleep(delay);
         let cancel_on_drop = CancelOnDrop {
             shared: Arc::clone(&request_state.shared),
             pending: request_state.pending.take(),
         };
-        Self::WaitGuard(Box::new(DelayedRequest {
+        Self::Delayed(Box::new(DelayedRequest {
             sleep,
             service,
             request,
             cancel_on_drop,
-            waiting,
+            wait_guard,
         }))
     }
 
-    fn asking(
+    fn deciding(
         future: DecisionFuture<D::PendingDecision>,
         client: Client,
         service: S,
         request: Request<B>,
     ) -> Self {
-        Self::Asking(Box::new(UndecidedRequest {
+        Self::Deciding(Box::new(UndecidedRequest {
             future,
             client,
             service,
@@ -280,8 +282,8 @@ impl<S: Service<Request<B>>, B, D: Decider> State<S, B, D, S::Future> {
         }
     }
 
-    /// Ready once the inner service is called, or with the response of who is turned away. Apart:
-    /// few wait.
+    /// Polls the slow path: ready with `None` once the inner service is called, or with a denial.
+    /// Cold, because few requests wait.
     #[cold]
     #[inline(never)]
     fn poll_slow_path(
@@ -293,52 +295,54 @@ impl<S: Service<Request<B>>, B, D: Decider> State<S, B, D, S::Future> {
             let StateProjection::SlowPath { slow_path } = self.as_mut().project() else {
                 return Poll::Ready(None);
             };
-            let answer = match slow_path {
-                Some(SlowPath::WaitGuard(next)) => {
+            let decision = match slow_path {
+                Some(SlowPath::Delayed(next)) => {
                     ready!(Pin::new(&mut next.sleep).poll(cx));
                     None
                 }
-                Some(SlowPath::Asking(asking)) => Some(ready!(asking.future.as_mut().poll(cx))),
+                Some(SlowPath::Deciding(deciding)) => {
+                    Some(ready!(deciding.future.as_mut().poll(cx)))
+                }
                 Some(SlowPath::Denied(_)) | None => None,
             };
             let next = match slow_path.take().expect("polled after it was done") {
                 SlowPath::Denied(response) => return Poll::Ready(Some(response)),
-                SlowPath::WaitGuard(next) => {
+                SlowPath::Delayed(next) => {
                     let DelayedRequest {
                         mut service,
                         request,
                         mut cancel_on_drop,
-                        waiting,
+                        wait_guard,
                         ..
                     } = *next;
-                    waiting.end();
+                    wait_guard.end();
                     request_state.pending = cancel_on_drop.pending.take();
                     State::Running {
                         future: service.call(request),
                     }
                 }
-                SlowPath::Asking(asking) => {
+                SlowPath::Deciding(deciding) => {
                     let UndecidedRequest {
                         client,
                         mut service,
                         mut request,
                         ..
-                    } = *asking;
-                    request_state.pending = answer;
+                    } = *deciding;
+                    request_state.pending = decision;
                     match request_state.after_decision(&mut request, client) {
                         NextStep::CallInner => State::Running {
                             future: service.call(request),
                         },
                         NextStep::Deny(response) => return Poll::Ready(Some(response)),
-                        NextStep::Delay(delay, waiting) => State::slow_path(SlowPath::waiting(
+                        NextStep::Delay(delay, wait_guard) => State::slow_path(SlowPath::delayed(
                             delay,
                             service,
                             request,
                             request_state,
-                            waiting,
+                            wait_guard,
                         )),
                         NextStep::AwaitDecision(future, client) => {
-                            State::slow_path(SlowPath::asking(future, client, service, request))
+                            State::slow_path(SlowPath::deciding(future, client, service, request))
                         }
                     }
                 }
@@ -349,8 +353,8 @@ impl<S: Service<Request<B>>, B, D: Decider> State<S, B, D, S::Future> {
 }
 
 impl<D: Decider> RequestState<D> {
-    /// Says in the response what the limits say. Whether that was all there is to do: else the
-    /// request is to be settled.
+    /// Writes the rate limit headers. Returns whether the request is settled with that; if not, the
+    /// caller settles it.
     #[inline]
     fn write_headers<R, E>(&self, result: &mut Result<Response<R>, E>) -> bool {
         let (Some(pending), Ok(response)) = (&self.pending, result) else {
@@ -369,14 +373,14 @@ impl<D: Decider> RequestState<D> {
     }
 }
 
-/// What became of a request that is to be settled: now, or when the body of its response has ended.
+/// Settles a request now, or when the body of its response has ended.
 #[inline(never)]
 fn settle_response<R: Body, D: Decider, F: BodyKind<R, Pending<D>>, E>(
     polled: Poll<Result<Response<R>, E>>,
     request_state: &mut RequestState<D>,
 ) -> Poll<Result<Response<F::Body>, E>> {
     let decider = &request_state.shared.decider;
-    // Out of the future now: it may be pending long after it is done.
+    // Taken out of the future, which may be kept long after it is done.
     let Some(pending) = request_state.pending.take() else {
         return polled.map(|result| result.map(|response| response.map(F::from_inner)));
     };

@@ -1,4 +1,4 @@
-//! Rate limits in front of a service.
+//! Rate limits as a layer: [`RateLimitLayer`] and its service [`RateLimit`].
 
 #[cfg(feature = "axum")]
 mod axum_router;
@@ -23,7 +23,7 @@ pub use service::RateLimit;
 
 use options::Options;
 
-/// What all clones of a service share.
+/// The state that all services of a layer share.
 #[derive(Clone)]
 pub(crate) struct Shared<D> {
     pub(crate) decider: D,

@@ -1,4 +1,4 @@
-//! What can be chosen for a layer, whoever decides.
+//! The options that all rate limit layers have, whatever their decider.
 
 use crate::head::Head;
 use crate::identity::Identity;
@@ -25,13 +25,13 @@ pub(crate) struct Options {
     pub(crate) hook: Option<VerdictHook>,
     pub(crate) extension: bool,
     pub(crate) jitter: u8,
-    /// Whether path and host of every request are checked.
+    /// Whether path and host of every request are validated.
     pub(crate) strict: bool,
-    /// Whether denials are responses of HTTP for callers of gRPC, too.
+    /// Whether denials of gRPC calls are plain HTTP responses.
     pub(crate) plain_http: bool,
     pub(crate) preflights: Preflights,
     pub(crate) max_waiting: usize,
-    /// Those who wait, at all services of the layer.
+    /// Statistics of delayed requests, for all services of the layer.
     pub(crate) delay_stats: DelayStats,
 }
 
@@ -56,9 +56,9 @@ impl Default for Options {
     }
 }
 
-// A head is handed on as a copy: one that nobody points at need not be in memory.
+// A head is passed as a copy: one without references to it need not be in memory.
 impl Options {
-    /// Whether a request passes unchecked and uncounted, as its owner chose.
+    /// Whether a request is skipped: neither validated nor counted.
     #[inline]
     pub(crate) fn skips(&self, head: &Head<'_>) -> bool {
         !self.skip.is_empty() && self.skips_slow(*head)
@@ -77,13 +77,13 @@ impl Options {
         })
     }
 
-    /// Whether more is asked about a request than who sent it, or somebody is told of it.
+    /// Whether deciding needs more of a request than its peer, or a hook is called for it.
     #[inline]
     pub(crate) fn needs_request_head(&self) -> bool {
         !self.skip.is_empty() || self.cost.is_some() || self.has_observer()
     }
 
-    /// Whether somebody is told of each request that passes.
+    /// Whether allowed requests get an extension or call a hook.
     #[inline]
     pub(crate) fn has_observer(&self) -> bool {
         self.extension || self.hook.is_some()

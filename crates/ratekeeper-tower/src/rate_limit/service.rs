@@ -1,4 +1,4 @@
-//! The service: decides before the inner one is called.
+//! `RateLimit`: the service that decides on a request before it calls the inner one.
 
 use super::Shared;
 use super::body_kind::{BodyKind, EitherBody};
@@ -24,7 +24,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tower_service::Service;
 
-/// A service behind a limit; made by [`RateLimitLayer`](crate::RateLimitLayer).
+/// A rate limited service, made by [`RateLimitLayer`](crate::RateLimitLayer).
 pub struct RateLimit<S, D, F = EitherBody> {
     pub(super) inner: S,
     pub(super) shared: Arc<Shared<D>>,
@@ -62,11 +62,11 @@ where
 }
 
 impl<S, D: Decider, F> RateLimit<S, D, F> {
-    /// Calls it, once it is ready, with a request that came over a connection from this peer: for
-    /// servers that know it, and need not put it into the extensions of each request to be found
-    /// there. They are not looked at: `None` is a peer that nobody knows.
+    /// Calls the service, once it is ready, with a request from this peer: for servers that know
+    /// the peer and need not insert it into each request's extensions. The extensions are not
+    /// searched: `None` means that the peer is unknown.
     ///
-    /// Layers further in still look there. If one of them counters by address, insert
+    /// Inner layers still search the extensions. If one of them counts by address, insert
     /// [`PeerAddr`](crate::identity::PeerAddr) as well.
     #[inline]
     pub fn call_from<B>(
@@ -82,24 +82,24 @@ impl<S, D: Decider, F> RateLimit<S, D, F> {
     }
 }
 
-/// What becomes of a request. What few need has memory of its own.
+/// What to do with a request. Rare variants are boxed.
 pub(super) enum NextStep<D: Decider> {
-    /// The inner service is called.
+    /// Call the inner service.
     CallInner,
     Deny(Box<Response<Bytes>>),
     Delay(Duration, WaitGuard),
-    /// Nobody knows yet what becomes of that client.
+    /// Wait for the decision on a request of this client.
     AwaitDecision(DecisionFuture<D::PendingDecision>, Client),
 }
 
-/// The one that is ready goes with the request; a clone of it delay_stats for the next.
+/// Takes the service that is ready for this request, and leaves a clone for the next one.
 fn take_ready<S: Clone>(service: &mut S) -> S {
     let clone = service.clone();
     std::mem::replace(service, clone)
 }
 
 impl<D: Decider> RequestState<D> {
-    /// What becomes of a request, which is decided on unless it has a pending already.
+    /// Decides on a request, unless it has a decision already.
     #[inline(never)]
     fn decide<B>(&mut self, request: &mut Request<B>, peer: Option<IpAddr>) -> NextStep<D> {
         let Shared { decider, options } = &*self.shared;
@@ -130,7 +130,7 @@ impl<D: Decider> RequestState<D> {
         self.after_decision(request, client)
     }
 
-    /// What becomes of a request of `client`, now that it is decided on.
+    /// The next step for a request of `client` after the decision.
     #[inline]
     pub(super) fn after_decision<B>(
         &mut self,
@@ -150,7 +150,7 @@ impl<D: Decider> RequestState<D> {
         }
     }
 
-    /// The same for whom more is to be done than to let them pass.
+    /// The same for requests that need more than being let through.
     #[inline(never)]
     fn after_decision_slow<B>(&mut self, request: &mut Request<B>, client: Client) -> NextStep<D> {
         let Shared { decider, options } = &*self.shared;
@@ -163,14 +163,15 @@ impl<D: Decider> RequestState<D> {
             let response =
                 self.shared
                     .deny(&head, decider.denial(pending), Some((decider, pending)));
-            // It holds nothing, but it may hold on to something, and the future may be pending.
+            // A denied request holds no permit, but its decision may hold memory, and the future
+            // may be kept.
             self.pending = None;
             return NextStep::Deny(Box::new(response));
         }
         let delay = decider.delay(pending);
-        let waiting =
+        let wait_guard =
             (!delay.is_zero()).then(|| options.delay_stats.start_wait(options.max_waiting, delay));
-        if let Some(None) = waiting {
+        if let Some(None) = wait_guard {
             let response = self
                 .shared
                 .deny::<D>(&head, Denial::too_many_waiting(delay), None);
@@ -187,14 +188,16 @@ impl<D: Decider> RequestState<D> {
         {
             request.extensions_mut().insert(status);
         }
-        waiting.flatten().map_or(NextStep::CallInner, |waiting| {
-            NextStep::Delay(delay, waiting)
-        })
+        wait_guard
+            .flatten()
+            .map_or(NextStep::CallInner, |wait_guard| {
+                NextStep::Delay(delay, wait_guard)
+            })
     }
 }
 
 impl<D: Decider> Shared<D> {
-    /// Where a peer stands, for all of its requests.
+    /// The hashed key of this peer's requests, if nothing else of a request matters.
     #[inline]
     pub(super) fn prehash(&self, peer: Option<IpAddr>) -> Option<D::PrehashedKey> {
         let Self { decider, options } = self;
@@ -205,7 +208,7 @@ impl<D: Decider> Shared<D> {
         }
     }
 
-    /// Calls the service behind it with a request of a peer who stands there.
+    /// Calls the inner service with a request of a peer with this key.
     #[inline]
     pub(super) fn call<S, B, F>(
         self: &Arc<Self>,
@@ -219,7 +222,7 @@ impl<D: Decider> Shared<D> {
     {
         let decided = match self.decide_fast(key, &request) {
             Ok(pending) => {
-                // In this order all but the pointer is made where it stays: the rest is slow to
+                // In this order everything but the pointer is built in place: the rest is slow to
                 // move.
                 let shared = Arc::clone(self);
                 let future = inner.call(request);
@@ -236,7 +239,7 @@ impl<D: Decider> Shared<D> {
         self.call_slow(inner, peer, request, decided)
     }
 
-    /// The same the long way. What was decided on is not decided on again.
+    /// The slow path. A decision that was made already is not made again.
     #[inline(never)]
     fn call_slow<S, B, F>(
         self: &Arc<Self>,
@@ -255,19 +258,23 @@ impl<D: Decider> Shared<D> {
         match request_state.decide(&mut request, peer) {
             NextStep::CallInner => ResponseFuture::running(inner.call(request), request_state),
             NextStep::Deny(response) => ResponseFuture::denied(response, request_state),
-            NextStep::Delay(delay, waiting) => {
-                ResponseFuture::waiting(delay, take_ready(inner), request, request_state, waiting)
-            }
+            NextStep::Delay(delay, wait_guard) => ResponseFuture::delayed(
+                delay,
+                take_ready(inner),
+                request,
+                request_state,
+                wait_guard,
+            ),
             NextStep::AwaitDecision(future, client) => {
-                ResponseFuture::asking(future, client, take_ready(inner), request, request_state)
+                ResponseFuture::deciding(future, client, take_ready(inner), request, request_state)
             }
         }
     }
 
-    /// The pending of a request that passes, where there is nothing else to do for it: what most
-    /// are. Else that of one that goes the long way, if it was decided on.
-    // Nobody that is not compiled into this may see the request: else it would have to be moved
-    // before it goes on.
+    /// The fast path, taken by most requests: the decision on a request that is allowed with
+    /// nothing else to do for it. Otherwise `Err`, with the decision if it was made.
+    // Everything that sees the request must be inlined: otherwise it would have to be moved before
+    // it goes on.
     #[inline(always)]
     fn decide_fast<B>(
         &self,
@@ -276,8 +283,8 @@ impl<D: Decider> Shared<D> {
     ) -> Result<D::PendingDecision, Option<D::PendingDecision>> {
         let Self { decider, options } = self;
         let Some(key) = key else { return Err(None) };
-        // What may be a preflight request has a limit of its own; whoever speaks for others is not
-        // believed, and that is told.
+        // OPTIONS may be a preflight request, which has a limit of its own. A forwarding header
+        // from an untrusted peer is ignored with a warning.
         if request.method() == Method::OPTIONS
             || options
                 .identity
@@ -289,14 +296,14 @@ impl<D: Decider> Shared<D> {
         decider.decide_prehashed(key)
     }
 
-    /// Decides on a preflight request by the limit of their own: the response if it is denied.
+    /// Decides on a preflight request by the limit for these: the response if it is denied.
     #[inline(never)]
     fn decide_preflight(&self, limit: &LimitDecider, head: &Head<'_>) -> Option<Response<Bytes>> {
         let mut pending = None;
-        // A limit of this process has nobody to wait for.
+        // A limit in this process decides at once.
         let _ = limit.decide(head, 1, &mut pending);
         let pending = pending?;
-        // Nobody delay_stats here, also where the limit is one that paces.
+        // Preflight requests never wait, even if their limit is paced.
         let is_allowed = limit.is_allowed_now(&pending);
         self.options.preflights.stats.count(is_allowed);
         if is_allowed {
@@ -316,7 +323,7 @@ impl<D: Decider> Shared<D> {
         response
     }
 
-    /// The response of who is turned away, with what the limits say, if it was they.
+    /// The response to a denied request, with rate limit headers if a limit denied it.
     #[inline(never)]
     fn deny<L: Decider>(
         &self,
@@ -326,7 +333,7 @@ impl<D: Decider> Shared<D> {
     ) -> Response<Bytes> {
         let Self { options, .. } = self;
         if let Some((decider, pending)) = decided {
-            // What is shed is spread already.
+            // Retry-After of shed requests is spread already.
             if denial.jitter == Jitter::default() {
                 denial.jitter = Jitter {
                     percent: options.jitter,
@@ -367,7 +374,7 @@ impl<D: Decider> Shared<D> {
         if options.expose {
             response::expose_headers(response.headers_mut(), options.dialects);
         }
-        // A limit further out gives back what it request_state.
+        // An outer limit refunds what it counted.
         response.extensions_mut().insert(NotReached);
         response
     }

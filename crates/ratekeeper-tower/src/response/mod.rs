@@ -1,5 +1,4 @@
-//! What a response says about limits: headers on every one, and the whole of one that is turned
-//! away.
+//! Responses: rate limit headers on every response, and the complete response of a denial.
 
 mod bad_request;
 mod denial;
@@ -26,8 +25,8 @@ use http::HeaderMap;
 use ratekeeper_policy::{PolicyVerdict, engine::LimitStatus};
 use std::time::Duration;
 
-/// Writes what a verdict says of its limits. `retry_after` is what the response says in
-/// Retry-After; nothing if it passes. Limits that only watch are not told.
+/// Writes the rate limit headers of a verdict. `retry_after` is the value of the response's
+/// Retry-After header, `None` if the request is allowed. Limits in shadow mode are not written.
 pub(crate) fn write_headers(
     dialects: Dialects,
     headers: &mut HeaderMap,
@@ -48,11 +47,11 @@ pub(crate) fn write_headers(
     dialects.write(headers, &tightest, all, retry_after, unix_now);
 }
 
-/// The limits of a verdict, each by a name of its own.
+/// The limits of a verdict, each with a unique name.
 fn named_limits(
     verdict: &PolicyVerdict,
 ) -> impl Iterator<Item = (PolicyName<'_>, LimitStatus<'_>)> {
-    // The limits of one policy stand together.
+    // The limits of one policy are adjacent.
     verdict.limits().scan(PolicyName::from(""), |last, status| {
         let nth = if last.policy == status.policy() {
             last.nth + 1
@@ -67,12 +66,13 @@ fn named_limits(
     })
 }
 
-/// A mark on a response: what it answers never reached the service, so whoever counted the request
-/// gives it back.
+/// Marks a response to a request that never reached the service: a response extension, at which
+/// outer layers refund what they counted.
 #[derive(Clone, Copy, Debug)]
 pub struct NotReached;
 
-/// A mark on a response: the service has no room for what it answers, whoever asks. A [`ShedLayer`]
-/// further out takes it for pressure. Insert it into a response of your own for the same.
+/// Marks a response that the service had no capacity for, whoever asks: a response extension, which
+/// an outer [`ShedLayer`](crate::ShedLayer) counts as overload. Insert it into your own responses
+/// for the same effect.
 #[derive(Clone, Copy, Debug)]
 pub struct NoCapacity;

@@ -1,7 +1,7 @@
 //! The whole of a response to a request that is turned away.
 
-use super::super::denied::Kind;
-use super::super::{Denial, DenialFormat, Jitter, denied};
+use super::super::denial::ProblemType;
+use super::super::{Denial, DenialFormat, Jitter, denial_response};
 use super::{engine, lines};
 use http::StatusCode;
 use prost::Message as _;
@@ -29,7 +29,7 @@ fn second(policies: Policies) -> PolicyVerdict {
 }
 
 fn problem(verdict: &PolicyVerdict) -> Value {
-    let response = denied(DenialFormat::Problem, &Denial::of(verdict));
+    let response = denial_response(DenialFormat::Problem, &Denial::of_verdict(verdict));
     assert_eq!(
         response.headers()["content-type"],
         "application/problem+json"
@@ -40,7 +40,7 @@ fn problem(verdict: &PolicyVerdict) -> Value {
 #[test]
 fn a_problem_exactly() {
     let verdict = second(Policies::new().policy(login()));
-    let response = denied(DenialFormat::Problem, &Denial::of(&verdict));
+    let response = denial_response(DenialFormat::Problem, &Denial::of_verdict(&verdict));
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
         lines(response.headers()),
@@ -65,14 +65,14 @@ fn a_problem_exactly() {
 #[test]
 fn plain_text_and_html() {
     let verdict = second(Policies::new().policy(Policy::new("a<b>&c").limit(Limit::per_second(1))));
-    let denial = Denial::of(&verdict);
-    let plain = denied(DenialFormat::Plain, &denial);
+    let denial = Denial::of_verdict(&verdict);
+    let plain = denial_response(DenialFormat::Plain, &denial);
     assert_eq!(plain.headers()["content-type"], "text/plain; charset=utf-8");
     assert_eq!(
         &plain.body()[..],
         b"This request is over the limit of `a<b>&c`; try again in 1 second.\n"
     );
-    let html = denied(DenialFormat::Html, &denial);
+    let html = denial_response(DenialFormat::Html, &denial);
     assert_eq!(html.headers()["content-type"], "text/html; charset=utf-8");
     assert_eq!(
         str::from_utf8(html.body()).unwrap(),
@@ -116,7 +116,7 @@ fn every_violated_policy_is_named_and_the_longest_wait_told() {
 #[test]
 fn never_has_no_time_to_try_again() {
     let verdict = second(Policies::new().policy(login().cost(Cost::Units(2))));
-    let response = denied(DenialFormat::Problem, &Denial::of(&verdict));
+    let response = denial_response(DenialFormat::Problem, &Denial::of_verdict(&verdict));
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(!response.headers().contains_key("retry-after"));
     let body = problem(&verdict);
@@ -133,7 +133,7 @@ fn nobody_knows_when_a_permit_comes_back() {
         engine(Policies::new().policy(Policy::new("busy").limit(PolicyLimit::Concurrent(1))));
     let _held = engine.decide_now(&Subject::new());
     let verdict = engine.decide_now(&Subject::new());
-    assert_eq!(Denial::of(&verdict).seconds(), Some(1));
+    assert_eq!(Denial::of_verdict(&verdict).seconds(), Some(1));
     let body = problem(&verdict);
     assert_eq!(
         body["detail"],
@@ -146,7 +146,7 @@ fn nobody_knows_when_a_permit_comes_back() {
 fn where_the_policy_says_503_capacity_is_reduced() {
     let verdict = second(Policies::new().policy(login().status(DenialStatus::ServiceUnavailable)));
     assert_eq!(
-        denied(DenialFormat::Problem, &Denial::of(&verdict)).status(),
+        denial_response(DenialFormat::Problem, &Denial::of_verdict(&verdict)).status(),
         StatusCode::SERVICE_UNAVAILABLE
     );
     let body = problem(&verdict);
@@ -243,10 +243,10 @@ fn jitter_is_upward_bounded_spread_and_the_same_for_the_same_key() {
     let after = |percent, hash| {
         let denial = Denial {
             jitter: Jitter { percent, hash },
-            ..Denial::of(&verdict)
+            ..Denial::of_verdict(&verdict)
         };
         let body: Value =
-            serde_json::from_slice(denied(DenialFormat::Problem, &denial).body()).unwrap();
+            serde_json::from_slice(denial_response(DenialFormat::Problem, &denial).body()).unwrap();
         // The milliseconds are as much later.
         assert_eq!(
             body["retry_after_ms"].as_u64().unwrap(),
@@ -318,7 +318,7 @@ fn grpc_gets_a_status_a_message_and_when_to_try_again() {
             .limit(Limit::per_minute(1))
             .status(status);
         let verdict = second(Policies::new().policy(policy));
-        let response = denied(GRPC, &Denial::of(&verdict));
+        let response = denial_response(GRPC, &Denial::of_verdict(&verdict));
         assert_eq!(
             (response.status(), response.body().len()),
             (StatusCode::OK, 0)
@@ -360,7 +360,9 @@ fn grpc_gets_a_status_a_message_and_when_to_try_again() {
 #[test]
 fn grpc_that_will_never_pass_is_not_told_to_try_again() {
     let verdict = second(Policies::new().policy(login().cost(Cost::Units(2))));
-    let headers = denied(GRPC, &Denial::of(&verdict)).headers().clone();
+    let headers = denial_response(GRPC, &Denial::of_verdict(&verdict))
+        .headers()
+        .clone();
     let details =
         Status::decode(&unbase64(headers["grpc-status-details-bin"].to_str().unwrap())[..])
             .unwrap();
@@ -371,7 +373,7 @@ fn grpc_that_will_never_pass_is_not_told_to_try_again() {
 fn a_denial_may_be_made_by_hand() {
     let denial = Denial {
         status: StatusCode::SERVICE_UNAVAILABLE,
-        kind: Kind::ReducedCapacity,
+        kind: ProblemType::ReducedCapacity,
         violated: Vec::new(),
         retry_after: Some(Duration::from_millis(4_001)),
         never: false,
@@ -380,7 +382,7 @@ fn a_denial_may_be_made_by_hand() {
         shadow: false,
     };
     let body: Value =
-        serde_json::from_slice(denied(DenialFormat::Problem, &denial).body()).unwrap();
+        serde_json::from_slice(denial_response(DenialFormat::Problem, &denial).body()).unwrap();
     assert_eq!(
         body["detail"],
         "The service behind is not well; try again in 5 seconds."

@@ -1,7 +1,7 @@
 //! The headers of each dialect.
 
-use super::super::{Dialect, Dialects, LimitInfo, expose};
-use super::{engine, joined, lines, told};
+use super::super::{Dialect, Dialects, LimitInfo, expose_headers};
+use super::{engine, joined, lines, written};
 use http::{HeaderMap, HeaderValue};
 use ratekeeper::{Algorithm, Limit};
 use ratekeeper_policy::{
@@ -311,7 +311,7 @@ fn what_the_origin_said_stays() {
     headers.insert("x-ratelimit-remaining", HeaderValue::from_static("3"));
     headers.insert("ratelimit-reset", HeaderValue::from_static("9"));
     headers.insert("ratelimit", HeaderValue::from_static(r#""origin";r=3;t=9"#));
-    super::super::write(all, &mut headers, &verdict, None, Duration::ZERO);
+    super::super::write_headers(all, &mut headers, &verdict, None, Duration::ZERO);
     assert_eq!(
         joined(&headers, "ratelimit"),
         r#""origin";r=3;t=9, "default";r=57;t=35"#
@@ -330,7 +330,7 @@ fn what_the_origin_said_stays() {
         "ratelimit",
         HeaderValue::from_static("limit=5, remaining=3, reset=9"),
     );
-    super::super::write(
+    super::super::write_headers(
         Dialect::Draft07.into(),
         &mut headers,
         &verdict,
@@ -345,7 +345,7 @@ fn what_the_origin_said_stays() {
     // What only begins like ours is no rival.
     let mut headers = HeaderMap::new();
     headers.insert("x-ratelimit-resource", HeaderValue::from_static("core"));
-    super::super::write(
+    super::super::write_headers(
         Dialect::XDelta.into(),
         &mut headers,
         &verdict,
@@ -369,7 +369,7 @@ fn browsers_are_shown_what_is_written() {
         "access-control-expose-headers",
         HeaderValue::from_static("x-request-id"),
     );
-    expose(&mut headers, Dialects::default().and(Dialect::Ietf));
+    expose_headers(&mut headers, Dialects::default().and(Dialect::Ietf));
     assert_eq!(
         joined(&headers, "access-control-expose-headers"),
         "x-request-id, retry-after, x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, ratelimit-policy, ratelimit"

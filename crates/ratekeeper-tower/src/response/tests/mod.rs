@@ -5,7 +5,7 @@ mod denial_format;
 mod headers;
 mod properties;
 
-use super::{Dialects, write};
+use super::{Dialects, write_headers};
 use http::HeaderMap;
 use ratekeeper::{Clock, ManualClock, MemoryStore};
 use ratekeeper_policy::{Engine, Policies, PolicyVerdict};
@@ -49,7 +49,7 @@ fn written(
     retry_after: Option<u64>,
 ) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    write(
+    write_headers(
         dialects.into(),
         &mut headers,
         verdict,

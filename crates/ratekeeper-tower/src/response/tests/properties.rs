@@ -1,6 +1,6 @@
 //! What holds of the info for any limits and any traffic.
 
-use super::super::{Denial, Dialect, Dialects, write};
+use super::super::{Denial, Dialect, Dialects, write_headers};
 use super::{engine, joined, unix};
 use http::HeaderMap;
 use proptest::prelude::*;
@@ -70,10 +70,10 @@ proptest! {
         for (pause, long) in trace {
             clock.advance(Duration::from_millis(if long { pause * 20 } else { pause / 50 }));
             let verdict = engine.decide_now(&Subject::new());
-            let denial = verdict.is_denied().then(|| Denial::of(&verdict));
+            let denial = verdict.is_denied().then(|| Denial::of_verdict(&verdict));
             let retry_after = denial.as_ref().and_then(Denial::seconds);
             let mut headers = HeaderMap::new();
-            write(all, &mut headers, &verdict, retry_after, unix(&clock));
+            write_headers(all, &mut headers, &verdict, retry_after, unix(&clock));
 
             let tightest = verdict.tightest().unwrap();
             let reset: u64 = joined(&headers, "x-ratelimit-reset").parse().unwrap();

@@ -69,7 +69,7 @@ async fn server_errors_open_it_and_then_callers_get_a_503_that_says_when() {
         concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
             r#""title":"Temporary Reduced Capacity","status":503,"#,
-            r#""detail":"The service is failing and is given time to recover; try again in 4 seconds.","#,
+            r#""detail":"The service is failing and its circuit breaker is open; try again in 4 seconds.","#,
             r#""violated-policies":[],"retry_after_ms":3500}"#,
             "\n"
         )

@@ -209,7 +209,7 @@ async fn who_would_wait_too_long_fails_at_once_and_is_told_for_how_long() {
     assert_eq!(error.retry_after(), Some(secs(60)));
     assert_eq!(
         error.to_string(),
-        "the server asked to be left alone; try again in 60s, or wait for longer"
+        "the server's rate limit is exhausted; try again in 60s or raise max_wait"
     );
     clock.advance(secs(31));
     assert!(
@@ -326,7 +326,7 @@ async fn a_limit_of_this_side_is_waited_for() {
     assert!(
         error
             .to_string()
-            .starts_with("over this client's own limit"),
+            .starts_with("this client's own rate limit is exhausted"),
         "{error}"
     );
     assert_eq!(server.calls(), 3);
@@ -377,7 +377,7 @@ async fn a_limit_of_each_host_and_one_by_windows() {
     let client = ClientLayer::with_clock(clock).limit(never).layer(server);
     assert_eq!(
         failed(send(&client, get()).1).to_string(),
-        "this client's own limit never lets this through; raise it"
+        "this client's own rate limit never allows this request; raise the limit"
     );
 }
 

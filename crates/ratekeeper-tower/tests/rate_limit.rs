@@ -252,7 +252,7 @@ async fn a_request_without_the_attribute_of_a_policy_is_counted_by_its_address()
     let body = response.into_body().collect().await.unwrap().to_bytes();
     let body = String::from_utf8_lossy(&body);
     assert!(
-        body.contains("This request has no user, and the policy `each` requires one"),
+        body.contains("This request has no user, which policy `each` requires"),
         "{body}"
     );
 }

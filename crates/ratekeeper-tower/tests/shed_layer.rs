@@ -188,7 +188,7 @@ async fn what_nobody_waits_for_is_dropped_before_it_costs_anything() {
     let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(
         told["detail"],
-        "The deadline of this request had passed before anything was done for it."
+        "The deadline of this request passed before it was processed."
     );
 
     let mut request = get("/");

@@ -1,5 +1,5 @@
-//! The circuit breaker itself: when it opens, whom it lets through, when it closes. No mutex, no
-//! timer, no tower.
+//! The circuit breaker's state machine: when it opens, which calls it allows, when it closes.
+//! Without mutex, timer or tower.
 
 use super::builder::CircuitBreakerBuilder;
 use super::guard::{CallGuard, CallOrigin, CircuitOpenError};
@@ -13,17 +13,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Stops calling what keeps failing, and finds out by a few probes when it is well again.
+/// Stops calls to a service that keeps failing, and finds out with a few probes when it has
+/// recovered.
 ///
-/// - **Closed**: calls origin. It opens when of the last 10 seconds' calls, at least 20, half have
-///   failed or 80 % were slow.
-/// - **Open**: no call passes, for 5 seconds and a little more.
-/// - **Half-open**: 3 probes origin. If all succeed it closes; if one fails it is open again, for
-///   twice as long, up to a minute. A probe that is dropped, or not answered within 10 seconds,
+/// - **Closed**: calls are allowed. It opens when, of at least 20 calls in the last 10 seconds,
+///   half have failed or 80 % were slow.
+/// - **Open**: no call is allowed, for 5 seconds and up to 10 % more.
+/// - **Half-open**: 3 probes are allowed. If all succeed it closes; if one fails it opens again for
+///   twice as long, up to a minute. A probe that is dropped, or has no outcome within 10 seconds,
 ///   makes room for another.
 ///
-/// Each of these numbers is the [builder's](CircuitBreaker::builder). A handle: clones share the
-/// state.
+/// All of these numbers can be set with the [builder](CircuitBreaker::builder). A handle: clones
+/// share the state.
 ///
 /// ```
 /// use ratekeeper_tower::CircuitBreaker;
@@ -35,7 +36,7 @@ use std::time::Duration;
 ///         Ok(_) => call.success(),
 ///         Err(_) => call.failure(),
 ///     },
-///     Err(open) => println!("not now; again in {:?}", open.retry_after()),
+///     Err(open) => println!("circuit open; retry after {:?}", open.retry_after()),
 /// }
 /// ```
 pub struct CircuitBreaker<C: Clock = SystemClock> {
@@ -48,7 +49,7 @@ struct Shared<C: Clock> {
     window: Window,
     probes: Probes,
     counters: Counters,
-    /// The zero of all times in here.
+    /// The origin of all times in here.
     created: Timestamp,
     settings: CircuitBreakerBuilder<C>,
 }
@@ -62,29 +63,29 @@ struct Counters {
     opened: AtomicU64,
 }
 
-/// What has happened to a [`CircuitBreaker`] since it was made.
+/// Counters of a [`CircuitBreaker`] since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CircuitBreakerStats {
-    /// Calls that succeeded or failed; those that were ignored are not among them.
+    /// Calls that succeeded or failed, without those that were ignored.
     pub calls: u64,
-    /// Those that failed.
+    /// Calls that failed.
     pub failures: u64,
-    /// Those that were slow, whether they failed or not.
+    /// Calls that were slow, whether they failed or not.
     pub slow: u64,
-    /// Calls that were not let through.
+    /// Calls that were rejected.
     pub rejected: u64,
-    /// How often it has opened by itself.
+    /// How often it has opened, not counting when it was forced open.
     pub opened: u64,
 }
 
 impl CircuitBreaker {
-    /// With the numbers above.
+    /// A breaker with the default settings.
     pub fn new() -> Self {
         Self::from_builder(Self::builder())
     }
 
-    /// To choose the numbers.
+    /// A builder, to change settings.
     pub fn builder() -> CircuitBreakerBuilder {
         CircuitBreakerBuilder::default()
     }
@@ -111,7 +112,7 @@ impl<C: Clock> CircuitBreaker<C> {
         }
     }
 
-    /// Asks whether to call. Say afterwards how it went.
+    /// Asks for permission to make a call. Report its outcome to the guard.
     pub fn try_acquire(&self) -> Result<CallGuard<C>, CircuitOpenError> {
         let shared = &*self.shared;
         loop {
@@ -158,14 +159,14 @@ impl<C: Clock> CircuitBreaker<C> {
                                 },
                             ));
                         }
-                        // Half-open has ended in between: this is no probe of it.
+                        // Half-open has ended in between: this is not a probe of it.
                         ProbeAttempt::Slot(slot) => shared.probes.free(slot),
                         ProbeAttempt::AllTaken { soonest } => {
                             return Err(
                                 shared.reject(shared.time_left(soonest, now).min(MAX_PROBE_WAIT))
                             );
                         }
-                        // Whoever saw the last success has yet to close it.
+                        // The thread that saw the last success has not closed it yet.
                         ProbeAttempt::AllSucceeded => {
                             _ = shared.swap(state, state.to(Kind::Closed))
                         }
@@ -176,7 +177,7 @@ impl<C: Clock> CircuitBreaker<C> {
         }
     }
 
-    /// What it is doing now.
+    /// The current state.
     pub fn state(&self) -> State {
         let state = self.shared.load();
         match state.kind() {
@@ -197,8 +198,7 @@ impl<C: Clock> CircuitBreaker<C> {
         }
     }
 
-    /// Takes it out of its own hands, or gives it back. Calls that are under way have no say in
-    /// what comes after.
+    /// Forces a state, or returns to automatic. Calls in progress do not affect the new state.
     pub fn force(&self, force: Force) {
         loop {
             let state = self.shared.load();
@@ -219,7 +219,7 @@ impl<C: Clock> CircuitBreaker<C> {
         }
     }
 
-    /// What it has seen since it was made.
+    /// Counters since it was made.
     pub fn stats(&self) -> CircuitBreakerStats {
         let Counters {
             calls,
@@ -239,8 +239,8 @@ impl<C: Clock> CircuitBreaker<C> {
         }
     }
 
-    /// The calls it judges by: those of the last 10 seconds since it was closed (or only counts);
-    /// none while it is open or half-open.
+    /// The calls in its window: those of the last 10 seconds since it was closed or set to count
+    /// only; none while it is open or half-open.
     pub fn recent(&self) -> WindowStats {
         let shared = &*self.shared;
         let now = shared.since_created(shared.settings.clock.now());
@@ -256,7 +256,7 @@ impl<C: Clock> CircuitBreaker<C> {
     }
 }
 
-/// What the rejected are told at most while the probes are out: their answers may come at any
+/// The maximum Retry-After of rejections while probes are in flight: their outcome may come at any
 /// moment.
 const MAX_PROBE_WAIT: Duration = Duration::from_secs(1);
 
@@ -292,7 +292,7 @@ impl<C: Clock> Shared<C> {
         }
     }
 
-    /// Notes the success of a probe, and closes if it was the last that was missing.
+    /// Records the success of a probe, and closes the breaker if it was the last one missing.
     fn succeed(&self, state: PackedState, slot: Slot) {
         if self.probes.succeed(slot, || self.load() == state) {
             self.swap(state, state.to(Kind::Closed));
@@ -306,7 +306,7 @@ impl<C: Clock> Shared<C> {
                 || reaches(recent.slow, self.settings.slow_percent))
     }
 
-    /// Opens it, unless somebody else has changed its state.
+    /// Opens it, unless its state was changed concurrently.
     fn open(&self, state: PackedState, streak: u8, now: u64) {
         let time = self.open_time(state.generation(), streak);
         if self.swap(
@@ -317,8 +317,8 @@ impl<C: Clock> Shared<C> {
         }
     }
 
-    /// How long it is open after so many failed recoveries. The generation is the step of the
-    /// jitter's generator.
+    /// How long it stays open after this many failed recoveries in a row. The generation is the
+    /// step of the jitter's random generator.
     fn open_time(&self, generation: u16, streak: u8) -> u64 {
         let doubled = u128::from(nanos(self.settings.open_for)) << streak;
         let time = doubled.min(u128::from(nanos(self.settings.max_open_for))) as u64;
@@ -346,7 +346,7 @@ impl<C: Clock> Shared<C> {
         nanos(now.saturating_since(self.created))
     }
 
-    /// How long from `now` to a time in milliseconds.
+    /// The time from `now` until a time in milliseconds.
     fn time_left(&self, until: u64, now: Timestamp) -> Duration {
         Duration::from_nanos(
             until
@@ -370,7 +370,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The generator SplitMix64 at one of its steps.
+/// The random generator SplitMix64 at one of its steps.
 fn split_mix(seed: u64, step: u16) -> u64 {
     let z = seed.wrapping_add((u64::from(step) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,4 +1,4 @@
-//! The response of a service behind a breaker; it tells the breaker how the call went.
+//! `ResponseFuture` of a service behind a circuit breaker; it reports the outcome of the call.
 
 use super::{CallGuard, Outcome};
 use crate::body::ResponseBody;
@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 pin_project! {
-    /// What [`CircuitBreakerService`](super::CircuitBreakerService) answers with. Dropping it is a
-    /// client that hung up.
+    /// The response of a [`CircuitBreakerService`](super::CircuitBreakerService). Dropping it
+    /// early, as when a client hangs up, is ignored by the breaker.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F, C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
         #[pin]
@@ -81,7 +81,7 @@ where
         Poll::Ready(match result {
             Ok(response) => {
                 let (head, body) = response.into_parts();
-                // What never reached the service says nothing about it.
+                // A response marked `NotReached` says nothing about the service.
                 let call = call.filter(|_| head.extensions.get::<NotReached>().is_none());
                 match (call, classifier(&head)) {
                     (Some(call), Outcome::Success) => call.success(),

@@ -1,4 +1,4 @@
-//! What a breaker answers: a guard for one call, or that it is open.
+//! `CallGuard`, the permission to make one call, and `CircuitOpenError`.
 
 use super::CircuitBreaker;
 use super::probes::Slot;
@@ -6,19 +6,19 @@ use ratekeeper::{Clock, Timestamp, clock::SystemClock};
 use std::fmt;
 use std::time::Duration;
 
-/// A call that a breaker let through: say how it went.
+/// Permission to make one call: report its outcome with [`success`](Self::success) or
+/// [`failure`](Self::failure).
 ///
-/// Dropping it is [`ignore`](Self::ignore), so that a probe that is given up makes room for the
-/// next.
-#[must_use = "a call that is dropped at once tells the breaker nothing"]
+/// Dropping it is [`ignore`](Self::ignore): an abandoned probe makes room for the next.
+#[must_use = "a guard that is dropped at once reports nothing to the breaker"]
 pub struct CallGuard<C: Clock = SystemClock> {
     breaker: CircuitBreaker<C>,
-    /// None where nobody asks how long it took.
+    /// `None` if durations are not measured.
     started: Option<Timestamp>,
     origin: Option<CallOrigin>,
 }
 
-/// By which right a call was let through: the generation, and the slot if it is a probe.
+/// The generation in which a call was allowed, and its slot if it is a probe.
 #[derive(Clone, Copy)]
 pub(super) struct CallOrigin {
     pub(super) generation: u16,
@@ -38,21 +38,21 @@ impl<C: Clock> CallGuard<C> {
         }
     }
 
-    /// It went well, unless it was slow: that is looked at here.
+    /// Reports a success, or a slow call if it took too long.
     pub fn success(self) {
         self.record(false);
     }
 
-    /// It failed: a 5xx, a timeout, no connection.
+    /// Reports a failure: a 5xx, a timeout, no connection.
     pub fn failure(self) {
         self.record(true);
     }
 
-    /// It says nothing about who was called: a 4xx, a client that hung up. A probe's place is free
-    /// again.
+    /// Reports nothing, because the outcome does not depend on the service: a 4xx, a client that
+    /// hung up. A probe's slot is freed.
     pub fn ignore(self) {}
 
-    /// Whether it is one of the few that half-open lets through.
+    /// Whether it is a probe.
     pub fn is_probe(&self) -> bool {
         self.origin.is_some_and(|origin| origin.slot.is_some())
     }
@@ -83,15 +83,15 @@ impl<C: Clock> fmt::Debug for CallGuard<C> {
     }
 }
 
-/// The breaker is open: do not call.
+/// The circuit breaker is open: do not make the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CircuitOpenError {
     pub(super) retry_after: Duration,
 }
 
 impl CircuitOpenError {
-    /// How long it stays open. Where nobody knows, while the probes are out or somebody forced it
-    /// open, a guess.
+    /// How long it stays open: an estimate while probes are in flight or the breaker is forced
+    /// open.
     pub fn retry_after(&self) -> Duration {
         self.retry_after
     }

@@ -1,4 +1,4 @@
-//! The circuit breaker: by itself, and as a layer.
+//! Circuit breaker, standalone and as a layer.
 //!
 //! ```
 //! use ratekeeper_tower::{CircuitBreaker, CircuitBreakerLayer};

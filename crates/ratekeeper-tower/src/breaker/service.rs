@@ -1,4 +1,4 @@
-//! The service that asks the breaker first.
+//! `CircuitBreakerService`: the service that asks the breaker before each call.
 
 use super::{CircuitBreaker, Outcome, ResponseFuture};
 use crate::body::ResponseBody;
@@ -10,7 +10,7 @@ use std::fmt;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// What [`CircuitBreakerLayer`](super::CircuitBreakerLayer) makes of a service. Clones share the
+/// A service behind a [`CircuitBreakerLayer`](super::CircuitBreakerLayer). Clones share the
 /// breaker.
 #[derive(Clone)]
 pub struct CircuitBreakerService<S, C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
@@ -29,15 +29,15 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<S::Future, C, J>;
 
-    /// As ready as the service inside. An open breaker is ready too: to say so.
+    /// Ready when the inner service is ready. An open breaker is ready, too: to reject calls.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         match self.breaker.try_acquire() {
-            // The service that was readied is the one that is called; a rejection leaves it ready
-            // for the next.
+            // The inner service that is ready is the one that is called; after a rejection it stays
+            // ready for the next request.
             Ok(call) => {
                 ResponseFuture::calling(call, self.inner.call(request), self.classifier.clone())
             }

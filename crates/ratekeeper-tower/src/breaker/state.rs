@@ -1,27 +1,27 @@
-//! What a breaker is doing, and what an operator wants of it.
+//! States of a circuit breaker, and the states an operator can force.
 
 use std::fmt;
 
-/// What a [`CircuitBreaker`](super::CircuitBreaker) is doing.
+/// The state of a [`CircuitBreaker`](super::CircuitBreaker).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum State {
-    /// Calls pass and are counted.
+    /// Calls are allowed and counted.
     Closed,
-    /// No call passes.
+    /// No call is allowed.
     Open,
-    /// A few probes origin: the time of open is over.
+    /// A few probes are allowed, because the open time is over.
     HalfOpen,
-    /// No call passes, until somebody says otherwise.
+    /// No call is allowed, until the breaker is forced otherwise.
     ForcedOpen,
-    /// Every call passes, until somebody says otherwise.
+    /// Every call is allowed, until the breaker is forced otherwise.
     ForcedClosed,
-    /// Every call passes and is counted, until somebody says otherwise.
+    /// Every call is allowed and counted, until the breaker is forced otherwise.
     MetricsOnly,
 }
 
 impl State {
-    /// Every state there is.
+    /// All states.
     pub const ALL: [Self; 6] = [
         Self::Closed,
         Self::Open,
@@ -31,7 +31,7 @@ impl State {
         Self::MetricsOnly,
     ];
 
-    /// The state in one word, as for a label of a metric.
+    /// The state as one word, as for a metric label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
@@ -50,17 +50,17 @@ impl fmt::Display for State {
     }
 }
 
-/// What an operator wants of a [`CircuitBreaker`](super::CircuitBreaker).
+/// The state that an operator forces a [`CircuitBreaker`](super::CircuitBreaker) into.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Force {
-    /// Let nothing through.
+    /// Reject all calls.
     Open,
-    /// Let everything through.
+    /// Allow all calls.
     Closed,
-    /// Let everything through, and count as if it mattered:
-    /// [`CircuitBreaker::recent`](super::CircuitBreaker::recent) shows it.
+    /// Allow all calls, and count them as if closed:
+    /// [`CircuitBreaker::recent`](super::CircuitBreaker::recent) shows the counts.
     MetricsOnly,
-    /// Go by what happens. From a forced state it begins anew, closed.
+    /// Automatic. From a forced state it starts anew, closed.
     Auto,
 }

@@ -1,14 +1,14 @@
-//! How many retries a client may afford.
+//! Retry budget: how many retries a client may make.
 
 use ratekeeper::Timestamp;
 use std::time::Duration;
 
-/// Retries are paid from a budget: each request pays in a share of one, each retry takes out a
-/// whole one.
+/// A budget for retries: each request deposits a fraction of a retry, each retry withdraws a whole
+/// one.
 ///
-/// So all attempts together are at most 1.1 times the requests with a share of a tenth, however
-/// badly things go, and retries cannot bring down what is overloaded already. A floor of so many a
-/// second lets rare requests be tried again as well; it comes on top.
+/// With a fraction of a tenth, all attempts together are at most 1.1 times the requests, however
+/// badly things go, so that retries cannot bring down an overloaded server. A floor of some retries
+/// a second lets rare requests be retried as well; it comes on top.
 ///
 /// ```
 /// use ratekeeper::Timestamp;
@@ -26,19 +26,19 @@ pub struct RetryBudget {
     share: u64,
     floor: u64,
     balance: u64,
-    /// When the floor was last paid in.
+    /// When the floor was last deposited.
     last_refill: Option<Timestamp>,
 }
 
-/// Parts of a retry.
+/// The balance is kept in millionths of a retry.
 const UNITS_PER_RETRY: u64 = 1_000_000;
-/// No more is saved up.
+/// The maximum balance.
 const MAX_BALANCE: u64 = 1_000 * UNITS_PER_RETRY;
-/// The floor is saved up for no longer.
+/// The floor accumulates for at most this long.
 const FLOOR_INTERVAL: Duration = Duration::from_secs(1);
 
 impl RetryBudget {
-    /// Retries for this share of the requests (0 to 1), and so many a second on top.
+    /// Retries for this share of the requests (0 to 1), plus `per_second` a second.
     pub fn new(share: f64, per_second: u32) -> Self {
         let share = if share > 0.0 {
             (share.min(1.0) * UNITS_PER_RETRY as f64) as u64
@@ -59,7 +59,7 @@ impl RetryBudget {
         self.balance = (self.balance + self.share).min(MAX_BALANCE);
     }
 
-    /// Takes out a retry; false if there is none.
+    /// Withdraws a retry; returns false if the budget is used up.
     pub fn retry(&mut self, now: Timestamp) -> bool {
         self.refill_floor(now);
         let enough = self.balance >= UNITS_PER_RETRY;
@@ -70,7 +70,7 @@ impl RetryBudget {
     }
 
     fn refill_floor(&mut self, now: Timestamp) {
-        // The first time it is paid in whole.
+        // The first deposit is a full second's.
         let since = self.last_refill.map_or(FLOOR_INTERVAL, |last_refill| {
             now.saturating_since(last_refill).min(FLOOR_INTERVAL)
         });

@@ -1,4 +1,4 @@
-//! One call: it waits for its turn, is made, and is made again where that may help.
+//! `ClientFuture`: waits until a call may be made, makes it, and retries it.
 
 use super::host::SendDecision;
 use super::hosts::SharedHost;
@@ -19,8 +19,8 @@ use std::time::Duration;
 use tower_service::Service;
 
 pin_project! {
-    /// What [`ClientService`](super::ClientService) answers with. Dropping it gives the call up,
-    /// and with it a slot that was not used.
+    /// The response of a [`ClientService`](super::ClientService). Dropping it cancels the call and
+    /// releases a slot that was not used.
     #[must_use = "futures do nothing unless polled"]
     pub struct ClientFuture<S, B, C: Clock = SystemClock, R = NoRetries>
     where
@@ -35,11 +35,11 @@ pin_project! {
 pin_project! {
     #[project = StatePinned]
     enum State<F> {
-        // Its turn has not come.
+        // It may not be sent yet.
         Waiting {
             sleep: Option<Sleep>,
         },
-        // Its turn has come, and the client inside may not be ready.
+        // It may be sent as soon as the inner client is ready.
         Readying,
         Calling {
             #[pin]
@@ -51,25 +51,25 @@ pin_project! {
 struct Call<S, B, C: Clock, R> {
     service: S,
     request: Option<Request<B>>,
-    /// To be tried again with.
+    /// A clone of the request for a retry.
     retry_request: Option<Request<B>>,
     shared: Arc<Shared<C>>,
     retry_policy: R,
     name: Box<str>,
     host: Arc<SharedHost>,
     deadline: Option<Timestamp>,
-    /// When it gives up waiting.
+    /// When it stops waiting.
     wait_deadline: Timestamp,
-    /// Not before, by its own backoff or a slot of its own limit.
+    /// Not before this time: by its backoff, or by a slot of the local limit.
     not_before: Option<Timestamp>,
     reservation: ReservationGuard<C>,
-    /// How far it has come on the way to being sent.
+    /// The next step towards being sent.
     step: SendStep,
     flight: Option<InFlightRequest>,
     retries_made: u32,
 }
 
-/// The steps to being sent.
+/// The steps towards being sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SendStep {
     Throttle,
@@ -77,7 +77,7 @@ enum SendStep {
     Host,
 }
 
-/// A slot of this side's limit. Given up before its time it goes back.
+/// A reserved slot of the local limit; cancelled if dropped before its time.
 struct ReservationGuard<C: Clock>(Option<Reservation<C>>);
 
 impl<C: Clock> Drop for ReservationGuard<C> {
@@ -88,8 +88,8 @@ impl<C: Clock> Drop for ReservationGuard<C> {
     }
 }
 
-/// One of ours that the other side has not answered. Dropping it says that nobody will know what
-/// became of it.
+/// A request that was sent and has no response yet. Dropping it reports that its outcome is
+/// unknown.
 struct InFlightRequest {
     host: Option<Arc<SharedHost>>,
     sent: Timestamp,
@@ -113,10 +113,10 @@ impl Drop for InFlightRequest {
     }
 }
 
-/// What stands in the way of sending.
+/// Why a request may not be sent yet.
 enum NotReady<E> {
     Until(Timestamp),
-    /// An answer to somebody else, for which it is woken, or that time.
+    /// Until another request gets a response, which wakes this one, or until that time.
     AfterResponse(Timestamp),
     Fails(ClientError<E>),
 }
@@ -164,7 +164,7 @@ where
 }
 
 impl<S, B, C: Clock, R> Call<S, B, C, R> {
-    /// Goes as far as it can on the way to being sent.
+    /// Takes as many steps towards being sent as possible.
     fn proceed<E>(&mut self, waker: &Waker) -> Result<(), NotReady<E>> {
         let now = self.shared.clock.now();
         if self.deadline.is_some_and(|deadline| deadline <= now) {
@@ -242,7 +242,7 @@ impl<S, B, C: Clock, R> Call<S, B, C, R> {
             }
             SendDecision::NotBefore(until) => {
                 drop(host);
-                // Each a little later than the other, as far as its wait_deadline goes.
+                // Spreads the requests after a pause, as far as they may wait.
                 let spread = (until - now).mul_f64(self.shared.jitter * fastrand::f64());
                 Err(NotReady::Until((until + spread).min(self.send_by())))
             }
@@ -261,27 +261,27 @@ impl<S, B, C: Clock, R> Call<S, B, C, R> {
         }
     }
 
-    /// Gives back what it holds: the future may be kept long after it is done.
+    /// Releases what the call holds: the future may be kept long after it is done.
     fn release(&mut self) {
         self.reservation = ReservationGuard(None);
         self.flight = None;
     }
 
-    /// It does not wait beyond.
+    /// The latest time at which it may be sent.
     fn send_by(&self) -> Timestamp {
         self.deadline.map_or(self.wait_deadline, |deadline| {
             deadline.min(self.wait_deadline)
         })
     }
 
-    /// Whether it is the deadline that is in the way of that time.
+    /// Whether the deadline, not the maximum wait, rules out that time.
     fn is_too_late(&self, at: Option<Timestamp>) -> bool {
         self.deadline.is_some_and(|deadline| {
             deadline <= self.wait_deadline && at.is_none_or(|at| at >= deadline)
         })
     }
 
-    /// Prepares another try, if there is to be one.
+    /// Prepares a retry, if the request is to be retried.
     fn prepare_retry(&mut self, outcome: &AttemptOutcome<'_>) -> bool
     where
         R: RetryPolicy<B>,
@@ -310,7 +310,7 @@ impl<S, B, C: Clock, R> Call<S, B, C, R> {
         self.retries_made += 1;
         self.not_before = Some(now + backoff);
         self.wait_deadline = now + backoff + self.shared.max_wait;
-        // The throttle was asked: whom it does not let try again keeps the answer that there is.
+        // The throttle was asked already, in `allow_retry`.
         self.step = SendStep::Limit;
         true
     }

@@ -1,11 +1,11 @@
-//! What is known of every other side, in bounded memory.
+//! The state of all hosts, in bounded memory.
 
 use super::host::Host;
 use ratekeeper::Timestamp;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many are remembered; of more, those that were told nothing of are forgotten first.
+/// At most this many hosts are remembered; idle ones are evicted first.
 const MAX_HOSTS: usize = 1_024;
 
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! The layer for calls that go out: what a client developer writes.
+//! `ClientLayer` and its options.
 
 use super::host::Host;
 use super::hosts::Hosts;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tower_layer::Layer;
 
-/// Makes a client behave: it waits, or fails, before a limit instead of running into it. See the
-/// [module](super).
+/// Respects rate limits on outgoing calls: a call waits, or fails, before a limit instead of
+/// exceeding it. See the [module](super).
 ///
-/// All clones of a layer, and all services made by it, share what they know of each host.
+/// All clones of a layer, and all services made by it, share the state of each host.
 pub struct ClientLayer<C: Clock = SystemClock, R = NoRetries> {
     shared: Arc<Shared<C>>,
     retry_policy: R,
@@ -60,7 +60,7 @@ impl<C: Clock> Clone for Shared<C> {
 }
 
 impl ClientLayer {
-    /// One that heeds what servers say of their limits, and waits up to 30 seconds.
+    /// Respects the limits that servers announce, and waits up to 30 seconds.
     pub fn new() -> Self {
         Self::with_clock(SystemClock)
     }
@@ -73,7 +73,7 @@ impl Default for ClientLayer {
 }
 
 impl<C: Clock> ClientLayer<C> {
-    /// The same on a clock of your choice.
+    /// With a clock of your choice.
     pub fn with_clock(clock: C) -> Self {
         let shared = Shared {
             hosts: Arc::default(),
@@ -98,53 +98,52 @@ impl<C: Clock, R> ClientLayer<C, R> {
         self
     }
 
-    /// A limit of this side, for all that goes out together: waited for before anything is sent.
+    /// Adds a local limit for all calls together; a call waits for it before it is sent.
     #[must_use]
     pub fn limit(self, limiter: Limiter<C>) -> Self {
         self.with(|shared| shared.limit = Some(LocalLimit::One(limiter)))
     }
 
-    /// A limit of this side for each host.
+    /// Adds a local limit for each host.
     #[must_use]
     pub fn limit_per_host(self, limiters: Keyed<str, C>) -> Self {
         self.with(|shared| shared.limit = Some(LocalLimit::PerHost(limiters)))
     }
 
-    /// How long a request may wait before each time it is sent; 30 seconds unless set. Who would
-    /// have to wait longer fails at once.
+    /// Sets how long a request may wait each time before it is sent; 30 seconds unless set. One
+    /// that would have to wait longer fails immediately.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.with(|shared| shared.max_wait = max_wait)
     }
 
-    /// Nobody waits: who would have to fails at once, and is told for how long.
+    /// Requests never wait: one that would have to fails immediately with the time to wait.
     #[must_use]
     pub fn fail_fast(self) -> Self {
         self.max_wait(Duration::ZERO)
     }
 
-    /// Rejects here what a server that turns most away would reject anyway, with this K
-    /// ([`Throttle`]); 2 is usual. Not done unless said.
+    /// Adds an adaptive [`Throttle`] with this K: rejects locally what a server that denies most
+    /// requests would deny; 2 is usual. Off by default.
     #[must_use]
     pub fn throttle(self, k: f64) -> Self {
         self.with(|shared| shared.throttle = Some(k))
     }
 
-    /// When a pause is over, those who waited come back spread over this share of it more; 0.1
-    /// unless set.
+    /// Sets the share of a pause over which waiting requests are spread after it; 0.1 unless set.
     #[must_use]
     pub fn jitter(self, share: f64) -> Self {
         self.with(|shared| shared.jitter = if share > 0.0 { share.min(10.0) } else { 0.0 })
     }
 
-    /// By what servers are told apart; by host and port unless set. An API key that has a limit of
-    /// its own belongs in here.
+    /// Sets the key that tells servers apart; host and port unless set. Include an API key that has
+    /// a limit of its own.
     #[must_use]
     pub fn key(self, key: impl Fn(&Head<'_>) -> String + Send + Sync + 'static) -> Self {
         self.with(|shared| shared.key = Some(Arc::new(key)))
     }
 
-    /// Tries again what may be tried again. Bodies must be such that they can be cloned.
+    /// Retries requests that may be retried. Bodies must be cloneable.
     pub fn retry(self, retries: Retries) -> ClientLayer<C, Retries> {
         let layer = self.with(|shared| shared.budget = retries.budget.clone());
         ClientLayer {
@@ -155,7 +154,7 @@ impl<C: Clock, R> ClientLayer<C, R> {
 }
 
 impl<C: Clock> Shared<C> {
-    /// The name of the other side.
+    /// The name of the host.
     pub(super) fn name_of<'a, B>(&self, request: &'a Request<B>) -> Cow<'a, str> {
         if let Some(key) = &self.key {
             return key(&Head::of(request, Client::unknown())).into();
@@ -182,8 +181,7 @@ impl<C: Clock> Shared<C> {
         Host::new(self.throttle.map(Throttle::new), self.budget.clone())
     }
 
-    /// A slot of this side's own limit; none if there is none, else when to ask again, or that it
-    /// is too long.
+    /// Reserves a slot of the local limit; `Ok(None)` if there is no limit or no slot is needed.
     pub(super) fn reserve(
         &self,
         name: &str,
@@ -197,7 +195,7 @@ impl<C: Clock> Shared<C> {
         };
         match reserved {
             Ok(slot) => Ok(Some(slot)),
-            // Windows and logs say yes or no now.
+            // Windows and logs cannot reserve: they allow or deny.
             Err(ReserveError::NoSlots(_)) => {
                 let decision = match &self.limit {
                     Some(LocalLimit::PerHost(keyed)) => keyed.key(name).at(now).check(),
@@ -215,7 +213,7 @@ impl<C: Clock> Shared<C> {
     }
 }
 
-/// Why there is no slot yet.
+/// Why the local limit has no slot yet.
 pub(super) enum LimitError {
     RetryAt(Timestamp),
     TooLong(Option<Duration>),

@@ -1,4 +1,4 @@
-//! What is tried again, how often and how long after.
+//! Retry policy: which requests are retried, how often and when.
 
 use super::{Backoff, RetryBudget};
 use http::{Method, Request, StatusCode};
@@ -6,15 +6,16 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// No retries: what a [`ClientLayer`](super::ClientLayer) does unless told. Any body will do.
+/// No retries: the default of a [`ClientLayer`](super::ClientLayer). Works with any body.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRetries;
 
-/// Retries: of a 429, 502, 503 or 504 and of errors, if the request is idempotent and its body can
-/// be cloned.
+/// Retries: after a 429, 502, 503 or 504 and after errors, if the request is idempotent and its
+/// body can be cloned.
 ///
-/// GET, HEAD, OPTIONS, TRACE, PUT and DELETE are idempotent, and whatever carries [`Idempotent`]
-/// among its extensions. Others are tried again only if [nothing was sent](Self::unsent).
+/// GET, HEAD, OPTIONS, TRACE, PUT and DELETE are idempotent, and so is a request with
+/// [`Idempotent`] among its extensions. Others are retried only if [nothing was
+/// sent](Self::unsent).
 ///
 /// ```
 /// use ratekeeper_tower::client::{ClientLayer, Retries};
@@ -32,13 +33,13 @@ pub struct Retries {
 
 type IsUnsent = dyn Fn(&(dyn Error + 'static)) -> bool + Send + Sync;
 
-/// A mark among the extensions of a request: doing it twice does no harm, so it may be tried again.
+/// Marks a request as idempotent: an extension of requests that may be sent twice without harm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Idempotent;
 
 impl Default for Retries {
-    /// Two, from 100 milliseconds to 10 seconds apart, for a tenth of the requests and ten a
-    /// second.
+    /// Two retries, with a backoff from 100 milliseconds to 10 seconds, for a tenth of the requests
+    /// and ten a second.
     fn default() -> Self {
         Self {
             max_retries: 2,
@@ -50,29 +51,29 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// How often a request is tried again at most; twice unless set.
+    /// Sets how often a request is retried at most; twice unless set.
     #[must_use]
     pub fn max_retries(mut self, many: u32) -> Self {
         self.max_retries = many;
         self
     }
 
-    /// How long after a try the next comes, if the other side says nothing longer.
+    /// Sets the backoff before retries. A longer pause that the server announced takes precedence.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// How many retries there may be, for each host.
+    /// Sets the budget of retries for each host.
     #[must_use]
     pub fn budget(mut self, budget: RetryBudget) -> Self {
         self.budget = budget;
         self
     }
 
-    /// Tells which errors of the client inside mean that nothing was sent. Then any request may be
-    /// tried again.
+    /// Sets the function that tells which errors of the inner client mean that nothing was sent.
+    /// Then any request may be retried.
     ///
     /// ```
     /// use ratekeeper_tower::client::Retries;
@@ -104,15 +105,15 @@ impl fmt::Debug for Retries {
     }
 }
 
-/// How a try ended, as far as the next depends on it.
+/// The outcome of an attempt, as far as it decides on a retry.
 pub(super) enum AttemptOutcome<'a> {
     Status(StatusCode),
-    /// Turned away by gRPC's status.
+    /// Denied, by the HTTP status or the gRPC status.
     Denied,
     Failed(&'a (dyn Error + 'static)),
 }
 
-/// [`NoRetries`] or [`Retries`]: which requests are kept to be tried again.
+/// A retry policy: [`NoRetries`] or [`Retries`].
 pub trait RetryPolicy<B>: Clone + sealed::Sealed<B> {}
 
 impl<B> RetryPolicy<B> for NoRetries {}
@@ -124,7 +125,7 @@ pub(super) mod sealed {
     };
 
     pub trait Sealed<B> {
-        /// A copy, if the request may ever be tried again.
+        /// A clone of the request, if it may ever be retried.
         #[doc(hidden)]
         fn clone_for_retry(&self, request: &Request<B>) -> Option<Request<B>>;
 
@@ -154,7 +155,7 @@ pub(super) mod sealed {
     }
 
     impl Retries {
-        /// Whether a request that ended so, after so many retries, is to be tried again.
+        /// Whether a request with this outcome, after this many retries, is retried.
         pub(in crate::client) fn should_retry<B>(
             &self,
             request: &Request<B>,

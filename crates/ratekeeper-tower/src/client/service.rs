@@ -1,4 +1,4 @@
-//! The service that asks what is known of a host before it calls.
+//! `ClientService`: the service that checks the state of a host before it calls.
 
 use super::layer::Shared;
 use super::{ClientError, ClientFuture, NoRetries, RetryPolicy};
@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// What [`ClientLayer`](super::ClientLayer) makes of a client. Clones share what is known of each
-/// host.
+/// A client behind a [`ClientLayer`](super::ClientLayer). Clones share the state of each host.
 #[derive(Clone)]
 pub struct ClientService<S, C: Clock = SystemClock, R = NoRetries> {
     pub(super) inner: S,
@@ -30,13 +29,15 @@ where
     type Error = ClientError<S::Error>;
     type Future = ClientFuture<S, B, C, R>;
 
-    /// As ready as the client inside: whoever must wait waits with its request.
+    /// Ready when the inner client is ready: a request that must wait does so after it was
+    /// accepted.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(ClientError::Inner)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready goes with the request; a clone of it waits for the next.
+        // The inner client that is ready goes with this request; a clone of it is kept for the
+        // next.
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
         ClientFuture::new(

@@ -1,5 +1,4 @@
-//! How many requests at once, as a layer: for all together or for each key, fixed or as many as the
-//! service is seen to take.
+//! Concurrency limits as layers: fixed, for all requests or for each key, or adaptive.
 
 mod adaptive;
 mod future;

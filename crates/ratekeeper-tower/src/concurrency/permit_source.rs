@@ -1,4 +1,4 @@
-//! Who counts together: all requests, or those with the same key.
+//! `PermitSource`: permits shared by all requests, or by those with the same key.
 
 use crate::body::BodyGuard;
 use http::Request;
@@ -10,13 +10,13 @@ use ratekeeper::{
 use std::fmt;
 use std::hash::Hash;
 
-/// What a [`ConcurrencyLayer`](super::ConcurrencyLayer) takes its permits from: a [`Concurrency`],
-/// or [`PerKey`].
+/// The source of permits for a [`ConcurrencyLayer`](super::ConcurrencyLayer): a [`Concurrency`], or
+/// [`PerKey`].
 pub trait PermitSource: Clone + sealed::Sealed {
-    /// The right to be in flight.
+    /// The permit of a request in flight.
     type Permit: BodyGuard;
 
-    /// Takes a permit for a request, and hands the request back.
+    /// Takes a permit for a request, and returns the request.
     fn try_acquire_for<B>(
         &self,
         request: Request<B>,
@@ -40,7 +40,7 @@ impl<C: Clock> PermitSource for Concurrency<C> {
     }
 }
 
-/// A [`KeyedConcurrency`], and the closure that finds the key in a request.
+/// A [`KeyedConcurrency`], and the closure that finds the key of a request.
 pub struct PerKey<K, F, C: Clock = SystemClock> {
     pub(super) permits: KeyedConcurrency<K, C>,
     pub(super) key: F,

@@ -1,4 +1,4 @@
-//! The service that takes a permit first.
+//! `ConcurrencyService`: the service that takes a permit before each call.
 
 use super::{PermitSource, ResponseFuture};
 use crate::body::ResponseBody;
@@ -10,7 +10,7 @@ use ratekeeper::Concurrency;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// What [`ConcurrencyLayer`](super::ConcurrencyLayer) makes of a service. Clones share the permits.
+/// A service behind a [`ConcurrencyLayer`](super::ConcurrencyLayer). Clones share the permits.
 #[derive(Clone, Debug)]
 pub struct ConcurrencyService<S, P = Concurrency> {
     pub(super) inner: S,
@@ -28,7 +28,7 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<S::Future, P::Permit>;
 
-    /// As ready as the service inside: whoever finds no permit is told so, not kept waiting.
+    /// Ready when the inner service is ready: requests without a permit are denied, not delayed.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
@@ -36,8 +36,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (request, permit) = self.permits.try_acquire_for(request);
         match permit {
-            // The service that was readied is the one that is called; a denial leaves it ready for
-            // the next.
+            // The inner service that is ready is the one that is called; after a denial it stays
+            // ready for the next request.
             Ok(permit) => ResponseFuture::calling(self.inner.call(request), permit),
             Err(at_capacity) => {
                 let denial = Denial::too_many_in_flight(self.status);

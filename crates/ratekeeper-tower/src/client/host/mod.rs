@@ -1,7 +1,7 @@
-//! What is known of one other side: how much it still lets through, until when, and what of ours it
-//! has not answered yet.
+//! The state of one host: how many requests its limit still allows, until when, and how many have
+//! no response yet.
 //!
-//! Pure: time comes in as an argument, and so does chance.
+//! Pure: the time and random numbers are arguments.
 
 use super::rate_limit_headers::{Allowance, ResponseInfo};
 use super::{RetryBudget, Throttle};
@@ -10,34 +10,34 @@ use std::task::Waker;
 use std::time::Duration;
 
 pub(super) struct Host {
-    /// So many more may be sent. What is not spent by the time stays: no limit takes back what it
-    /// has left.
+    /// How many more requests may be sent. What is not used by `until` stays: a limit does not take
+    /// back what remains.
     remaining: u64,
-    /// Until then nothing is added to it; none if nothing is known. When it has passed and nothing
-    /// is left, one goes ahead and its answer is waited for.
+    /// Until then `remaining` is not increased; `None` if no limit is known. When it has passed and
+    /// nothing remains, one request is sent and its response awaited.
     until: Option<Timestamp>,
-    /// When the last one was sent.
+    /// When the last request was sent.
     last_sent: Timestamp,
-    /// Sent, and not answered.
+    /// The number of requests without a response.
     in_flight: u64,
     pub(super) throttle: Option<Throttle>,
     pub(super) budget: RetryBudget,
-    /// Those who wait for an answer to somebody else.
+    /// Requests that wait for the response to another one.
     waiting: Vec<Waker>,
 }
 
-/// Whether one may be sent.
+/// Whether a request may be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendDecision {
-    /// Now; it is in flight.
+    /// Now; it counts as in flight.
     Now,
-    /// Not before.
+    /// Not before this time.
     NotBefore(Timestamp),
-    /// When one that is in flight is answered, or at that time: some answers are long in coming.
+    /// When a request in flight gets a response, or at this time, because some responses take long.
     AfterResponse(Timestamp),
 }
 
-/// For so long an answer is waited for before another goes ahead.
+/// How long a response is awaited before another request is sent.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Host {
@@ -53,13 +53,13 @@ impl Host {
         }
     }
 
-    /// Asks to send one.
+    /// Asks to send a request.
     pub(super) fn try_send(&mut self, now: Timestamp) -> SendDecision {
         match self.until {
             None => {}
             Some(_) if self.remaining > 0 => self.remaining -= 1,
             Some(until) if now < until => return SendDecision::NotBefore(until),
-            // What comes next is not known: one goes ahead and finds out.
+            // The limit's state is unknown: one request is sent to find out.
             Some(until) => {
                 let wait_deadline = until.max(self.last_sent) + RESPONSE_TIMEOUT;
                 if self.in_flight > 0 && now < wait_deadline {
@@ -72,13 +72,13 @@ impl Host {
         SendDecision::Now
     }
 
-    /// Until when nothing is to be sent.
+    /// Until when nothing may be sent, if anything is known.
     pub(super) fn paused_until(&self, now: Timestamp) -> Option<Timestamp> {
         self.until
             .filter(|until| now < *until && self.remaining == 0)
     }
 
-    /// One that was sent at that time came back with this.
+    /// Records the response to a request that was sent at that time.
     pub(super) fn on_response(
         &mut self,
         now: Timestamp,
@@ -89,11 +89,11 @@ impl Host {
         if let (Some(throttle), false) = (&mut self.throttle, info.denied) {
             throttle.accepted(now);
         }
-        // Answers overtake one another: of those that were sent before the time was over nothing is
-        // added, or the same would be spent twice.
+        // Responses may arrive out of order: those to requests sent before `until` do not increase
+        // `remaining`, or the same quota would be used twice.
         let known = self.until.filter(|until| sent < *until);
         match (info.allowance, known) {
-            // What is in flight may have been counted there already, or not yet.
+            // The server may or may not have counted the requests in flight already.
             (Some(Allowance { remaining, window }), None) => {
                 self.remaining = remaining.saturating_sub(self.in_flight);
                 self.until = Some(now + window);
@@ -106,20 +106,20 @@ impl Host {
                     until
                 });
             }
-            // It has nothing more to say.
+            // The host no longer announces a limit.
             (None, None) if !info.denied => self.until = None,
             (None, _) => {}
         }
         std::mem::take(&mut self.waiting)
     }
 
-    /// One that was sent was given up, or failed: nobody knows what became of it.
+    /// Records that a request was cancelled or failed: whether the server counted it is unknown.
     pub(super) fn on_failure(&mut self) -> Vec<Waker> {
         self.in_flight = self.in_flight.saturating_sub(1);
         std::mem::take(&mut self.waiting)
     }
 
-    /// Whether one may be tried again: the budget has one, and the throttle lets it through.
+    /// Whether a retry is allowed: by the budget and by the throttle.
     pub(super) fn allow_retry(&mut self, now: Timestamp, draw: f64) -> bool {
         self.budget.retry(now)
             && self
@@ -128,14 +128,14 @@ impl Host {
                 .is_none_or(|throttle| throttle.request(now, draw))
     }
 
-    /// Wakes this one with the next answer.
+    /// Wakes this task with the next response.
     pub(super) fn register_waker(&mut self, waker: &Waker) {
         if !self.waiting.iter().any(|known| known.will_wake(waker)) {
             self.waiting.push(waker.clone());
         }
     }
 
-    /// Whether there is nothing here to remember.
+    /// Whether there is no state worth remembering.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.in_flight == 0 && self.until.is_none_or(|until| until <= now)
     }

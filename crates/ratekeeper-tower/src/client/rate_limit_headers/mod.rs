@@ -1,23 +1,23 @@
-//! What a response says about limits, in every dialect there is.
+//! Reads the rate limit headers of a response, in all dialects.
 //!
-//! Of several the most exact is believed: Retry-After where the request was turned away, then the
+//! If there are several, the most precise one is used: Retry-After of a denied request, then the
 //! RateLimit field of drafts 8 to 11, of draft 7, of draft 6, and X-RateLimit-…, whose Reset is a
-//! time since 1970 or a number of seconds.
+//! Unix time or a number of seconds.
 
 use crate::response::GRPC_STATUS;
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, SystemTime};
 
-/// What the other side says.
+/// What a response says about the server's limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct ResponseInfo {
-    /// It turned the request away: there was too much.
+    /// The request was denied because of too much load.
     pub(super) denied: bool,
     pub(super) allowance: Option<Allowance>,
 }
 
-/// For so long only so many more.
+/// The number of requests allowed in the coming time window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Allowance {
     pub(super) remaining: u64,
@@ -35,22 +35,22 @@ const X: (HeaderName, HeaderName) = (
     HeaderName::from_static("x-ratelimit-reset"),
 );
 
-/// Whoever is turned away without a word on when to come again leaves it alone for so long.
+/// The pause after a denial that does not say when to retry.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
-/// Nobody is believed for longer.
+/// Longer pauses are not believed.
 const MAX_PAUSE: Duration = Duration::from_secs(24 * 3_600);
-/// A Reset above is a time since 1970; 31 years as a number of seconds are no limit of anybody.
+/// A Reset of at least this is a Unix time: no limit resets in 31 years.
 const MIN_UNIX_SECONDS: u64 = 1_000_000_000;
 const MIN_UNIX_MILLIS: u64 = 1_000_000_000_000;
 
-/// Reads a response that came at this time since 1970.
+/// Reads a response that arrived at this Unix time.
 pub(super) fn read(status: StatusCode, headers: &HeaderMap, now: Duration) -> ResponseInfo {
     let grpc = headers.get(GRPC_STATUS).map(HeaderValue::as_bytes);
     let over_limit = status == StatusCode::TOO_MANY_REQUESTS || grpc == Some(b"8");
     let denied = over_limit || status == StatusCode::SERVICE_UNAVAILABLE || grpc == Some(b"14");
-    // By the other side's own clock, if it says what time it is there.
+    // By the server's clock, if it tells the time.
     let now = headers.get(DATE).and_then(date).unwrap_or(now);
-    // What lasts no time says nothing: a clock that runs ahead, or a server that rounds down.
+    // A window of zero is ignored: the server's clock is ahead, or it rounds down.
     let allowance = ratelimit_field(headers)
         .or_else(|| draft_6(headers))
         .or_else(|| x(headers, now));
@@ -80,7 +80,7 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap, now: Duration) -> Re
     }
 }
 
-/// Seconds, or a date.
+/// Retry-After: seconds, or a date.
 fn retry_after(headers: &HeaderMap, now: Duration) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?;
     number(value.to_str().ok()?)
@@ -88,13 +88,13 @@ fn retry_after(headers: &HeaderMap, now: Duration) -> Option<Duration> {
         .or_else(|| Some(date(value)?.saturating_sub(now)))
 }
 
-/// A date of HTTP, as time since 1970.
+/// An HTTP date, as Unix time.
 fn date(value: &HeaderValue) -> Option<Duration> {
     let date = httpdate::parse_http_date(value.to_str().ok()?).ok()?;
     date.duration_since(SystemTime::UNIX_EPOCH).ok()
 }
 
-/// A whole number, or one with a fraction, which is rounded up.
+/// A whole number, or a decimal that is rounded up.
 fn number(text: &str) -> Option<u64> {
     let text = text.trim();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -136,8 +136,8 @@ fn x(headers: &HeaderMap, now: Duration) -> Option<Allowance> {
     Some(Allowance { remaining, window })
 }
 
-/// The field `RateLimit`: of drafts 8 to 11 an item for each policy, of draft 7 its three numbers.
-/// Of several policies the one that leaves least, and of those the one that lasts longest.
+/// The field `RateLimit`: in drafts 8 to 11 an item for each policy, in draft 7 three numbers. Of
+/// several policies the one with the least remaining, and of those the longest window.
 fn ratelimit_field(headers: &HeaderMap) -> Option<Allowance> {
     let mut tightest: Option<Allowance> = None;
     let (mut draft_7_remaining, mut draft_7_reset) = (None, None);
@@ -172,7 +172,7 @@ fn ratelimit_field(headers: &HeaderMap) -> Option<Allowance> {
     })
 }
 
-/// The window of a policy, `w` of the field `RateLimit-Policy`.
+/// The window of a policy: `w` in the field `RateLimit-Policy`.
 fn policy_window(headers: &HeaderMap, name: &str) -> Option<u64> {
     let lines = headers
         .get_all(POLICY)
@@ -188,7 +188,7 @@ fn policy_window(headers: &HeaderMap, name: &str) -> Option<u64> {
     })
 }
 
-/// The pieces of a structured field between separators that stand outside of quotes.
+/// Splits a structured field at separators outside of quotes.
 fn split(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     text.split(move |char| {

@@ -1,4 +1,4 @@
-//! What a response says about how it went.
+//! Classifies responses for the adaptive concurrency limit.
 
 use super::is_overloaded_grpc;
 use crate::response::NotReached;
@@ -6,12 +6,12 @@ use http::response::Parts;
 use http::{Response, StatusCode};
 use ratekeeper::adaptive::RequestOutcome;
 
-/// How a response went by its status and, of gRPC, by its headers: what
-/// [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer) goes by unless told.
+/// Classifies a response by its status and, for gRPC, its headers: the default of
+/// [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadClassifier;
 
-/// [`HeadClassifier`], or a function of the head of a response.
+/// Classifies responses: [`HeadClassifier`], or a function of the head of a response.
 pub trait ClassifyResponse: Clone + sealed::Sealed {}
 
 impl ClassifyResponse for HeadClassifier {}
@@ -23,7 +23,7 @@ pub(super) mod sealed {
     };
 
     pub trait Sealed {
-        /// The response is as it was.
+        /// The outcome of a response, which is not changed.
         #[doc(hidden)]
         fn outcome<B>(&self, response: &mut Response<B>) -> RequestOutcome;
     }
@@ -48,7 +48,7 @@ pub(super) mod sealed {
             if not_reached(response) {
                 return RequestOutcome::Ignored;
             }
-            // A head by itself, for as long as it is looked at.
+            // Moves the response's head into a `Parts` while it is classified.
             let (mut head, ()) = Response::new(()).into_parts();
             let swap = |head: &mut Parts, response: &mut Response<B>| {
                 std::mem::swap(&mut head.status, response.status_mut());

@@ -1,4 +1,4 @@
-//! The response of a service under an adaptive limit: called at once, or after a wait in line.
+//! `AdaptiveResponseFuture`: calls the inner service at once, or after a wait in the queue.
 
 use super::permit_guard::PermitGuard;
 use super::{ClassifyResponse, HeadClassifier, TimedBody};
@@ -20,8 +20,8 @@ use std::task::{Context, Poll, ready};
 use tower_service::Service;
 
 pin_project! {
-    /// What [`AdaptiveConcurrencyService`](super::AdaptiveConcurrencyService) answers with.
-    /// Dropping it is a client that hung up: the permit, or the place in line, is free at once.
+    /// The response of an [`AdaptiveConcurrencyService`](super::AdaptiveConcurrencyService).
+    /// Dropping it, as when a client hangs up, releases the permit or leaves the queue at once.
     #[must_use = "futures do nothing unless polled"]
     pub struct AdaptiveResponseFuture<S, B, C: Clock = SystemClock, J = HeadClassifier>
     where
@@ -41,7 +41,7 @@ pin_project! {
             inner: F,
             permit_guard: Option<PermitGuard<C>>,
         },
-        // Few wait: they have memory of their own, so that the futures of all others are small.
+        // Boxed, because few requests wait: the futures of all others stay small.
         Queued {
             queued: Option<Box<Q>>,
         },
@@ -51,7 +51,7 @@ pin_project! {
     }
 }
 
-/// A request that waits in line, and what is called when its turn has come.
+/// A request that waits in the queue, and the service to call when it gets a permit.
 pub(super) struct Queued<S, B, C: Clock> {
     queue_wait: QueueWait<C>,
     queue: AdaptiveQueue<C>,
@@ -60,12 +60,12 @@ pub(super) struct Queued<S, B, C: Clock> {
     request: Request<B>,
 }
 
-/// Why there is no permit.
+/// The reason why a request got no permit.
 pub(super) enum AcquireFailure {
     AtCapacity(AtCapacityError),
     QueueFull,
     QueueTimeout,
-    /// Nobody waits for the answer any more.
+    /// The request's deadline passed in the queue.
     DeadlinePassed,
 }
 
@@ -81,8 +81,8 @@ impl AcquireFailure {
         };
         let mut response =
             response::denial_response(DenialFormat::from_headers(request.headers()), &denial);
-        // A gate that knows classes keeps room by itself: whom it turns away for that is no
-        // pressure.
+        // A limit that knows classes reserves permits by itself: a denial of a lower class is not
+        // overload.
         if request.extensions().get::<Class>().is_none() {
             response.extensions_mut().insert(NoCapacity);
         }
@@ -176,7 +176,7 @@ where
                     permit_guard,
                 } => {
                     let result = ready!(inner.poll(cx));
-                    // Out of the future it goes: that may be kept long after it is done.
+                    // Taken out of the future, which may be kept long after it is done.
                     return Poll::Ready(match result {
                         Ok(mut response) => {
                             let outcome = this.classifier.outcome(&mut response);

@@ -1,9 +1,9 @@
-//! A request in flight under an adaptive limit: its permit, and whoever waits for it.
+//! `PermitGuard`: the permit of a request in flight, which serves the queue when it is released.
 
 use ratekeeper::adaptive::{AdaptiveQueue, RequestOutcome};
 use ratekeeper::{Clock, adaptive::AdaptivePermit};
 
-/// Dropping it is a client that hung up, which says nothing.
+/// Dropping it without an outcome, as when a client hangs up, is ignored by the limit.
 pub(super) struct PermitGuard<C: Clock> {
     permit: Option<AdaptivePermit<C>>,
     queue: Option<AdaptiveQueue<C>>,
@@ -29,7 +29,7 @@ impl<C: Clock> PermitGuard<C> {
 impl<C: Clock> Drop for PermitGuard<C> {
     #[inline]
     fn drop(&mut self) {
-        // Whoever waits for it looks after it is back.
+        // The queue is served after the permit is back.
         drop(self.permit.take());
         if let Some(queue) = &self.queue {
             queue.serve();

@@ -1,4 +1,5 @@
-//! The service that takes a permit of an adaptive limit first.
+//! `AdaptiveConcurrencyService`: the service that takes a permit of an adaptive limit before each
+//! call.
 
 use super::future::{AcquireFailure, AdaptiveResponseFuture, Queued};
 use super::layer::Shared;
@@ -19,8 +20,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// What [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer) makes of a service. Clones
-/// share the limit.
+/// A service behind an [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer). Clones share
+/// the limit.
 pub struct AdaptiveConcurrencyService<S, C: Clock = SystemClock, J = HeadClassifier> {
     pub(super) inner: S,
     pub(super) shared: Arc<Shared<C>>,
@@ -38,8 +39,8 @@ where
     type Error = S::Error;
     type Future = AdaptiveResponseFuture<S, B, C, J>;
 
-    /// As ready as the service inside: whoever finds no permit is told so, or waits in line with
-    /// its request.
+    /// Ready when the inner service is ready: requests without a permit are denied, or wait in the
+    /// queue.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
@@ -58,14 +59,14 @@ where
 }
 
 impl<C: Clock> Shared<C> {
-    /// How important a request is, and of which partition.
+    /// The class and the partition of a request.
     #[inline]
     fn class_and_partition<B>(&self, request: &Request<B>) -> (Class, Option<Partition>) {
         let partition = self.partition.as_ref().and_then(|partition| {
             let client = Client::of_connection(request.extensions());
             partition(&Head::of(request, client))
         });
-        // Whoever says nothing has all of the limit.
+        // A request without a class may use the whole limit.
         (
             request
                 .extensions()
@@ -76,14 +77,14 @@ impl<C: Clock> Shared<C> {
         )
     }
 
-    /// A permit; else what the gate said, if it was asked.
+    /// A permit. Otherwise the limit's error, or `None` because others are queued.
     #[inline]
     fn try_acquire(
         &self,
         class: Class,
         partition: Option<Partition>,
     ) -> Result<AdaptivePermit<C>, Option<AtCapacityError>> {
-        // Nobody passes those who wait.
+        // New requests do not overtake the queue.
         if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
             return Err(None);
         }
@@ -94,7 +95,7 @@ impl<C: Clock> Shared<C> {
 }
 
 impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
-    /// For whom there is no permit now.
+    /// Handles a request without a permit.
     #[cold]
     #[inline(never)]
     fn call_without_permit<B>(
@@ -140,7 +141,8 @@ impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
             .extensions()
             .get::<Deadline>()
             .map(|deadline| deadline.0);
-        // The one that is ready goes with the request; a clone of it waits for the next.
+        // The inner service that is ready goes with this request; a clone of it is kept for the
+        // next.
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
         let queued = Queued::new(queue, ticket, deadline, service, request);

@@ -1,4 +1,4 @@
-//! The body of a response whose end is the end of the request.
+//! `TimedBody`: a response body whose end is the end of the request.
 
 use super::is_overloaded_grpc;
 use super::permit_guard::PermitGuard;
@@ -11,19 +11,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 pin_project! {
-    /// The body of a response under an adaptive limit, which is told when it ends and how: well,
-    /// with an error, or dropped by a client that hung up.
+    /// The response body of a request under an adaptive limit. It reports when and how it ends:
+    /// completely, with an error, or dropped because the client hung up.
     pub struct TimedBody<B, C: Clock = SystemClock> {
         #[pin]
         body: B,
         permit_guard: Option<PermitGuard<C>>,
-        // What the head of the response said.
+        // The outcome by the head of the response.
         head_outcome: RequestOutcome,
     }
 
     impl<B, C: Clock> PinnedDrop for TimedBody<B, C> {
         fn drop(this: Pin<&mut Self>) {
-            // A client that hangs up says nothing; but what is known to be dropped stays so.
+            // A client that hangs up is ignored, but a request known to be dropped stays so.
             let this = this.project();
             if *this.head_outcome == RequestOutcome::Dropped {
                 end(this.permit_guard, RequestOutcome::Dropped);
@@ -33,14 +33,14 @@ pin_project! {
 }
 
 impl<B: Body, C: Clock> TimedBody<B, C> {
-    /// The outcome is what the head of the response says.
+    /// A body with the outcome that its head has.
     #[inline]
     pub(super) fn new(
         body: B,
         permit_guard: Option<PermitGuard<C>>,
         head_outcome: RequestOutcome,
     ) -> Self {
-        // Nobody may ever poll a body that is at its end already.
+        // A body that is already at its end may never be polled.
         if body.is_end_stream() {
             if let Some(permit_guard) = permit_guard {
                 permit_guard.finish(head_outcome);
@@ -81,8 +81,8 @@ impl<B: Body, C: Clock> Body for TimedBody<B, C> {
                 if frame.trailers_ref().is_some_and(is_overloaded_grpc) {
                     end(this.permit_guard, RequestOutcome::Dropped);
                 } else if this.body.is_end_stream() {
-                    // Readers stop where is_end_stream says so: they may hold the body, but poll it
-                    // no more.
+                    // Readers stop where `is_end_stream` says so: they may keep the body, but do
+                    // not poll it again.
                     end(this.permit_guard, *this.head_outcome);
                 }
             }

@@ -1,4 +1,4 @@
-//! The breaker against a naive one that keeps every outcome in a list.
+//! The breaker against a naive model that keeps every outcome in a list.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -63,14 +63,14 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..300)
 }
 
-/// Everything in nanoseconds since the breaker was made.
+/// The model; all times in nanoseconds since the breaker was made.
 struct Model {
     now: u64,
     state: Now,
-    /// Changes with every change of state.
+    /// Incremented with every change of state.
     era: u64,
     failed_recoveries: u32,
-    /// When, failed, slow: of this era.
+    /// Time, failed, slow: of this era.
     outcomes: Vec<(u64, bool, bool)>,
     calls: u64,
     failures: u64,
@@ -137,7 +137,7 @@ impl Model {
         }
     }
 
-    /// Let through, or the time to retry after.
+    /// Allows a call, or returns the time to retry after.
     fn acquire(&mut self, number: u64) -> Result<Ticket, u64> {
         if let Now::Open { until } = self.state {
             if until > self.now {
@@ -364,7 +364,7 @@ fn every_state_is_that_of_the_naive_breaker() {
     runner
         .run(&ops(), |ops| run(&ops, &mut seen.borrow_mut()))
         .unwrap();
-    // The walk went everywhere, or it shows little.
+    // The generated runs must cover these changes of state.
     let changes = [
         ("closed", "open"),
         ("open", "half_open"),

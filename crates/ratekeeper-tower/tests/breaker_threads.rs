@@ -41,8 +41,8 @@ fn counts_add_up() {
                         1 => call.ignore(),
                         _ => call.success(),
                     }
-                    // Nine seconds in all: the buckets change under the threads, and all of them
-                    // still count.
+                    // Nine seconds in all: the buckets change during the test, and all calls still
+                    // count.
                     if thread == 0 && i % 100 == 0 && i < 900 {
                         clock.advance(Duration::from_secs(1));
                     }
@@ -122,7 +122,7 @@ fn there_are_never_more_than_three_probes() {
 }
 
 #[test]
-fn exactly_three_are_let_through_at_the_moment_it_becomes_half_open() {
+fn exactly_three_calls_are_allowed_when_it_becomes_half_open() {
     for _ in 0..200 {
         let (breaker, _) = half_open();
         let barrier = Barrier::new(THREADS as usize);
@@ -199,7 +199,7 @@ fn after_any_amount_of_chaos_it_recovers() {
             });
         }
     });
-    // However it was left, three good probes after the longest time are enough.
+    // Whatever state it was left in, three successful probes after the maximum open time close it.
     clock.advance(Duration::from_secs(70));
     let mut calls = 0;
     while breaker.state() != State::Closed {

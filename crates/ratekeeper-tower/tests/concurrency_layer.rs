@@ -1,4 +1,4 @@
-//! The concurrency limit as a layer: a permit lives until the body of the response ends.
+//! The concurrency limit as a layer: a permit is held until the body of the response ends.
 
 mod support;
 
@@ -27,7 +27,7 @@ fn pieces(knows_its_end: bool) -> Pieces {
     }
 }
 
-/// A gate of one, and the response of a service behind it with this body.
+/// A limit of one, and the response of a service behind it with this body.
 async fn respond_with(
     body: Pieces,
 ) -> (
@@ -66,7 +66,7 @@ async fn the_permit_is_held_until_a_streaming_body_has_ended() {
 }
 
 #[tokio::test]
-async fn a_body_that_knows_its_end_gives_the_permit_back_with_its_last_frame() {
+async fn a_body_that_knows_its_end_releases_the_permit_with_its_last_frame() {
     let (gate, response) = respond_with(pieces(true)).await;
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
@@ -94,7 +94,7 @@ async fn trailers_come_through() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_dropped_early_gives_the_permit_back() {
+async fn a_body_that_is_dropped_early_releases_the_permit() {
     let (gate, response) = respond_with(pieces(false)).await;
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
@@ -108,7 +108,7 @@ async fn a_body_that_is_dropped_early_gives_the_permit_back() {
 }
 
 #[tokio::test]
-async fn a_body_that_fails_gives_the_permit_back() {
+async fn a_body_that_fails_releases_the_permit() {
     let frames = [piece("one"), Err("connection reset")].into();
     let (gate, response) = respond_with(Pieces {
         frames,
@@ -122,7 +122,7 @@ async fn a_body_that_fails_gives_the_permit_back() {
 }
 
 #[tokio::test]
-async fn an_empty_body_holds_nothing() {
+async fn an_empty_body_holds_no_permit() {
     let (gate, _response) = respond_with(Pieces {
         frames: [].into(),
         knows_its_end: true,
@@ -132,7 +132,7 @@ async fn an_empty_body_holds_nothing() {
 }
 
 #[tokio::test]
-async fn whoever_is_one_too_many_gets_a_429() {
+async fn one_request_too_many_gets_a_429() {
     let mut service = ConcurrencyLayer::new(2).layer(OnceReady::default());
     let first = service.ready().await.unwrap().call(get("/")).await.unwrap();
     let _second = service
@@ -177,7 +177,7 @@ async fn whoever_is_one_too_many_gets_a_429() {
 }
 
 #[tokio::test]
-async fn or_a_503_where_that_is_asked_for() {
+async fn or_a_503_if_unavailable() {
     let service = ConcurrencyLayer::new(0)
         .unavailable()
         .layer(OnceReady::default());
@@ -224,7 +224,7 @@ async fn each_key_has_its_own_permits() {
 }
 
 #[tokio::test]
-async fn an_error_or_a_client_that_hangs_up_gives_the_permit_back() {
+async fn an_error_or_a_client_that_hangs_up_releases_the_permit() {
     let gate = Concurrency::new(1);
     let layer = ConcurrencyLayer::over(gate.clone());
     let failing = layer.layer(service_fn(|_: Request<Text>| {
@@ -258,7 +258,7 @@ async fn it_is_as_ready_as_the_service_inside_even_with_no_permit_left() {
         (StatusCode::TOO_MANY_REQUESTS, 0)
     );
     drop(permit);
-    // The readiness that the denied one did not use is still good.
+    // The readiness that the denied request did not use is still valid.
     assert_eq!(
         service.call(get("/")).await.unwrap().status(),
         StatusCode::OK
@@ -308,7 +308,7 @@ async fn axum_takes_both_layers_and_a_breaker_inside_keeps_no_permit() {
 }
 
 #[test]
-fn a_request_that_passes_allocates_nothing() {
+fn an_allowed_request_allocates_nothing() {
     let inner =
         service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(pieces(false)))));
     let mut service = ConcurrencyLayer::new(1).layer(inner);

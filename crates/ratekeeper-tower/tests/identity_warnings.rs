@@ -1,7 +1,7 @@
-//! What an identity warns of: once for it and its clones, and never with what a header says.
+//! The warnings of an identity: each once for it and its clones, and never with a header's value.
 //!
-//! A binary of its own: the one subscriber is there before the first warning, as tracing remembers
-//! who listens.
+//! A test binary of its own: tracing caches which subscribers are interested, so the only
+//! subscriber must be set before the first warning.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ratekeeper_tower::{Identity, identity::Forwarding, identity::IdentityHints};
@@ -14,7 +14,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 thread_local! {
-    /// What was said on this thread, and so in this test.
+    /// The events of this thread, and so of this test.
     static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -73,7 +73,7 @@ fn ip(text: &str) -> Option<IpAddr> {
 }
 
 #[test]
-fn a_header_from_a_stranger_is_warned_of_once() {
+fn a_header_from_an_untrusted_peer_is_warned_of_once() {
     for (read, sent) in [
         ("x-forwarded-for", "x-forwarded-for"),
         ("x-forwarded-for", "forwarded"),
@@ -126,7 +126,7 @@ fn each_identity_warns_for_itself() {
 }
 
 #[test]
-fn nothing_is_said_where_nothing_is_wrong() {
+fn no_warning_without_a_problem() {
     let said = warnings(|| {
         let identity = trusting("x-forwarded-for", "10.0.0.0/8");
         identity.client(ip("198.51.100.9"), &headers("host", "example.com"));

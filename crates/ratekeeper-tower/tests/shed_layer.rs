@@ -1,4 +1,4 @@
-//! Shedding as a layer: whose word counts, what is answered, and what nobody waits for any more.
+//! Load shedding as a layer: classes, responses and deadlines.
 
 mod support;
 
@@ -31,7 +31,8 @@ fn from(peer: [u8; 4], header: (&'static str, &'static str)) -> Request<Text> {
     request
 }
 
-/// A shedder that sheds all but what is critical, without traffic of its own, and its clock.
+/// A shedder that sheds everything but critical requests, without traffic of its own, and its
+/// clock.
 fn under_pressure() -> (ManualClock, Shedder<ManualClock>) {
     let clock = ManualClock::new();
     let shedder = Shedder::builder()
@@ -51,7 +52,7 @@ fn trusting() -> Identity {
 }
 
 #[tokio::test]
-async fn who_is_shed_is_told_when_to_come_again_and_the_service_never_hears_of_it() {
+async fn shed_requests_get_retry_after_and_do_not_reach_the_service() {
     let (clock, shedder) = under_pressure();
     let inner = OnceReady::default();
     let layer = ShedLayer::with_clock(shedder, clock).default_class(Class::Sheddable);
@@ -99,7 +100,7 @@ async fn who_is_shed_is_told_when_to_come_again_and_the_service_never_hears_of_i
 }
 
 #[tokio::test]
-async fn the_first_that_says_something_says_how_important_it_is() {
+async fn the_class_is_the_first_that_is_known() {
     let (clock, shedder) = under_pressure();
     let layer = ShedLayer::with_clock(shedder, clock)
         .class(|head| (head.uri.path() == "/export").then_some(Class::Sheddable))
@@ -166,7 +167,7 @@ async fn a_header_is_believed_from_trusted_proxies_only() {
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_is_dropped_before_it_costs_anything() {
+async fn requests_after_their_deadline_do_not_reach_the_service() {
     let clock = ManualClock::new();
     let shedder = Shedder::builder().build_with_clock(clock.clone());
     let layer = ShedLayer::with_clock(shedder.clone(), clock.clone())
@@ -206,7 +207,7 @@ async fn what_nobody_waits_for_is_dropped_before_it_costs_anything() {
         .insert("grpc-timeout", "0m".parse().unwrap());
     assert_eq!(ask(&layer, request).await.headers()["grpc-status"], "4");
 
-    // The manual clock begins at 2020-01-01: this one waited for two seconds in front of us.
+    // The manual clock begins at 2020-01-01: this request waited for two seconds in a proxy.
     let waited = ("x-request-start", "t=1577836798.000");
     let patient = layer.clone().within(Duration::from_secs(3));
     let hasty = layer.clone().within(Duration::from_secs(2));
@@ -235,7 +236,7 @@ async fn what_nobody_waits_for_is_dropped_before_it_costs_anything() {
 }
 
 #[tokio::test]
-async fn the_class_and_the_deadline_go_on_as_extensions() {
+async fn the_class_and_the_deadline_are_passed_on_as_extensions() {
     let clock = ManualClock::new();
     let layer = ShedLayer::with_clock(
         Shedder::builder().build_with_clock(clock.clone()),
@@ -270,10 +271,10 @@ async fn the_class_and_the_deadline_go_on_as_extensions() {
     );
 }
 
-/// A gate inside with no room is pressure by itself: then the unimportant no longer get as far as
-/// the gate.
+/// Denials by an inner limit are reported as overload: then sheddable requests no longer reach that
+/// limit.
 #[tokio::test]
-async fn it_learns_from_the_gates_inside() {
+async fn it_learns_from_inner_limits() {
     for (gate, level) in [
         (ConcurrencyLayer::new(0).unavailable(), true),
         (ConcurrencyLayer::new(0), false),
@@ -299,7 +300,7 @@ async fn it_learns_from_the_gates_inside() {
 }
 
 #[tokio::test]
-async fn those_with_the_same_key_fare_alike() {
+async fn requests_with_the_same_key_are_shed_alike() {
     let clock = ManualClock::new();
     let shedder = Shedder::builder().build_with_clock(clock.clone());
     (0..1_000).for_each(|_| _ = shedder.admit(Class::Sheddable));
@@ -348,12 +349,12 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
             .status(),
         503
     );
-    // The readiness that the denied one did not use is still good.
+    // The readiness that the denied request did not use is still valid.
     assert_eq!(service.call(get("/")).await.unwrap().status(), 200);
 }
 
 #[test]
-fn a_request_that_passes_allocates_nothing() {
+fn an_allowed_request_allocates_nothing() {
     let inner = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(()))));
     let layer = ShedLayer::default()
         .class(|head| (head.uri.path() == "/export").then_some(Class::Sheddable))

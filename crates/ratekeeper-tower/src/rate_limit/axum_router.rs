@@ -184,7 +184,7 @@ mod tests {
     use std::net::SocketAddr;
 
     #[test]
-    fn what_a_router_inserts_finds_room() {
+    fn a_router_inserts_without_allocating() {
         let extensions = connection_extensions(SocketAddr::from(([203, 0, 113, 7], 4711)));
         assert_eq!(extensions.len(), 1);
         let clone = || measure(|| drop(extensions.clone())).count_total;

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_hangs_up_leaves_its_place_and_no_time() {
+    fn hanging_up_is_not_recorded() {
         let delay_stats = DelayStats::new();
         let wait = |ms| delay_stats.start_wait(2, Duration::from_millis(ms));
         let (one, two) = (wait(1).unwrap(), wait(2_000).unwrap());

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn four_digits_of_either_half_are_told_beside_any_others() {
+    fn four_digits_of_either_half_are_written_beside_any_others() {
         let halves =
             (0..10_000).flat_map(|half| [0, half, 9_999 - half, 9_999].map(|other| (half, other)));
         for number in halves.flat_map(|(a, b)| [a * 10_000 + b, b * 10_000 + a]) {

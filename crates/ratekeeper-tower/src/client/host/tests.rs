@@ -1,5 +1,5 @@
-//! Clients that heed what a server says, against a real limiter on virtual time: answers overtake
-//! one another, and still nobody is turned away once the first answers are in.
+//! Clients that respect rate limit headers, against a real limiter on virtual time: responses
+//! arrive out of order, and still no request is denied after the first responses.
 
 use super::{Host, SendDecision};
 use crate::client::RetryBudget;
@@ -8,13 +8,13 @@ use proptest::prelude::*;
 use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock, Timestamp};
 use std::time::Duration;
 
-/// How a server says what is left.
+/// Which reset the server's headers tell.
 #[derive(Clone, Copy, Debug)]
 enum Says {
-    /// Until all of it is there again: X-RateLimit-….
+    /// The time until everything is available again: X-RateLimit-….
     Full,
-    /// As the drafts 8 to 11 have it: what may be used during the time, and if that is nothing
-    /// until one is there.
+    /// As in drafts 8 to 11: the time in which `remaining` may be used, or if that is 0, until one
+    /// is available.
     Ietf,
 }
 
@@ -43,7 +43,7 @@ fn judge(limiter: &Limiter<ManualClock>, says: Says) -> ResponseInfo {
                 .max(Duration::from_secs(remaining.div_ceil(rate)))
         }
     };
-    // A server that has just been asked never says that all is there at once.
+    // A server that has just answered does not claim that everything is available again at once.
     ResponseInfo {
         denied: false,
         allowance: Some(Allowance {
@@ -53,7 +53,7 @@ fn judge(limiter: &Limiter<ManualClock>, says: Says) -> ResponseInfo {
     }
 }
 
-/// One request on its way: judged at one time, answered at another.
+/// A request: decided at one time, its response received at another.
 struct Way {
     sent: Timestamp,
     judged_at: u64,
@@ -62,8 +62,8 @@ struct Way {
     first: bool,
 }
 
-/// Workers that always have something to send. Says how many were served, how many of the first
-/// were turned away, and how many later.
+/// Runs workers that always have something to send. Returns how many requests were served, how many
+/// of the first were denied, and how many later.
 fn run(
     limit: Limit,
     workers: usize,
@@ -114,7 +114,7 @@ fn run(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn after_the_first_answers_nobody_is_turned_away(
+    fn after_the_first_responses_no_request_is_denied(
         rate in 1_u64..20,
         burst in 1_u64..30,
         workers in 1_usize..12,
@@ -136,7 +136,7 @@ proptest! {
     }
 }
 
-/// The price: times are told in whole seconds, and one goes ahead after each pause.
+/// The cost: times are whole seconds, and one request is sent first after each pause.
 #[test]
 fn and_most_of_what_may_be_used_is_used() {
     let delays = [(3, 5), (10, 2), (1, 1), (20, 20)];
@@ -147,7 +147,7 @@ fn and_most_of_what_may_be_used_is_used() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_not_waited_for() {
+fn a_server_without_headers_is_not_waited_for() {
     let clock = ManualClock::new();
     let mut host = Host::new(None, RetryBudget::new(0.0, 0));
     for _ in 0..100 {
@@ -158,7 +158,7 @@ fn a_server_that_says_nothing_is_not_waited_for() {
     assert!(!host.is_idle(clock.now()));
 }
 
-/// One that is long in being answered does not hold up the others for as long.
+/// A slow response does not hold up the other requests for as long.
 #[test]
 fn a_slow_answer_is_waited_for_but_not_for_ever() {
     let clock = ManualClock::new();
@@ -175,7 +175,7 @@ fn a_slow_answer_is_waited_for_but_not_for_ever() {
         (host.try_send(clock.now()), host.try_send(clock.now())),
         (SendDecision::Now, SendDecision::Now)
     );
-    // One of the two is answered, the other polls for news.
+    // One of the two has a response; the other is a long poll.
     host.on_response(clock.now(), clock.now(), &told);
     let until = clock.now() + Duration::from_secs(1);
     assert_eq!(host.try_send(clock.now()), SendDecision::NotBefore(until));
@@ -193,7 +193,7 @@ fn a_slow_answer_is_waited_for_but_not_for_ever() {
 }
 
 #[test]
-fn what_is_left_when_its_time_is_over_is_still_left() {
+fn remaining_quota_stays_after_its_window() {
     let clock = ManualClock::new();
     let mut host = Host::new(None, RetryBudget::new(0.0, 0));
     assert_eq!(host.try_send(clock.now()), SendDecision::Now);

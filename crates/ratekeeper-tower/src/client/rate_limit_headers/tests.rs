@@ -1,4 +1,4 @@
-//! Every dialect read back, and nonsense read as nothing.
+//! Reading every dialect, and malformed headers.
 
 use super::{Allowance, ResponseInfo, read};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -82,7 +82,7 @@ fn every_dialect_is_read() {
 }
 
 #[test]
-fn the_most_exact_is_believed() {
+fn the_most_precise_header_wins() {
     let all = [
         ("ratelimit", r#""default";r=1;t=2"#),
         ("ratelimit-remaining", "3"),
@@ -102,7 +102,7 @@ fn the_most_exact_is_believed() {
 }
 
 #[test]
-fn who_is_turned_away_is_told_in_seconds_or_by_a_date() {
+fn retry_after_is_seconds_or_a_date() {
     assert_eq!(pause(429, &[("retry-after", "12")]), Some(12));
     assert_eq!(pause(503, &[("retry-after", "12")]), Some(12));
     assert_eq!(
@@ -150,7 +150,7 @@ fn who_is_turned_away_is_told_in_seconds_or_by_a_date() {
 }
 
 #[test]
-fn nonsense_says_nothing() {
+fn malformed_headers_are_ignored() {
     for nonsense in ["", "-1", "soon", "1e3", "0x10", "1.2.3", "∞"] {
         assert_eq!(pause(503, &[("retry-after", nonsense)]), None, "{nonsense}");
         assert_eq!(
@@ -199,7 +199,7 @@ proptest! {
         prop_assert!(told.allowance.is_none_or(|told| told.window <= Duration::from_secs(86_400)));
     }
 
-    /// What is written as the drafts say is read as it was meant.
+    /// Fields written as in the drafts are read as they were meant.
     #[test]
     fn items_are_read_back(items in prop::collection::vec(("[ -~]{0,12}", 0_u64..1_000_000, 1_u64..86_000), 1..6)) {
         let quoted = |name: &str| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));

@@ -1,4 +1,4 @@
-//! The whole of a response to a request that is turned away.
+//! The complete response of a denial, in each format.
 
 use super::super::denial::ProblemType;
 use super::super::{Denial, DenialFormat, Jitter, denial_response};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const GRPC: DenialFormat = DenialFormat::Grpc("application/grpc");
 
-/// `login` admits one a minute.
+/// `login` allows one request a minute.
 fn login() -> Policy {
     Policy::new("login").limit(Limit::per_minute(1))
 }
@@ -55,7 +55,7 @@ fn a_problem_exactly() {
         str::from_utf8(response.body()).unwrap(),
         concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","#,
-            r#""status":429,"detail":"This request is over the limit of `login`; try again in 60 seconds.","#,
+            r#""status":429,"detail":"Rate limit of policy `login` exceeded; try again in 60 seconds.","#,
             r#""violated-policies":["login"],"retry_after_ms":59500}"#,
             "\n"
         )
@@ -70,7 +70,7 @@ fn plain_text_and_html() {
     assert_eq!(plain.headers()["content-type"], "text/plain; charset=utf-8");
     assert_eq!(
         &plain.body()[..],
-        b"This request is over the limit of `a<b>&c`; try again in 1 second.\n"
+        b"Rate limit of policy `a<b>&c` exceeded; try again in 1 second.\n"
     );
     let html = denial_response(DenialFormat::Html, &denial);
     assert_eq!(html.headers()["content-type"], "text/html; charset=utf-8");
@@ -79,7 +79,7 @@ fn plain_text_and_html() {
         "<!doctype html>\n\
          <html lang=\"en\"><head><meta charset=\"utf-8\"><title>429 Too Many Requests</title></head>\n\
          <body><h1>429 Too Many Requests</h1>\
-         <p>This request is over the limit of `a&lt;b&gt;&amp;c`; try again in 1 second.</p></body></html>\n"
+         <p>Rate limit of policy `a&lt;b&gt;&amp;c` exceeded; try again in 1 second.</p></body></html>\n"
     );
     for response in [plain, html] {
         assert_eq!(response.headers()["cache-control"], "no-store");
@@ -88,7 +88,7 @@ fn plain_text_and_html() {
 }
 
 #[test]
-fn every_violated_policy_is_named_and_the_longest_wait_told() {
+fn every_violated_policy_is_named_and_the_longest_wait_wins() {
     let policies = Policies::new()
         .policy(Policy::new("hourly \"\u{7}").limit(Limit::per_hour(1)))
         .policy(
@@ -109,12 +109,12 @@ fn every_violated_policy_is_named_and_the_longest_wait_told() {
     assert_eq!(body["retry_after_ms"], json!(3_599_500));
     assert_eq!(
         body["detail"],
-        "This request is over the limit of `hourly \"\u{7}`; try again in 3600 seconds."
+        "Rate limit of policy `hourly \"\u{7}` exceeded; try again in 3600 seconds."
     );
 }
 
 #[test]
-fn never_has_no_time_to_try_again() {
+fn a_denial_for_ever_has_no_retry_after() {
     let verdict = second(Policies::new().policy(login().cost(Cost::Units(2))));
     let response = denial_response(DenialFormat::Problem, &Denial::of_verdict(&verdict));
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -122,13 +122,13 @@ fn never_has_no_time_to_try_again() {
     let body = problem(&verdict);
     assert_eq!(
         body["detail"],
-        "The policy `login` does not admit this request; trying again will not help."
+        "Policy `login` never allows this request; trying again will not help."
     );
     assert_eq!(body.get("retry_after_ms"), None);
 }
 
 #[test]
-fn nobody_knows_when_a_permit_comes_back() {
+fn a_concurrency_denial_retries_after_a_second() {
     let (engine, _) =
         engine(Policies::new().policy(Policy::new("busy").limit(PolicyLimit::Concurrent(1))));
     let _held = engine.decide_now(&Subject::new());
@@ -137,7 +137,7 @@ fn nobody_knows_when_a_permit_comes_back() {
     let body = problem(&verdict);
     assert_eq!(
         body["detail"],
-        "Too many requests of `busy` are in progress; try again in 1 second."
+        "Concurrency limit of policy `busy` reached; try again in 1 second."
     );
     assert_eq!(body["retry_after_ms"], json!(1_000));
 }
@@ -161,7 +161,7 @@ fn where_the_policy_says_503_capacity_is_reduced() {
 }
 
 #[test]
-fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
+fn bans_and_deny_lists_are_abnormal_usage() {
     let abnormal = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
     let summary = |body: &Value| {
         assert_eq!(
@@ -187,7 +187,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
     assert_eq!(
         summary(&body),
         (
-            "This client is banned for now; try again in 90 seconds.".into(),
+            "This client is temporarily banned; try again in 90 seconds.".into(),
             json!(["login"])
         )
     );
@@ -205,7 +205,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
     assert_eq!(
         summary(&body),
         (
-            "This client is banned for now; try again in 600 seconds.".into(),
+            "This client is temporarily banned; try again in 600 seconds.".into(),
             json!(["login"])
         )
     );
@@ -219,7 +219,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
     assert_eq!(
         summary(&body),
         (
-            "This client is not welcome; trying again will not help.".into(),
+            "This client is not allowed to use this service; trying again will not help.".into(),
             json!([])
         )
     );
@@ -231,7 +231,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
     assert_eq!(
         summary(&body),
         (
-            "This client is not welcome; try again in 5 seconds.".into(),
+            "This client is not allowed to use this service; try again in 5 seconds.".into(),
             json!([])
         )
     );
@@ -247,7 +247,7 @@ fn jitter_is_upward_bounded_spread_and_the_same_for_the_same_key() {
         };
         let body: Value =
             serde_json::from_slice(denial_response(DenialFormat::Problem, &denial).body()).unwrap();
-        // The milliseconds are as much later.
+        // The milliseconds are later by the same amount.
         assert_eq!(
             body["retry_after_ms"].as_u64().unwrap(),
             (denial.seconds().unwrap() * 1_000) - 500
@@ -331,7 +331,7 @@ fn grpc_gets_a_status_a_message_and_when_to_try_again() {
         assert_eq!(headers["grpc-status"], code.to_string().as_str());
         assert_eq!(
             headers["grpc-message"],
-            "This request is over the limit of `gr%C3%B6%C3%9Fe 100%25`; try again in 60 seconds."
+            "Rate limit of policy `gr%C3%B6%C3%9Fe 100%25` exceeded; try again in 60 seconds."
         );
         let details =
             Status::decode(&unbase64(headers["grpc-status-details-bin"].to_str().unwrap())[..])
@@ -339,7 +339,7 @@ fn grpc_gets_a_status_a_message_and_when_to_try_again() {
         assert_eq!(details.code, code);
         assert_eq!(
             details.message,
-            "This request is over the limit of `größe 100%`; try again in 60 seconds."
+            "Rate limit of policy `größe 100%` exceeded; try again in 60 seconds."
         );
         assert_eq!(details.details.len(), 1);
         assert_eq!(
@@ -358,7 +358,7 @@ fn grpc_gets_a_status_a_message_and_when_to_try_again() {
 }
 
 #[test]
-fn grpc_that_will_never_pass_is_not_told_to_try_again() {
+fn a_grpc_denial_for_ever_has_no_retry_info() {
     let verdict = second(Policies::new().policy(login().cost(Cost::Units(2))));
     let headers = denial_response(GRPC, &Denial::of_verdict(&verdict))
         .headers()

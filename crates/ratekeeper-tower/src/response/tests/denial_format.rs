@@ -1,4 +1,4 @@
-//! Which form of a denial a client gets.
+//! Negotiation of the format of a denial.
 
 use super::super::DenialFormat;
 use http::{HeaderMap, HeaderValue};

@@ -1,4 +1,4 @@
-//! The headers of each dialect.
+//! Rate limit headers of each dialect.
 
 use super::super::{Dialect, Dialects, LimitInfo, expose_headers};
 use super::{engine, joined, lines, written};
@@ -68,7 +68,7 @@ fn reset_is_rounded_up_where_it_falls_not_before() {
         Policies::new().policy(Policy::new("a").limit(Limit::every(Duration::from_millis(700)))),
     );
     let verdict = engine.decide_now(&Subject::new());
-    // 0.2 + 0.7 seconds is within the first second, and 0.7 seconds are up to one.
+    // 0.2 + 0.7 seconds is within the first second, and 0.7 seconds are rounded up to one.
     assert_eq!(
         joined(
             &written(Dialect::XEpoch, &verdict, None),
@@ -86,7 +86,7 @@ fn reset_is_rounded_up_where_it_falls_not_before() {
 }
 
 #[test]
-fn rivals_for_the_same_names_are_not_told_together() {
+fn conflicting_dialects_are_not_written_together() {
     let of = |dialects: &[Dialect]| {
         dialects
             .iter()
@@ -112,7 +112,7 @@ fn rivals_for_the_same_names_are_not_told_together() {
 }
 
 #[test]
-fn the_tightest_is_told_and_ietf_tells_all_that_are_enforced() {
+fn the_tightest_limit_is_written_and_ietf_writes_all_enforced() {
     let (engine, _) = engine(
         Policies::new()
             .policy(
@@ -143,7 +143,7 @@ fn the_tightest_is_told_and_ietf_tells_all_that_are_enforced() {
 }
 
 #[test]
-fn what_is_in_flight_resets_now_and_once_denied_when_to_try_again() {
+fn a_concurrency_limit_resets_now_or_at_retry_after() {
     let (engine, _) =
         engine(Policies::new().policy(Policy::new("busy").limit(PolicyLimit::Concurrent(1))));
     let all = Dialects::from(Dialect::XDelta)
@@ -188,7 +188,7 @@ fn what_never_refills_has_no_reset() {
 }
 
 #[test]
-fn where_nothing_is_ever_admitted_there_is_no_time_to_tell() {
+fn a_limit_that_denies_everything_has_no_times() {
     for limit in [
         Limit::deny_all(),
         Limit::per_minute(0).algorithm(Algorithm::FixedWindow),
@@ -257,7 +257,7 @@ fn a_rate_that_is_not_exact_still_has_a_whole_window() {
 }
 
 #[test]
-fn a_class_is_told_what_it_may_use() {
+fn a_class_sees_its_own_capacity() {
     let class = ReserveClasses::by("class")
         .reserve("batch", Reserve::Units(50))
         .reserve("none", Reserve::Units(100));
@@ -303,7 +303,7 @@ fn a_queue_of_none_has_the_window_of_its_one() {
 }
 
 #[test]
-fn what_the_origin_said_stays() {
+fn headers_of_the_service_stay() {
     let (engine, _) = engine(policies());
     let verdict = engine.decide_now(&Subject::new());
     let all = Dialects::default().and(Dialect::Ietf).and(Dialect::Draft06);
@@ -342,7 +342,7 @@ fn what_the_origin_said_stays() {
         ["ratelimit: limit=5, remaining=3, reset=9"]
     );
 
-    // What only begins like ours is no rival.
+    // A header that only begins like ours does not conflict.
     let mut headers = HeaderMap::new();
     headers.insert("x-ratelimit-resource", HeaderValue::from_static("core"));
     super::super::write_headers(
@@ -363,7 +363,7 @@ fn what_the_origin_said_stays() {
 }
 
 #[test]
-fn browsers_are_shown_what_is_written() {
+fn written_headers_are_exposed() {
     let mut headers = HeaderMap::new();
     headers.insert(
         "access-control-expose-headers",

@@ -1,4 +1,4 @@
-//! What responses say, exactly.
+//! Exact contents of rate limit headers and denials.
 
 mod denial;
 mod denial_format;
@@ -32,7 +32,7 @@ fn joined(headers: &HeaderMap, name: &str) -> String {
         .join(", ")
 }
 
-/// Every header as a line, in the order of their names.
+/// Every header as a line, sorted by name.
 fn lines(headers: &HeaderMap) -> Vec<String> {
     let mut lines: Vec<_> = headers
         .iter()
@@ -42,7 +42,7 @@ fn lines(headers: &HeaderMap) -> Vec<String> {
     lines
 }
 
-/// What a verdict writes at a second after 1970 that is easy to read.
+/// The headers of a verdict at an easily readable Unix time.
 fn written(
     dialects: impl Into<Dialects>,
     verdict: &PolicyVerdict,

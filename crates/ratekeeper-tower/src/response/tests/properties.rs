@@ -1,4 +1,4 @@
-//! What holds of the info for any limits and any traffic.
+//! Properties of rate limit headers for any limits and any traffic.
 
 use super::super::{Denial, Dialect, Dialects, write_headers};
 use super::{engine, joined, unix};
@@ -32,7 +32,7 @@ fn limits() -> impl Strategy<Value = PolicyLimit> {
     prop_oneof![9 => rate, 1 => (1_u64..4).prop_map(PolicyLimit::Concurrent)]
 }
 
-/// A field of `ietf`, read by somebody else: the integers of each name.
+/// The parameters of each name in a field of `ietf`, read by another parser.
 fn fields(headers: &HeaderMap, name: &str) -> Vec<(String, HashMap<String, u64>)> {
     let list: sfv::List = sfv::Parser::new(&joined(headers, name)).parse().unwrap();
     let item = |entry: &sfv::ListEntry| {
@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn figures_are_true_and_who_obeys_retry_after_is_admitted(
+    fn headers_are_true_and_clients_that_obey_retry_after_are_allowed(
         limits in prop::collection::vec((limits(), 1_u64..4), 1..4),
         trace in prop::collection::vec((0_u64..3_000, any::<bool>()), 1..40),
     ) {
@@ -78,7 +78,7 @@ proptest! {
             let tightest = verdict.tightest().unwrap();
             let reset: u64 = joined(&headers, "x-ratelimit-reset").parse().unwrap();
             if tightest.limit().rate().is_some() {
-                // The first whole second at which all is there.
+                // The first whole second at which everything is available.
                 let exact = unix(&clock) + tightest.decision().reset_after();
                 prop_assert!(Duration::from_secs(reset) >= exact && Duration::from_secs(reset - 1) < exact);
             }

@@ -1,12 +1,12 @@
-//! A client that behaves, against a gateway with a limit: everything gets through, and nobody is
-//! turned away.
+//! A client that respects rate limits, against a gateway with a limit: all requests are allowed,
+//! and none is denied.
 //!
 //!     cargo run --release -- proxy --upstream http://127.0.0.1:3000 --limit "10/s burst 5"    # in another terminal
 //!     cargo run --release --example client [http://127.0.0.1:8080 [plain]]
 //!
-//! Four tasks send 25 requests as fast as they may. The layer reads what the gateway says of its
-//! limit with each response, and waits before it is reached. With `plain` there is no layer: that
-//! is how it looks without.
+//! Four tasks send 25 requests as fast as they may. The layer reads the rate limit headers of each
+//! response and waits before the limit is exceeded. `plain` sends without the layer, for
+//! comparison.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -32,8 +32,8 @@ async fn main() -> ExitCode {
     let sent = match arguments.next().as_deref() {
         Some("plain") => send(&url, http).await,
         _ => {
-            // Nobody knows what became of a request that failed half-way; one that never got out
-            // may be sent again.
+            // A request that failed half-way may have been served; one that was never sent may be
+            // sent again.
             let retries = Retries::default().unsent(|error| {
                 error
                     .downcast_ref::<hyper_util::client::legacy::Error>()
@@ -45,13 +45,13 @@ async fn main() -> ExitCode {
     match sent {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{url}: {error}; is the gateway there?");
+            eprintln!("{url}: {error}; is the gateway running?");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Sends all requests through any client there is.
+/// Sends all requests through any client.
 async fn send<S>(url: &str, client: S) -> Result<(), Box<dyn Error>>
 where
     S: Service<Request<Full<Bytes>>, Response = Response<Incoming>> + Clone + 'static,
@@ -62,7 +62,7 @@ where
     for task in 0..TASKS {
         let (client, url) = (client.clone(), url.to_owned());
         handles.push(tasks.spawn_local(async move {
-            let mut turned_away = 0;
+            let mut denied = 0;
             for number in (task..REQUESTS).step_by(TASKS) {
                 let request = Request::get(&url)
                     .body(Full::default())
@@ -77,18 +77,18 @@ where
                     started.elapsed(),
                     response.status()
                 );
-                turned_away += usize::from(response.status() == 429);
+                denied += usize::from(response.status() == 429);
             }
-            Ok::<_, String>(turned_away)
+            Ok::<_, String>(denied)
         }));
     }
     tasks.await;
-    let mut turned_away = 0;
+    let mut denied = 0;
     for handle in handles {
-        turned_away += handle.await??;
+        denied += handle.await??;
     }
     println!(
-        "{REQUESTS} requests in {:.1?}, {turned_away} turned away",
+        "{REQUESTS} requests in {:.1?}, {denied} denied",
         started.elapsed()
     );
     Ok(())

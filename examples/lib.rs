@@ -1,9 +1,12 @@
-//! One screen each: `cargo run --example first_limiter`, `worker_pool`, `paid_api`,
-//! `reserve_and_decide`, `plans`, `policies`, `follow_load`; a fleet on one Redis: `three_nodes`; a
-//! client that behaves: `client`; in a web service: `axum_routes`, `login`, `global_then_ip`,
-//! `hyper_plain`, `tonic_service`.
+//! Examples, one screen each. Run one with `cargo run --example first_limiter`:
+//!
+//! - the library: `first_limiter`, `worker_pool`, `paid_api`, `reserve_and_decide`, `plans`,
+//!   `policies`, `follow_load`;
+//! - several processes with one Redis: `three_nodes`;
+//! - a client that respects rate limits: `client`;
+//! - web services: `axum_routes`, `login`, `global_then_ip`, `hyper_plain`, `tonic_service`.
 
-/// The code in docs/clients.md is compiled and run.
+/// Compiles and runs the code in docs/clients.md.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/clients.md")]
 mod clients {}

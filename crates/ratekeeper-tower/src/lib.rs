@@ -309,7 +309,7 @@
 //!   denials; the shed level changes direction at most 12 times a minute (`shed.rs` of the crate
 //!   `ratekeeper`). A class or a start time is believed from trusted proxies only
 //!   (`a_header_is_believed_from_trusted_proxies_only`).
-//! - In the queue of an adaptive limit no request is forgotten, overtaken or woken in vain
+//! - In the queue of an adaptive limit no request is forgotten, overtaken or woken spuriously
 //!   (`nobody_is_forgotten_passed_or_woken_for_nothing`, `under_threads_every_request_is_served`).
 //! - A client that respects rate limit headers is not denied
 //!   (`after_the_first_responses_no_request_is_denied`), and all its attempts are at most 1.1 times

@@ -489,7 +489,7 @@ async fn partitions_keep_their_share_also_in_the_queue() {
     assert_eq!(
         (concurrency.in_flight(), layer.queued()),
         (2, 1),
-        "two are kept for the live"
+        "two are reserved for the live partition"
     );
     let live: Vec<_> = (0..2).map(|_| sent(&hanging, critical())).collect();
     // The first in the queue has to wait; the one behind it does not, once a permit of its
@@ -541,7 +541,7 @@ fn under_threads_every_request_is_served() {
                 runtime.block_on(async {
                     tokio::time::timeout(Duration::from_secs(120), tasks)
                         .await
-                        .expect("somebody was forgotten in queue");
+                        .expect("a request was forgotten in the queue");
                 });
             });
         }

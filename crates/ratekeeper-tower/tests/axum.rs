@@ -117,9 +117,9 @@ fn a_permit_is_held_by_axums_body_too() {
         Ok::<_, std::convert::Infallible>(Response::new(Body::from("Hello")))
     });
     let mut service = RateLimitLayer::new(engine).for_axum().layer(hello);
-    let held = answer(&mut service);
-    assert_eq!(held.status(), StatusCode::OK);
+    let response = answer(&mut service);
+    assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(answer(&mut service).status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(text(held.into_body()), "Hello");
+    assert_eq!(text(response.into_body()), "Hello");
     assert_eq!(answer(&mut service).status(), StatusCode::OK);
 }

@@ -158,16 +158,16 @@ async fn the_requests_of_a_connection_have_its_peer_and_nothing_of_each_other() 
     let own = stream.local_addr().unwrap();
     let mut seen = async |path: &str, more: &str| {
         let answer = head(&mut stream, path, more).await;
-        let told = answer
+        let text = answer
             .lines()
             .find_map(|line| line.strip_prefix("x-seen: "))
-            .expect("a handler told")
+            .expect("the handler responded")
             .to_owned();
-        let (many, told) = told.split_once(' ').unwrap();
-        (many.parse::<usize>().unwrap(), told.to_owned())
+        let (many, text) = text.split_once(' ').unwrap();
+        (many.parse::<usize>().unwrap(), text.to_owned())
     };
-    let (many, told) = seen("/one", "").await;
-    assert_eq!(told, format!("false one Some({own})"));
+    let (many, text) = seen("/one", "").await;
+    assert_eq!(text, format!("false one Some({own})"));
     assert_eq!(
         seen("/two", "").await,
         (many, format!("false two Some({own})"))

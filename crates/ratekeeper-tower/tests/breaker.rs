@@ -492,38 +492,38 @@ fn tens_of_thousands_of_changes_of_state_wrap_nothing() {
 
 #[test]
 fn invalid_settings_are_errors_that_name_the_range() {
-    let said = |builder: CircuitBreakerBuilder| builder.build().unwrap_err().to_string();
+    let message = |builder: CircuitBreakerBuilder| builder.build().unwrap_err().to_string();
     let new = CircuitBreaker::builder;
     assert_eq!(
-        said(new().failure_percent(0)),
+        message(new().failure_percent(0)),
         "failure_percent is 0; it must be from 1 to 100"
     );
     assert_eq!(
-        said(new().slow_percent(101)),
+        message(new().slow_percent(101)),
         "slow_percent is 101; it must be from 1 to 100"
     );
     assert_eq!(
-        said(new().jitter_percent(101)),
+        message(new().jitter_percent(101)),
         "jitter_percent is 101; it must be from 0 to 100"
     );
     assert_eq!(
-        said(new().min_calls(0)),
+        message(new().min_calls(0)),
         "min_calls is 0; it must be 1 or more"
     );
     assert_eq!(
-        said(new().buckets(0)),
+        message(new().buckets(0)),
         "buckets is 0; it must be from 1 to 1000"
     );
     assert_eq!(
-        said(new().probes(0)),
+        message(new().probes(0)),
         "probes is 0; it must be from 1 to 1000"
     );
     assert_eq!(
-        said(new().open_for(secs(0))),
+        message(new().open_for(secs(0))),
         "open_for is 0ns; it must be from a millisecond to a year"
     );
     assert_eq!(
-        said(new().open_for(secs(61))),
+        message(new().open_for(secs(61))),
         "open_for is 61s; it must not be longer than max_open_for, 60s"
     );
     assert!(new().bucket_length(Duration::MAX).build().is_err());

@@ -24,14 +24,14 @@ enum Op {
     Acquire,
     Finish {
         which: prop::sample::Index,
-        how: How,
+        outcome: CallOutcome,
     },
     Advance(u64),
     Force(Force),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum How {
+enum CallOutcome {
     Success,
     Failure,
     Ignore,
@@ -39,7 +39,7 @@ enum How {
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let how = prop_oneof![4 => Just(How::Success), 3 => Just(How::Failure), 1 => Just(How::Ignore), 1 => Just(How::Drop)];
+    let outcome = prop_oneof![4 => Just(CallOutcome::Success), 3 => Just(CallOutcome::Failure), 1 => Just(CallOutcome::Ignore), 1 => Just(CallOutcome::Drop)];
     let by = prop_oneof![
         3 => 0..2 * MS,
         3 => (0..700u64).prop_map(|ms| ms * MS),
@@ -56,7 +56,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     ]);
     let op = prop_oneof![
         40 => Just(Op::Acquire),
-        36 => (any::<prop::sample::Index>(), how).prop_map(|(which, how)| Op::Finish { which, how }),
+        36 => (any::<prop::sample::Index>(), outcome).prop_map(|(which, outcome)| Op::Finish { which, outcome }),
         20 => by.prop_map(Op::Advance),
         1 => force.prop_map(Op::Force),
     ];
@@ -66,7 +66,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 /// The model; all times in nanoseconds since the breaker was made.
 struct Model {
     now: u64,
-    state: Now,
+    state: ModelState,
     /// Incremented with every change of state.
     era: u64,
     failed_recoveries: u32,
@@ -79,7 +79,7 @@ struct Model {
     opened: u64,
 }
 
-enum Now {
+enum ModelState {
     Closed,
     Open { until: u64 },
     HalfOpen { places: [Place; PROBES] },
@@ -94,7 +94,7 @@ enum Place {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Ticket {
+struct ModelCall {
     number: u64,
     era: u64,
     started: u64,
@@ -107,7 +107,7 @@ fn whole_ms(nanos: u64) -> u64 {
 
 impl Model {
     fn new() -> Self {
-        let (state, outcomes) = (Now::Closed, Vec::new());
+        let (state, outcomes) = (ModelState::Closed, Vec::new());
         Self {
             now: 0,
             state,
@@ -122,7 +122,7 @@ impl Model {
         }
     }
 
-    fn turn(&mut self, state: Now) {
+    fn change_state(&mut self, state: ModelState) {
         self.state = state;
         self.era += 1;
         self.outcomes.clear();
@@ -130,37 +130,37 @@ impl Model {
 
     fn state(&self) -> State {
         match &self.state {
-            Now::Closed => State::Closed,
-            Now::Open { until } if *until > self.now => State::Open,
-            Now::Open { .. } | Now::HalfOpen { .. } => State::HalfOpen,
-            Now::Forced(state) => *state,
+            ModelState::Closed => State::Closed,
+            ModelState::Open { until } if *until > self.now => State::Open,
+            ModelState::Open { .. } | ModelState::HalfOpen { .. } => State::HalfOpen,
+            ModelState::Forced(state) => *state,
         }
     }
 
     /// Allows a call, or returns the time to retry after.
-    fn acquire(&mut self, number: u64) -> Result<Ticket, u64> {
-        if let Now::Open { until } = self.state {
+    fn acquire(&mut self, number: u64) -> Result<ModelCall, u64> {
+        if let ModelState::Open { until } = self.state {
             if until > self.now {
                 self.rejected += 1;
                 return Err(until - self.now);
             }
-            self.turn(Now::HalfOpen {
+            self.change_state(ModelState::HalfOpen {
                 places: [Place::Free; PROBES],
             });
         }
         let (now, era) = (self.now, self.era);
-        let ticket = Ticket {
+        let call = ModelCall {
             number,
             era,
             started: now,
             place: None,
         };
         match &mut self.state {
-            Now::Forced(State::ForcedOpen) => {
+            ModelState::Forced(State::ForcedOpen) => {
                 self.rejected += 1;
                 Err(OPEN_FOR)
             }
-            Now::HalfOpen { places } => {
+            ModelState::HalfOpen { places } => {
                 let ends = |place: &Place| match place {
                     Place::Free => Some(0),
                     Place::Held { since, .. } => Some(whole_ms(since + DEADLINE)),
@@ -175,9 +175,9 @@ impl Model {
                             since: now,
                             by: number,
                         };
-                        Ok(Ticket {
+                        Ok(ModelCall {
                             place: Some(place),
-                            ..ticket
+                            ..call
                         })
                     }
                     None => {
@@ -187,37 +187,37 @@ impl Model {
                     }
                 }
             }
-            _ => Ok(ticket),
+            _ => Ok(call),
         }
     }
 
-    fn finish(&mut self, ticket: Ticket, how: How) {
-        let failed = match how {
-            How::Success => false,
-            How::Failure => true,
-            How::Ignore | How::Drop => return self.give_up(ticket),
+    fn finish(&mut self, call: ModelCall, outcome: CallOutcome) {
+        let failed = match outcome {
+            CallOutcome::Success => false,
+            CallOutcome::Failure => true,
+            CallOutcome::Ignore | CallOutcome::Drop => return self.give_up(call),
         };
-        let slow = self.now - ticket.started > SLOW_AFTER;
+        let slow = self.now - call.started > SLOW_AFTER;
         self.calls += 1;
         self.failures += u64::from(failed);
         self.slow += u64::from(slow);
-        if ticket.era != self.era {
+        if call.era != self.era {
             return;
         }
         match &mut self.state {
-            Now::HalfOpen { .. } if failed || slow => {
+            ModelState::HalfOpen { .. } if failed || slow => {
                 self.failed_recoveries += 1;
                 self.open();
             }
-            Now::HalfOpen { places } => {
-                places[ticket.place.unwrap()] = Place::Succeeded;
+            ModelState::HalfOpen { places } => {
+                places[call.place.unwrap()] = Place::Succeeded;
                 if *places == [Place::Succeeded; PROBES] {
                     self.failed_recoveries = 0;
-                    self.turn(Now::Closed);
+                    self.change_state(ModelState::Closed);
                 }
             }
-            Now::Forced(State::ForcedClosed) => {}
-            Now::Forced(_) => self.outcomes.push((self.now, failed, slow)),
+            ModelState::Forced(State::ForcedClosed) => {}
+            ModelState::Forced(_) => self.outcomes.push((self.now, failed, slow)),
             _ => {
                 self.outcomes.push((self.now, failed, slow));
                 let (calls, failures, slow) = self.recent();
@@ -229,10 +229,10 @@ impl Model {
         }
     }
 
-    fn give_up(&mut self, ticket: Ticket) {
-        if let (Now::HalfOpen { places }, Some(place), true) =
-            (&mut self.state, ticket.place, ticket.era == self.era)
-            && matches!(places[place], Place::Held { by, .. } if by == ticket.number)
+    fn give_up(&mut self, call: ModelCall) {
+        if let (ModelState::HalfOpen { places }, Some(place), true) =
+            (&mut self.state, call.place, call.era == self.era)
+            && matches!(places[place], Place::Held { by, .. } if by == call.number)
         {
             places[place] = Place::Free;
         }
@@ -241,25 +241,25 @@ impl Model {
     fn open(&mut self) {
         self.opened += 1;
         let time = (OPEN_FOR * 2u64.pow(self.failed_recoveries.min(10))).min(OPEN_AT_MOST);
-        self.turn(Now::Open {
+        self.change_state(ModelState::Open {
             until: whole_ms(self.now + time),
         });
     }
 
     fn force(&mut self, force: Force) {
-        let forced = matches!(self.state, Now::Forced(_));
+        let forced = matches!(self.state, ModelState::Forced(_));
         let to = match force {
             Force::Open => State::ForcedOpen,
             Force::Closed => State::ForcedClosed,
             Force::MetricsOnly => State::MetricsOnly,
             _ if forced => {
                 self.failed_recoveries = 0;
-                return self.turn(Now::Closed);
+                return self.change_state(ModelState::Closed);
             }
             _ => return,
         };
-        if !matches!(self.state, Now::Forced(state) if state == to) {
-            self.turn(Now::Forced(to));
+        if !matches!(self.state, ModelState::Forced(state) if state == to) {
+            self.change_state(ModelState::Forced(to));
         }
     }
 
@@ -290,14 +290,14 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
         .build()
         .unwrap();
     let mut model = Model::new();
-    let mut out: Vec<(CallGuard<ManualClock>, Ticket)> = Vec::new();
+    let mut out: Vec<(CallGuard<ManualClock>, ModelCall)> = Vec::new();
     for (number, op) in ops.iter().enumerate() {
         let before = breaker.state();
         match *op {
             Op::Acquire => match (breaker.try_acquire(), model.acquire(number as u64)) {
-                (Ok(call), Ok(ticket)) => {
-                    prop_assert_eq!(call.is_probe(), ticket.place.is_some());
-                    out.push((call, ticket));
+                (Ok(call), Ok(call)) => {
+                    prop_assert_eq!(call.is_probe(), call.place.is_some());
+                    out.push((call, call));
                 }
                 (Err(open), Err(left)) => {
                     prop_assert_eq!(open.retry_after(), Duration::from_nanos(left))
@@ -305,15 +305,15 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
                 (real, naive) => prop_assert!(false, "{number}: {real:?}, not {naive:?}"),
             },
             Op::Finish { .. } if out.is_empty() => {}
-            Op::Finish { which, how } => {
-                let (call, ticket) = out.swap_remove(which.index(out.len()));
-                match how {
-                    How::Success => call.success(),
-                    How::Failure => call.failure(),
-                    How::Ignore => call.ignore(),
-                    How::Drop => drop(call),
+            Op::Finish { which, outcome } => {
+                let (call, call) = out.swap_remove(which.index(out.len()));
+                match outcome {
+                    CallOutcome::Success => call.success(),
+                    CallOutcome::Failure => call.failure(),
+                    CallOutcome::Ignore => call.ignore(),
+                    CallOutcome::Drop => drop(call),
                 }
-                model.finish(ticket, how);
+                model.finish(call, outcome);
             }
             Op::Advance(by) => {
                 clock.advance(Duration::from_nanos(by));

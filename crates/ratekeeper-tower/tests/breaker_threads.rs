@@ -178,18 +178,20 @@ fn after_any_amount_of_chaos_it_recovers() {
         for thread in 0..THREADS {
             let (breaker, clock) = (&breaker, &clock);
             scope.spawn(move || {
-                let mut kept = Vec::new();
+                let mut pending = Vec::new();
                 for i in 0..3_000u64 {
                     match (breaker.try_acquire(), (i * 7 + thread * 13) % 11) {
                         (Ok(call), 0..=3) => call.failure(),
                         (Ok(call), 4..=7) => call.success(),
-                        (Ok(call), 8) => kept.push(call),
+                        (Ok(call), 8) => pending.push(call),
                         (Ok(call), _) => drop(call),
                         (Err(open), _) if thread == 0 => clock.advance(open.retry_after()),
                         (Err(_), _) => thread::yield_now(),
                     }
                     if i % 50 == 0 {
-                        kept.drain(..kept.len() / 2).for_each(CallGuard::success);
+                        pending
+                            .drain(..pending.len() / 2)
+                            .for_each(CallGuard::success);
                     }
                     if thread == 1 && i % 500 == 499 {
                         breaker.force(Force::MetricsOnly);

@@ -33,7 +33,7 @@ fn status(status: u16) -> Answer {
     Answer::Head(status, vec![])
 }
 
-fn told(status: u16, name: &'static str, value: &str) -> Answer {
+fn with_header(status: u16, name: &'static str, value: &str) -> Answer {
     Answer::Head(status, vec![(name, value.to_owned())])
 }
 
@@ -140,7 +140,7 @@ fn secs(many: u64) -> Duration {
 #[tokio::test]
 async fn nothing_is_sent_until_retry_after_has_passed() {
     let clock = ManualClock::new();
-    let server = Server::new([told(429, "retry-after", "5"), ok()]);
+    let server = Server::new([with_header(429, "retry-after", "5"), ok()]);
     let client = ClientLayer::with_clock(clock.clone())
         .jitter(0.0)
         .layer(server.clone());
@@ -201,7 +201,7 @@ async fn by_remaining_quota_no_request_is_denied() {
 #[tokio::test]
 async fn a_wait_that_is_too_long_fails_at_once_with_its_length() {
     let clock = ManualClock::new();
-    let server = Server::new([told(503, "retry-after", "60")]);
+    let server = Server::new([with_header(503, "retry-after", "60")]);
     let client = ClientLayer::with_clock(clock.clone()).layer(server.clone());
     assert_eq!(passed(send(&client, get()).1), 503);
     let error = failed(send(&client, get()).1);
@@ -218,7 +218,7 @@ async fn a_wait_that_is_too_long_fails_at_once_with_its_length() {
     );
     let hasty = ClientLayer::with_clock(clock.clone())
         .fail_fast()
-        .layer(Server::new([told(429, "retry-after", "1")]));
+        .layer(Server::new([with_header(429, "retry-after", "1")]));
     assert_eq!(passed(send(&hasty, get()).1), 429);
     assert_eq!(failed(send(&hasty, get()).1).retry_after(), Some(secs(1)));
     assert_eq!(server.calls(), 1);
@@ -227,8 +227,8 @@ async fn a_wait_that_is_too_long_fails_at_once_with_its_length() {
 #[tokio::test]
 async fn after_a_pause_one_is_sent_and_the_others_wait_for_its_response() {
     let clock = ManualClock::new();
-    let left_two = told(200, "ratelimit", r#""default";r=2;t=9"#);
-    let server = Server::new([told(429, "retry-after", "5"), left_two, ok()]);
+    let two_remaining = with_header(200, "ratelimit", r#""default";r=2;t=9"#);
+    let server = Server::new([with_header(429, "retry-after", "5"), two_remaining, ok()]);
     let client = ClientLayer::with_clock(clock.clone())
         .jitter(0.0)
         .layer(server.clone());
@@ -258,7 +258,7 @@ async fn after_a_pause_one_is_sent_and_the_others_wait_for_its_response() {
 #[tokio::test]
 async fn a_cancelled_first_request_does_not_block_the_others() {
     let clock = ManualClock::new();
-    let server = Server::new([told(429, "retry-after", "5"), Answer::Hangs, ok()]);
+    let server = Server::new([with_header(429, "retry-after", "5"), Answer::Hangs, ok()]);
     let client = ClientLayer::with_clock(clock.clone())
         .jitter(0.0)
         .layer(server.clone());
@@ -276,7 +276,7 @@ async fn a_cancelled_first_request_does_not_block_the_others() {
 #[tokio::test]
 async fn a_herd_comes_back_spread_and_never_early() {
     let clock = ManualClock::new();
-    let server = Server::new([told(429, "retry-after", "10"), ok()]);
+    let server = Server::new([with_header(429, "retry-after", "10"), ok()]);
     let client = ClientLayer::with_clock(clock.clone()).layer(server.clone());
     assert_eq!(passed(send(&client, get()).1), 429);
     let mut waiting: Vec<_> = (0..50).map(|_| send(&client, get()).0).collect();
@@ -440,7 +440,7 @@ async fn only_idempotent_requests_are_retried() {
     }
     assert_eq!(calls(vec![status(503), ok()], get(), retries()), 2);
     assert_eq!(calls(vec![status(503)], get(), retries().max_retries(0)), 1);
-    let (refused, reset) = (
+    let (denied, reset) = (
         Answer::Error(std::io::ErrorKind::ConnectionRefused),
         Answer::Error(std::io::ErrorKind::ConnectionReset),
     );
@@ -453,15 +453,15 @@ async fn only_idempotent_requests_are_retried() {
     };
     assert_eq!(calls(vec![reset.clone()], get(), retries()), 3);
     assert_eq!(
-        calls(vec![refused.clone()], post(), retries()),
+        calls(vec![denied.clone()], post(), retries()),
         1,
-        "nobody says that it was not sent"
+        "it may have been sent"
     );
-    assert_eq!(calls(vec![refused], post(), unsent()), 3);
+    assert_eq!(calls(vec![denied], post(), unsent()), 3);
     assert_eq!(
         calls(vec![reset], post(), unsent()),
         1,
-        "nobody knows what became of it"
+        "its outcome is unknown"
     );
 }
 
@@ -484,7 +484,7 @@ async fn a_retry_comes_after_the_backoff_and_the_announced_pause() {
     clock.advance(Duration::from_millis(1_001));
     assert_eq!(passed(poll_once(call.as_mut())), 200);
 
-    let server = Server::new([told(429, "retry-after", "10"), ok()]);
+    let server = Server::new([with_header(429, "retry-after", "10"), ok()]);
     let client = layer.layer(server.clone());
     let (mut call, polled) = send(&client, request(Method::GET, "http://b.example/"));
     assert!(polled.is_pending());
@@ -493,7 +493,7 @@ async fn a_retry_comes_after_the_backoff_and_the_announced_pause() {
     clock.advance(Duration::from_millis(1));
     assert_eq!(passed(poll_once(call.as_mut())), 200);
 
-    let server = Server::new([told(429, "retry-after", "100"), ok()]);
+    let server = Server::new([with_header(429, "retry-after", "100"), ok()]);
     let client = layer.layer(server.clone());
     assert_eq!(
         passed(send(&client, request(Method::GET, "http://c.example/")).1),
@@ -526,7 +526,7 @@ async fn no_request_waits_or_is_retried_beyond_its_deadline() {
             .insert(Deadline(clock.now() + within));
         request
     };
-    let server = Server::new([told(429, "retry-after", "5"), ok()]);
+    let server = Server::new([with_header(429, "retry-after", "5"), ok()]);
     let client = ClientLayer::with_clock(clock.clone())
         .jitter(0.0)
         .layer(server.clone());
@@ -573,7 +573,7 @@ async fn servers_can_be_told_apart_by_a_key() {
             .map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned())
             .unwrap_or_default()
     });
-    let client = layer.layer(Server::new([told(429, "retry-after", "5"), ok()]));
+    let client = layer.layer(Server::new([with_header(429, "retry-after", "5"), ok()]));
     let with_key = |key: &str| {
         let mut request = get();
         request
@@ -617,7 +617,7 @@ fn without_a_timer_a_wait_fails() {
         .unwrap();
     for runtime in [None, Some(&runtime)] {
         let _entered = runtime.map(tokio::runtime::Runtime::enter);
-        let client = ClientLayer::new().layer(Server::new([told(429, "retry-after", "5")]));
+        let client = ClientLayer::new().layer(Server::new([with_header(429, "retry-after", "5")]));
         assert_eq!(passed(send(&client, get()).1), 429);
         let error = failed(send(&client, get()).1);
         assert_eq!(

@@ -113,14 +113,14 @@ async fn a_server_may_pass_the_peer_itself() {
 async fn a_limit_holds_across_clones_routes_and_tasks() {
     let (layer, _) = limited(Key::ip(), Limit::per_minute(5));
     let service = app().layer(layer);
-    let admitted = Arc::new(AtomicUsize::new(0));
+    let allowed = Arc::new(AtomicUsize::new(0));
     let tasks: Vec<_> = (0..1_500)
         .map(|at| {
-            let (service, admitted) = (service.clone(), Arc::clone(&admitted));
+            let (service, allowed) = (service.clone(), Arc::clone(&allowed));
             tokio::spawn(async move {
                 let path = if at % 2 == 0 { "/" } else { "/other" };
                 let response = call(&service, from("203.0.113.7", Method::GET, path)).await;
-                admitted.fetch_add(
+                allowed.fetch_add(
                     usize::from(response.status() == StatusCode::OK),
                     Ordering::Relaxed,
                 );
@@ -130,7 +130,7 @@ async fn a_limit_holds_across_clones_routes_and_tasks() {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(admitted.load(Ordering::Relaxed), 5);
+    assert_eq!(allowed.load(Ordering::Relaxed), 5);
     assert_eq!(
         call(&service, hello("203.0.113.8")).await.status(),
         StatusCode::OK
@@ -143,7 +143,7 @@ async fn headers_are_on_every_response() {
     let service = app().layer(layer);
     let unix = ratekeeper::Clock::now(&clock).since_unix().as_secs();
     let response = call(&service, hello("203.0.113.7")).await;
-    let told = |response: &Response<_>| {
+    let rate_limit_headers = |response: &Response<_>| {
         [
             "x-ratelimit-limit",
             "x-ratelimit-remaining",
@@ -153,15 +153,18 @@ async fn headers_are_on_every_response() {
         .map(|name| header(response, name).map(str::to_owned))
     };
     let some = |value: u64| Some(value.to_string());
-    assert_eq!(told(&response), [some(2), some(1), some(unix + 30), None]);
     assert_eq!(
-        told(&call(&service, hello("203.0.113.7")).await),
+        rate_limit_headers(&response),
+        [some(2), some(1), some(unix + 30), None]
+    );
+    assert_eq!(
+        rate_limit_headers(&call(&service, hello("203.0.113.7")).await),
         [some(2), some(0), some(unix + 60), None]
     );
     let response = call(&service, hello("203.0.113.7")).await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
-        told(&response),
+        rate_limit_headers(&response),
         [some(2), some(0), some(unix + 60), some(30)]
     );
     assert_eq!(header(&response, "cache-control"), Some("no-store"));
@@ -490,9 +493,9 @@ async fn at_most_max_waiting_requests_wait() {
     assert_eq!(call(&service, hello("10.0.0.1")).await.status(), 200);
     let mut waiting = Box::pin(call(&service, hello("10.0.0.1")));
     assert!(futures_poll(&mut waiting).is_pending());
-    let turned_away = call(&service, hello("10.0.0.1")).await;
+    let denied = call(&service, hello("10.0.0.1")).await;
     assert_eq!(
-        (turned_away.status(), header(&turned_away, "retry-after")),
+        (denied.status(), header(&denied, "retry-after")),
         (StatusCode::SERVICE_UNAVAILABLE, Some("2"))
     );
     assert_eq!(waits.waiting(), 1);
@@ -569,7 +572,7 @@ async fn a_shadow_limit_denies_nothing_and_is_observed() {
 
 #[tokio::test]
 async fn handlers_see_the_rate_limit_status() {
-    let told = async |Extension(status): Extension<RateLimitStatus>| {
+    let handler = async |Extension(status): Extension<RateLimitStatus>| {
         format!(
             "{} {} of {} {}",
             status.policy, status.remaining, status.limit, status.shadow_denied
@@ -578,7 +581,9 @@ async fn handlers_see_the_rate_limit_status() {
     let body =
         async |response: Response<Body>| response.into_body().collect().await.unwrap().to_bytes();
     let (layer, _) = limited(Key::ip(), Limit::per_minute(5));
-    let service = Router::new().route("/", get(told)).layer(layer.extension());
+    let service = Router::new()
+        .route("/", get(handler))
+        .layer(layer.extension());
     assert_eq!(
         body(call(&service, hello("10.0.0.1")).await).await,
         "default 4 of 5 false"
@@ -592,7 +597,7 @@ async fn handlers_see_the_rate_limit_status() {
             .policy(Policy::new("all").limit(Limit::per_minute(9))),
     );
     let service = Router::new()
-        .route("/", get(told))
+        .route("/", get(handler))
         .layer(RateLimitLayer::new(engine).extension());
     assert_eq!(
         body(call(&service, hello("10.0.0.1")).await).await,
@@ -777,8 +782,8 @@ async fn a_user_header_is_believed_on_connections_from_its_own_peers_only() {
             false,
         ),
     ];
-    for (peer, client, believed, is_believed) in table {
-        let service = layer(believed).layer(tower::service_fn(async |_: Request<Body>| {
+    for (peer, client, user_peers, is_believed) in table {
+        let service = layer(user_peers).layer(tower::service_fn(async |_: Request<Body>| {
             Ok::<_, Infallible>(Response::new(Body::empty()))
         }));
         let mut last = 0;

@@ -33,7 +33,7 @@ fn from(peer: [u8; 4], header: (&'static str, &'static str)) -> Request<Text> {
 
 /// A shedder that sheds everything but critical requests, without traffic of its own, and its
 /// clock.
-fn under_pressure() -> (ManualClock, Shedder<ManualClock>) {
+fn overloaded() -> (ManualClock, Shedder<ManualClock>) {
     let clock = ManualClock::new();
     let shedder = Shedder::builder()
         .spare(Class::Critical)
@@ -53,7 +53,7 @@ fn trusting() -> Identity {
 
 #[tokio::test]
 async fn shed_requests_get_retry_after_and_do_not_reach_the_service() {
-    let (clock, shedder) = under_pressure();
+    let (clock, shedder) = overloaded();
     let inner = OnceReady::default();
     let layer = ShedLayer::with_clock(shedder, clock).default_class(Class::Sheddable);
     let mut service = layer.layer(inner.clone());
@@ -71,9 +71,9 @@ async fn shed_requests_get_retry_after_and_do_not_reach_the_service() {
                 .unwrap(),
         );
         let body = denied.into_body().collect().await.unwrap().to_bytes();
-        let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(
-            told["type"],
+            problem["type"],
             "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
         );
     }
@@ -101,7 +101,7 @@ async fn shed_requests_get_retry_after_and_do_not_reach_the_service() {
 
 #[tokio::test]
 async fn the_class_is_the_first_that_is_known() {
-    let (clock, shedder) = under_pressure();
+    let (clock, shedder) = overloaded();
     let layer = ShedLayer::with_clock(shedder, clock)
         .class(|head| (head.uri.path() == "/export").then_some(Class::Sheddable))
         .header(HeaderName::from_static("x-class"))
@@ -111,7 +111,7 @@ async fn the_class_is_the_first_that_is_known() {
     assert_eq!(
         status(get("/")).await,
         200,
-        "whoever says nothing is critical"
+        "without a class it is critical"
     );
     assert_eq!(status(get("/export")).await, 503);
     let mut request = get("/export");
@@ -129,13 +129,13 @@ async fn the_class_is_the_first_that_is_known() {
     assert_eq!(
         status(from(PROXY, ("x-class", "urgent"))).await,
         200,
-        "nonsense says nothing"
+        "an unknown class is ignored"
     );
 }
 
 #[tokio::test]
 async fn a_header_is_believed_from_trusted_proxies_only() {
-    let (clock, shedder) = under_pressure();
+    let (clock, shedder) = overloaded();
     let layer = ShedLayer::with_clock(shedder, clock).default_class(Class::Sheddable);
     let header = HeaderName::from_static("x-class");
     let status = async |layer: &ShedLayer<ManualClock>, request| {
@@ -150,19 +150,19 @@ async fn a_header_is_believed_from_trusted_proxies_only() {
     let trusting = layer.clone().header(header.clone()).identity(trusting());
     assert_eq!(status(&trusting, from(PROXY, important)).await, 200);
     assert_eq!(status(&trusting, from(STRANGER, important)).await, 503);
-    let mut nobody = get("/");
-    nobody
+    let mut no_peer = get("/");
+    no_peer
         .headers_mut()
         .insert("x-class", "critical_plus".parse().unwrap());
     assert_eq!(
-        status(&trusting, nobody).await,
+        status(&trusting, no_peer).await,
         503,
-        "nor from a peer that nobody knows"
+        "nor from an unknown peer"
     );
     assert_eq!(
         status(&layer.header(header), from(PROXY, important)).await,
         503,
-        "nor without a word of trust"
+        "nor without trusted proxies"
     );
 }
 
@@ -186,9 +186,9 @@ async fn requests_after_their_deadline_do_not_reach_the_service() {
         (StatusCode::GATEWAY_TIMEOUT, None)
     );
     let body = late.into_body().collect().await.unwrap().to_bytes();
-    let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(
-        told["detail"],
+        problem["detail"],
         "The deadline of this request passed before it was processed."
     );
 
@@ -216,7 +216,7 @@ async fn requests_after_their_deadline_do_not_reach_the_service() {
     assert_eq!(
         ask(&hasty, from(STRANGER, waited)).await.status(),
         200,
-        "a stranger's word is none"
+        "an untrusted header is ignored"
     );
     assert_eq!(
         ask(&hasty, from(PROXY, ("x-request-start", "t=1977836798")))
@@ -275,7 +275,7 @@ async fn the_class_and_the_deadline_are_passed_on_as_extensions() {
 /// limit.
 #[tokio::test]
 async fn it_learns_from_inner_limits() {
-    for (gate, level) in [
+    for (limit, level) in [
         (ConcurrencyLayer::new(0).unavailable(), true),
         (ConcurrencyLayer::new(0), false),
     ] {
@@ -285,7 +285,7 @@ async fn it_learns_from_inner_limits() {
             clock.clone(),
         );
         let layer = layer.default_class(Class::Sheddable);
-        let service = layer.layer(gate.layer(OnceReady::default()));
+        let service = layer.layer(limit.layer(OnceReady::default()));
         for _ in 0..20 {
             service.clone().oneshot(get("/")).await.unwrap();
         }
@@ -294,7 +294,7 @@ async fn it_learns_from_inner_limits() {
         assert_eq!(
             layer.shedder().level() > 0.5,
             level,
-            "a 429 is somebody's own limit, a 503 is no room"
+            "a 429 is the limit of a client, a 503 is a lack of capacity"
         );
     }
 }
@@ -330,7 +330,7 @@ async fn requests_with_the_same_key_are_shed_alike() {
 
 #[tokio::test]
 async fn the_service_that_was_ready_is_the_one_that_is_called() {
-    let (clock, shedder) = under_pressure();
+    let (clock, shedder) = overloaded();
     let layer = ShedLayer::with_clock(shedder, clock)
         .class(|head| (head.uri.path() == "/export").then_some(Class::Sheddable));
     let inner = OnceReady::default();

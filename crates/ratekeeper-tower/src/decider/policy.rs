@@ -156,16 +156,16 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
     }
 
     fn validate(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError> {
-        let mut believed: SmallVec<[&str; 4]> = SmallVec::new();
+        let mut trusted_headers: SmallVec<[&str; 4]> = SmallVec::new();
         let user = self.user.as_ref().map(|(name, _)| name);
-        believed.extend(
+        trusted_headers.extend(
             [user, self.api_key.as_ref()]
                 .into_iter()
                 .flatten()
                 .map(HeaderName::as_str),
         );
         if head.is_from_trusted_proxy() {
-            believed.extend(
+            trusted_headers.extend(
                 [&self.class, &self.start]
                     .into_iter()
                     .flatten()
@@ -173,7 +173,7 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
             );
         }
         self.engine
-            .check_request(head.parts(), &believed, everything)
+            .check_request(head.parts(), &trusted_headers, everything)
     }
 
     fn decide(

@@ -37,8 +37,8 @@ const MAX_HOPS: usize = 32;
 /// assert_eq!(identity.client(Some(proxy), &headers).ip(), Some("203.0.113.7".parse()?));
 ///
 /// // Who is not a trusted proxy speaks for itself only.
-/// let stranger = "198.51.100.9".parse()?;
-/// assert_eq!(identity.client(Some(stranger), &headers).ip(), Some(stranger));
+/// let untrusted = "198.51.100.9".parse()?;
+/// assert_eq!(identity.client(Some(untrusted), &headers).ip(), Some(untrusted));
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///

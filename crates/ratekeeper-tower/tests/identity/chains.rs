@@ -665,10 +665,10 @@ fn headers_of_untrusted_peers_are_ignored() {
         "cf-connecting-ip",
     ] {
         for identity in [trusting(header, TRUSTED), trusting(header, &[])] {
-            for stranger in ["198.51.100.9", "2001:db8::9", "::1", "127.0.0.1"] {
+            for untrusted in ["198.51.100.9", "2001:db8::9", "::1", "127.0.0.1"] {
                 assert_eq!(
-                    identity.client(Some(ip(stranger)), &headers).ip(),
-                    Some(ip(stranger)),
+                    identity.client(Some(ip(untrusted)), &headers).ip(),
+                    Some(ip(untrusted)),
                     "{header}"
                 );
             }

@@ -31,13 +31,13 @@ fn axums_connect_info_is_used_and_peer_addr_goes_first() {
 #[test]
 fn tonics_connect_info_is_used() {
     let mut extensions = Extensions::new();
-    let told = |remote_addr| tonic::transport::server::TcpConnectInfo {
+    let tcp_connect_info = |remote_addr| tonic::transport::server::TcpConnectInfo {
         local_addr: None,
         remote_addr,
     };
-    extensions.insert(told(None));
+    extensions.insert(tcp_connect_info(None));
     assert_eq!(peer(&extensions), None);
-    extensions.insert(told(Some(socket("203.0.113.7:80"))));
+    extensions.insert(tcp_connect_info(Some(socket("203.0.113.7:80"))));
     assert_eq!(peer(&extensions), Some(ip("203.0.113.7")));
 }
 
@@ -56,7 +56,7 @@ fn a_proxy_on_a_unix_socket_is_believed_if_it_is_trusted() {
     assert_eq!(
         unix.client(None, &HeaderMap::new()).ip(),
         None,
-        "whom it does not name is nobody"
+        "without a forwarded client there is no address"
     );
     assert_eq!(Identity::direct().client(None, &headers).ip(), None);
     let behind = Identity::direct()
@@ -67,8 +67,8 @@ fn a_proxy_on_a_unix_socket_is_believed_if_it_is_trusted() {
         Some("6.6.6.6".parse().unwrap())
     );
     // A peer with an address is not on a Unix socket.
-    let stranger = "198.51.100.9".parse().unwrap();
-    assert_eq!(unix.client(Some(stranger), &headers).ip(), Some(stranger));
+    let untrusted = "198.51.100.9".parse().unwrap();
+    assert_eq!(unix.client(Some(untrusted), &headers).ip(), Some(untrusted));
 }
 
 #[test]

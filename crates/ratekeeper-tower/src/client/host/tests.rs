@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Which reset the server's headers tell.
 #[derive(Clone, Copy, Debug)]
-enum Says {
+enum ResetKind {
     /// The time until everything is available again: X-RateLimit-….
     Full,
     /// As in drafts 8 to 11: the time in which `remaining` may be used, or if that is 0, until one
@@ -22,7 +22,7 @@ fn ceil(time: Duration) -> Duration {
     Duration::from_secs(time.as_nanos().div_ceil(1_000_000_000) as u64)
 }
 
-fn judge(limiter: &Limiter<ManualClock>, says: Says) -> ResponseInfo {
+fn respond(limiter: &Limiter<ManualClock>, reset_kind: ResetKind) -> ResponseInfo {
     let decision = limiter.check();
     if let Some(after) = decision.retry_after() {
         return ResponseInfo {
@@ -34,9 +34,9 @@ fn judge(limiter: &Limiter<ManualClock>, says: Says) -> ResponseInfo {
         };
     }
     let remaining = decision.remaining();
-    let window = match says {
-        Says::Full => decision.reset_after(),
-        Says::Ietf => {
+    let window = match reset_kind {
+        ResetKind::Full => decision.reset_after(),
+        ResetKind::Ietf => {
             let rate = limiter.limit().rate().expect("a rate").count();
             decision
                 .next_after()
@@ -54,11 +54,11 @@ fn judge(limiter: &Limiter<ManualClock>, says: Says) -> ResponseInfo {
 }
 
 /// A request: decided at one time, its response received at another.
-struct Way {
+struct SimRequest {
     sent: Timestamp,
-    judged_at: u64,
+    decided_at: u64,
     answered_at: u64,
-    told: Option<ResponseInfo>,
+    info: Option<ResponseInfo>,
     first: bool,
 }
 
@@ -67,48 +67,52 @@ struct Way {
 fn run(
     limit: Limit,
     workers: usize,
-    says: Says,
+    reset_kind: ResetKind,
     delays: &[(u64, u64)],
     seconds: u64,
 ) -> (u64, u64, u64) {
     let clock = ManualClock::new();
     let limiter = Limiter::with_clock(limit, clock.clone());
     let mut host = Host::new(None, RetryBudget::new(0.0, 0));
-    let mut ways: Vec<Way> = Vec::new();
-    let (mut served, mut refused_first, mut refused_later) = (0, 0, 0);
+    let mut requests: Vec<SimRequest> = Vec::new();
+    let (mut served, mut denied_first, mut denied_later) = (0, 0, 0);
     let (mut sent, mut any_answer) = (0, false);
     for now in 0..seconds * 1_000 {
-        for way in ways.iter_mut().filter(|way| way.judged_at == now) {
-            way.told = Some(judge(&limiter, says));
+        for request in requests
+            .iter_mut()
+            .filter(|request| request.decided_at == now)
+        {
+            request.info = Some(respond(&limiter, reset_kind));
         }
-        let (done, rest): (Vec<_>, Vec<_>) =
-            ways.into_iter().partition(|way| way.answered_at <= now);
-        ways = rest;
-        for way in done {
-            let told = way.told.expect("judged before it is answered");
-            drop(host.on_response(clock.now(), way.sent, &told));
+        let (done, rest): (Vec<_>, Vec<_>) = requests
+            .into_iter()
+            .partition(|request| request.answered_at <= now);
+        requests = rest;
+        for request in done {
+            let info = request.info.expect("decided before it is answered");
+            drop(host.on_response(clock.now(), request.sent, &info));
             any_answer = true;
-            match (told.denied, way.first) {
+            match (info.denied, request.first) {
                 (false, _) => served += 1,
-                (true, true) => refused_first += 1,
-                (true, false) => refused_later += 1,
+                (true, true) => denied_first += 1,
+                (true, false) => denied_later += 1,
             }
         }
-        while ways.len() < workers && host.try_send(clock.now()) == SendDecision::Now {
+        while requests.len() < workers && host.try_send(clock.now()) == SendDecision::Now {
             let (there, back) = delays[sent % delays.len()];
             sent += 1;
-            let judged_at = now + 1 + there;
-            ways.push(Way {
+            let decided_at = now + 1 + there;
+            requests.push(SimRequest {
                 sent: clock.now(),
-                judged_at,
-                answered_at: judged_at + 1 + back,
-                told: None,
+                decided_at,
+                answered_at: decided_at + 1 + back,
+                info: None,
                 first: !any_answer,
             });
         }
         clock.advance(Duration::from_millis(1));
     }
-    (served, refused_first, refused_later)
+    (served, denied_first, denied_later)
 }
 
 proptest! {
@@ -128,10 +132,10 @@ proptest! {
             None => (Limit::per_second(rate).burst(burst), burst),
             Some(window) => (Limit::per_second(rate).algorithm(window), rate),
         };
-        let says = if ietf && window.is_none() { Says::Ietf } else { Says::Full };
-        let (served, refused_first, refused_later) = run(limit, workers, says, &delays, 30);
-        prop_assert_eq!(refused_later, 0);
-        prop_assert!(refused_first == 0 || workers as u64 > at_once);
+        let reset_kind = if ietf && window.is_none() { ResetKind::Ietf } else { ResetKind::Full };
+        let (served, denied_first, denied_later) = run(limit, workers, reset_kind, &delays, 30);
+        prop_assert_eq!(denied_later, 0);
+        prop_assert!(denied_first == 0 || workers as u64 > at_once);
         prop_assert!(served > 0);
     }
 }
@@ -140,9 +144,9 @@ proptest! {
 #[test]
 fn and_most_of_what_may_be_used_is_used() {
     let delays = [(3, 5), (10, 2), (1, 1), (20, 20)];
-    for says in [Says::Full, Says::Ietf] {
-        let (served, ..) = run(Limit::per_second(10).burst(20), 8, says, &delays, 60);
-        assert!(served >= 360, "{says:?}: {served} of 600");
+    for reset_kind in [ResetKind::Full, ResetKind::Ietf] {
+        let (served, ..) = run(Limit::per_second(10).burst(20), 8, reset_kind, &delays, 60);
+        assert!(served >= 360, "{reset_kind:?}: {served} of 600");
     }
 }
 
@@ -167,7 +171,7 @@ fn a_slow_answer_is_waited_for_but_not_for_ever() {
         remaining: 0,
         window: Duration::from_secs(1),
     };
-    let told = ResponseInfo {
+    let info = ResponseInfo {
         denied: false,
         allowance: Some(nothing_left),
     };
@@ -176,7 +180,7 @@ fn a_slow_answer_is_waited_for_but_not_for_ever() {
         (SendDecision::Now, SendDecision::Now)
     );
     // One of the two has a response; the other is a long poll.
-    host.on_response(clock.now(), clock.now(), &told);
+    host.on_response(clock.now(), clock.now(), &info);
     let until = clock.now() + Duration::from_secs(1);
     assert_eq!(host.try_send(clock.now()), SendDecision::NotBefore(until));
     clock.advance(Duration::from_secs(1));

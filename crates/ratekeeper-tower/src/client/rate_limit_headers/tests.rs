@@ -15,20 +15,24 @@ fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
         .collect()
 }
 
-fn told(status: u16, fields: &[(&'static str, &str)]) -> ResponseInfo {
+fn parse(status: u16, fields: &[(&'static str, &str)]) -> ResponseInfo {
     read(StatusCode::from_u16(status).unwrap(), &headers(fields), NOW)
 }
 
 fn allowance(fields: &[(&'static str, &str)]) -> Option<(u64, u64)> {
-    told(200, fields)
+    parse(200, fields)
         .allowance
-        .map(|told| (told.remaining, told.window.as_secs()))
+        .map(|told| (allowance.remaining, allowance.window.as_secs()))
 }
 
 fn pause(status: u16, fields: &[(&'static str, &str)]) -> Option<u64> {
-    let told = told(status, fields);
-    assert!(told.allowance.is_none_or(|told| told.remaining == 0));
-    told.allowance.map(|told| told.window.as_secs())
+    let info = parse(status, fields);
+    assert!(
+        allowance
+            .allowance
+            .is_none_or(|allowance| allowance.remaining == 0)
+    );
+    info.allowance.map(|allowance| allowance.window.as_secs())
 }
 
 #[test]
@@ -139,14 +143,18 @@ fn retry_after_is_seconds_or_a_date() {
         ),
         Some(9)
     );
-    assert_eq!(pause(429, &[]), Some(1), "a 429 that says nothing");
-    assert_eq!(pause(503, &[]), None, "a 503 that says nothing is no limit");
+    assert_eq!(pause(429, &[]), Some(1), "a 429 without headers");
+    assert_eq!(
+        pause(503, &[]),
+        None,
+        "a 503 without headers is not a limit"
+    );
     assert_eq!(
         pause(429, &[("retry-after", "99999999999999999999999")]),
         Some(24 * 3_600),
-        "nobody is believed for ever"
+        "a pause is at most a day"
     );
-    assert!(told(503, &[]).denied && told(429, &[]).denied && !told(500, &[]).denied);
+    assert!(parse(503, &[]).denied && parse(429, &[]).denied && !parse(500, &[]).denied);
 }
 
 #[test]
@@ -195,8 +203,8 @@ proptest! {
                 headers.append(NAMES[name], value);
             }
         }
-        let told = read(StatusCode::from_u16(status).unwrap(), &headers, Duration::from_secs(now));
-        prop_assert!(told.allowance.is_none_or(|told| told.window <= Duration::from_secs(86_400)));
+        let info = read(StatusCode::from_u16(status).unwrap(), &headers, Duration::from_secs(now));
+        prop_assert!(allowance.allowance.is_none_or(|allowance| allowance.window <= Duration::from_secs(86_400)));
     }
 
     /// Fields written as in the drafts are read as they were meant.
@@ -205,7 +213,7 @@ proptest! {
         let quoted = |name: &str| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
         let field: Vec<String> = items.iter().map(|(name, r, t)| format!("{};r={r};t={t}", quoted(name))).collect();
         let expected = items.iter().map(|(_, r, t)| (*r, std::cmp::Reverse(*t))).min().unwrap();
-        let read = told(200, &[("ratelimit", &field.join(", "))]).allowance;
+        let read = parse(200, &[("ratelimit", &field.join(", "))]).allowance;
         prop_assert_eq!(read, Some(Allowance { remaining: expected.0, window: Duration::from_secs(expected.1.0) }));
     }
 }

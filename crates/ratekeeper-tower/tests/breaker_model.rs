@@ -15,7 +15,7 @@ const BUCKET: u64 = 1_000 * MS;
 const MIN_CALLS: usize = 4;
 const SLOW_AFTER: u64 = 300 * MS;
 const OPEN_FOR: u64 = 2_000 * MS;
-const OPEN_AT_MOST: u64 = 7_000 * MS;
+const MAX_OPEN_FOR: u64 = 7_000 * MS;
 const PROBES: usize = 3;
 const DEADLINE: u64 = 1_500 * MS;
 
@@ -82,14 +82,14 @@ struct Model {
 enum ModelState {
     Closed,
     Open { until: u64 },
-    HalfOpen { places: [Place; PROBES] },
+    HalfOpen { slots: [Slot; PROBES] },
     Forced(State),
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum Slot {
     Free,
-    Held { since: u64, by: u64 },
+    Taken { since: u64, by: u64 },
     Succeeded,
 }
 
@@ -98,7 +98,7 @@ struct ModelCall {
     number: u64,
     era: u64,
     started: u64,
-    place: Option<usize>,
+    slot: Option<usize>,
 }
 
 fn whole_ms(nanos: u64) -> u64 {
@@ -145,63 +145,63 @@ impl Model {
                 return Err(until - self.now);
             }
             self.change_state(ModelState::HalfOpen {
-                places: [Place::Free; PROBES],
+                slots: [Slot::Free; PROBES],
             });
         }
         let (now, era) = (self.now, self.era);
-        let call = ModelCall {
+        let model_call = ModelCall {
             number,
             era,
             started: now,
-            place: None,
+            slot: None,
         };
         match &mut self.state {
             ModelState::Forced(State::ForcedOpen) => {
                 self.rejected += 1;
                 Err(OPEN_FOR)
             }
-            ModelState::HalfOpen { places } => {
-                let ends = |place: &Place| match place {
-                    Place::Free => Some(0),
-                    Place::Held { since, .. } => Some(whole_ms(since + DEADLINE)),
-                    Place::Succeeded => None,
+            ModelState::HalfOpen { slots } => {
+                let ends = |slot: &Slot| match slot {
+                    Slot::Free => Some(0),
+                    Slot::Taken { since, .. } => Some(whole_ms(since + DEADLINE)),
+                    Slot::Succeeded => None,
                 };
-                match places
+                match slots
                     .iter()
-                    .position(|place| ends(place).is_some_and(|end| end <= now))
+                    .position(|slot| ends(slot).is_some_and(|end| end <= now))
                 {
-                    Some(place) => {
-                        places[place] = Place::Held {
+                    Some(slot) => {
+                        slots[slot] = Slot::Taken {
                             since: now,
                             by: number,
                         };
                         Ok(ModelCall {
-                            place: Some(place),
-                            ..call
+                            slot: Some(slot),
+                            ..model_call
                         })
                     }
                     None => {
                         self.rejected += 1;
-                        let soonest = places.iter().filter_map(ends).min().unwrap();
+                        let soonest = slots.iter().filter_map(ends).min().unwrap();
                         Err((soonest - now).min(1_000 * MS))
                     }
                 }
             }
-            _ => Ok(call),
+            _ => Ok(model_call),
         }
     }
 
-    fn finish(&mut self, call: ModelCall, outcome: CallOutcome) {
+    fn finish(&mut self, model_call: ModelCall, outcome: CallOutcome) {
         let failed = match outcome {
             CallOutcome::Success => false,
             CallOutcome::Failure => true,
-            CallOutcome::Ignore | CallOutcome::Drop => return self.give_up(call),
+            CallOutcome::Ignore | CallOutcome::Drop => return self.cancel(model_call),
         };
-        let slow = self.now - call.started > SLOW_AFTER;
+        let slow = self.now - model_call.started > SLOW_AFTER;
         self.calls += 1;
         self.failures += u64::from(failed);
         self.slow += u64::from(slow);
-        if call.era != self.era {
+        if model_call.era != self.era {
             return;
         }
         match &mut self.state {
@@ -209,9 +209,9 @@ impl Model {
                 self.failed_recoveries += 1;
                 self.open();
             }
-            ModelState::HalfOpen { places } => {
-                places[call.place.unwrap()] = Place::Succeeded;
-                if *places == [Place::Succeeded; PROBES] {
+            ModelState::HalfOpen { slots } => {
+                slots[model_call.slot.unwrap()] = Slot::Succeeded;
+                if *slots == [Slot::Succeeded; PROBES] {
                     self.failed_recoveries = 0;
                     self.change_state(ModelState::Closed);
                 }
@@ -229,18 +229,18 @@ impl Model {
         }
     }
 
-    fn give_up(&mut self, call: ModelCall) {
-        if let (ModelState::HalfOpen { places }, Some(place), true) =
-            (&mut self.state, call.place, call.era == self.era)
-            && matches!(places[place], Place::Held { by, .. } if by == call.number)
+    fn cancel(&mut self, model_call: ModelCall) {
+        if let (ModelState::HalfOpen { slots }, Some(slot), true) =
+            (&mut self.state, model_call.slot, model_call.era == self.era)
+            && matches!(slots[slot], Slot::Taken { by, .. } if by == model_call.number)
         {
-            places[place] = Place::Free;
+            slots[slot] = Slot::Free;
         }
     }
 
     fn open(&mut self) {
         self.opened += 1;
-        let time = (OPEN_FOR * 2u64.pow(self.failed_recoveries.min(10))).min(OPEN_AT_MOST);
+        let time = (OPEN_FOR * 2u64.pow(self.failed_recoveries.min(10))).min(MAX_OPEN_FOR);
         self.change_state(ModelState::Open {
             until: whole_ms(self.now + time),
         });
@@ -282,7 +282,7 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
         .min_calls(MIN_CALLS as u64)
         .slow_after(Duration::from_nanos(SLOW_AFTER))
         .open_for(Duration::from_nanos(OPEN_FOR))
-        .max_open_for(Duration::from_nanos(OPEN_AT_MOST))
+        .max_open_for(Duration::from_nanos(MAX_OPEN_FOR))
         .probes(PROBES)
         .probe_timeout(Duration::from_nanos(DEADLINE))
         .jitter_percent(0)
@@ -295,9 +295,9 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
         let before = breaker.state();
         match *op {
             Op::Acquire => match (breaker.try_acquire(), model.acquire(number as u64)) {
-                (Ok(call), Ok(call)) => {
-                    prop_assert_eq!(call.is_probe(), call.place.is_some());
-                    out.push((call, call));
+                (Ok(call), Ok(model_call)) => {
+                    prop_assert_eq!(call.is_probe(), model_call.slot.is_some());
+                    out.push((call, model_call));
                 }
                 (Err(open), Err(left)) => {
                     prop_assert_eq!(open.retry_after(), Duration::from_nanos(left))
@@ -306,14 +306,14 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
             },
             Op::Finish { .. } if out.is_empty() => {}
             Op::Finish { which, outcome } => {
-                let (call, call) = out.swap_remove(which.index(out.len()));
+                let (call, model_call) = out.swap_remove(which.index(out.len()));
                 match outcome {
                     CallOutcome::Success => call.success(),
                     CallOutcome::Failure => call.failure(),
                     CallOutcome::Ignore => call.ignore(),
                     CallOutcome::Drop => drop(call),
                 }
-                model.finish(call, outcome);
+                model.finish(model_call, outcome);
             }
             Op::Advance(by) => {
                 clock.advance(Duration::from_nanos(by));

@@ -74,8 +74,8 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
 
     /// A call that takes longer is slow, whether it fails or not; a slow probe has failed. No call
     /// is slow unless set.
-    pub fn slow_after(mut self, longest: Duration) -> Self {
-        self.slow_after = Some(longest);
+    pub fn slow_after(mut self, time: Duration) -> Self {
+        self.slow_after = Some(time);
         self
     }
 

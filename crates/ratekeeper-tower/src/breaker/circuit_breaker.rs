@@ -40,10 +40,10 @@ use std::time::Duration;
 /// }
 /// ```
 pub struct CircuitBreaker<C: Clock = SystemClock> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<BreakerShared<C>>,
 }
 
-struct Shared<C: Clock> {
+struct BreakerShared<C: Clock> {
     /// A [`PackedState`].
     state: AtomicU64,
     window: Window,
@@ -99,7 +99,7 @@ impl Default for CircuitBreaker {
 
 impl<C: Clock> CircuitBreaker<C> {
     pub(super) fn from_builder(settings: CircuitBreakerBuilder<C>) -> Self {
-        let shared = Shared {
+        let shared = BreakerShared {
             state: AtomicU64::new(PackedState::FIRST.bits()),
             window: Window::new(settings.buckets, nanos(settings.bucket_length)),
             probes: Probes::new(settings.probes),
@@ -260,14 +260,14 @@ impl<C: Clock> CircuitBreaker<C> {
 /// moment.
 const MAX_PROBE_WAIT: Duration = Duration::from_secs(1);
 
-impl<C: Clock> Shared<C> {
+impl<C: Clock> BreakerShared<C> {
     fn record(&self, origin: CallOrigin, started: Option<Timestamp>, failed: bool) {
         let instant = self.settings.clock.now();
         let now = self.since_created(instant);
         let took = started.map(|started| instant.saturating_since(started));
         let slow = took
             .zip(self.settings.slow_after)
-            .is_some_and(|(took, longest)| took > longest);
+            .is_some_and(|(took, slow_after)| took > slow_after);
         self.counters.calls.fetch_add(1, Relaxed);
         self.counters.failures.fetch_add(failed.into(), Relaxed);
         self.counters.slow.fetch_add(slow.into(), Relaxed);

@@ -2,7 +2,7 @@
 
 use super::host::SendDecision;
 use super::hosts::SharedHost;
-use super::layer::{LimitError, Shared};
+use super::layer::{ClientShared, LimitError};
 use super::rate_limit_headers::{self, ResponseInfo};
 use super::retries::AttemptOutcome;
 use super::{ClientError, NoRetries, RetryPolicy};
@@ -27,20 +27,20 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        state: State<S::Future>,
-        call: Call<S, B, C, R>,
+        state: CallState<S::Future>,
+        call: OutgoingCall<S, B, C, R>,
     }
 }
 
 pin_project! {
-    #[project = StatePinned]
-    enum State<F> {
+    #[project = CallStatePinned]
+    enum CallState<F> {
         // It may not be sent yet.
         Waiting {
             sleep: Option<Sleep>,
         },
         // It may be sent as soon as the inner client is ready.
-        Readying,
+        WaitingForReady,
         Calling {
             #[pin]
             inner: F,
@@ -48,12 +48,12 @@ pin_project! {
     }
 }
 
-struct Call<S, B, C: Clock, R> {
+struct OutgoingCall<S, B, C: Clock, R> {
     service: S,
     request: Option<Request<B>>,
     /// A clone of the request for a retry.
     retry_request: Option<Request<B>>,
-    shared: Arc<Shared<C>>,
+    shared: Arc<ClientShared<C>>,
     retry_policy: R,
     name: Box<str>,
     host: Arc<SharedHost>,
@@ -65,7 +65,7 @@ struct Call<S, B, C: Clock, R> {
     reservation: ReservationGuard<C>,
     /// The next step towards being sent.
     step: SendStep,
-    flight: Option<InFlightRequest>,
+    in_flight: Option<InFlightRequest>,
     retries_made: u32,
 }
 
@@ -130,14 +130,14 @@ where
     pub(super) fn new(
         service: S,
         request: Request<B>,
-        shared: Arc<Shared<C>>,
+        shared: Arc<ClientShared<C>>,
         retry_policy: R,
     ) -> Self {
         let now = shared.clock.now();
         let name: Box<str> = shared.name_of(&request).into();
         let host = shared.hosts.of(&name, now, || shared.new_host());
         host.lock().budget.request(now);
-        let call = Call {
+        let call = OutgoingCall {
             service,
             retry_request: None,
             deadline: request
@@ -153,17 +153,17 @@ where
             not_before: None,
             reservation: ReservationGuard(None),
             step: SendStep::Throttle,
-            flight: None,
+            in_flight: None,
             retries_made: 0,
         };
         Self {
-            state: State::Waiting { sleep: None },
+            state: CallState::Waiting { sleep: None },
             call,
         }
     }
 }
 
-impl<S, B, C: Clock, R> Call<S, B, C, R> {
+impl<S, B, C: Clock, R> OutgoingCall<S, B, C, R> {
     /// Takes as many steps towards being sent as possible.
     fn proceed<E>(&mut self, waker: &Waker) -> Result<(), NotReady<E>> {
         let now = self.shared.clock.now();
@@ -222,7 +222,7 @@ impl<S, B, C: Clock, R> Call<S, B, C, R> {
         match host.try_send(now) {
             SendDecision::Now => {
                 drop(host);
-                self.flight = Some(InFlightRequest {
+                self.in_flight = Some(InFlightRequest {
                     host: Some(Arc::clone(&self.host)),
                     sent: now,
                 });
@@ -264,7 +264,7 @@ impl<S, B, C: Clock, R> Call<S, B, C, R> {
     /// Releases what the call holds: the future may be kept long after it is done.
     fn release(&mut self) {
         self.reservation = ReservationGuard(None);
-        self.flight = None;
+        self.in_flight = None;
     }
 
     /// The latest time at which it may be sent.
@@ -330,8 +330,8 @@ where
         let call = this.call;
         loop {
             match this.state.as_mut().project() {
-                StatePinned::Waiting { sleep } => match call.proceed(cx.waker()) {
-                    Ok(()) => this.state.set(State::Readying),
+                CallStatePinned::Waiting { sleep } => match call.proceed(cx.waker()) {
+                    Ok(()) => this.state.set(CallState::WaitingForReady),
                     Err(NotReady::Fails(error)) => {
                         call.release();
                         return Poll::Ready(Err(error));
@@ -344,7 +344,7 @@ where
                         }
                     }
                 },
-                StatePinned::Readying => {
+                CallStatePinned::WaitingForReady => {
                     if let Err(error) = ready!(call.service.poll_ready(cx)) {
                         call.release();
                         return Poll::Ready(Err(ClientError::Inner(error)));
@@ -354,11 +354,11 @@ where
                     };
                     call.retry_request = call.retry_policy.clone_for_retry(&request);
                     let inner = call.service.call(request);
-                    this.state.set(State::Calling { inner });
+                    this.state.set(CallState::Calling { inner });
                 }
-                StatePinned::Calling { inner } => {
+                CallStatePinned::Calling { inner } => {
                     let result = ready!(inner.poll(cx));
-                    let flight = call.flight.take();
+                    let in_flight = call.in_flight.take();
                     let again = match &result {
                         Ok(response) => {
                             let now = call.shared.clock.now();
@@ -367,8 +367,8 @@ where
                                 response.headers(),
                                 now.since_unix(),
                             );
-                            if let Some(flight) = flight {
-                                flight.complete(now, &info);
+                            if let Some(in_flight) = in_flight {
+                                in_flight.complete(now, &info);
                             }
                             let by_status = AttemptOutcome::Status(response.status());
                             let outcome = if info.denied {
@@ -379,14 +379,14 @@ where
                             call.prepare_retry(&outcome)
                         }
                         Err(error) => {
-                            drop(flight);
+                            drop(in_flight);
                             call.prepare_retry(&AttemptOutcome::Failed(error))
                         }
                     };
                     if !again {
                         return Poll::Ready(result.map_err(ClientError::Inner));
                     }
-                    this.state.set(State::Waiting { sleep: None });
+                    this.state.set(CallState::Waiting { sleep: None });
                 }
             }
         }

@@ -21,13 +21,13 @@ use tower_layer::Layer;
 ///
 /// All clones of a layer, and all services made by it, share the state of each host.
 pub struct ClientLayer<C: Clock = SystemClock, R = NoRetries> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<ClientShared<C>>,
     retry_policy: R,
 }
 
 type KeyFn = Arc<dyn Fn(&Head<'_>) -> String + Send + Sync>;
 
-pub(super) struct Shared<C: Clock> {
+pub(super) struct ClientShared<C: Clock> {
     pub(super) hosts: Arc<Hosts>,
     pub(super) clock: C,
     pub(super) max_wait: Duration,
@@ -44,7 +44,7 @@ enum LocalLimit<C: Clock> {
     PerHost(Keyed<str, C>),
 }
 
-impl<C: Clock> Clone for Shared<C> {
+impl<C: Clock> Clone for ClientShared<C> {
     fn clone(&self) -> Self {
         Self {
             hosts: Arc::clone(&self.hosts),
@@ -75,7 +75,7 @@ impl Default for ClientLayer {
 impl<C: Clock> ClientLayer<C> {
     /// With a clock of your choice.
     pub fn with_clock(clock: C) -> Self {
-        let shared = Shared {
+        let shared = ClientShared {
             hosts: Arc::default(),
             clock,
             max_wait: Duration::from_secs(30),
@@ -93,7 +93,7 @@ impl<C: Clock> ClientLayer<C> {
 }
 
 impl<C: Clock, R> ClientLayer<C, R> {
-    fn with(mut self, change: impl FnOnce(&mut Shared<C>)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut ClientShared<C>)) -> Self {
         change(Arc::make_mut(&mut self.shared));
         self
     }
@@ -153,7 +153,7 @@ impl<C: Clock, R> ClientLayer<C, R> {
     }
 }
 
-impl<C: Clock> Shared<C> {
+impl<C: Clock> ClientShared<C> {
     /// The name of the host.
     pub(super) fn name_of<'a, B>(&self, request: &'a Request<B>) -> Cow<'a, str> {
         if let Some(key) = &self.key {

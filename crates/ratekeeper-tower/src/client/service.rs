@@ -1,6 +1,6 @@
 //! `ClientService`: the service that checks the state of a host before it calls.
 
-use super::layer::Shared;
+use super::layer::ClientShared;
 use super::{ClientError, ClientFuture, NoRetries, RetryPolicy};
 use http::{Request, Response};
 use ratekeeper::{Clock, clock::SystemClock};
@@ -14,7 +14,7 @@ use tower_service::Service;
 #[derive(Clone)]
 pub struct ClientService<S, C: Clock = SystemClock, R = NoRetries> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<C>>,
+    pub(super) shared: Arc<ClientShared<C>>,
     pub(super) retry_policy: R,
 }
 

@@ -41,24 +41,24 @@ pub struct PendingDecision<C: Clock> {
     reservation: Option<Box<(Reservation<C>, Duration)>>,
     /// A hash of the key if the request is over the limit: it spreads Retry-After, the same for the
     /// same key.
-    spread: u64,
+    retry_hash: u64,
     now: Timestamp,
 }
 
 impl<C: Clock> PendingDecision<C> {
-    fn is_over(&self) -> bool {
+    fn is_denied(&self) -> bool {
         self.reservation.is_none() && self.decision.is_denied()
     }
 }
 
 impl LimitDecider {
     pub(crate) fn new(key: Key, limit: Limit) -> Self {
-        Self::on(Keyed::with_clock(limit, SystemClock), key)
+        Self::with_keyed(Keyed::with_clock(limit, SystemClock), key)
     }
 }
 
 impl<C: Clock> LimitDecider<C> {
-    pub(crate) fn on(keyed: Keyed<[u8], C>, key: Key) -> Self {
+    pub(crate) fn with_keyed(keyed: Keyed<[u8], C>, key: Key) -> Self {
         Self {
             keyed,
             key,
@@ -72,11 +72,11 @@ impl<C: Clock> LimitDecider<C> {
     }
 
     /// Decides on a request for a key. `Err` if it is denied, or if deciding took the slow path.
-    // The fast path, without a branch for pacing: a paced limit is never charged here.
+    // The fast path, which most requests take. A paced limit is never charged here.
     #[inline(always)]
     #[allow(
         clippy::result_large_err,
-        reason = "it is compiled into its caller, and stays where it is made"
+        reason = "inlined into its caller and built in place"
     )]
     fn take(
         &self,
@@ -85,17 +85,17 @@ impl<C: Clock> LimitDecider<C> {
     ) -> Result<PendingDecision<C>, PendingDecision<C>> {
         let now = self.keyed.clock().now();
         let key = key.at(now);
-        let no_wait = if let Action::Delay { .. } = self.action {
+        let immediate = if let Action::Delay { .. } = self.action {
             None
         } else {
             key.try_take_token(cost)
         };
-        match no_wait {
+        match immediate {
             Some((decision, charge)) if decision.is_allowed() => Ok(PendingDecision {
                 decision,
                 charge,
                 reservation: None,
-                spread: 0,
+                retry_hash: 0,
                 now,
             }),
             Some((decision, _)) => Err(self.denied(&key, decision, now)),
@@ -120,12 +120,12 @@ impl<C: Clock> LimitDecider<C> {
                     decision,
                     charge,
                     reservation: None,
-                    spread: 0,
+                    retry_hash: 0,
                     now,
                 }
             }
         };
-        if pending.is_over() {
+        if pending.is_denied() {
             self.denied(key, pending.decision, now)
         } else {
             pending
@@ -140,12 +140,12 @@ impl<C: Clock> LimitDecider<C> {
         decision: Decision,
         now: Timestamp,
     ) -> PendingDecision<C> {
-        let spread = self.secret.hash_one(key.hashed());
+        let retry_hash = self.secret.hash_one(key.hashed());
         PendingDecision {
             decision,
             charge: ChargeToken::default(),
             reservation: None,
-            spread,
+            retry_hash,
             now,
         }
     }
@@ -163,7 +163,7 @@ impl<C: Clock> LimitDecider<C> {
             decision,
             charge,
             reservation,
-            spread: 0,
+            retry_hash: 0,
             now,
         };
         // A request that need not wait is charged, not reserved: a reservation whose time has come
@@ -268,7 +268,7 @@ impl<C: Clock> Decider for LimitDecider<C> {
     }
 
     fn is_allowed(&self, pending: &PendingDecision<C>) -> bool {
-        self.action == Action::Shadow || !pending.is_over()
+        self.action == Action::Shadow || !pending.is_denied()
     }
 
     fn delay(&self, pending: &PendingDecision<C>) -> Duration {
@@ -288,7 +288,7 @@ impl<C: Clock> Decider for LimitDecider<C> {
     }
 
     fn shadow_denial<'a>(&'a self, pending: &'a PendingDecision<C>) -> Option<Denial<'a>> {
-        let watched = self.action == Action::Shadow && pending.is_over();
+        let watched = self.action == Action::Shadow && pending.is_denied();
         watched.then(|| self.denial(pending).in_shadow())
     }
 
@@ -330,7 +330,7 @@ impl<C: Clock> Decider for LimitDecider<C> {
 
     /// 0 for allowed requests, which have no Retry-After.
     fn key_hash(&self, pending: &PendingDecision<C>) -> u64 {
-        pending.spread
+        pending.retry_hash
     }
 
     fn holds_permits(&self, _: &PendingDecision<C>) -> bool {

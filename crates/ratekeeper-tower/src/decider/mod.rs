@@ -104,7 +104,7 @@ pub trait Decider: sealed::Sealed + Clone + Send + Sync + 'static {
     }
 
     /// Calls the hook with the decision.
-    fn observe(&self, _head: &Head<'_>, _ticket: &Self::PendingDecision) {}
+    fn observe(&self, _head: &Head<'_>, _pending: &Self::PendingDecision) {}
 
     /// A hash of the key, the same for the same key.
     fn key_hash(&self, pending: &Self::PendingDecision) -> u64;

@@ -1,6 +1,8 @@
 //! A rate limit around a whole axum router, which `axum::serve` takes as it is.
 
-use super::{AxumBody, BodyKind, Pending, RateLimit, RateLimitLayer, ResponseFuture, Shared};
+use super::{
+    AxumBody, BodyKind, Pending, RateLimit, RateLimitLayer, RateLimitShared, ResponseFuture,
+};
 use crate::decider::Decider;
 use axum::body::Body;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
@@ -104,7 +106,7 @@ pub struct ConnectionRateLimit<S, D: Decider> {
 
 /// The data that all requests of a connection share.
 struct Connection<D: Decider> {
-    shared: Arc<Shared<D>>,
+    shared: Arc<RateLimitShared<D>>,
     peer: SocketAddr,
     key: Option<D::PrehashedKey>,
     /// The extensions of each request, with [`ConnectInfo`]: cloning them costs less than inserting

@@ -1,7 +1,7 @@
 //! `ResponseFuture` of a rate limited service: the inner service's response with rate limit
 //! headers, or a denial.
 
-use super::Shared;
+use super::RateLimitShared;
 use super::body_kind::{BodyKind, EitherBody};
 use super::delay_stats::WaitGuard;
 use super::service::NextStep;
@@ -30,7 +30,7 @@ pin_project! {
         D: Decider,
     {
         #[pin]
-        state: State<S, B, D, S::Future>,
+        state: FutureState<S, B, D, S::Future>,
         // Its decision is moved to `DelayedRequest` during a wait, and is `None` for a denied
         // request.
         request_state: RequestState<D>,
@@ -39,8 +39,8 @@ pin_project! {
 }
 
 pin_project! {
-    #[project = StateProjection]
-    enum State<S, B, D, F>
+    #[project = FutureStateProjection]
+    enum FutureState<S, B, D, F>
     where
         D: Decider,
     {
@@ -86,13 +86,13 @@ struct DelayedRequest<S, B, D: Decider> {
 
 /// A request's decision; `None` if it was not counted.
 pub(super) struct RequestState<D: Decider> {
-    pub(super) shared: Arc<Shared<D>>,
+    pub(super) shared: Arc<RateLimitShared<D>>,
     pub(super) pending: Option<D::PendingDecision>,
 }
 
 /// Refunds the decision of a delayed request if its client hangs up during the wait.
 struct CancelOnDrop<D: Decider> {
-    shared: Arc<Shared<D>>,
+    shared: Arc<RateLimitShared<D>>,
     pending: Option<D::PendingDecision>,
 }
 
@@ -111,7 +111,7 @@ impl<D: Decider> Drop for CancelOnDrop<D> {
 pub struct Pending<D: Decider>(Option<Box<PendingSettlement<D>>>);
 
 struct PendingSettlement<D: Decider> {
-    shared: Arc<Shared<D>>,
+    shared: Arc<RateLimitShared<D>>,
     pending: D::PendingDecision,
     completion: Completion,
 }
@@ -153,7 +153,7 @@ impl<S: Service<Request<B>>, B, D: Decider, F> ResponseFuture<S, B, D, F> {
     #[inline]
     pub(super) fn running(future: S::Future, request_state: RequestState<D>) -> Self {
         Self {
-            state: State::Running { future },
+            state: FutureState::Running { future },
             request_state,
             body_kind: PhantomData,
         }
@@ -191,7 +191,7 @@ impl<S: Service<Request<B>>, B, D: Decider, F> ResponseFuture<S, B, D, F> {
 
     fn slow_path(slow_path: SlowPath<S, B, D>, request_state: RequestState<D>) -> Self {
         Self {
-            state: State::slow_path(slow_path),
+            state: FutureState::slow_path(slow_path),
             request_state,
             body_kind: PhantomData,
         }
@@ -201,7 +201,7 @@ impl<S: Service<Request<B>>, B, D: Decider, F> ResponseFuture<S, B, D, F> {
     /// until it is done.
     pub fn holds_permit(&self) -> bool {
         let RequestState { shared, pending } = &self.request_state;
-        let is_running = matches!(self.state, State::Running { .. });
+        let is_running = matches!(self.state, FutureState::Running { .. });
         is_running
             && pending
                 .as_ref()
@@ -221,7 +221,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            if let StateProjection::Running { future } = this.state.as_mut().project() {
+            if let FutureStateProjection::Running { future } = this.state.as_mut().project() {
                 let mut polled = future.poll(cx);
                 if let Poll::Ready(result) = &mut polled
                     && !this.request_state.write_headers(result)
@@ -275,7 +275,7 @@ impl<S, B, D: Decider> SlowPath<S, B, D> {
     }
 }
 
-impl<S: Service<Request<B>>, B, D: Decider> State<S, B, D, S::Future> {
+impl<S: Service<Request<B>>, B, D: Decider> FutureState<S, B, D, S::Future> {
     fn slow_path(slow_path: SlowPath<S, B, D>) -> Self {
         Self::SlowPath {
             slow_path: Some(slow_path),
@@ -292,7 +292,7 @@ impl<S: Service<Request<B>>, B, D: Decider> State<S, B, D, S::Future> {
         request_state: &mut RequestState<D>,
     ) -> Poll<Option<Box<Response<Bytes>>>> {
         loop {
-            let StateProjection::SlowPath { slow_path } = self.as_mut().project() else {
+            let FutureStateProjection::SlowPath { slow_path } = self.as_mut().project() else {
                 return Poll::Ready(None);
             };
             let decision = match slow_path {
@@ -317,7 +317,7 @@ impl<S: Service<Request<B>>, B, D: Decider> State<S, B, D, S::Future> {
                     } = *next;
                     wait_guard.end();
                     request_state.pending = cancel_on_drop.pending.take();
-                    State::Running {
+                    FutureState::Running {
                         future: service.call(request),
                     }
                 }
@@ -330,20 +330,16 @@ impl<S: Service<Request<B>>, B, D: Decider> State<S, B, D, S::Future> {
                     } = *deciding;
                     request_state.pending = decision;
                     match request_state.after_decision(&mut request, client) {
-                        NextStep::CallInner => State::Running {
+                        NextStep::CallInner => FutureState::Running {
                             future: service.call(request),
                         },
                         NextStep::Deny(response) => return Poll::Ready(Some(response)),
-                        NextStep::Delay(delay, wait_guard) => State::slow_path(SlowPath::delayed(
-                            delay,
-                            service,
-                            request,
-                            request_state,
-                            wait_guard,
-                        )),
-                        NextStep::AwaitDecision(future, client) => {
-                            State::slow_path(SlowPath::deciding(future, client, service, request))
-                        }
+                        NextStep::Delay(delay, wait_guard) => FutureState::slow_path(
+                            SlowPath::delayed(delay, service, request, request_state, wait_guard),
+                        ),
+                        NextStep::AwaitDecision(future, client) => FutureState::slow_path(
+                            SlowPath::deciding(future, client, service, request),
+                        ),
                     }
                 }
             };
@@ -360,7 +356,7 @@ impl<D: Decider> RequestState<D> {
         let (Some(pending), Ok(response)) = (&self.pending, result) else {
             return self.pending.is_none();
         };
-        let Shared { decider, options } = &*self.shared;
+        let RateLimitShared { decider, options } = &*self.shared;
         decider.write_headers(pending, options.dialects, response.headers_mut(), None);
         if options.expose {
             response::expose_headers(response.headers_mut(), options.dialects);

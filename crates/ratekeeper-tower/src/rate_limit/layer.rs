@@ -2,7 +2,7 @@
 
 use super::body_kind::EitherBody;
 use super::options::Options;
-use super::{DelayStats, PreflightStats, RateLimit, Shared};
+use super::{DelayStats, PreflightStats, RateLimit, RateLimitShared};
 use crate::decider::{Decider, LimitDecider, PolicyDecider};
 use crate::head::Head;
 use crate::identity::Identity;
@@ -35,7 +35,7 @@ use tower_layer::Layer;
 pub struct RateLimitLayer<D, F = EitherBody> {
     /// One allocation: axum clones a layer and makes a service of it for each request, unless the
     /// router's state was provided before.
-    shared: Arc<Shared<D>>,
+    shared: Arc<RateLimitShared<D>>,
     body_kind: PhantomData<fn() -> F>,
 }
 
@@ -48,7 +48,7 @@ impl RateLimitLayer<LimitDecider> {
 
     /// A limit for each key.
     pub fn by(key: Key, limit: Limit) -> Self {
-        Self::of(LimitDecider::new(key, limit))
+        Self::from_decider(LimitDecider::new(key, limit))
     }
 
     /// One limit for all requests together.
@@ -60,7 +60,7 @@ impl RateLimitLayer<LimitDecider> {
 impl<C: Clock> RateLimitLayer<LimitDecider<C>> {
     /// A limit on a table of yours: with another size, another clock, or shared with other code.
     pub fn keyed(keyed: Keyed<[u8], C>, key: Key) -> Self {
-        Self::of(LimitDecider::on(keyed, key))
+        Self::from_decider(LimitDecider::with_keyed(keyed, key))
     }
 }
 
@@ -91,8 +91,8 @@ impl<C: Clock, F> RateLimitLayer<LimitDecider<C>, F> {
     /// A request that has waited has used its slot: it is not refunded, whatever
     /// [`count`](Self::count) says.
     #[must_use]
-    pub fn delay(self, longest: Duration) -> Self {
-        self.with_decider(|decider| decider.action = Action::Delay { max: longest })
+    pub fn delay(self, max_wait: Duration) -> Self {
+        self.with_decider(|decider| decider.action = Action::Delay { max: max_wait })
     }
 
     /// Sets the status of denials; 429 unless set. A limit for all clients together should answer
@@ -115,7 +115,7 @@ impl<S: Store + 'static> RateLimitLayer<PolicyDecider<S>> {
     /// in this process a decision is immediate; with a shared store a request waits for the store's
     /// answer.
     pub fn new(engine: Engine<S>) -> Self {
-        Self::of(PolicyDecider::new(engine))
+        Self::from_decider(PolicyDecider::new(engine))
     }
 }
 
@@ -184,9 +184,9 @@ impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
 }
 
 impl<D: Decider> RateLimitLayer<D> {
-    fn of(decider: D) -> Self {
+    fn from_decider(decider: D) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(RateLimitShared {
                 decider,
                 options: Options::default(),
             }),

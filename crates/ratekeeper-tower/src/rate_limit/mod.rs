@@ -25,7 +25,7 @@ use options::Options;
 
 /// The state that all services of a layer share.
 #[derive(Clone)]
-pub(crate) struct Shared<D> {
+pub(crate) struct RateLimitShared<D> {
     pub(crate) decider: D,
     pub(crate) options: Options,
 }

@@ -1,6 +1,6 @@
 //! `RateLimit`: the service that decides on a request before it calls the inner one.
 
-use super::Shared;
+use super::RateLimitShared;
 use super::body_kind::{BodyKind, EitherBody};
 use super::delay_stats::WaitGuard;
 use super::future::{RequestState, ResponseFuture};
@@ -27,12 +27,12 @@ use tower_service::Service;
 /// A rate limited service, made by [`RateLimitLayer`](crate::RateLimitLayer).
 pub struct RateLimit<S, D, F = EitherBody> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<D>>,
+    pub(super) shared: Arc<RateLimitShared<D>>,
     body_kind: PhantomData<fn() -> F>,
 }
 
 impl<S, D, F> RateLimit<S, D, F> {
-    pub(crate) fn new(inner: S, shared: Arc<Shared<D>>) -> Self {
+    pub(crate) fn new(inner: S, shared: Arc<RateLimitShared<D>>) -> Self {
         Self {
             inner,
             shared,
@@ -102,7 +102,7 @@ impl<D: Decider> RequestState<D> {
     /// Decides on a request, unless it has a decision already.
     #[inline(never)]
     fn decide<B>(&mut self, request: &mut Request<B>, peer: Option<IpAddr>) -> NextStep<D> {
-        let Shared { decider, options } = &*self.shared;
+        let RateLimitShared { decider, options } = &*self.shared;
         let client = options.identity.client(peer, request.headers());
         if self.pending.is_none() {
             let head = Head::of(request, client);
@@ -137,7 +137,7 @@ impl<D: Decider> RequestState<D> {
         request: &mut Request<B>,
         client: Client,
     ) -> NextStep<D> {
-        let Shared { decider, options } = &*self.shared;
+        let RateLimitShared { decider, options } = &*self.shared;
         match &self.pending {
             Some(pending)
                 if decider.is_allowed_now(pending)
@@ -150,10 +150,10 @@ impl<D: Decider> RequestState<D> {
         }
     }
 
-    /// The same for requests that need more than being let through.
+    /// The same for requests that are denied, delayed or observed.
     #[inline(never)]
     fn after_decision_slow<B>(&mut self, request: &mut Request<B>, client: Client) -> NextStep<D> {
-        let Shared { decider, options } = &*self.shared;
+        let RateLimitShared { decider, options } = &*self.shared;
         let Some(pending) = &self.pending else {
             return NextStep::CallInner;
         };
@@ -196,7 +196,7 @@ impl<D: Decider> RequestState<D> {
     }
 }
 
-impl<D: Decider> Shared<D> {
+impl<D: Decider> RateLimitShared<D> {
     /// The hashed key of this peer's requests, if nothing else of a request matters.
     #[inline]
     pub(super) fn prehash(&self, peer: Option<IpAddr>) -> Option<D::PrehashedKey> {

@@ -22,13 +22,13 @@ use tower_layer::Layer;
 /// the result of the [function](Self::class); the [header](Self::header), believed from trusted
 /// proxies only; the [default](Self::default_class), `critical`.
 pub struct ShedLayer<C: Clock = SystemClock> {
-    pub(super) shared: Arc<Shared<C>>,
+    pub(super) shared: Arc<ShedShared<C>>,
 }
 
 type HeadFn<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 
 #[derive(Clone)]
-pub(super) struct Shared<C: Clock> {
+pub(super) struct ShedShared<C: Clock> {
     pub(super) shedder: Shedder<C>,
     pub(super) extension: bool,
     class: Option<HeadFn<Option<Class>>>,
@@ -60,7 +60,7 @@ impl Default for ShedLayer {
 impl<C: Clock> ShedLayer<C> {
     /// With a clock of your choice for deadlines.
     pub fn with_clock(shedder: Shedder<C>, clock: C) -> Self {
-        let shared = Shared {
+        let shared = ShedShared {
             shedder,
             extension: false,
             class: None,
@@ -78,7 +78,7 @@ impl<C: Clock> ShedLayer<C> {
         }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Shared<C>)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut ShedShared<C>)) -> Self {
         change(Arc::make_mut(&mut self.shared));
         self
     }
@@ -144,7 +144,7 @@ impl<C: Clock> ShedLayer<C> {
     }
 }
 
-impl<C: Clock> Shared<C> {
+impl<C: Clock> ShedShared<C> {
     /// The client of a request, if an option needs it.
     pub(super) fn client_of<B>(&self, request: &Request<B>) -> Client {
         match self.class.is_some() || self.key.is_some() {

@@ -1,7 +1,7 @@
 //! `Shed`: the service that sheds requests before the inner one is called.
 
 use super::ResponseFuture;
-use super::layer::Shared;
+use super::layer::ShedShared;
 use crate::body::ResponseBody;
 use crate::head::Head;
 use crate::response::{self, Denial, DenialFormat, Jitter};
@@ -15,7 +15,7 @@ use tower_service::Service;
 /// A service behind a [`ShedLayer`](super::ShedLayer). Clones share the shedder.
 pub struct Shed<S, C: Clock = SystemClock> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<C>>,
+    pub(super) shared: Arc<ShedShared<C>>,
 }
 
 /// Percent: shed clients are told up to twice the time, so that they come back one by one.

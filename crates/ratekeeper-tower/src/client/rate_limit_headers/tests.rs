@@ -22,14 +22,13 @@ fn parse(status: u16, fields: &[(&'static str, &str)]) -> ResponseInfo {
 fn allowance(fields: &[(&'static str, &str)]) -> Option<(u64, u64)> {
     parse(200, fields)
         .allowance
-        .map(|told| (allowance.remaining, allowance.window.as_secs()))
+        .map(|allowance| (allowance.remaining, allowance.window.as_secs()))
 }
 
 fn pause(status: u16, fields: &[(&'static str, &str)]) -> Option<u64> {
     let info = parse(status, fields);
     assert!(
-        allowance
-            .allowance
+        info.allowance
             .is_none_or(|allowance| allowance.remaining == 0)
     );
     info.allowance.map(|allowance| allowance.window.as_secs())
@@ -204,7 +203,7 @@ proptest! {
             }
         }
         let info = read(StatusCode::from_u16(status).unwrap(), &headers, Duration::from_secs(now));
-        prop_assert!(allowance.allowance.is_none_or(|allowance| allowance.window <= Duration::from_secs(86_400)));
+        prop_assert!(info.allowance.is_none_or(|allowance| allowance.window <= Duration::from_secs(86_400)));
     }
 
     /// Fields written as in the drafts are read as they were meant.

@@ -43,19 +43,19 @@ use tower_layer::Layer;
 /// [`ShedLayer`](crate::ShedLayer) counts as overload. All services of a layer and its clones share
 /// the limit.
 pub struct AdaptiveConcurrencyLayer<C: Clock = SystemClock, J = HeadClassifier> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<AdaptiveShared<C>>,
     classifier: J,
 }
 
 type HeadFn<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 
-pub(super) struct Shared<C: Clock> {
+pub(super) struct AdaptiveShared<C: Clock> {
     pub(super) concurrency: AdaptiveConcurrency<C>,
     pub(super) queue: Option<AdaptiveQueue<C>>,
     pub(super) partition: Option<HeadFn<Option<Partition>>>,
 }
 
-impl<C: Clock> Clone for Shared<C> {
+impl<C: Clock> Clone for AdaptiveShared<C> {
     fn clone(&self) -> Self {
         Self {
             concurrency: self.concurrency.clone(),
@@ -76,7 +76,7 @@ impl<C: Clock> AdaptiveConcurrencyLayer<C> {
     /// A layer with this limit.
     pub fn new(concurrency: AdaptiveConcurrency<C>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(AdaptiveShared {
                 concurrency,
                 queue: None,
                 partition: None,
@@ -87,7 +87,7 @@ impl<C: Clock> AdaptiveConcurrencyLayer<C> {
 }
 
 impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
-    fn with(mut self, change: impl FnOnce(&mut Shared<C>)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut AdaptiveShared<C>)) -> Self {
         change(Arc::make_mut(&mut self.shared));
         self
     }

@@ -2,7 +2,7 @@
 //! call.
 
 use super::future::{AcquireFailure, AdaptiveResponseFuture, Queued};
-use super::layer::Shared;
+use super::layer::AdaptiveShared;
 use super::permit_guard::PermitGuard;
 use super::{ClassifyResponse, HeadClassifier, TimedBody};
 use crate::body::ResponseBody;
@@ -24,7 +24,7 @@ use tower_service::Service;
 /// the limit.
 pub struct AdaptiveConcurrencyService<S, C: Clock = SystemClock, J = HeadClassifier> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<C>>,
+    pub(super) shared: Arc<AdaptiveShared<C>>,
     pub(super) classifier: J,
 }
 
@@ -58,7 +58,7 @@ where
     }
 }
 
-impl<C: Clock> Shared<C> {
+impl<C: Clock> AdaptiveShared<C> {
     /// The class and the partition of a request.
     #[inline]
     fn class_and_partition<B>(&self, request: &Request<B>) -> (Class, Option<Partition>) {

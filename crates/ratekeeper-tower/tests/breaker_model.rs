@@ -39,7 +39,12 @@ enum CallOutcome {
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let outcome = prop_oneof![4 => Just(CallOutcome::Success), 3 => Just(CallOutcome::Failure), 1 => Just(CallOutcome::Ignore), 1 => Just(CallOutcome::Drop)];
+    let outcome = prop_oneof![
+        4 => Just(CallOutcome::Success),
+        3 => Just(CallOutcome::Failure),
+        1 => Just(CallOutcome::Ignore),
+        1 => Just(CallOutcome::Drop),
+    ];
     let by = prop_oneof![
         3 => 0..2 * MS,
         3 => (0..700u64).prop_map(|ms| ms * MS),
@@ -56,7 +61,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     ]);
     let op = prop_oneof![
         40 => Just(Op::Acquire),
-        36 => (any::<prop::sample::Index>(), outcome).prop_map(|(which, outcome)| Op::Finish { which, outcome }),
+        36 => (any::<prop::sample::Index>(), outcome)
+            .prop_map(|(which, outcome)| Op::Finish { which, outcome }),
         20 => by.prop_map(Op::Advance),
         1 => force.prop_map(Op::Force),
     ];
@@ -300,7 +306,7 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
                     out.push((call, model_call));
                 }
                 (Err(open), Err(left)) => {
-                    prop_assert_eq!(open.retry_after(), Duration::from_nanos(left))
+                    prop_assert_eq!(open.retry_after(), Duration::from_nanos(left));
                 }
                 (real, naive) => prop_assert!(false, "{number}: {real:?}, not {naive:?}"),
             },

@@ -157,9 +157,9 @@ fn probes_that_succeed_at_the_same_moment_close_it_and_one_failure_among_them_do
                 scope.spawn(move || {
                     barrier.wait();
                     if fails && i == 1 {
-                        probe.failure()
+                        probe.failure();
                     } else {
-                        probe.success()
+                        probe.success();
                     }
                 });
             }

@@ -168,7 +168,7 @@ impl<C: Clock> CircuitBreaker<C> {
                         }
                         // The thread that saw the last success has not closed it yet.
                         ProbeAttempt::AllSucceeded => {
-                            _ = shared.swap(state, state.to(Kind::Closed))
+                            _ = shared.swap(state, state.to(Kind::Closed));
                         }
                         ProbeAttempt::Stale => {}
                     }
@@ -278,7 +278,7 @@ impl<C: Clock> BreakerShared<C> {
         }
         match (state.kind(), origin.slot) {
             (Kind::HalfOpen, Some(_)) if failed || slow => {
-                self.open(state, state.streak() + 1, now)
+                self.open(state, state.streak() + 1, now);
             }
             (Kind::HalfOpen, Some(slot)) => self.succeed(state, slot),
             (Kind::MetricsOnly, _) => self.window.add(state.generation(), now, failed, slow),

@@ -52,7 +52,8 @@ impl<C: Clock, J> CircuitBreakerLayer<C, J> {
     /// use ratekeeper_tower::breaker::Outcome;
     /// use ratekeeper_tower::{CircuitBreaker, CircuitBreakerLayer};
     ///
-    /// let layer = CircuitBreakerLayer::new(CircuitBreaker::new()).classify(|head| match head.status.as_u16() {
+    /// let layer = CircuitBreakerLayer::new(CircuitBreaker::new());
+    /// let layer = layer.classify(|head| match head.status.as_u16() {
     ///     429 | 502..=504 => Outcome::Failure,
     ///     400..=499 => Outcome::Ignored,
     ///     _ => Outcome::Success,

@@ -4,7 +4,7 @@
 //! use ratekeeper_tower::{CircuitBreaker, CircuitBreakerLayer};
 //!
 //! let breaker = CircuitBreaker::new();
-//! let layer = CircuitBreakerLayer::new(breaker.clone()); // axum: Router::new().route(…).layer(layer)
+//! let layer = CircuitBreakerLayer::new(breaker.clone()); // for `layer` of a router
 //! assert_eq!(breaker.state().to_string(), "closed");
 //! ```
 

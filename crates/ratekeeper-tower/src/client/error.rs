@@ -49,22 +49,34 @@ impl<E: fmt::Display> fmt::Display for ClientError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Paused { retry_after } => {
-                write!(f, "the server's rate limit is exhausted; try again in {retry_after:?} or raise max_wait")
+                write!(
+                    f,
+                    "the server's rate limit is exhausted; try again in {retry_after:?} or raise \
+                     max_wait"
+                )
             }
-            Self::Limited { retry_after: Some(after) } => {
-                write!(f, "this client's own rate limit is exhausted; try again in {after:?} or raise max_wait")
+            Self::Limited {
+                retry_after: Some(after),
+            } => {
+                write!(
+                    f,
+                    "this client's own rate limit is exhausted; try again in {after:?} or raise \
+                     max_wait"
+                )
             }
-            Self::Limited { retry_after: None } => {
-                f.write_str("this client's own rate limit never allows this request; raise the limit")
-            }
-            Self::Throttled => {
-                f.write_str("the server denies most requests, so this one was not sent; try again later")
-            }
-            Self::TooLate => {
-                f.write_str("the deadline of this request has passed, or would pass before it could be sent")
-            }
+            Self::Limited { retry_after: None } => f.write_str(
+                "this client's own rate limit never allows this request; raise the limit",
+            ),
+            Self::Throttled => f.write_str(
+                "the server denies most requests, so this one was not sent; try again later",
+            ),
+            Self::TooLate => f.write_str(
+                "the deadline of this request has passed, or would pass before it could be \
+                     sent",
+            ),
             Self::NoTimer => f.write_str(
-                "no timer to wait with: make the call inside a tokio runtime with timers (`enable_time()` on its builder)",
+                "no timer to wait with: make the call inside a tokio runtime with timers \
+                 (`enable_time()` on its builder)",
             ),
             Self::Inner(error) => error.fmt(f),
         }

@@ -6,12 +6,15 @@
 //! use ratekeeper_tower::client::{ClientLayer, Retries};
 //! use tower::Layer;
 //!
-//! # let http_client = tower::service_fn(|_: http::Request<String>| async { Ok::<_, std::io::Error>(http::Response::new(())) });
+//! # let http_client = tower::service_fn(async |_: http::Request<String>| {
+//! #     Ok::<_, std::io::Error>(http::Response::new(()))
+//! # });
 //! let layer = ClientLayer::new()
 //!     .limit_per_host(Keyed::new(Limit::per_second(10).burst(5))) // the known limits of the server
 //!     .throttle(2.0)
 //!     .retry(Retries::default());
-//! let client = layer.layer(http_client); // hyper-util's legacy Client, a tonic Channel, any tower service
+//! // hyper-util's legacy Client, a tonic Channel, any tower service:
+//! let client = layer.layer(http_client);
 //! ```
 //!
 //! # Order of steps

@@ -79,7 +79,9 @@ impl Retries {
     /// use ratekeeper_tower::client::Retries;
     ///
     /// let retries = Retries::default().unsent(|error| {
-    ///     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    ///     error
+    ///         .downcast_ref::<std::io::Error>()
+    ///         .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
     /// });
     /// ```
     ///

@@ -16,8 +16,8 @@ use tower_layer::Layer;
 /// ```
 /// use ratekeeper_tower::ConcurrencyLayer;
 ///
-/// let all_together = ConcurrencyLayer::new(20);
-/// let for_each_tenant = ConcurrencyLayer::per_key(2, |head| head.headers.get("x-tenant").cloned());
+/// let global = ConcurrencyLayer::new(20);
+/// let per_tenant = ConcurrencyLayer::per_key(2, |head| head.headers.get("x-tenant").cloned());
 /// ```
 #[derive(Clone, Debug)]
 pub struct ConcurrencyLayer<P = Concurrency> {

@@ -77,9 +77,10 @@ impl Default for IdentityHints {
     fn default() -> Self {
         Self {
             untrusted: "trust its address with Identity::trust",
-            no_peer: "insert ratekeeper_tower::identity::PeerAddr into their extensions, or serve axum with \
-                      into_make_service_with_connect_info::<SocketAddr>() and the feature \"axum\" of ratekeeper-tower; \
-                      if a proxy sends them over a Unix socket, trust it with Identity::trust_unix",
+            no_peer: "insert ratekeeper_tower::identity::PeerAddr into their extensions, or serve \
+                      axum with into_make_service_with_connect_info::<SocketAddr>() and the \
+                      feature \"axum\" of ratekeeper-tower; if a proxy sends them over a \
+                      Unix socket, trust it with Identity::trust_unix",
         }
     }
 }
@@ -236,8 +237,8 @@ impl Identity {
             tracing::warn!(
                 %peer,
                 %header,
-                "a forwarding header came from a peer that is not a trusted proxy and is ignored: if that peer is your \
-                 proxy, {}; otherwise nothing is wrong",
+                "a forwarding header came from a peer that is not a trusted proxy and is ignored: \
+                 if that peer is your proxy, {}; otherwise nothing is wrong",
                 self.hints.untrusted
             );
         }

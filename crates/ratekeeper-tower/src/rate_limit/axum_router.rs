@@ -35,7 +35,7 @@ impl<D: Decider, F> RateLimitLayer<D, F> {
     /// let app = RateLimitLayer::per_ip(Limit::per_minute(100).burst(20)).around(app);
     ///
     /// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-    /// axum::serve(listener, app).await // each request with the address of its client, for handlers too
+    /// axum::serve(listener, app).await // handlers find the peer address in `ConnectInfo`
     /// # }
     /// ```
     ///

@@ -17,7 +17,8 @@ use tower_layer::Layer;
 /// use ratekeeper_tower::AdaptiveConcurrencyLayer;
 /// use ratekeeper_tower::concurrency::QueueConfig;
 ///
-/// let layer = AdaptiveConcurrencyLayer::new(AdaptiveConcurrency::builder().min(5).max(200).build());
+/// let concurrency = AdaptiveConcurrency::builder().min(5).max(200).build();
+/// let layer = AdaptiveConcurrencyLayer::new(concurrency);
 /// let with_queue = AdaptiveConcurrencyLayer::default().queue(QueueConfig::of(100));
 /// ```
 ///
@@ -126,7 +127,7 @@ impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
     #[must_use]
     pub fn queue(self, queue: QueueConfig) -> Self {
         self.with(|shared| {
-            shared.queue = Some(AdaptiveQueue::new(shared.concurrency.clone(), queue))
+            shared.queue = Some(AdaptiveQueue::new(shared.concurrency.clone(), queue));
         })
     }
 

@@ -372,7 +372,7 @@ fn an_allowed_request_allocates_nothing() {
         .extensions_mut()
         .insert(PeerAddr(SocketAddr::from((STRANGER, 4711))));
     let allocated = allocation_counter::measure(|| {
-        assert!(poll_once(std::pin::pin!(service.call(request))).is_ready())
+        assert!(poll_once(std::pin::pin!(service.call(request))).is_ready());
     });
     assert_eq!(allocated.count_total, 0);
 }

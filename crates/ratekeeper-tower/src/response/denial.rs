@@ -40,7 +40,7 @@ pub(crate) enum ProblemType {
 }
 
 impl ProblemType {
-    /// The type of denials with this status that are not the client's fault alone.
+    /// The type of a denial with this status that is not for abnormal usage.
     fn of_status(status: StatusCode) -> Self {
         match status {
             StatusCode::SERVICE_UNAVAILABLE => Self::ReducedCapacity,

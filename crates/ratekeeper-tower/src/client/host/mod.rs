@@ -72,7 +72,7 @@ impl Host {
         SendDecision::Now
     }
 
-    /// Until when nothing may be sent, if anything is known.
+    /// The end of the pause in which nothing may be sent; `None` if there is no pause.
     pub(super) fn paused_until(&self, now: Timestamp) -> Option<Timestamp> {
         self.until
             .filter(|until| now < *until && self.remaining == 0)

@@ -209,7 +209,7 @@ fn auth_layer<C: Clock>(
     (seen, waits, preflights): (&tower::Identity, &DelayStats, &PreflightStats),
 ) -> RateLimitLayer<PolicyDecider<AnyStore<C>>> {
     let layer = gateway::layer(engine, believed, seen, waits)
-        .at_once()
+        .no_wait()
         .http_status();
     layer.preflight(preflight).preflight_stats(preflights)
 }

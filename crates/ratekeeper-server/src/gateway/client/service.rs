@@ -343,7 +343,7 @@ pub(super) struct ClientResponseBody {
 impl Drop for ClientResponseBody {
     fn drop(&mut self) {
         if let Some(under_way) = &self.under_way
-            && self.body.is_holding()
+            && self.body.has_guard()
         {
             abandoned::keep(
                 under_way.client(),

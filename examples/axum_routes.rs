@@ -19,7 +19,7 @@ use ratekeeper_tower::{Head, RateLimitLayer};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// In a real service, what your database says.
+/// The plan of a caller; a real service asks its database.
 fn plan(head: &Head<'_>) -> &'static str {
     match head.headers.get(API_KEY).map(|key| key.as_bytes()) {
         Some(b"ann") => "free",
@@ -30,8 +30,8 @@ fn plan(head: &Head<'_>) -> &'static str {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Customers are counted by their key. All others by address: a made-up key gets nobody a bucket
-    // of its own.
+    // Customers are counted by their key, all others by address: a made-up key does not get a
+    // bucket of its own.
     let visitor = Match::new().attribute(Attribute::Plan, "visitor");
     let policies = Policies::new()
         .plan(Plan::new("free").limit(Limit::per_hour(2)))
@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                 .layer(RateLimitLayer::per_ip(Limit::per_hour(3)).name("search")),
         )
         .route("/api/{id}", get(async || "data\n").layer(by_plan));
-    // What is for every route costs least around all of them.
+    // A limit for all routes costs least around the whole router.
     let app = RateLimitLayer::per_ip(Limit::per_hour(1_000)).around(app);
 
     let port = std::env::args().nth(1).unwrap_or("3000".into());

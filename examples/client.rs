@@ -1,10 +1,12 @@
-//! An HTTP client that stays within a gateway's limit: all requests get through, and none is denied.
+//! A client that respects rate limits, against a gateway with a limit: all requests are allowed,
+//! and none is denied.
 //!
 //!     cargo run --release -- proxy --upstream http://127.0.0.1:3000 --limit "10/s burst 5"    # in another terminal
 //!     cargo run --release --example client [http://127.0.0.1:8080 [plain]]
 //!
-//! Four tasks send 25 requests as fast as they may. The layer reads the limit headers of each
-//! response, and waits before the limit is reached. With `plain` the layer is left out.
+//! Four tasks send 25 requests as fast as they may. The layer reads the rate limit headers of each
+//! response and waits before the limit is exceeded. `plain` sends without the layer, for
+//! comparison.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -30,8 +32,8 @@ async fn main() -> ExitCode {
     let sent = match arguments.next().as_deref() {
         Some("plain") => send(&url, http).await,
         _ => {
-            // Nobody knows what became of a request that failed half-way; one that never got out
-            // may be sent again.
+            // A request that failed half-way may have been served; one that was never sent may be
+            // sent again.
             let retries = Retries::default().unsent(|error| {
                 error
                     .downcast_ref::<hyper_util::client::legacy::Error>()
@@ -43,13 +45,13 @@ async fn main() -> ExitCode {
     match sent {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{url}: {error}; is the gateway there?");
+            eprintln!("{url}: {error}; is the gateway running?");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Sends all requests through any client there is.
+/// Sends all requests through any client.
 async fn send<S>(url: &str, client: S) -> Result<(), Box<dyn Error>>
 where
     S: Service<Request<Full<Bytes>>, Response = Response<Incoming>> + Clone + 'static,

@@ -1,4 +1,4 @@
-//! The first limiter: two a second, five at once. Time is set by hand, so it is over at once.
+//! The first limiter: two a second, five at once. A manual clock lets it finish immediately.
 //!
 //!     cargo run --example first_limiter
 
@@ -9,24 +9,24 @@ fn main() {
     let clock = ManualClock::new();
     let limiter = Limiter::with_clock(Limit::per_second(2).burst(5), clock.clone());
 
-    let calls_at = |when: &str, calls: usize| {
+    let call = |when: &str, calls: usize| {
         println!("\n{when}");
         let mut allowed = 0;
-        for call in 1..=calls {
+        for number in 1..=calls {
             let decision = limiter.check();
             allowed += usize::from(decision.is_allowed());
             match decision.retry_after() {
-                None => println!("  call {call}: allowed, {} left", decision.remaining()),
-                Some(after) => println!("  call {call}: denied, retry after {after:?}"),
+                None => println!("  call {number}: allowed, {} left", decision.remaining()),
+                Some(after) => println!("  call {number}: denied, retry after {after:?}"),
             }
         }
         println!("  {allowed} of {calls} allowed");
     };
 
     println!("limit: {}", limiter.limit());
-    calls_at("at first the bucket is full", 7);
+    call("at first the bucket is full", 7);
     clock.advance(Duration::from_secs(1));
-    calls_at("a second later it holds two", 3);
+    call("a second later it holds two", 3);
     clock.advance(Duration::from_secs(10));
-    calls_at("ten seconds later it is full, and no more than full", 6);
+    call("ten seconds later it is full, and no more than full", 6);
 }

@@ -19,21 +19,21 @@ fn main() {
     let clock = ManualClock::new();
     let limiter = Limiter::with_clock(limit_for(0.0), clock.clone());
 
-    println!("second  load   limit            admitted of 300 calls");
+    println!("second  load   limit            allowed of 300 calls");
     for (second, load) in [0.20, 0.45, 0.60, 0.75, 0.90, 0.95, 0.70, 0.40]
         .into_iter()
         .enumerate()
     {
         limiter.set_limit(limit_for(load));
-        let mut admitted = 0;
+        let mut allowed = 0;
         for _ in 0..300 {
             clock.advance(Duration::from_nanos(1_000_000_000 / 300));
-            admitted += usize::from(limiter.check().is_allowed());
+            allowed += usize::from(limiter.check().is_allowed());
         }
         let limit = limiter.limit().to_string();
         println!(
-            "{second:6}  {load:.2}   {limit:15}  {admitted:3} {}",
-            "▇".repeat(admitted / 6)
+            "{second:6}  {load:.2}   {limit:15}  {allowed:3} {}",
+            "▇".repeat(allowed / 6)
         );
     }
 }

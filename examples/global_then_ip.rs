@@ -1,5 +1,5 @@
-//! One limit for all requests, which waits up to 500 ms and then answers 503, in front of one for
-//! each address, which answers 429.
+//! A limit for all clients together, which delays up to 500 ms and then answers 503, in front of a
+//! limit for each address, which answers 429.
 //!
 //!     cargo run --release --example global_then_ip
 //!
@@ -8,10 +8,10 @@
 //!     curl -i 'http://127.0.0.1:3000/?n=[1-7]'                            # 200 200 200 200 200 429 429
 //!     curl -i --interface 127.0.0.2 'http://127.0.0.1:3000/?n=[1-5]'      # 200 200 200 200 200
 //!
-//! What the inner limit denies is refunded to the outer one, so one client cannot use it up for the
-//! others. Beyond 10 at once the outer limit allows 4 a second: single requests wait up to 250 ms,
-//! and of many at once two wait and the others get a 503. With "1/h burst 10" there is nothing to
-//! wait for:
+//! What the inner limit denies is refunded by the outer one: no client uses it up for the others.
+//! Beyond 10 at once the outer limit allows 4 a second, so requests one after the other wait up to
+//! 250 ms, and of many at once two wait and the others get a 503. With "1/h burst 10" the wait
+//! would always be too long:
 //!
 //!     cargo run --release --example global_then_ip -- 3000 "1/h burst 10"
 //!     curl -i --interface 127.0.0.3 http://127.0.0.1:3000/                # 503, after the two lines above
@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let each = RateLimitLayer::per_ip(Limit::per_hour(5))
         .name("each")
         .for_axum();
-    // Of axum's layers the last one is the first to be asked.
+    // In axum the last layer is the outermost.
     let app = Router::new()
         .route("/", get(async || "hello\n"))
         .layer(each)

@@ -1,5 +1,5 @@
-//! hyper without a framework: the layer around a function, and the address of each connection passed
-//! to it.
+//! hyper without a framework: the layer around a function, with the peer address of each connection
+//! as a request extension.
 //!
 //!     cargo run --release --example hyper_plain
 //!
@@ -42,13 +42,13 @@ async fn main() -> std::io::Result<()> {
         let (stream, peer) = listener.accept().await?;
         // All clones of the service share its buckets.
         let service = service.clone();
-        let told = service_fn(move |mut request: Request<Incoming>| {
+        let with_peer = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(PeerAddr(peer));
             service.clone().oneshot(request)
         });
         tokio::spawn(async move {
             if let Err(error) = http1::Builder::new()
-                .serve_connection(TokioIo::new(stream), told)
+                .serve_connection(TokioIo::new(stream), with_peer)
                 .await
             {
                 eprintln!("{peer}: {error}");

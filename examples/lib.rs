@@ -14,3 +14,7 @@ mod rust {}
 #[cfg(doctest)]
 #[doc = include_str!("../docs/clients.md")]
 mod clients {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/keys.md")]
+mod keys {}

@@ -1,4 +1,5 @@
-//! Password guessing: only failed logins count, so correct logins never use up the limit.
+//! Limits password guessing: only failed logins count, so users who know their password are not
+//! limited.
 //!
 //!     cargo run --release --example login
 //!
@@ -9,9 +10,8 @@
 //!     curl -i http://127.0.0.1:3000/login -d 'ann:secret'                         # 429
 //!     curl -i --interface 127.0.0.2 http://127.0.0.1:3000/login -d 'ann:secret'   # 200
 //!
-//! An attempt is charged before it is checked, and refunded if it was correct, so a thousand
-//! simultaneous guesses are three guesses too. Many simultaneous correct logins may be denied as
-//! well.
+//! A login is charged before the password is checked, and refunded if it was right: of a thousand
+//! guesses at once only three are checked. So many right ones at once may be denied as well.
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -30,7 +30,7 @@ async fn login(body: String) -> StatusCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> std::io::Result<()> {
-    // A log: never more than three failures within any hour.
+    // A sliding log: never more than three failures within any hour.
     let three_an_hour = Limit::per_hour(3).algorithm(Algorithm::SlidingLog);
     let layer = RateLimitLayer::per_ip(three_an_hour)
         .count(Count::Failures)

@@ -6,7 +6,7 @@
 use ratekeeper::{Limit, Limiter, limiter::WaitError};
 use std::time::{Duration, Instant};
 
-/// The API: it takes 20 ms, and bills you for every call above 5 a second.
+/// The API: takes 20 ms, and bills every call above 5 a second.
 async fn call(city: &str) -> String {
     tokio::time::sleep(Duration::from_millis(20)).await;
     format!("{city}: sunny")
@@ -14,18 +14,18 @@ async fn call(city: &str) -> String {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), WaitError> {
-    let allowance = Limiter::new(Limit::per_second(5).burst(3));
+    let limiter = Limiter::new(Limit::per_second(5).burst(3));
     let start = Instant::now();
 
     for city in [
         "Oslo", "Lima", "Pune", "Bern", "Kyiv", "Accra", "Osaka", "Quito",
     ] {
-        allowance.wait().await?;
+        limiter.wait().await?;
         println!("{:4} ms  {}", start.elapsed().as_millis(), call(city).await);
     }
 
-    // A caller in a hurry says how long it would wait, and learns at once when that is not enough.
-    match allowance.wait_n(3).within(Duration::from_millis(100)).await {
+    // With a maximum wait a call fails immediately if it would have to wait longer.
+    match limiter.wait_n(3).within(Duration::from_millis(100)).await {
         Ok(()) => println!("{:4} ms  three more", start.elapsed().as_millis()),
         Err(error) => println!(
             "{:4} ms  three more at once? {error}",

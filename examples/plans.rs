@@ -1,4 +1,4 @@
-//! A limit for each user, one for all users of a plan together, and one for everybody: a request is
+//! A limit for each user, one for all users of a plan together, and one for all users: a request is
 //! charged to all of them or to none.
 //!
 //!     cargo run --release --example plans
@@ -7,9 +7,9 @@ use ratekeeper::{Ask, Limit, MemoryStore, Store, keyed::TooManyLimitsError, stor
 
 struct Plan {
     name: &'static str,
-    /// Each user of it.
+    /// The limit of each user.
     user: LimitHandle,
-    /// All of them together.
+    /// The limit of all users of the plan together.
     all: LimitHandle,
 }
 
@@ -51,19 +51,19 @@ async fn main() -> Result<(), TooManyLimitsError> {
                 " "
             };
             let decision = status.decision();
-            let told = format!(
+            let text = format!(
                 "{} {}/{}{binds}",
                 status.outcome().name(),
                 decision.remaining(),
                 decision.capacity()
             );
-            print!("{told:>16}");
+            print!("{text:>16}");
         }
         match verdict.retry_after() {
             Some(after) => println!("  429, Retry-After: {}", after.as_secs_f64().ceil()),
             None => println!("  200"),
         }
     }
-    println!("\n* denied it; the other limits were not charged");
+    println!("\n* denied the request; the other limits were not charged");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Policies from text: decide requests, explain a denial, and change a limit while the program runs.
+//! Policies from a configuration text: decide requests, explain a denial, and change the limit at
+//! runtime.
 //!
 //! Run it with `cargo run --example policies`.
 
@@ -25,33 +26,34 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     for (attempt, status) in [401, 200, 401, 401, 401].into_iter().enumerate() {
         let verdict = engine.decide(&caller).await;
-        let told = if verdict.is_allowed() {
+        let shown = if verdict.is_allowed() {
             status
         } else {
             verdict.status()
         };
-        println!("attempt {}: {told}", attempt + 1);
+        println!("attempt {}: {shown}", attempt + 1);
         if verdict.is_allowed() {
-            engine.settle(verdict, Completion::status(status)).await; // a 200 gives it back
+            engine.settle(verdict, Completion::status(status)).await; // a 200 is refunded
         }
     }
 
     let explained = engine.explain(&caller, 1).await;
-    for tried in explained.traces() {
+    for trace in explained.traces() {
         println!(
             "{}: {:?}",
-            tried.policy,
-            tried.outcome.as_ref().map(|standing| &standing.key)
+            trace.policy,
+            trace.outcome.as_ref().map(|state| &state.key)
         );
     }
     println!("retry after {:?}", explained.verdict().retry_after());
 
-    engine.set_policies(read(&FILE.replace("3/min", "6/min"))?)?; // what was left stays, the rate is the new one
+    // Keeps what remains, at the new rate.
+    engine.set_policies(read(&FILE.replace("3/min", "6/min"))?)?;
     println!("now {:?}", engine.peek(&caller, 1).await.retry_after());
     Ok(())
 }
 
-/// Every problem of a text is a line with its place.
+/// Parses the policies; an error lists every problem with its location.
 fn read(text: &str) -> Result<Policies, String> {
     let loaded = Config::parse("policies.toml", text, []);
     let problems = || {

@@ -1,10 +1,10 @@
-//! Three processes, one Redis, one limit: together they allow what one alone would. Then the same
-//! with GET, then SET.
+//! Three processes with one limit on one Redis: together they allow what one alone would. Then the
+//! same with a naive GET and SET, which allows too many.
 //!
 //!     cargo run --release --example three_nodes [redis://127.0.0.1:6379]
 //!
-//! Without an address, and without REDIS_URL, it starts its own redis-server and stops it
-//! at the end.
+//! Without an address, and without REDIS_URL, it starts a redis-server of its own and stops it at
+//! the end.
 
 use ratekeeper::{Ask, Limit, Store, store::LimitHandle, store::OnFailure};
 use ratekeeper_redis::RedisStore;
@@ -19,24 +19,22 @@ use tokio::task::JoinSet;
 const RATE: u64 = 100;
 const BURST: u64 = 200;
 const NODES: usize = 3;
-/// So many callers a node, each of which asks again this long after it was answered, all for so
-/// long.
+/// Callers per node, the pause of each between two requests, and the duration of the load.
 const CALLERS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(2);
 const LOAD: Duration = Duration::from_millis(1_200);
 
-/// How a node decides.
+/// How a node decides on requests.
 #[derive(Clone)]
-enum Gate {
+enum NodeLimit {
     Ratekeeper(RedisStore, LimitHandle),
     GetThenSet(MultiplexedConnection, String),
 }
 
-impl Gate {
+impl NodeLimit {
     async fn open(kind: &str, url: &str, prefix: &str) -> Result<Self, Box<dyn Error>> {
         if kind == "ratekeeper" {
-            // Nobody passes unless Redis said so: this shows what Redis decides, not what a node
-            // does alone.
+            // Fail closed: this shows what Redis decides, not what a node does without it.
             let store = RedisStore::builder(url)
                 .prefix(prefix)
                 .timeout(Duration::from_secs(1));
@@ -50,7 +48,7 @@ impl Gate {
         Ok(Self::GetThenSet(connection, format!("{prefix}:naive")))
     }
 
-    async fn admits(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
+    async fn is_allowed(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
         match self {
             Self::Ratekeeper(store, limit) => {
                 Ok(store.decide(&[Ask::new(limit, "")]).await.is_allowed())
@@ -60,8 +58,8 @@ impl Gate {
     }
 }
 
-/// The same token bucket, as it is often written: read it, count, write it. Whoever reads before
-/// another has written sees tokens that are gone.
+/// The same token bucket, as it is often written: read, compute, write. A node that reads before
+/// another has written sees tokens that are used already.
 async fn get_then_set(
     mut redis: MultiplexedConnection,
     key: &str,
@@ -85,34 +83,34 @@ async fn get_then_set(
     Ok(true)
 }
 
-/// One node: says that it is ready, waits for the word, asks, and says how often it asked and was
-/// admitted.
+/// One node: prints `ready`, waits for a line, sends requests, and prints how many it sent and how
+/// many were allowed.
 #[tokio::main(flavor = "current_thread")]
 async fn node(kind: &str, url: &str, prefix: &str) -> Result<(), Box<dyn Error>> {
-    let gate = Gate::open(kind, url, prefix).await?;
+    let limit = NodeLimit::open(kind, url, prefix).await?;
     println!("ready");
     std::io::stdin().read_line(&mut String::new())?;
     let end = Instant::now() + LOAD;
     let mut callers = JoinSet::new();
     for _ in 0..CALLERS {
-        let gate = gate.clone();
+        let limit = limit.clone();
         callers.spawn(async move {
-            let (mut asked, mut admitted) = (0_u64, 0_u64);
+            let (mut sent, mut allowed) = (0_u64, 0_u64);
             while Instant::now() < end {
-                asked += 1;
-                admitted += u64::from(gate.admits().await?);
+                sent += 1;
+                allowed += u64::from(limit.is_allowed().await?);
                 tokio::time::sleep(PAUSE).await;
             }
-            Ok::<_, Box<dyn Error + Send + Sync>>((asked, admitted))
+            Ok::<_, Box<dyn Error + Send + Sync>>((sent, allowed))
         });
     }
-    let (mut asked, mut admitted) = (0, 0);
+    let (mut sent, mut allowed) = (0, 0);
     while let Some(caller) = callers.join_next().await {
-        let (its_asked, its_admitted) = caller?.map_err(|error| error.to_string())?;
-        asked += its_asked;
-        admitted += its_admitted;
+        let (its_sent, its_allowed) = caller?.map_err(|error| error.to_string())?;
+        sent += its_sent;
+        allowed += its_allowed;
     }
-    println!("{asked} {admitted}");
+    println!("{sent} {allowed}");
     Ok(())
 }
 
@@ -137,42 +135,42 @@ fn fleet(title: &str, kind: &str, url: &str, prefix: &str) -> Result<bool, Box<d
             return Err("a node did not start".into());
         }
     }
-    // From before the first is asked until after the last has been answered.
+    // From before the first request until after the last response.
     let start = Instant::now();
     for (_, input, _) in &mut nodes {
         input.write_all(b"go\n")?;
     }
-    println!("{title}\n  node    calls   allowed   denied");
+    println!("{title}\n  node     sent   allowed   denied");
     let (mut all, mut total) = (0, 0);
-    let mut said = Vec::new();
+    let mut reports = Vec::new();
     for (child, _, mut output) in nodes {
         let mut line = String::new();
         output.read_to_string(&mut line)?;
-        said.push((child, line));
+        reports.push((child, line));
     }
     let seconds = start.elapsed().as_secs_f64();
-    for (number, (mut child, line)) in said.into_iter().enumerate() {
+    for (number, (mut child, line)) in reports.into_iter().enumerate() {
         child.wait()?;
-        let (asked, admitted) = line.trim().split_once(' ').ok_or("a node failed")?;
-        let (asked, admitted): (u64, u64) = (asked.parse()?, admitted.parse()?);
+        let (sent, allowed) = line.trim().split_once(' ').ok_or("a node failed")?;
+        let (sent, allowed): (u64, u64) = (sent.parse()?, allowed.parse()?);
         println!(
-            "  {:4}  {asked:7}  {admitted:8}  {:7}",
+            "  {:4}  {sent:7}  {allowed:8}  {:7}",
             number + 1,
-            asked - admitted
+            sent - allowed
         );
-        (all, total) = (all + asked, total + admitted);
+        (all, total) = (all + sent, total + allowed);
     }
-    let most = (BURST as f64 + RATE as f64 * seconds).floor() as u64;
+    let max = (BURST as f64 + RATE as f64 * seconds).floor() as u64;
     println!("   sum  {all:7}  {total:8}  {:7}", all - total);
-    println!("  the limit allows {BURST} + {RATE}/s * {seconds:.3} s = {most}");
-    match total.checked_sub(most) {
-        None | Some(0) => println!("  it holds\n"),
+    println!("  the limit allows {BURST} + {RATE}/s * {seconds:.3} s = {max}");
+    match total.checked_sub(max) {
+        None | Some(0) => println!("  the limit holds\n"),
         Some(over) => println!(
             "  {over} too many: {:.1} times the limit\n",
-            total as f64 / most as f64
+            total as f64 / max as f64
         ),
     }
-    Ok(total <= most)
+    Ok(total <= max)
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -193,11 +191,11 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     };
     let Some(url) = given.or_else(|| own.as_ref().map(|own| own.url.clone())) else {
         eprintln!(
-            "There is no redis-server to start here: install one, or name yours: three_nodes redis://127.0.0.1:6379"
+            "redis-server was not found: install it, or pass the address of a Redis: three_nodes redis://127.0.0.1:6379"
         );
         return Ok(ExitCode::from(2));
     };
-    // Keys of this run alone, which are gone after it.
+    // Keys of this run only, deleted at the end.
     let prefix = format!("three-nodes-{}", std::process::id());
     println!("{NODES} processes, {CALLERS} callers each, one limit: {RATE}/s burst {BURST}\n");
     let holds = fleet("ratekeeper on Redis", "ratekeeper", &url, &prefix)?;
@@ -218,16 +216,16 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     })
 }
 
-/// A redis-server that ends with this program.
+/// A redis-server that is stopped when this is dropped.
 struct OwnRedis {
     child: Child,
     url: String,
 }
 
 impl OwnRedis {
-    /// None if there is none to be started.
+    /// Starts a redis-server; `None` if it is not installed.
     fn start() -> Result<Option<Self>, Box<dyn Error>> {
-        // Free again when the listener is dropped, here.
+        // The listener is dropped here, which frees the port.
         let port = std::net::TcpListener::bind("127.0.0.1:0")?
             .local_addr()?
             .port();
@@ -250,9 +248,9 @@ impl OwnRedis {
             url: format!("redis://127.0.0.1:{port}"),
         };
         let client = redis::Client::open(own.url.as_str())?;
-        let give_up = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(10);
         while client.get_connection().is_err() {
-            if Instant::now() > give_up {
+            if Instant::now() > deadline {
                 return Err("redis-server does not answer".into());
             }
             std::thread::sleep(Duration::from_millis(20));

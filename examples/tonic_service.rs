@@ -3,14 +3,14 @@
 //!
 //!     cargo run --release --example tonic_service
 //!
-//! It calls itself four times; three calls are allowed. From outside it is a gRPC status too, within an
-//! HTTP 200:
+//! It calls itself four times, of which three are allowed. With curl a denial is a gRPC status in
+//! an HTTP 200:
 //!
 //!     curl -i -s --http2-prior-knowledge -X POST http://127.0.0.1:3000/grpc.health.v1.Health/Check -H 'content-type: application/grpc'   # grpc-status: 8
 //!
-//! (No message is sent: the call is denied before a message is read.)
+//! (curl sends no message: the call is denied before one is read.)
 //!
-//! grpcurl says it with less: `grpcurl -plaintext 127.0.0.1:3000 grpc.health.v1.Health/Check`, and
+//! Shorter with grpcurl: `grpcurl -plaintext 127.0.0.1:3000 grpc.health.v1.Health/Check` prints
 //! `Code: ResourceExhausted`.
 
 use ratekeeper::Limit;
@@ -26,9 +26,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await?;
     let at = listener.local_addr()?;
 
-    // With the feature "tonic" the layer knows the address of the client.
+    // With the feature "tonic" the layer finds the client's address.
     let layer = RateLimitLayer::per_ip(Limit::per_hour(3));
-    // Any service will do: this one is there without a .proto file.
+    // Any service will do: this one needs no .proto file.
     let (_, health) = tonic_health::server::health_reporter();
     let server = Server::builder().layer(layer).add_service(health);
     let server = tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));

@@ -1,5 +1,5 @@
-//! Five workers share one limit: 10 units a second, 20 at once. A job weighs 1 to 3 units; each
-//! worker waits its turn.
+//! Five workers share one limit: 10 units a second, 20 at once. A job costs 1 to 3 units, and each
+//! worker waits for them.
 //!
 //!     cargo run --release --example worker_pool
 
@@ -13,18 +13,18 @@ fn main() -> Result<(), WaitError> {
     let jobs = Mutex::new((1..=24u64).map(|job| (job, 1 + job % 3)));
     let (start, done) = (Instant::now(), AtomicU64::new(0));
 
-    println!("  time  worker  job  weight");
+    println!("  time  worker  job  cost");
     std::thread::scope(|scope| {
         let work = |worker: u32| {
             // The lock is held for the next job only, not while waiting.
-            while let Some((job, weight)) = { jobs.lock().unwrap().next() } {
-                limiter.wait_n(weight).blocking()?;
+            while let Some((job, cost)) = { jobs.lock().unwrap().next() } {
+                limiter.wait_n(cost).blocking()?;
                 println!(
                     "{:5.2}s  {worker:6}  {job:3}  {}",
                     start.elapsed().as_secs_f64(),
-                    "#".repeat(weight as usize)
+                    "#".repeat(cost as usize)
                 );
-                done.fetch_add(weight, Ordering::Relaxed);
+                done.fetch_add(cost, Ordering::Relaxed);
             }
             Ok(())
         };

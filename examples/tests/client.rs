@@ -1,4 +1,4 @@
-//! The client example against the real gateway: without the layer many requests are denied, with it
+//! The client example against the gateway: without the layer many requests are denied, with it
 //! none. And the layer around a tonic channel, against a tonic server with a limit.
 
 use ratekeeper::Limit;
@@ -15,7 +15,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tower::Layer;
 
-/// Where cargo puts what it builds: next to the tests.
+/// The directory of cargo's build output.
 fn built() -> PathBuf {
     std::env::current_exe()
         .unwrap()
@@ -25,7 +25,7 @@ fn built() -> PathBuf {
         .to_owned()
 }
 
-/// Cargo builds examples before tests, and does not say where.
+/// The client example, which cargo builds before the tests.
 fn example() -> Command {
     let program = built().join("examples").join("client");
     assert!(
@@ -36,8 +36,8 @@ fn example() -> Command {
     Command::new(program)
 }
 
-/// The gateway's own program, which the tests of a workspace build and those of this package alone
-/// do not.
+/// The gateway's program. Tests of the whole workspace build it; tests of this package alone do
+/// not.
 fn ratekeeper() -> Command {
     let program = built().join("ratekeeper");
     if !program.exists() {
@@ -56,7 +56,7 @@ fn ratekeeper() -> Command {
     Command::new(program)
 }
 
-/// A web service that says hello, on a port that was free.
+/// A web service that responds `hello`, on a free port.
 fn upstream() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -101,11 +101,14 @@ impl Gateway {
         ]);
         command.env("RATEKEEPER_SERVER__ADMIN", "127.0.0.1:0");
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut url = String::new();
         while url.is_empty() {
             let mut line = String::new();
-            assert!(said.read_line(&mut line).unwrap() > 0, "the gateway ended");
+            assert!(
+                stdout.read_line(&mut line).unwrap() > 0,
+                "the gateway ended"
+            );
             url = line
                 .split_whitespace()
                 .find(|word| word.starts_with("http://127.0.0.1:"))
@@ -116,8 +119,8 @@ impl Gateway {
                 url.clear();
             }
         }
-        // Nobody reads on: it must not stop for that.
-        thread::spawn(move || said.read_to_end(&mut Vec::new()));
+        // Drains the output, so that the gateway does not block on a full pipe.
+        thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
         Self { child, url }
     }
 }
@@ -129,16 +132,16 @@ impl Drop for Gateway {
     }
 }
 
-/// The last line of what the example prints.
-fn told(arguments: &[&str]) -> String {
+/// The last line of the example's output.
+fn last_line(arguments: &[&str]) -> String {
     let output = example().args(arguments).output().unwrap();
-    let (said, errors) = (
+    let (printed, errors) = (
         String::from_utf8(output.stdout).unwrap(),
         String::from_utf8(output.stderr).unwrap(),
     );
-    assert!(output.status.success(), "{said}{errors}");
-    assert_eq!(said.lines().count(), 26, "{said}");
-    said.lines().last().unwrap().to_owned()
+    assert!(output.status.success(), "{printed}{errors}");
+    assert_eq!(printed.lines().count(), 26, "{printed}");
+    printed.lines().last().unwrap().to_owned()
 }
 
 fn denied(line: &str) -> u32 {
@@ -153,34 +156,34 @@ fn denied(line: &str) -> u32 {
 }
 
 #[test]
-fn with_the_layer_all_requests_get_through_and_none_is_denied() {
+fn with_the_layer_no_request_is_denied() {
     let upstream = upstream();
-    let behaved = Gateway::in_front_of(&upstream, "10/s burst 5");
-    let line = told(&[&behaved.url]);
+    let limited = Gateway::in_front_of(&upstream, "10/s burst 5");
+    let line = last_line(&[&limited.url]);
     assert_eq!(denied(&line), 0, "{line}");
     // A limit by the hour, so that this holds however slow the machine is.
     let plain = Gateway::in_front_of(&upstream, "5/h");
-    let line = told(&[&plain.url, "plain"]);
+    let line = last_line(&[&plain.url, "plain"]);
     assert_eq!(denied(&line), 20, "{line}");
 }
 
 #[test]
-fn without_a_gateway_it_is_one_sentence() {
-    let nobody = TcpListener::bind("127.0.0.1:0")
+fn without_a_gateway_the_error_is_one_sentence() {
+    let unused = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap();
-    let output = example().arg(format!("http://{nobody}")).output().unwrap();
+    let output = example().arg(format!("http://{unused}")).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(
-        !output.status.success() && errors.contains("is the gateway there?"),
+        !output.status.success() && errors.contains("is the gateway running?"),
         "{errors}"
     );
     assert_eq!(errors.lines().count(), 1, "{errors}");
 }
 
 #[tokio::test]
-async fn a_channel_of_tonic_heeds_the_limit_of_a_server_before_it_is_met() {
+async fn a_tonic_channel_waits_before_the_limit_of_a_server() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();
@@ -198,7 +201,7 @@ async fn a_channel_of_tonic_heeds_the_limit_of_a_server_before_it_is_met() {
     for _ in 0..3 {
         client.check(HealthCheckRequest::default()).await.unwrap();
     }
-    // The third answer said that nothing is left: the fourth call is not even sent.
+    // The third response said that nothing remains: the fourth call is not sent.
     let status = client
         .check(HealthCheckRequest::default())
         .await

@@ -1,13 +1,13 @@
-//! Each web example says what to curl and what to expect; here curl is run, and it is so.
+//! Runs the curl commands that the web examples print, and compares the statuses.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// An example that runs, on a port that was free.
+/// A running example, on a free port.
 struct Example {
     child: Child,
-    /// What it has printed.
+    /// Its output so far.
     lines: Vec<String>,
 }
 
@@ -28,7 +28,7 @@ impl Example {
         Self { child, lines }
     }
 
-    /// The lines to type.
+    /// The printed curl commands.
     fn curls(&self) -> impl Iterator<Item = &str> {
         self.lines
             .iter()
@@ -36,7 +36,7 @@ impl Example {
             .filter(|line| line.contains("curl "))
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     fn address(&self) -> &str {
         let (_, rest) = self.curls().next().unwrap().split_once("http://").unwrap();
         rest.split_once('/').unwrap().0
@@ -50,7 +50,7 @@ impl Drop for Example {
     }
 }
 
-/// Cargo builds examples before tests, next to them, and does not say where.
+/// The example's program, which cargo builds before the tests.
 fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -62,23 +62,23 @@ fn program(name: &str) -> PathBuf {
     program
 }
 
-/// What a line that is typed into a shell prints.
-fn typed(line: &str) -> String {
+/// The output of a shell command.
+fn shell(line: &str) -> String {
     let output = Command::new("sh").arg("-c").arg(line).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The statuses in what `curl -i` prints.
+/// The statuses in the output of `curl -i`.
 fn statuses(line: &str) -> String {
-    let output = typed(line);
+    let output = shell(line);
     let statuses = output
         .lines()
         .filter_map(|line| line.strip_prefix("HTTP/1.1 ")?.split(' ').next());
     statuses.collect::<Vec<_>>().join(" ")
 }
 
-/// Types every line that the example prints, and finds what it says behind the `#`.
-fn does_what_it_says(name: &str, example: &Example) {
+/// Runs every printed command, and compares the statuses with those after the `#`.
+fn check_curls(name: &str, example: &Example) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join(name)
         .with_extension("rs");
@@ -87,7 +87,7 @@ fn does_what_it_says(name: &str, example: &Example) {
     for line in example.curls() {
         let (command, expected) = line.split_once('#').unwrap();
         assert_eq!(statuses(command), expected.trim(), "{line}");
-        // The comment at the top of the file says the same.
+        // The comment at the top of the file has the same line.
         let commented = line.replace(example.address(), "127.0.0.1:3000");
         assert!(
             source.contains(&format!("//!     {commented}\n")),
@@ -99,32 +99,32 @@ fn does_what_it_says(name: &str, example: &Example) {
 #[test]
 fn axum_routes() {
     let example = Example::run("axum_routes", &[]);
-    does_what_it_says("axum_routes", &example);
+    check_curls("axum_routes", &example);
 }
 
 #[test]
 fn hyper_plain() {
     let example = Example::run("hyper_plain", &[]);
-    does_what_it_says("hyper_plain", &example);
+    check_curls("hyper_plain", &example);
 }
 
 #[test]
 fn login() {
     let example = Example::run("login", &[]);
-    does_what_it_says("login", &example);
+    check_curls("login", &example);
 }
 
 #[test]
 fn global_then_ip() {
     let example = Example::run("global_then_ip", &[]);
-    does_what_it_says("global_then_ip", &example);
+    check_curls("global_then_ip", &example);
 }
 
-/// With nothing to wait for; and the denials of the inner limit have cost the outer one nothing.
+/// The wait would be too long; and the outer limit has refunded the denials of the inner one.
 #[test]
 fn global_then_ip_answers_503() {
     let example = Example::run("global_then_ip", &["1/h burst 10"]);
-    does_what_it_says("global_then_ip", &example);
+    check_curls("global_then_ip", &example);
     let line = format!(
         "curl -i --interface 127.0.0.3 http://{}/",
         example.address()
@@ -132,11 +132,11 @@ fn global_then_ip_answers_503() {
     assert_eq!(statuses(&line), "503");
 }
 
-/// One after the other each waits a quarter of a second at most.
+/// Requests one after the other wait a quarter of a second at most.
 #[test]
 fn global_then_ip_waits() {
     let example = Example::run("global_then_ip", &["4/s burst 1"]);
-    does_what_it_says("global_then_ip", &example);
+    check_curls("global_then_ip", &example);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn tonic_service() {
         example.lines
     );
     let (command, expected) = example.curls().next().unwrap().split_once('#').unwrap();
-    let answer = typed(command);
+    let answer = shell(command);
     assert!(
         answer.starts_with("HTTP/2 200") && answer.contains(expected.trim()),
         "{answer}"

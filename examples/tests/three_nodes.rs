@@ -1,11 +1,11 @@
-//! The fleet example: the sum over three processes keeps the limit, and without a Redis it says so
-//! in one sentence.
+//! The three_nodes example: the sum over three processes keeps the limit, and without a Redis the
+//! error is one sentence.
 
 use ratekeeper_testkit::RedisServer;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Cargo builds examples before tests, next to them, and does not say where.
+/// The example's program, which cargo builds before the tests.
 fn example() -> Command {
     let test = std::env::current_exe().unwrap();
     let program: PathBuf = test
@@ -24,8 +24,8 @@ fn example() -> Command {
     command
 }
 
-/// Its exit code, what it printed, and what it complained about.
-fn told(output: Output) -> (Option<i32>, String, String) {
+/// The exit code, stdout and stderr.
+fn output(output: Output) -> (Option<i32>, String, String) {
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (
         output.status.code(),
@@ -34,7 +34,7 @@ fn told(output: Output) -> (Option<i32>, String, String) {
     )
 }
 
-/// The sum line of each of the two tables: calls, allowed, denied.
+/// The sum line of each of the two tables: sent, allowed, denied.
 fn sums(printed: &str) -> Vec<Vec<u64>> {
     let sums = printed
         .lines()
@@ -47,29 +47,29 @@ fn sums(printed: &str) -> Vec<Vec<u64>> {
     .collect()
 }
 
-fn holds(told: &(Option<i32>, String, String)) {
-    let (code, printed, errors) = told;
+fn holds(output: &(Option<i32>, String, String)) {
+    let (code, printed, errors) = output;
     assert_eq!(*code, Some(0), "{printed}{errors}");
     let sums = sums(printed);
     let [ratekeeper, naive] = &sums[..] else {
         panic!("{printed}")
     };
-    assert!(printed.contains("it holds"), "{printed}");
-    // The whole burst was used and some calls were denied, so the load was high enough.
+    assert!(printed.contains("the limit holds"), "{printed}");
+    // The whole burst was used and requests were denied: the load was high enough.
     assert!(ratekeeper[1] >= 200 && ratekeeper[2] > 0, "{printed}");
     assert!(naive[1] > 0, "{printed}");
 }
 
 #[test]
 fn with_a_redis_of_its_own() {
-    holds(&told(example().output().unwrap()));
+    holds(&output(example().output().unwrap()));
 }
 
 #[test]
-fn with_the_redis_that_is_named_and_nothing_is_left_there() {
+fn with_a_given_redis_and_no_keys_left_there() {
     let redis = RedisServer::start();
-    holds(&told(example().arg(redis.url()).output().unwrap()));
-    // What else it wrote ends by itself.
+    holds(&output(example().arg(redis.url()).output().unwrap()));
+    // All other keys expire.
     for key in redis.command(&["KEYS", "*"]).items() {
         let key = key.text().unwrap();
         assert!(
@@ -80,8 +80,8 @@ fn with_the_redis_that_is_named_and_nothing_is_left_there() {
 }
 
 #[test]
-fn without_any_redis_it_is_one_sentence() {
-    let (code, printed, errors) = told(example().env("PATH", "").output().unwrap());
+fn without_any_redis_the_error_is_one_sentence() {
+    let (code, printed, errors) = output(example().env("PATH", "").output().unwrap());
     assert_eq!((code, printed.as_str()), (Some(2), ""));
     assert!(
         errors.lines().count() == 1

@@ -304,7 +304,7 @@ impl<'a> Subject<'a> {
             Attribute::Method => self.method,
             Attribute::Path => self.path,
             Attribute::Host => self.host.map(host_name),
-            Attribute::Header(name) => self.header(name),
+            Attribute::Header(name) => self.header(name).and_then(non_empty),
             Attribute::Custom(name) => self
                 .custom_attributes()
                 .find(|(known, _)| **known == **name)

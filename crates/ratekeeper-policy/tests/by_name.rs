@@ -105,3 +105,45 @@ fn invalid_decisions_by_name_return_errors() {
         Err(ByNameError::NoPolicy)
     );
 }
+
+#[test]
+fn a_fingerprint_as_shown_resets_the_key_or_is_refused() {
+    let engine = new_engine();
+    let spent = |value: &str| {
+        for _ in 0..2 {
+            let _ = remaining(&engine, "login", value, false);
+        }
+        remaining(&engine, "login", value, true).unwrap()
+    };
+    assert_eq!(spent("192.0.2.1"), 0);
+    let subject = Subject::new().ip("192.0.2.1".parse().unwrap());
+    let shown = engine.key_of("login", &subject).unwrap().fingerprint;
+    let bare = shown.strip_prefix("ip=").unwrap();
+    for name in [shown.as_str(), bare] {
+        assert_eq!(spent("192.0.2.1"), 0);
+        let key = block_on(engine.reset_by("login", name.as_bytes())).unwrap();
+        assert_eq!(key.words, "ip=192.0.2.1", "{name}");
+        assert_eq!(
+            remaining(&engine, "login", "192.0.2.1", true),
+            Ok(2),
+            "{name}"
+        );
+    }
+    let reset = |key: &str| block_on(engine.reset_by("tenant", key.as_bytes())).map(drop);
+    let unseen = "#0123456789abcdef";
+    assert_eq!(
+        reset(unseen),
+        Err(ByNameError::NotSeen(format!("header:x-tenant={unseen}")))
+    );
+    for cut in ["#0123", "#0123…", "header:x-tenant=#01"] {
+        assert!(
+            matches!(reset(cut), Err(ByNameError::Fingerprint(..))),
+            "{cut}"
+        );
+    }
+    // What merely begins like one is a value.
+    assert_eq!(
+        (reset("#acme"), reset("other=#0123456789abcdef")),
+        (Ok(()), Ok(()))
+    );
+}

@@ -4,9 +4,9 @@
 use ratekeeper::{Limit, ManualClock, MemoryStore, Store};
 use ratekeeper_policy::{
     Attribute, Engine, EngineOptions, Match, Policies, Policy, PolicyLimit, Reason, Subject,
-    engine::Ban, engine::KeySelector, engine::OverrideError, engine::SharedOverride,
-    fingerprint::Fingerprint, fingerprint::FingerprintSecret, policy::Penalty, policy::Reserve,
-    policy::ReserveClasses,
+    engine::Ban, engine::KeySelector, engine::OverrideError, engine::SeenValue,
+    engine::SharedOverride, fingerprint::Fingerprint, fingerprint::FingerprintSecret,
+    policy::Missing, policy::Penalty, policy::Reserve, policy::ReserveClasses,
 };
 use std::sync::Barrier;
 use std::time::Duration;
@@ -758,6 +758,52 @@ fn a_key_is_banned_lifted_and_overridden_by_its_fingerprint() {
     );
 }
 
+/// What the lists show of keys counted by something else in place of a missing attribute can be
+/// acted on.
+#[test]
+fn a_fingerprint_of_a_substitute_names_the_key_that_it_was_shown_for() {
+    let by = |missing| Policies::new().policy(by_user("a", 3).missing(missing));
+    let address = "203.0.113.7".parse().unwrap();
+    let (with, without) = (Subject::new().ip(address), Subject::new());
+    for (missing, subject, seen) in [
+        (Missing::Address, &with, SeenValue::Address(address)),
+        (Missing::Address, &without, SeenValue::Missing),
+        (Missing::Shared, &with, SeenValue::Missing),
+    ] {
+        let (engine, _) = new_engine(by(missing));
+        assert_eq!(count_allowed(&engine, subject, 9), 3);
+        let shown = engine.most_active(1)[0].fingerprint.clone().unwrap();
+        let fingerprint = shown.strip_prefix("user=").unwrap().parse().unwrap();
+        let named = [(Attribute::User, fingerprint)];
+        let (nobody, other) = (Subject::new(), user("ann"));
+        let key = KeySelector::new(&nobody, &named);
+        assert_eq!(
+            engine.value_seen(&Attribute::User, fingerprint),
+            Some(seen),
+            "{missing:?}"
+        );
+        assert_eq!(now(engine.reset_key("a", key)), Ok(()));
+        assert_eq!(count_allowed(&engine, subject, 9), 3);
+        assert_eq!(now(engine.grant("a", key, 2)), Ok(()));
+        assert_eq!(count_allowed(&engine, subject, 9), 2);
+        engine
+            .override_limits("a", key, &[Limit::per_hour(5).into()], MINUTE, None)
+            .unwrap();
+        assert_eq!(count_allowed(&engine, subject, 9), 5);
+        engine.ban("a", key, MINUTE, None).unwrap();
+        assert_eq!(engine.lift("a", key), Ok(true));
+        assert_eq!(now(engine.reset_key("a", key)), Ok(()));
+        engine.ban("a", key, MINUTE, None).unwrap();
+        assert_eq!(count_allowed(&engine, subject, 9), 0);
+        assert_eq!(
+            count_allowed(&engine, &other, 9),
+            3,
+            "nobody else is banned"
+        );
+        assert_eq!(engine.overrides()[0].fingerprint(), shown);
+    }
+}
+
 #[test]
 fn counters_are_found_by_the_fingerprint_of_a_seen_key() {
     let (engine, _) = new_engine(Policies::new().policy(by_user("a", 3)));
@@ -792,8 +838,8 @@ fn counters_are_found_by_the_fingerprint_of_a_seen_key() {
     let key = engine.key_of("a", by_fingerprint).unwrap();
     assert_eq!((key.words.as_str(), key.is_seen), ("user=ann", true));
     assert_eq!(
-        engine.value_seen(&ann[0].0, ann[0].1).as_deref(),
-        Some(&b"ann"[..])
+        engine.value_seen(&ann[0].0, ann[0].1),
+        Some(SeenValue::Value(b"ann".to_vec()))
     );
     // A key that was given by value is known as long as it has an override.
     engine.ban("a", &user("eve"), MINUTE, None).unwrap();
@@ -801,6 +847,17 @@ fn counters_are_found_by_the_fingerprint_of_a_seen_key() {
     assert_eq!(
         now(engine.reset_key("a", KeySelector::new(&nobody, &eve))),
         Ok(())
+    );
+    assert_eq!(
+        engine.value_seen(&eve[0].0, eve[0].1),
+        None,
+        "its override has ended"
+    );
+    engine.ban("a", &user("eve"), MINUTE, None).unwrap();
+    assert_eq!(
+        engine.value_seen(&eve[0].0, eve[0].1),
+        Some(SeenValue::Value(b"eve".to_vec())),
+        "a key in the list of overrides"
     );
     // With another key attribute it is another key.
     engine

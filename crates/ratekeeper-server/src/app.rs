@@ -3,11 +3,13 @@
 use crate::admin::audit::Audit;
 use crate::api::ids::Ids;
 use crate::api::throttle_buckets::{Buckets, MAX_LIMITS};
+use crate::api::unknown_attributes::UnknownAttributes;
 use crate::envoy::Envoy;
 use crate::gateway;
 use crate::net::worker_health::WorkerHealth;
 use crate::observe::traces::Tracer;
 use crate::resp::Totals;
+use crate::run::log;
 use crate::store::{self, AnyStore};
 use arc_swap::ArcSwap;
 use ratekeeper::{Clock, store::OnFailure};
@@ -38,6 +40,10 @@ pub(crate) struct App<C: Clock> {
     pub(crate) identity: ArcSwap<IdentityConfig>,
     /// The same limits for whole requests: what `/auth` asks.
     pub(crate) layer: ArcSwap<RateLimitLayer<PolicyDecider<AnyStore<C>>>>,
+    /// Whether `/auth` has been asked by this configuration.
+    pub(crate) forward_auth_asked: AtomicBool,
+    /// What callers of the APIs send and no policy can use.
+    pub(crate) unknown_attributes: UnknownAttributes,
     /// Who waits where a policy delays: at `/auth`, or in the gateway.
     pub(crate) waits: DelayStats,
     /// How preflight requests are counted, at `/auth` or in the gateway.
@@ -89,6 +95,8 @@ impl<C: Clock> App<C> {
                 &config.identity,
                 (&seen, &waits, &preflights),
             )),
+            forward_auth_asked: AtomicBool::new(false),
+            unknown_attributes: UnknownAttributes::default(),
             seen,
             waits,
             preflight: config.gateway.preflight,
@@ -135,6 +143,32 @@ impl<C: Clock> App<C> {
         }
     }
 
+    /// Logs, at the first request to `/auth`, which attributes no request there can have.
+    #[inline]
+    pub(crate) fn forward_auth_is_asked(&self) {
+        if !self.forward_auth_asked.load(Relaxed) {
+            self.warn_unprovided();
+        }
+    }
+
+    #[cold]
+    fn warn_unprovided(&self) {
+        if self.forward_auth_asked.swap(true, Relaxed) {
+            return;
+        }
+        let identity = self.identity.load();
+        for warning in identity.unprovided(&self.engine.policies()) {
+            tracing::warn!(target: log::EACH, "{warning}");
+        }
+    }
+
+    /// The configuration is another one: what no request to `/auth` has, and which attributes are
+    /// not known, may be others.
+    pub(crate) fn configuration_changed(&self) {
+        self.forward_auth_asked.store(false, Relaxed);
+        self.unknown_attributes.clear();
+    }
+
     /// Whether nobody is let in, because the store is gone.
     pub(crate) fn is_closed(&self) -> bool {
         let gone = match self.engine.store() {
@@ -175,7 +209,7 @@ fn auth_layer<C: Clock>(
     (seen, waits, preflights): (&tower::Identity, &DelayStats, &PreflightStats),
 ) -> RateLimitLayer<PolicyDecider<AnyStore<C>>> {
     let layer = gateway::layer(engine, believed, seen, waits)
-        .at_once()
+        .no_wait()
         .http_status();
     layer.preflight(preflight).preflight_stats(preflights)
 }

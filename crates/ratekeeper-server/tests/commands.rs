@@ -4,7 +4,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::process::Output;
-use support::{config_file, directory, ratekeeper};
+use support::{Server, config_file, directory, ratekeeper};
 
 const GOOD: &str = r#"
 [[policy]]
@@ -95,6 +95,92 @@ fn check_ends_with_2_when_it_cannot_be_read() {
         out.starts_with("error: cannot read /no/such/file.toml: "),
         "{out}"
     );
+}
+
+/// What `serve` or `proxy` warns about at its start, without time and level.
+fn warned(mode: &str, file: &str) -> Vec<String> {
+    let mut command = ratekeeper();
+    command.args([mode, "--config", file]);
+    command.env("RATEKEEPER_SERVER__HTTP", "127.0.0.1:0");
+    if mode == "proxy" {
+        command.args(["--upstream", "http://127.0.0.1:9"]);
+    }
+    let server = Server::run(command);
+    server.signal("TERM");
+    let (_, log) = server.ended();
+    let warnings = log.lines().filter_map(|line| line.split_once(" WARN "));
+    warnings.map(|(_, warning)| warning.to_owned()).collect()
+}
+
+#[test]
+fn check_says_all_that_serve_and_proxy_warn_about_whatever_the_file_is_for() {
+    let limits = directory(&[("a.yaml", "domain: a\ndescriptors: []\n")]);
+    let limits = limits.display();
+    let upstreams = "[gateway]\nupstreams = [\"http://127.0.0.1:9\"]\n";
+    let policies = "[[policy]]\nname = \"login\"\nmatch = { path = \"/login\" }\nkey = \"ip\"\nlimit = \"5/min\"\ncount = \"failures\"\n\
+                    [[policy]]\nname = \"users\"\nkey = \"user\"\nlimit = \"2 concurrent\"\n\
+                    [[policy]]\nname = \"backend\"\nadaptive = {}\n";
+    let grpc = "[server]\ngrpc = \"127.0.0.1:0\"\n";
+    let envoy = format!("[envoy]\nconfig = \"{limits}\"\n");
+    for (config, serve, proxy) in [
+        (String::new(), 0, 0),
+        (policies.to_owned(), 3, 1),
+        (format!("{upstreams}{policies}"), 3, 1),
+        (grpc.to_owned(), 1, 1),
+        (format!("{grpc}{upstreams}"), 1, 1),
+        (format!("{grpc}{envoy}"), 0, 1),
+        (format!("{grpc}{envoy}{upstreams}{policies}"), 3, 2),
+        (
+            "[[policy]]\nname = \"all\"\nlimit = \"1000/min burst 2\"\n".to_owned(),
+            2,
+            2,
+        ),
+    ] {
+        let file = config_file(&config);
+        let file = file.to_str().unwrap();
+        let (code, checked, _) = run(&["config", "check", file], None);
+        assert_eq!(code, 0, "{checked}");
+        for (mode, many) in [("serve", serve), ("proxy", proxy)] {
+            let warned = warned(mode, file);
+            let own =
+                |warning: &&String| !warning.contains("/etc/") && !warning.contains("upstream ");
+            assert_eq!(
+                warned.iter().filter(own).count(),
+                many,
+                "{mode} of {config}: {warned:#?}"
+            );
+            for warning in warned.iter().filter(own) {
+                assert!(
+                    checked.contains(warning.as_str()),
+                    "{mode} of {config} warns {warning:?}, and config check says {checked}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn explain_refuses_attributes_that_no_policy_can_use() {
+    let (code, out, error) = explain("ip=1.2.3.4 usr=7", &[]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert_eq!(
+        error,
+        "ratekeeper: --subject: unknown attribute `usr`; did you mean `user`? If it is one of your own, add \
+         attributes = [\"usr\"] in [identity]\n"
+    );
+    let declared = format!("[identity]\nattributes = [\"usr\"]\n{GOOD}");
+    let file = config_file(&declared);
+    let (code, _, error) = run(
+        &[
+            "explain",
+            "--config",
+            file.to_str().unwrap(),
+            "--subject",
+            "usr=7 class=critical header:x-a=b",
+        ],
+        None,
+    );
+    assert_eq!((code, error.as_str()), (0, ""));
 }
 
 #[test]

@@ -4,8 +4,10 @@
 mod support;
 
 use ratekeeper_testkit::RedisServer;
+use regex::Regex;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use support::{Answer, Server};
 
 const CONFIG: &str = "\
@@ -47,7 +49,7 @@ impl Described {
     fn wrong(&self, schema: &Value, value: &Value) -> Option<String> {
         let schema = self.resolve(schema);
         for keyword in schema.as_object().unwrap().keys() {
-            const KNOWN: [&str; 15] = [
+            const KNOWN: [&str; 18] = [
                 "type",
                 "properties",
                 "required",
@@ -63,6 +65,9 @@ impl Described {
                 "maxItems",
                 "oneOf",
                 "description",
+                "format",
+                "maxProperties",
+                "propertyNames",
             ];
             assert!(
                 KNOWN.contains(&&**keyword),
@@ -76,7 +81,10 @@ impl Described {
                 .count();
             return (fits != 1).then(|| format!("{value} fits {fits} of {}", choices.len()));
         }
-        let types = match &schema["type"] {
+        let Some(schema_type) = schema.get("type") else {
+            panic!("{schema} has no type");
+        };
+        let types = match schema_type {
             Value::String(one) => vec![one.as_str()],
             Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
             other => panic!("{other} is no type"),
@@ -104,9 +112,16 @@ impl Described {
                 && schema[most].as_u64().is_none_or(|most| size <= most)
         };
         let fits = match value {
-            Value::Number(number) => within(number.as_u64().unwrap_or(0), "minimum", "maximum"),
-            Value::String(text) => within(text.len() as u64, "minLength", "maxLength"),
+            Value::Number(number) => match number.as_u64() {
+                Some(number) => within(number, "minimum", "maximum"),
+                None => schema.get("minimum").is_none(),
+            },
+            Value::String(text) => {
+                within(text.len() as u64, "minLength", "maxLength")
+                    && has_format(text, schema["format"].as_str())
+            }
             Value::Array(list) => within(list.len() as u64, "minItems", "maxItems"),
+            Value::Object(fields) => within(fields.len() as u64, "minProperties", "maxProperties"),
             _ => true,
         };
         if !fits {
@@ -131,6 +146,10 @@ impl Described {
             if !fields.contains_key(name) {
                 return Some(format!("{name} is missing in {fields:?}"));
             }
+        }
+        let names = &schema["propertyNames"]["not"];
+        if let Some(name) = fields.keys().find(|name| matches(names, name)) {
+            return Some(format!("{name} is not a name that {schema} lets it have"));
         }
         fields.iter().find_map(|(name, value)| {
             match (&schema["properties"][name], &schema["additionalProperties"]) {
@@ -199,6 +218,34 @@ impl Described {
         self.is_described("post", path, &answer);
         answer
     }
+}
+
+fn has_format(text: &str, format: Option<&str>) -> bool {
+    match format {
+        None => true,
+        Some("ipv4") => text.parse::<Ipv4Addr>().is_ok(),
+        Some("ipv6") => text.parse::<Ipv6Addr>().is_ok(),
+        Some(other) => panic!("this test does not know the format {other}"),
+    }
+}
+
+/// Whether a name fits a schema of names.
+fn matches(schema: &Value, name: &str) -> bool {
+    let fits = |list: &Value| -> Vec<bool> {
+        let list = list.as_array().unwrap().iter();
+        list.map(|one| matches(one, name)).collect()
+    };
+    let Some(keywords) = schema.as_object() else {
+        return false;
+    };
+    keywords.iter().all(|(keyword, value)| match &**keyword {
+        "anyOf" => fits(value).contains(&true),
+        "allOf" => !fits(value).contains(&false),
+        "not" => !matches(value, name),
+        "enum" => value.as_array().unwrap().contains(&json!(name)),
+        "pattern" => Regex::new(value.as_str().unwrap()).unwrap().is_match(name),
+        other => panic!("this test does not know {other} of names"),
+    })
 }
 
 #[test]
@@ -282,11 +329,11 @@ fn examples_are_as_they_are_described_and_are_understood() {
                 "{path} {name}"
             );
             let answer = described.post(path, &example["value"]);
-            // An id that nobody was given is the only thing wrong with any.
+            // The id in examples is one of another service, signed by its secret.
             if answer.status() != 200 {
                 assert_eq!(
                     answer.json()["code"],
-                    "invalid_id",
+                    "forged_id",
                     "{path} {name}: {answer:?}"
                 );
             }
@@ -310,6 +357,88 @@ fn examples_are_as_they_are_described_and_are_understood() {
         }
     }
     assert!(seen > 12, "{seen} examples");
+}
+
+/// A client that is generated from the description neither sends what is refused, nor is kept from
+/// what is taken.
+#[test]
+fn the_description_is_as_strict_as_the_server() {
+    let described = Described::start(CONFIG);
+    let many = |many: usize| -> Map<String, Value> {
+        (0..many).map(|at| (format!("a{at}"), json!("x"))).collect()
+    };
+    let subjects = [
+        json!({}),
+        json!({"ip": "203.0.113.7"}),
+        json!({"ip": "2001:db8::7", "headers": null}),
+        json!({"ip": null, "user": "ann", "api_key": "k", "Tier": "gold"}),
+        json!({"ip": "somewhere"}),
+        json!({"ip": "203.0.113.7:80"}),
+        json!({"ip": ""}),
+        json!({"ip": 7}),
+        json!({"User": "ann"}),
+        json!({"IP": "203.0.113.7"}),
+        json!({"Api_Key": "k"}),
+        json!({"header:x-a": "b"}),
+        json!({"Header:x-a": "b"}),
+        json!({"n": 7, "b": false, "x": null}),
+        json!({"n": -1}),
+        json!({"n": 1.5}),
+        json!({"n": ["a"]}),
+        json!({"headers": {"x": "a", "y": ["a", "b"], "z": null}}),
+        json!({"headers": {"x": 1}}),
+        json!({"headers": {"x": [1]}}),
+        json!({"headers": "x"}),
+        json!({"headers": many(128)}),
+        json!({"headers": many(129)}),
+        json!({"headers": {"x": vec!["a"; 128]}}),
+        json!({"headers": {"x": vec!["a"; 129]}}),
+        json!(many(128)),
+        json!(many(129)),
+    ];
+    let bodies = subjects
+        .map(|subject| json!({"subject": subject}))
+        .into_iter();
+    let more = [
+        json!({"subject": {}, "cost": 0}),
+        json!({"subject": {}, "cost": -1}),
+        json!({"subject": {}, "cost": "1"}),
+        json!({"subject": {}, "peek": 1}),
+        json!([]),
+        json!(vec![json!({"subject": {}}); 100]),
+        json!(vec![json!({"subject": {}}); 101]),
+    ];
+    let schema = &described.document["paths"]["/v1/check"]["post"]["requestBody"]["content"]["application/json"]
+        ["schema"];
+    for body in bodies.chain(more) {
+        let wrong = described.wrong(schema, &body);
+        let answer = described.post("/v1/check", &body);
+        assert_eq!(
+            wrong.is_some(),
+            answer.status() == 400,
+            "{body}: by the description {wrong:?}, by the server {answer:?}"
+        );
+    }
+}
+
+#[test]
+fn trace_is_no_method_of_any_route() {
+    let described = Described::start(CONFIG);
+    let paths: BTreeSet<&str> = described
+        .operations()
+        .iter()
+        .map(|(path, ..)| *path)
+        .collect();
+    assert!(paths.contains("/auth/nginx"));
+    for path in paths.iter().chain(&["/auth/envoy/", "/auth/envoy/a/b"]) {
+        let answer = described.node.request("TRACE", path, "");
+        answer.problem(405, "method_not_allowed");
+        let allow = answer.header("allow").unwrap_or_default();
+        assert!(
+            !allow.is_empty() && !allow.contains("TRACE"),
+            "{path}: {allow}"
+        );
+    }
 }
 
 #[test]
@@ -357,6 +486,31 @@ fn answers_are_as_they_are_described() {
                 );
                 described.post("/v1/settle", &json!({"id": "no"}));
             }
+        }
+        let late = json!({"subject": {"user": "late", "deadline": "t=1700000000"}});
+        assert_eq!(described.post("/v1/check", &late).status(), 504);
+        assert_eq!(described.post("/v1/reserve", &late).status(), 504);
+        let both = json!([late, {"subject": {"user": "late"}}]);
+        let both = described.post("/v1/check", &both).json();
+        assert_eq!(
+            (&both[0]["status"], &both[1]["status"]),
+            (&json!(504), &json!(200))
+        );
+        for path in [
+            "/v1/check",
+            "/v1/reserve",
+            "/v1/settle",
+            "/v1/cancel",
+            "/v1/throttle",
+            "/json",
+        ] {
+            let mut connection = described.node.connect();
+            connection.write(&format!(
+                "POST {path} HTTP/1.1\r\nHost: localhost\r\nOrigin: http://example.com\r\nContent-Length: 2\r\n\r\n{{}}"
+            ));
+            let answer = connection.answer();
+            assert_eq!(answer.status(), 403);
+            described.is_described("post", path, &answer);
         }
         for limit in [
             "3/min",

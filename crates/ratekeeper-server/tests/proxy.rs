@@ -428,14 +428,14 @@ fn config_check_says_all_that_serve_and_proxy_warn_about() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let checked = warnings(&String::from_utf8(output.stdout).unwrap());
     let expected = [
-        "the policy `api` counts by `user`, but no request in `ratekeeper proxy` has this attribute, so \
+        "the policy `api` counts by `user`, but no request in `ratekeeper proxy` or at /auth/* has this attribute, so \
          requests are counted by their address instead; name its header as `user` in [identity]",
-        "the policy `api` chooses the plan by `plan`, but no request in `ratekeeper proxy` has this \
+        "the policy `api` chooses the plan by `plan`, but no request in `ratekeeper proxy` or at /auth/* has this \
          attribute, so every request has the plan `free`; only callers of POST /v1/check and similar \
          APIs can send it",
-        "the policy `login` counts by `api_key`, but no request in `ratekeeper proxy` has this attribute, \
+        "the policy `login` counts by `api_key`, but no request in `ratekeeper proxy` or at /auth/* has this attribute, \
          so the policy never applies; name its header as `api_key` in [identity]",
-        "the policy `eu` matches by `region`, but no request in `ratekeeper proxy` has this attribute, so \
+        "the policy `eu` matches by `region`, but no request in `ratekeeper proxy` or at /auth/* has this attribute, so \
          the policy never applies; only callers of POST /v1/check and similar APIs can send it",
     ];
     for says in expected {

@@ -474,3 +474,21 @@ fn a_redis_that_decides_nothing_is_told_without_a_break() {
         "{log}"
     );
 }
+
+/// Without Redis nodes have not agreed on a secret for fingerprints.
+#[test]
+fn a_start_without_redis_says_that_fingerprints_do_not_last() {
+    let redis = RedisServer::start();
+    let start = |url: &str, more: &str| {
+        let store = format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\n{more}");
+        let server = Server::with_config(&format!("[server]\nhttp = \"127.0.0.1:0\"\n{store}"));
+        server.welcome.clone()
+    };
+    let away = format!("redis://127.0.0.1:{}", free_port());
+    let says = "Fingerprints of keys are those of this node alone until Redis answers; key_secret in [store] makes them stay\n";
+    assert!(start(&away, "").contains(says), "{}", start(&away, ""));
+    let secret = "key_secret = \"at least sixteen bytes\"\n";
+    for lasting in [start(&away, secret), start(redis.url(), "")] {
+        assert!(!lasting.contains("Fingerprints"), "{lasting}");
+    }
+}

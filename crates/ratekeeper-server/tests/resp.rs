@@ -242,6 +242,39 @@ fn a_policy_is_asked_by_its_name() {
     }
 }
 
+#[test]
+fn a_key_is_reset_by_the_fingerprint_that_the_lists_show() {
+    let resp = Resp::start();
+    let left = || remaining(&resp, "me");
+    let spend = || resp.cli(&["RATEKEEPER.CHECK", "per-user", "me", "3"]);
+    spend();
+    let top = resp.server.admin("GET", "/admin/top").json();
+    let rows = top["heaviest"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["policy"] == "per-user").unwrap();
+    let shown = row["fingerprint"].as_str().unwrap();
+    let bare = shown.strip_prefix("user=").unwrap();
+    for name in [shown, bare] {
+        spend();
+        assert!(left().ends_with(" 0"), "{}", left());
+        assert_eq!(resp.cli(&["RATEKEEPER.RESET", "per-user", name]), "OK");
+        assert!(left().ends_with(" 3"), "{name}: {}", left());
+    }
+    // What names no key that was seen is no success.
+    for (name, told) in [
+        (
+            "#0123456789abcdef",
+            "(error) ERR policy 'per-user': this node has not seen user=#0123456789abcdef lately",
+        ),
+        (
+            "#f8c0…",
+            "(error) ERR policy 'per-user': the key is not a fingerprint of user: a fingerprint is `#` and 16 hexadecimal digits",
+        ),
+    ] {
+        let answer = resp.cli(&["RATEKEEPER.RESET", "per-user", name]);
+        assert!(answer.starts_with(told), "{answer}");
+    }
+}
+
 /// As many as remain of the policy `per-user` for that user.
 fn remaining(resp: &Resp, user: &str) -> String {
     resp.cli(&["RATEKEEPER.PEEK", "per-user", user])

@@ -1,4 +1,5 @@
-//! The body of a response: the service's own, with something held until it ends, or one of ours.
+//! Response bodies: the inner service's body with a guard that lives until it ends, or a body of
+//! the layer's own.
 
 use bytes::Bytes;
 use http::Response;
@@ -7,127 +8,128 @@ use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// What a body holds until it ends.
-pub trait Held {
-    /// The body has come to its end, and is not merely dropped. It is let go next.
-    fn ended(&mut self) {}
+/// A guard that a response body holds until it ends, such as a permit.
+pub trait BodyGuard {
+    /// Called when the body has reached its end, not when it is dropped early. The guard is dropped
+    /// right after.
+    fn body_ended(&mut self) {}
 }
 
-impl Held for () {}
+impl BodyGuard for () {}
 
-impl<C: ratekeeper::Clock> Held for ratekeeper::Permit<C> {}
+impl<C: ratekeeper::Clock> BodyGuard for ratekeeper::Permit<C> {}
 
-impl<C: ratekeeper::Clock> Held for ratekeeper::keyed::KeyPermit<C> {}
+impl<C: ratekeeper::Clock> BodyGuard for ratekeeper::keyed::KeyPermit<C> {}
 
-fn end(held: &mut Option<impl Held>) {
-    if let Some(mut held) = held.take() {
-        held.ended();
+fn release(guard: &mut Option<impl BodyGuard>) {
+    if let Some(mut guard) = guard.take() {
+        guard.body_ended();
     }
 }
 
 pin_project! {
     /// The body of a response that went through a layer: the inner service's, or the layer's own.
     ///
-    /// What is held, a permit for one, is dropped when the body has ended, has failed, or is
-    /// dropped, whichever is first.
+    /// Its guard (a permit, for example) is dropped when the body has ended, has failed, or is
+    /// dropped, whichever comes first.
     #[derive(Debug)]
-    pub struct ResponseBody<B, H = ()> {
+    pub struct ResponseBody<B, G = ()> {
         #[pin]
-        kind: Kind<B, H>,
+        kind: Kind<B, G>,
     }
 }
 
 pin_project! {
     #[derive(Debug)]
     #[project = KindPinned]
-    enum Kind<B, H> {
+    enum Kind<B, G> {
         Inner {
             #[pin]
             body: B,
-            held: Option<H>,
+            guard: Option<G>,
         },
-        // None once it was read.
-        Own {
+        // `None` after it was read.
+        Full {
             data: Option<Bytes>,
         },
     }
 }
 
-impl<B: Body, H: Held> ResponseBody<B, H> {
-    /// The service's body, which holds `held` until it ends.
-    pub fn holding(body: B, held: H) -> Self {
-        let mut held = Some(held);
-        // Nobody may ever poll a body that is at its end already.
+impl<B: Body, G: BodyGuard> ResponseBody<B, G> {
+    /// The service's body with a guard that is dropped when the body ends.
+    pub fn with_guard(body: B, guard: G) -> Self {
+        let mut guard = Some(guard);
+        // A body that is already at its end may never be polled.
         if body.is_end_stream() {
-            end(&mut held);
+            release(&mut guard);
         }
         Self {
-            kind: Kind::Inner { body, held },
+            kind: Kind::Inner { body, guard },
         }
     }
 }
 
-impl<B, H> ResponseBody<B, H> {
-    /// Whether something is held until the body ends: a permit, or its last word on what the
-    /// request cost.
-    pub fn is_holding(&self) -> bool {
-        matches!(&self.kind, Kind::Inner { held: Some(_), .. })
+impl<B, G> ResponseBody<B, G> {
+    /// Whether the body still has its guard: a permit, or a decision that is settled when the body
+    /// ends.
+    pub fn has_guard(&self) -> bool {
+        matches!(&self.kind, Kind::Inner { guard: Some(_), .. })
     }
 
-    /// Takes what is held: from now on it is the caller's, and not dropped with the body.
-    pub fn take_held(&mut self) -> Option<H> {
+    /// Takes the guard out of the body. It is no longer dropped with the body.
+    pub fn take_guard(&mut self) -> Option<G> {
         match &mut self.kind {
-            Kind::Inner { held, .. } => held.take(),
-            Kind::Own { .. } => None,
+            Kind::Inner { guard, .. } => guard.take(),
+            Kind::Full { .. } => None,
         }
     }
 
-    /// A body of the layer's own.
-    pub fn own(data: impl Into<Bytes>) -> Self {
+    /// A complete body of the layer's own.
+    pub fn full(data: impl Into<Bytes>) -> Self {
         Self {
-            kind: Kind::Own {
+            kind: Kind::Full {
                 data: Some(data.into()).filter(|data| !data.is_empty()),
             },
         }
     }
 }
 
-impl<B, H> ResponseBody<B, H> {
-    /// A layer's own response, out of the future that held it.
+impl<B, G> ResponseBody<B, G> {
+    /// Takes a layer's own response out of the future that holds it.
     ///
     /// # Panics
-    /// If it was taken already: a future is not polled after it is done.
+    /// If it was taken already: a future must not be polled after it is done.
     pub(crate) fn once(response: &mut Option<Response<Bytes>>) -> Response<Self> {
         response
             .take()
             .expect("polled after it was done")
-            .map(Self::own)
+            .map(Self::full)
     }
 }
 
-/// The service's body, which holds nothing.
-impl<B, H> From<B> for ResponseBody<B, H> {
+/// The service's body without a guard.
+impl<B, G> From<B> for ResponseBody<B, G> {
     fn from(body: B) -> Self {
         Self {
-            kind: Kind::Inner { body, held: None },
+            kind: Kind::Inner { body, guard: None },
         }
     }
 }
 
 /// An empty body.
-impl<B, H> Default for ResponseBody<B, H> {
+impl<B, G> Default for ResponseBody<B, G> {
     fn default() -> Self {
         Self {
-            kind: Kind::Own { data: None },
+            kind: Kind::Full { data: None },
         }
     }
 }
 
-impl<B, H> Body for ResponseBody<B, H>
+impl<B, G> Body for ResponseBody<B, G>
 where
     B: Body,
     B::Data: From<Bytes>,
-    H: Held,
+    G: BodyGuard,
 {
     type Data = B::Data;
     type Error = B::Error;
@@ -137,19 +139,19 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         match self.project().kind.project() {
-            KindPinned::Inner { mut body, held } => {
+            KindPinned::Inner { mut body, guard } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
-                // Readers stop at an error, and where is_end_stream says so: they may hold the
-                // body, but poll it no more.
+                // Readers stop at an error, and at the last frame if `is_end_stream` says so: they
+                // may keep the body, but do not poll it again.
                 match &frame {
-                    Some(Err(_)) => *held = None,
-                    None => end(held),
-                    Some(Ok(_)) if body.is_end_stream() => end(held),
+                    Some(Err(_)) => *guard = None,
+                    None => release(guard),
+                    Some(Ok(_)) if body.is_end_stream() => release(guard),
                     Some(Ok(_)) => {}
                 }
                 Poll::Ready(frame)
             }
-            KindPinned::Own { data } => {
+            KindPinned::Full { data } => {
                 Poll::Ready(data.take().map(|data| Ok(Frame::data(data.into()))))
             }
         }
@@ -158,14 +160,14 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner { body, .. } => body.is_end_stream(),
-            Kind::Own { data } => data.is_none(),
+            Kind::Full { data } => data.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body, .. } => body.size_hint(),
-            Kind::Own { data } => {
+            Kind::Full { data } => {
                 SizeHint::with_exact(data.as_ref().map_or(0, |data| data.len() as u64))
             }
         }

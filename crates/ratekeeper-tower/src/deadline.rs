@@ -1,17 +1,17 @@
-//! Until when somebody waits for an answer, and how requests say so.
+//! The deadline of a request, and where it comes from.
 
 use http::{HeaderMap, HeaderName};
 use ratekeeper::Timestamp;
 use std::time::Duration;
 
-/// `grpc-timeout`, as gRPC's clients send it.
+/// `grpc-timeout`, as gRPC clients send it.
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// Until when somebody waits for the answer to a request: an extension of the request.
+/// The time after which nobody waits for the response: a request extension.
 ///
-/// [`ShedLayer`](crate::ShedLayer) drops what comes after it, and
-/// [`ClientLayer`](crate::client::ClientLayer) neither waits nor tries again beyond it. Take it
-/// from the request that came in and put it into those that go out on its behalf.
+/// [`ShedLayer`](crate::ShedLayer) drops requests that arrive after it, and
+/// [`ClientLayer`](crate::client::ClientLayer) neither waits nor retries beyond it. Copy it from an
+/// incoming request to the outgoing requests made on its behalf.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,11 +23,11 @@ pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeou
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Deadline(
-    /// From then on nobody waits.
+    /// The time at which it passes.
     pub Timestamp,
 );
 
-/// How long a gRPC client waits. None if it does not say, or nonsense.
+/// The timeout that a gRPC client sent; `None` if there is none or it is malformed.
 pub(crate) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
     ratekeeper_policy::request::grpc_timeout(headers.get(GRPC_TIMEOUT)?.as_bytes())
 }

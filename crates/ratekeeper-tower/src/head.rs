@@ -1,4 +1,4 @@
-//! What a hook sees of a request: everything but its body.
+//! The head of a request, as hooks see it: everything but the body.
 
 use crate::identity::Client;
 use http::header::{HeaderName, HeaderValue, Keys};
@@ -6,18 +6,18 @@ use http::{Extensions, HeaderMap, Method, Request, Uri};
 use ratekeeper_policy::request::RequestParts;
 use std::net::IpAddr;
 
-/// A request without its body, and who sent it.
+/// The head of a request, with its client.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
     /// The method.
     pub method: &'a Method,
-    /// The target.
+    /// The URI.
     pub uri: &'a Uri,
     /// The headers.
     pub headers: &'a HeaderMap,
-    /// What other layers left.
+    /// The extensions that other layers inserted.
     pub extensions: &'a Extensions,
-    /// Who sent it, by those who are believed about it.
+    /// The client, as found by the layer's [`Identity`](crate::Identity).
     pub client: Client,
 }
 
@@ -32,17 +32,17 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The client's address; none if nobody knows it.
+    /// The client's address; `None` if it is unknown.
     pub fn ip(&self) -> Option<IpAddr> {
         self.client.ip()
     }
 
-    /// Whether it came by a proxy that is trusted: what that says of the request is believed.
+    /// Whether the request came through a trusted proxy, whose headers are believed.
     pub fn is_from_trusted_proxy(&self) -> bool {
-        self.client.by_proxy()
+        self.client.via_proxy()
     }
 
-    /// What is checked of it before it is decided on.
+    /// The parts that are validated before the request is decided on.
     pub(crate) fn parts(&self) -> RequestParts<'a, impl Fn() -> HeaderPairs<'a>> {
         let all = self.headers;
         RequestParts {
@@ -55,13 +55,13 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The value of a cookie of that name: the first, if there are several.
+    /// The value of the cookie with this name; the first, if there are several.
     pub fn cookie(&self, name: &str) -> Option<&'a [u8]> {
         self.cookies(name).next()
     }
 
-    /// All values of a cookie, from all headers and in their order. Names are read without regard
-    /// to spaces around them, as many services do.
+    /// All values of a cookie, from all headers and in their order. Spaces around names are ignored,
+    /// as many services do.
     pub(crate) fn cookies<'n>(
         &self,
         name: &'n str,
@@ -76,7 +76,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The headers of a request as text and bytes.
+/// The headers of a request as pairs of text and bytes.
 pub(crate) struct HeaderPairs<'a>(http::header::Iter<'a, HeaderValue>);
 
 impl<'a> Iterator for HeaderPairs<'a> {
@@ -89,12 +89,11 @@ impl<'a> Iterator for HeaderPairs<'a> {
     }
 }
 
-/// The first of these headers that has one of those names.
-// Of few headers: to look at each is quicker than to look for some. There once for all who ask, and
-// not unrolled, because what a server does between two requests leaves little of this in the
-// nearest cache.
+/// Finds the first header that has one of these names.
+// With few headers, a scan is faster than lookups. Never inlined or unrolled: one copy stays in the
+// instruction cache, where a server leaves little of it between two requests.
 #[inline(never)]
-pub(crate) fn named<'a>(
+pub(crate) fn find_header<'a>(
     mut headers: Keys<'a, HeaderValue>,
     names: &[HeaderName],
 ) -> Option<&'a HeaderName> {

@@ -1,4 +1,4 @@
-//! By what requests are counted, for a layer of one limit.
+//! The key that a single limit counts requests by: address, header, cookie or a function.
 
 use crate::head::Head;
 use http::HeaderName;
@@ -7,39 +7,39 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// By what requests are counted.
+/// The key that requests are counted by.
 ///
-/// A request that has no such thing is counted by its address: leaving a header out must not be a
-/// way round a limit.
+/// A request without that header, cookie or extension is counted by its address, so that leaving it
+/// out does not bypass the limit.
 #[derive(Clone)]
-pub struct Key(By);
+pub struct Key(KeySource);
 
 #[derive(Clone)]
-enum By {
+enum KeySource {
     Ip,
     Header(HeaderName),
     Cookie(Arc<str>),
-    Function(Arc<Function>),
+    Function(Arc<KeyFn>),
     All,
 }
 
-type Function = dyn Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync;
+type KeyFn = dyn Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync;
 
-/// Where a function of your own writes a key.
+/// Collects the parts of a key in a function passed to [`Key::function`].
 pub struct KeyWriter(Bytes);
 
-/// So many bytes need no memory of their own.
-const ROOM: usize = 64;
+/// Keys up to this length need no allocation.
+const INLINE_BYTES: usize = 64;
 
-pub(crate) type Bytes = SmallVec<[u8; ROOM]>;
+pub(crate) type Bytes = SmallVec<[u8; INLINE_BYTES]>;
 
 impl KeyWriter {
     fn begin(&mut self) -> &mut Self {
-        self.0.push(OTHER);
+        self.0.push(TAG_OTHER);
         self
     }
 
-    /// Adds a part. Parts do not run together: `a` and `bc` are not `ab` and `c`.
+    /// Adds a part. Parts are length-prefixed: `a` and `bc` differ from `ab` and `c`.
     pub fn part(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
         let part = part.as_ref();
         self.0.extend_from_slice(&(part.len() as u64).to_le_bytes());
@@ -49,24 +49,25 @@ impl KeyWriter {
 }
 
 impl Key {
-    /// The client's address, an IPv6 one by its first 56 bits.
+    /// The client's address; an IPv6 address by its first 56 bits.
     pub fn ip() -> Self {
-        Self(By::Ip)
+        Self(KeySource::Ip)
     }
 
-    /// A header, such as an API key. Its value is hashed with a secret, and kept nowhere.
+    /// A header, such as an API key. Its value is hashed with a secret and not stored. Requests
+    /// without it, or with an empty one, are counted by their address.
     pub fn header(name: HeaderName) -> Self {
-        Self(By::Header(name))
+        Self(KeySource::Header(name))
     }
 
-    /// A cookie. Two different values of it are refused with the status 400: a service may take
-    /// either. Values that differ in quotes around them or in percent-encoding are one: many
-    /// services take them for the same.
+    /// A cookie. A request with two different values of it is rejected with 400, because a service
+    /// may read either. Values that differ only in quotes around them or in percent-encoding are
+    /// one key, because many services treat them as equal.
     pub fn cookie(name: &str) -> Self {
-        Self(By::Cookie(name.into()))
+        Self(KeySource::Cookie(name.into()))
     }
 
-    /// What an extension says, that a layer before this one left: a user, a tenant.
+    /// A value from a request extension that an earlier layer inserted: a user, a tenant.
     pub fn extension<T: Send + Sync + 'static, K: AsRef<[u8]>>(
         key: impl Fn(&T) -> K + Send + Sync + 'static,
     ) -> Self {
@@ -78,86 +79,89 @@ impl Key {
         })
     }
 
-    /// Whatever you say; false if there is nothing to count by.
+    /// A function that writes the key. It returns false if the request has no key.
     pub fn function(
         key: impl Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync + 'static,
     ) -> Self {
-        Self(By::Function(Arc::new(key)))
+        Self(KeySource::Function(Arc::new(key)))
     }
 
-    /// One bucket for all.
+    /// One bucket for all requests.
     pub fn all() -> Self {
-        Self(By::All)
+        Self(KeySource::All)
     }
 
     #[inline]
     pub(crate) fn is_ip(&self) -> bool {
-        matches!(self.0, By::Ip)
+        matches!(self.0, KeySource::Ip)
     }
 
-    /// The header that it is, if it is one. Cookie is none: its values are one list.
+    /// The header, if the key is one. Not for `Cookie`, whose values are one list.
     pub(crate) fn header_name(&self) -> Option<&HeaderName> {
         match &self.0 {
-            By::Header(name) if *name != http::header::COOKIE => Some(name),
+            KeySource::Header(name) if *name != http::header::COOKIE => Some(name),
             _ => None,
         }
     }
 
-    /// The cookie that it is, if it is one.
+    /// The name of the cookie, if the key is a cookie.
     pub(crate) fn cookie_name(&self) -> Option<&str> {
         match &self.0 {
-            By::Cookie(name) => Some(name),
+            KeySource::Cookie(name) => Some(name),
             _ => None,
         }
     }
 
-    /// What `then` says of the key of a request as bytes. What it is of comes first: an address is
-    /// not a header that says the same.
-    // Handed on, not returned: it is slow to move.
+    /// Calls `then` with the key of a request as bytes. The first byte is a tag, so that an address
+    /// never equals a header with the same text.
+    // Passed to a closure, not returned: it is slow to move.
     #[inline]
-    pub(crate) fn with<T>(
+    pub(crate) fn with_bytes<T>(
         &self,
         head: &Head<'_>,
         ipv6_prefix: u8,
         mut then: impl FnMut(&[u8]) -> T,
     ) -> T {
         let other = match &self.0 {
-            By::Ip => None,
-            by => by.of(*head),
+            KeySource::Ip => None,
+            source => source.key_bytes(*head),
         };
         let (address, length);
         then(match &other {
             Some(key) => key,
             None => {
-                (address, length) = of_address(head.ip(), ipv6_prefix);
+                (address, length) = address_key(head.ip(), ipv6_prefix);
                 &address[..length]
             }
         })
     }
 }
 
-impl By {
-    /// None if the request has no such thing.
-    // A copy of the head: one that nobody points at need not be in memory.
+impl KeySource {
+    /// The key of this source; `None` if the request lacks it.
+    // Takes a copy of the head: one without references to it need not be in memory.
     #[inline(never)]
-    fn of(&self, head: Head<'_>) -> Option<Bytes> {
+    fn key_bytes(&self, head: Head<'_>) -> Option<Bytes> {
         let mut writer = KeyWriter(Bytes::new());
         let found = match self {
-            By::Ip => false,
-            By::All => {
+            KeySource::Ip => false,
+            KeySource::All => {
                 writer.begin();
                 true
             }
-            By::Header(name) => head
+            KeySource::Header(name) => head
                 .headers
                 .get(name)
+                .filter(|value| !value.is_empty())
                 .map(|value| writer.begin().part(value))
                 .is_some(),
-            By::Cookie(name) => head
+            KeySource::Cookie(name) => head
                 .cookie(name)
-                .map(|value| writer.begin().part(plain_cookie(value)))
+                .map(plain_cookie)
+                .filter(|value| !value.is_empty())
+                .map(|value| writer.begin().part(value))
                 .is_some(),
-            By::Function(key) => key(&head, writer.begin()),
+            KeySource::Function(key) => key(&head, writer.begin()),
         };
         found.then_some(writer.0)
     }
@@ -185,21 +189,21 @@ fn plain_cookie(value: &[u8]) -> Bytes {
     plain
 }
 
-/// What a key is of.
-const ADDRESS: u8 = 0;
-const OTHER: u8 = 1;
+/// The first byte of a key: its kind.
+const TAG_ADDRESS: u8 = 0;
+const TAG_OTHER: u8 = 1;
 
-/// One bucket for all whose address nobody knows.
+/// The key of an address. All requests without an address share one key.
 #[inline]
-fn of_address(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
-    let mut key = [ADDRESS; 17];
+fn address_key(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
+    let mut key = [TAG_ADDRESS; 17];
     let length = match ip {
         Some(IpAddr::V4(ip)) => {
-            key[..5].copy_from_slice(&of_ipv4(ip));
+            key[..5].copy_from_slice(&ipv4_key(ip));
             5
         }
         Some(IpAddr::V6(ip)) => {
-            key = of_ipv6(ip, ipv6_prefix);
+            key = ipv6_key(ip, ipv6_prefix);
             17
         }
         None => 1,
@@ -207,16 +211,16 @@ fn of_address(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
     (key, length)
 }
 
-/// The key of an address; both are also what [`of_address`] makes of it.
+/// The key of an IPv4 address, the same as [`address_key`] makes.
 #[inline]
-pub(crate) fn of_ipv4(ip: Ipv4Addr) -> [u8; 5] {
+pub(crate) fn ipv4_key(ip: Ipv4Addr) -> [u8; 5] {
     let [a, b, c, d] = ip.octets();
-    [ADDRESS, a, b, c, d]
+    [TAG_ADDRESS, a, b, c, d]
 }
 
 #[inline]
-pub(crate) fn of_ipv6(ip: Ipv6Addr, prefix: u8) -> [u8; 17] {
-    let mut key = [ADDRESS; 17];
+pub(crate) fn ipv6_key(ip: Ipv6Addr, prefix: u8) -> [u8; 17] {
+    let mut key = [TAG_ADDRESS; 17];
     if let IpAddr::V6(client) = ratekeeper_policy::address::client(ip.into(), prefix) {
         key[1..].copy_from_slice(&client.octets());
     }
@@ -226,11 +230,11 @@ pub(crate) fn of_ipv6(ip: Ipv6Addr, prefix: u8) -> [u8; 17] {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            By::Ip => f.write_str("Key(ip)"),
-            By::Header(name) => write!(f, "Key(header {name})"),
-            By::Cookie(name) => write!(f, "Key(cookie {name})"),
-            By::Function(_) => f.write_str("Key(function)"),
-            By::All => f.write_str("Key(all)"),
+            KeySource::Ip => f.write_str("Key(ip)"),
+            KeySource::Header(name) => write!(f, "Key(header {name})"),
+            KeySource::Cookie(name) => write!(f, "Key(cookie {name})"),
+            KeySource::Function(_) => f.write_str("Key(function)"),
+            KeySource::All => f.write_str("Key(all)"),
         }
     }
 }

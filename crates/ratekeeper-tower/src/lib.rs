@@ -1,7 +1,7 @@
-//! Rate limits, concurrency limits, circuit breakers and shedding as tower layers, for axum, hyper
-//! and tonic; and a layer for clients that behave.
+//! Rate limits, concurrency limits, circuit breakers and load shedding as tower layers for axum,
+//! hyper and tonic, and a client layer that respects the limits of servers.
 //!
-//! One line for axum, with the feature `axum`:
+//! A limit of 100 requests a minute for each client, for a whole axum router (feature `axum`):
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -19,8 +19,9 @@
 //! # }
 //! ```
 //!
-//! [Around](RateLimitLayer::around) the whole router it costs least. For some routes only, or to know which route it is, give it to
-//! `layer` of a router or of a route:
+//! Request 21 of a burst gets a 429 with `Retry-After`. [`around`](RateLimitLayer::around) a whole
+//! router costs least. To limit some routes only, or by route, give the layer to `layer` of a
+//! router or of a route:
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -31,23 +32,26 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> std::io::Result<()> {
 //! # let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-//! let layer = RateLimitLayer::per_ip(Limit::per_minute(100).burst(20)).for_axum(); let app =
-//! Router::new().route("/", get(async || "hello")).route("/search", get(async ||
-//! "found").layer(layer));
+//! let layer = RateLimitLayer::per_ip(Limit::per_minute(100).burst(20)).for_axum();
+//! let app = Router::new()
+//!     .route("/", get(async || "hello"))
+//!     .route("/search", get(async || "found").layer(layer));
 //!
-//! // With connect info: without it nobody knows who is calling, and all callers share one bucket.
+//! // With connect info: without it clients have no address, and all of them share one bucket.
 //! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! # }
 //! ```
 //!
-//! Call 21 is a 429 that says when to come again. All clones of a layer share its buckets: give one layer to several routes
-//! and they share them, give each its own and they do not.
+//! All clones of a layer share its buckets: give one layer to several routes to share them, or each
+//! route its own layer to keep them separate.
 //!
-//! With hyper, insert [`PeerAddr`] into the extensions of each request, or, where this layer is the only one that asks who is
-//! calling, say it to [`RateLimit::call_from`]; with tonic, take the feature `tonic` and
-//! `Server::builder().layer(…)`. Whole programs for all three are in the `examples` of the repository.
+//! With hyper, insert [`PeerAddr`](identity::PeerAddr) into the extensions of each request, or call
+//! [`RateLimit::call_from`]. With tonic, enable the feature `tonic` and use
+//! `Server::builder().layer(…)`. The repository's `examples` has a complete program for each.
 //!
-//! # By what to count
+//! # Keys
+//!
+//! What requests are counted by:
 //!
 //! ```
 //! use http::header::HeaderName;
@@ -57,10 +61,13 @@
 //! # #[derive(Clone)]
 //! # struct User { id: String }
 //! # let limit = Limit::per_minute(100);
-//! RateLimitLayer::per_ip(limit); // each address; of IPv6 each /56 RateLimitLayer::global(limit);
-//! // all together RateLimitLayer::by(Key::header(HeaderName::from_static("x-api-key")), limit);
-//! RateLimitLayer::by(Key::cookie("session"), limit); RateLimitLayer::by(Key::extension(|user:
-//! &User| user.id.clone()), limit); // left by the layer that knows the user RateLimitLayer::by(
+//! RateLimitLayer::per_ip(limit); // each address; of IPv6 each /56
+//! RateLimitLayer::global(limit); // all requests together
+//! RateLimitLayer::by(Key::header(HeaderName::from_static("x-api-key")), limit);
+//! RateLimitLayer::by(Key::cookie("session"), limit);
+//! // An extension that an authentication layer inserted:
+//! RateLimitLayer::by(Key::extension(|user: &User| user.id.clone()), limit);
+//! RateLimitLayer::by(
 //!     Key::function(|head, key| {
 //!         let Some(tenant) = head.headers.get("x-tenant") else { return false };
 //!         key.part(tenant).part(head.method.as_str());
@@ -70,27 +77,31 @@
 //! );
 //! ```
 //!
-//! A request without that header, cookie or extension is counted by its address: leaving it out is no way round. But who
-//! may *choose* the value has as many buckets as there are values: count by a header only behind something that checks it.
+//! A request without that header, cookie or extension is counted by its address, so leaving it out
+//! does not bypass the limit. But a client that can choose the value gets a bucket for each value:
+//! count by a header only behind something that checks it.
 //!
 //! # Behind a proxy
 //!
-//! Nobody is believed about the client's address unless you say so. Behind a proxy say which, and what it writes:
+//! Forwarding headers are ignored by default. Behind a proxy, trust its address and choose the
+//! header that it writes:
 //!
 //! ```
 //! use ratekeeper::Limit;
-//! use ratekeeper_tower::{identity::Forwarding, Identity, RateLimitLayer};
+//! use ratekeeper_tower::{Identity, RateLimitLayer, identity::Forwarding};
 //!
-//! let identity =
-//! Identity::direct().trust("10.0.0.0/8".parse()?).header(Forwarding::XForwardedFor); let layer =
-//! RateLimitLayer::per_ip(Limit::per_minute(100)).identity(identity);
+//! let identity = Identity::direct()
+//!     .trust("10.0.0.0/8".parse()?)
+//!     .header(Forwarding::XForwardedFor);
+//! let layer = RateLimitLayer::per_ip(Limit::per_minute(100)).identity(identity);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The header is walked from the right, past those who are trusted; what a client writes into it itself is never reached.
-//! See [`Identity`]. If the address is missing, or a stranger sends such a header, that is logged once.
+//! The header is read from the right and skips trusted proxies, so what a client wrote into it is
+//! never reached; see [`Identity`]. Requests without a peer address, and forwarding headers from
+//! untrusted peers, are logged once.
 //!
-//! # What clients are told
+//! # Responses
 //!
 //! ```
 //! use axum::{Router, body::Body, http::Request, routing::get};
@@ -118,50 +129,56 @@
 //! # }
 //! ```
 //!
-//! Who accepts text or HTML rather than JSON gets that; a gRPC call gets RESOURCE_EXHAUSTED with a RetryInfo.
-//! [`denied`](RateLimitLayer::denied) makes the response your own, [`on_verdict`](RateLimitLayer::on_verdict) sees every
-//! verdict, [`jitter`](RateLimitLayer::jitter) spreads those who come back.
+//! Clients that prefer text or HTML to JSON get that; gRPC calls get RESOURCE_EXHAUSTED with a
+//! RetryInfo. [`denied`](RateLimitLayer::denied) replaces the response,
+//! [`on_verdict`](RateLimitLayer::on_verdict) is called with every verdict, and
+//! [`jitter`](RateLimitLayer::jitter) spreads the retries.
 //!
-//! # What to count
+//! # Which requests count
 //!
 //! ```
 //! use ratekeeper::{Algorithm, Limit};
 //! use ratekeeper_tower::{Count, RateLimitLayer};
 //!
 //! let api = RateLimitLayer::per_ip(Limit::per_minute(100))
-//!     .skip_paths(["/healthz"]) // preflight requests of browsers have a limit of their own: `preflight`
+//!     .skip_paths(["/healthz"])
 //!     .skip(|head| head.headers.contains_key("x-internal-probe"))
 //!     .cost(|head| if head.uri.path().starts_with("/export") { 10 } else { 1 });
 //!
-//! // Guessing passwords: whoever knows the password is never in the way of this one. let login =
-//! RateLimitLayer::per_ip(Limit::per_hour(5).algorithm(Algorithm::SlidingLog)).count(Count::Failures);
+//! // Five wrong passwords an hour; logins with the right password do not count.
+//! let login = RateLimitLayer::per_ip(Limit::per_hour(5).algorithm(Algorithm::SlidingLog))
+//!     .count(Count::Failures);
 //! ```
 //!
-//! Where only failures count, a request is charged when it comes and given back when it ends well: however many come at
-//! once, no more than the limit can fail. A failure is a status from 400 up; a client that hangs up counts too, since
-//! nobody knows how it would have ended.
+//! With [`Count::Failures`] a request is charged when it arrives and refunded when it succeeds: of
+//! any number of requests at once, no more than the limit can fail. A failure is a status from 400
+//! up. A client that hangs up counts, too, because the outcome is unknown. CORS preflight requests
+//! have a limit of their own ([`preflight`](RateLimitLayer::preflight)).
 //!
-//! # Wait instead of turning away; turn nobody away
+//! # Delay or shadow instead of denying
 //!
 //! ```
 //! use std::time::Duration;
 //! use ratekeeper::Limit;
 //! use ratekeeper_tower::{DenialStatus, RateLimitLayer};
 //!
-//! let all = RateLimitLayer::global(Limit::per_second(500).burst(50))
-//!     .delay(Duration::from_millis(500)) // then …
+//! // Up to 200 requests wait up to 500 ms. More get a 503: no single caller is at fault.
+//! let delayed = RateLimitLayer::global(Limit::per_second(500).burst(50))
+//!     .delay(Duration::from_millis(500))
 //!     .max_waiting(200)
-//!     .status(DenialStatus::ServiceUnavailable); // … 503: it is not the caller who asked too much
-//! let watched = RateLimitLayer::per_ip(Limit::per_minute(10)).shadow();
+//!     .status(DenialStatus::ServiceUnavailable);
+//! // Denies nothing, but reports what it would deny.
+//! let shadow = RateLimitLayer::per_ip(Limit::per_minute(10)).shadow();
 //! ```
 //!
-//! Who waits holds its connection and its request, so both the time and the number are bounded. Token buckets and queues
-//! can be waited for; windows and logs say yes or no.
+//! A waiting request holds its connection and its memory, so time and number are bounded. Token
+//! buckets and queues can delay; windows and logs only allow or deny.
 //!
 //! # Policies
 //!
-//! Which limits apply may follow from the request: routes, users, plans, several limits at once, all or nothing, changed
-//! while the service runs. That is an [`Engine`](ratekeeper_policy::Engine), by code or by the same file that the server reads:
+//! To choose limits by route, user or plan, to combine several limits, or to change them at
+//! runtime, use an [`Engine`](ratekeeper_policy::Engine). Its policies are code, or the same file
+//! that the server reads:
 //!
 //! ```
 //! use http::header::HeaderName;
@@ -172,9 +189,13 @@
 //!
 //! # #[derive(Clone)]
 //! # struct Account { plan: &'static str }
+//! let free = Plan::new("free").limit(Limit::per_minute(60).burst(10));
+//! let pro = Plan::new("pro")
+//!     .limit(Limit::per_minute(600).burst(100))
+//!     .limit(PolicyLimit::Concurrent(20));
 //! let policies = Policies::new()
-//!     .plan(Plan::new("free").limit(Limit::per_minute(60).burst(10)))
-//!     .plan(Plan::new("pro").limit(Limit::per_minute(600).burst(100)).limit(PolicyLimit::Concurrent(20)))
+//!     .plan(free)
+//!     .plan(pro)
 //!     .policy(Policy::new("visitors").key(Attribute::Ip).limit(Limit::per_minute(300)))
 //!     .policy(
 //!         Policy::new("api")
@@ -182,8 +203,9 @@
 //!             .key(Attribute::User)
 //!             .plan(Attribute::Plan, Some("free")),
 //!     );
+//! let proxies: IpNet = "10.0.0.0/8".parse()?;
 //! let layer = RateLimitLayer::new(Engine::new(MemoryStore::new(), policies)?)
-//!     .user_header(HeaderName::from_static("x-user"), "10.0.0.0/8".parse::<IpNet>()?) // set by the proxies there
+//!     .user_header(HeaderName::from_static("x-user"), proxies) // which set this header
 //!     .attributes(|head, subject| match head.extensions.get::<Account>() {
 //!         Some(account) => subject.plan(account.plan),
 //!         None => subject,
@@ -191,21 +213,24 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Unlike a [`Key`], a policy does not apply to a request that lacks what it counts by: hence `visitors`, for everybody.
-//! With the feature `axum`, a layer given to a router or a route of axum knows the template of the route (`/users/{id}`) as
-//! [`Attribute::Endpoint`](ratekeeper_policy::Attribute::Endpoint). One that is put around a router does not: there each path
-//! is a bucket of its own.
+//! Unlike a [`Key`], a policy does not apply to a request that lacks its key: hence `visitors`,
+//! which applies to all. With the feature `axum`, a layer on a router or a route knows the route's
+//! template (`/users/{id}`) as [`Attribute::Endpoint`](ratekeeper_policy::Attribute::Endpoint). A
+//! layer around a router does not: there each path is its own endpoint.
 //!
-//! # The order of layers
+//! # Order of layers
 //!
-//! First who is shed (503), then limits (429), then permits (429, or 503 where they are adaptive), then the breaker (503), then
-//! the service:
+//! From the outside: shedding (503), rate limits (429), concurrency limits (429, or 503 if
+//! adaptive), circuit breaker (503), service:
 //!
 //! ```
-//! use axum::{Router, routing::get}; use ratekeeper::Limit; use
-//! ratekeeper_tower::{AdaptiveConcurrencyLayer, CircuitBreakerLayer, RateLimitLayer, ShedLayer};
+//! use axum::{Router, routing::get};
+//! use ratekeeper::Limit;
+//! use ratekeeper_tower::{
+//!     AdaptiveConcurrencyLayer, CircuitBreakerLayer, RateLimitLayer, ShedLayer,
+//! };
 //!
-//! // Of axum's layers the last one is the first to be asked.
+//! // In axum the last layer is the outermost.
 //! let app: Router = Router::new()
 //!     .route("/", get(async || "hello"))
 //!     .layer(CircuitBreakerLayer::default())
@@ -214,78 +239,91 @@
 //!     .layer(ShedLayer::default());
 //! ```
 //!
-//! What one of them turns away has not reached the service, so those further out give back what they counted; the response
-//! carries [`NotReached`] to tell them. Insert it into a response of your own for the same. Layers that answer browsers about
-//! CORS belong outside of all of these, or a 429 would be hidden from scripts.
+//! A request that an inner layer denies is refunded by the outer ones: the response has the
+//! extension [`NotReached`](response::NotReached), which your own responses may have, too. Put CORS
+//! layers outside of all these, or browsers hide a 429 from scripts.
 //!
-//! - [`ShedLayer`]: when there is too much, the least important goes first; what comes after its deadline is dropped. [`shed`]
-//! - [`ConcurrencyLayer`]: so many at once, until the body of the response has ended. [`concurrency`]
-//! - [`AdaptiveConcurrencyLayer`]: as many at once as the service is seen to take, which changes.
-//! - [`CircuitBreakerLayer`]: when a service fails, leaves it alone for a while. [`breaker`]
+//! - [`ShedLayer`] ([`shed`]) denies the least important requests first under overload, and drops
+//!   requests whose deadline has passed.
+//! - [`ConcurrencyLayer`] ([`concurrency`]) limits the number of requests in flight, until the end
+//!   of their response bodies.
+//! - [`AdaptiveConcurrencyLayer`] adapts that number to what the service can take.
+//! - [`CircuitBreakerLayer`] ([`breaker`]) stops calls to a failing service for a while.
 //!
-//! # Under pressure
+//! # Overload
 //!
-//! A number that was right yesterday is wrong when the machine or a backend slows down. An [`AdaptiveConcurrencyLayer`] finds
-//! it by how long requests take, to the end of their bodies, and by those that are dropped. Told the [`Class`](ratekeeper::adaptive::Class) of a
-//! request, it keeps room for the more important, `sheddable` making room first and `critical_plus` last. A [`ShedLayer`] outside of
-//! it says the class, and sheds by what a limit cannot see; where no class is said, it sheds by who finds no room:
+//! A fixed limit is wrong once the machine or a backend slows down. An [`AdaptiveConcurrencyLayer`]
+//! finds the limit by how long requests take, to the end of their bodies, and by requests that are
+//! dropped. If requests have a [`Class`](ratekeeper::adaptive::Class), it reserves permits for the
+//! more important ones: `sheddable` requests are denied first and `critical_plus` last. A
+//! [`ShedLayer`] outside of it can set the class:
 //!
 //! ```
-//! use ratekeeper::{adaptive::AdaptiveConcurrency, adaptive::Class};
-//! use ratekeeper_tower::concurrency::Queue;
+//! use ratekeeper::adaptive::{AdaptiveConcurrency, Class};
+//! use ratekeeper_tower::concurrency::QueueConfig;
 //! use ratekeeper_tower::{AdaptiveConcurrencyLayer, ShedLayer};
 //!
-//! let gate = AdaptiveConcurrency::builder().min(5).max(500).build(); let adaptive =
-//! AdaptiveConcurrencyLayer::new(gate).queue(Queue::of(100)); // a short line for bursts, if you
-//! like let shed = ShedLayer::default()
+//! let concurrency = AdaptiveConcurrency::builder().min(5).max(500).build();
+//! let adaptive = AdaptiveConcurrencyLayer::new(concurrency)
+//!     .queue(QueueConfig::of(100)); // optional, for short bursts
+//! let shed = ShedLayer::default()
 //!     .class(|head| head.uri.path().starts_with("/report").then_some(Class::Sheddable))
-//!     .extension(); // the class goes on to the limit
+//!     .extension(); // passes the class on to the adaptive limit
 //! ```
 //!
-//! # Calls that go out
+//! The shedder itself sheds by the load that you report to it and, for requests without a class, by
+//! how many the adaptive limit denies.
 //!
-//! [`client`] is for the other end: it waits or fails before a limit, heeds Retry-After and RateLimit, sends less to who turns
-//! most away, and bounds its retries.
+//! # Outgoing calls
 //!
-//! # What it promises
+//! [`client`] limits calls to other services: it waits or fails before a limit, respects
+//! Retry-After and RateLimit headers, sends less to servers that deny most requests, and bounds
+//! retries.
 //!
-//! Each line names the test that shows it.
+//! # Guarantees
 //!
-//! - A limit holds across clones, routes and tasks: of 1,500 requests at once a cap of 5 admits 5
+//! Each with the test that shows it.
+//!
+//! - A limit holds across clones, routes and tasks: of 1,500 requests at once a limit of 5 allows 5
 //!   (`a_limit_holds_across_clones_routes_and_tasks`).
 //! - The service that was ready is the one that is called, also after a wait
 //!   (`the_service_that_was_ready_is_the_one_that_is_called`).
-//! - No header is believed from a stranger (`a_stranger_speaks_for_itself_only`); nobody without an address is exempt
-//!   (`without_an_address_all_share_one_bucket`).
-//! - Around a router of axum a request that passes allocates nothing but the digits of what it is told, from 1,000 up
-//!   (`around_a_router_it_allocates_digits_and_nothing_else`).
-//! - Allowed and denied responses tell the limit (`headers_are_on_every_response`); what the service itself said stays
-//!   (`what_the_origin_said_stays`).
-//! - Who obeys Retry-After and comes alone is admitted (`answer/tests/properties.rs`).
-//! - Where failures count, slow ones at once are never more than the limit
-//!   (`slow_failures_at_once_are_never_more_than_the_limit`), and hanging up is no way round
-//!   (`only_failures_count_and_who_hangs_up_counts_too`).
-//! - No more than [`max_waiting`](RateLimitLayer::max_waiting) wait (`only_so_many_wait_and_who_leaves_makes_room`).
-//! - What the breaker (`what_the_breaker_turns_away_is_given_back`) or a limit further in
-//!   (`a_limit_for_all_waits_and_then_answers_503_in_front_of_one_for_each`) turns away is given back.
-//! - A permit lives until the body has ended, failed or was dropped (`concurrency_layer.rs`).
-//! - Critical requests lose less than 1 % while ten times what fits is sheddable, if the shedder is told how much of the gate is in
-//!   use, and less than 2 % if it only learns who found no room; what is shed changes its direction at most 12 times a minute
-//!   (`shed.rs` of the crate `ratekeeper`). A class or a start time is believed from trusted proxies only
+//! - No header is believed from untrusted peers (`headers_of_untrusted_peers_are_ignored`); no
+//!   request is exempt for lack of an address (`without_an_address_all_share_one_bucket`).
+//! - Around an axum router, an allowed request allocates nothing but the digits of header values
+//!   from 1,000 up (`around_a_router_it_allocates_digits_and_nothing_else`).
+//! - Allowed and denied responses have rate limit headers (`headers_are_on_every_response`);
+//!   headers of the service stay (`headers_of_the_service_stay`).
+//! - A client that obeys Retry-After and has a bucket of its own is allowed
+//!   (`response/tests/properties.rs`).
+//! - With [`Count::Failures`], slow failures at once never exceed the limit
+//!   (`slow_failures_at_once_are_never_more_than_the_limit`), and hanging up does not bypass it
+//!   (`only_failures_and_hangups_count`).
+//! - At most [`max_waiting`](RateLimitLayer::max_waiting) requests wait
+//!   (`at_most_max_waiting_requests_wait`).
+//! - Requests that the breaker (`what_the_breaker_rejects_is_refunded`) or an inner limit
+//!   (`a_limit_for_all_waits_and_then_answers_503_in_front_of_one_for_each`) denies are refunded.
+//! - A permit is held until the body has ended, failed or was dropped (`concurrency_layer.rs`).
+//! - Critical requests lose less than 1 % while the sheddable load is ten times the capacity, if
+//!   the shedder is told the utilization of the limit, and less than 2 % if it only learns of
+//!   denials; the shed level changes direction at most 12 times a minute (`shed.rs` of the crate
+//!   `ratekeeper`). A class or a start time is believed from trusted proxies only
 //!   (`a_header_is_believed_from_trusted_proxies_only`).
-//! - In the line of an adaptive limit nobody is forgotten, passed or woken for nothing
-//!   (`nobody_is_forgotten_passed_or_woken_for_nothing`, `under_threads_everybody_is_served`).
-//! - A client that heeds what it is told is not turned away (`after_the_first_answers_nobody_is_turned_away`), and all its attempts
-//!   are at most 1.1 times its requests (`the_budget_bounds_what_all_tries_amount_to`).
-//! - A breaker is never stuck half-open (`dropped_probes_never_wedge_it`, `after_any_amount_of_chaos_it_recovers`).
+//! - In the queue of an adaptive limit no request is forgotten, overtaken or woken spuriously
+//!   (`nobody_is_forgotten_passed_or_woken_for_nothing`, `under_threads_every_request_is_served`).
+//! - A client that respects rate limit headers is not denied
+//!   (`after_the_first_responses_no_request_is_denied`), and all its attempts are at most 1.1 times
+//!   its requests (`the_budget_bounds_all_attempts`).
+//! - A breaker is never stuck half-open (`dropped_probes_never_wedge_it`,
+//!   `after_any_amount_of_chaos_it_recovers`).
 //!
 //! # Features
 //!
-//! - `axum`: the peer's address from `ConnectInfo<SocketAddr>`, the template of the route from `MatchedPath`, and
-//!   [`around`](RateLimitLayer::around).
-//! - `tonic`: the peer's address from `TcpConnectInfo`, which tonic's server inserts by itself.
+//! - `axum`: the peer address from `ConnectInfo<SocketAddr>`, the route's template from
+//!   `MatchedPath`, and [`around`](RateLimitLayer::around).
+//! - `tonic`: the peer address from `TcpConnectInfo`, which tonic's server inserts.
 //!
-//! Neither is on unless you say so; without them insert [`PeerAddr`].
+//! Both are off by default; without them insert [`PeerAddr`](identity::PeerAddr).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod body;
@@ -312,7 +350,7 @@ pub use key::Key;
 pub use rate_limit::{RateLimit, RateLimitLayer};
 pub use response::{Denial, Dialect, Dialects};
 pub use shed::ShedLayer;
-// Types that the options of a layer take.
+// Types of layer options.
 pub use ratekeeper_policy::{
     Count, policy::DenialStatus, request::Preflight, request::TrustedPeers,
 };

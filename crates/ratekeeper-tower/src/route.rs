@@ -1,8 +1,8 @@
-//! The route that a framework found for a request.
+//! The route template that a framework matched for a request.
 
 use http::Extensions;
 
-/// The route, such as `/users/{id}`, where the framework says it.
+/// The route template, such as `/users/{id}`, if the framework tells it.
 #[cfg(feature = "axum")]
 pub(crate) fn of(extensions: &Extensions) -> Option<&str> {
     extensions

@@ -1,5 +1,5 @@
-//! The adaptive limit as a layer: what counts and until when, who is told what, and the line in
-//! front of it.
+//! The adaptive concurrency limit as a layer: outcomes, when they are recorded, denials, and the
+//! queue.
 
 mod support;
 
@@ -23,8 +23,8 @@ use std::time::Duration;
 use support::{OnceReady, Pieces, Text, get, poll_once};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// A gate of so many, that stays.
-fn gate(many: u64, clock: &ManualClock) -> AdaptiveConcurrency<ManualClock> {
+/// A limit that stays constant.
+fn limit_of(many: u64, clock: &ManualClock) -> AdaptiveConcurrency<ManualClock> {
     AdaptiveConcurrency::builder()
         .min(many)
         .max(many)
@@ -38,7 +38,7 @@ fn piece(text: &'static str) -> Result<Frame<Bytes>, &'static str> {
 
 type Pending = Pin<Box<dyn Future<Output = StatusCode>>>;
 
-/// A request that is called and polled once, by whatever service this is.
+/// Calls any service and polls the response once.
 fn sent<S, B>(service: &S, request: Request<Text>) -> Pending
 where
     S: Service<Request<Text>, Response = Response<B>, Error = Infallible> + Clone + 'static,
@@ -51,8 +51,8 @@ where
     future
 }
 
-/// Asks `many` times for a response that takes 30 ms to its head and 20 ms more to the end of its
-/// body.
+/// Sends `many` requests for a response that takes 30 ms to its head and 20 ms more to the end of
+/// its body.
 async fn take_50_ms(
     layer: &AdaptiveConcurrencyLayer<ManualClock>,
     clock: &ManualClock,
@@ -69,32 +69,32 @@ async fn take_50_ms(
         });
         let response = layer.layer(inner).oneshot(get("/")).await.unwrap();
         clock.advance(Duration::from_millis(20));
-        assert_eq!(layer.gate().in_flight(), 1);
+        assert_eq!(layer.concurrency().in_flight(), 1);
         response.into_body().collect().await.unwrap();
-        assert_eq!(layer.gate().in_flight(), 0);
+        assert_eq!(layer.concurrency().in_flight(), 0);
     }
 }
 
 #[tokio::test]
 async fn latency_counts_to_the_end_of_the_body() {
     let clock = ManualClock::new();
-    let layer = AdaptiveConcurrencyLayer::new(gate(5, &clock));
+    let layer = AdaptiveConcurrencyLayer::new(limit_of(5, &clock));
     take_50_ms(&layer, &clock, 40).await;
-    let seen = layer.gate().snapshot();
+    let seen = layer.concurrency().snapshot();
     assert_eq!(
         (seen.short, seen.drops),
         (Some(Duration::from_millis(50)), 0)
     );
 }
 
-/// What one response of this kind counts as: whether it was dropped, and whether anything was
-/// learnt from many.
+/// How one response is classified: whether it was dropped, and whether anything was learnt from
+/// many of them.
 async fn counted(
     respond: impl Fn() -> Result<Response<Pieces>, &'static str> + Clone + 'static,
     read: bool,
 ) -> (u64, bool) {
     let clock = ManualClock::new();
-    let layer = AdaptiveConcurrencyLayer::new(gate(5, &clock));
+    let layer = AdaptiveConcurrencyLayer::new(limit_of(5, &clock));
     for _ in 0..50 {
         let respond = respond.clone();
         let inner = service_fn(move |_: Request<Text>| ready(respond()));
@@ -103,9 +103,9 @@ async fn counted(
         if let (Ok(response), true) = (answered, read) {
             _ = response.into_body().collect().await;
         }
-        assert_eq!(layer.gate().in_flight(), 0);
+        assert_eq!(layer.concurrency().in_flight(), 0);
     }
-    let seen = layer.gate().snapshot();
+    let seen = layer.concurrency().snapshot();
     (seen.drops, seen.short.is_some())
 }
 
@@ -118,7 +118,7 @@ fn answer(status: u16, frames: Vec<Result<Frame<Bytes>, &'static str>>) -> Respo
 }
 
 #[tokio::test]
-async fn how_a_request_went() {
+async fn outcomes_of_responses() {
     const SERVED: (u64, bool) = (0, true);
     const SAYS_NOTHING: (u64, bool) = (0, false);
     for status in [200, 204, 302, 404, 500] {
@@ -169,7 +169,7 @@ async fn how_a_request_went() {
 }
 
 #[tokio::test]
-async fn grpc_says_it_in_its_status() {
+async fn a_grpc_status_tells_overload() {
     let trailers = |status: &'static str| {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", status.parse().unwrap());
@@ -193,9 +193,9 @@ async fn grpc_says_it_in_its_status() {
 }
 
 #[tokio::test]
-async fn what_a_response_says_can_be_decided_otherwise() {
+async fn a_classifier_replaces_the_default() {
     let clock = ManualClock::new();
-    let layer = AdaptiveConcurrencyLayer::new(gate(5, &clock)).classify(|head| {
+    let layer = AdaptiveConcurrencyLayer::new(limit_of(5, &clock)).classify(|head| {
         match head.status.as_u16() {
             429 => RequestOutcome::Dropped,
             _ => RequestOutcome::Ignored,
@@ -214,16 +214,16 @@ async fn what_a_response_says_can_be_decided_otherwise() {
             .await
             .unwrap();
     }
-    assert_eq!(layer.gate().snapshot().drops, 1);
+    assert_eq!(layer.concurrency().snapshot().drops, 1);
 }
 
 #[tokio::test]
-async fn whoever_finds_no_permit_gets_a_503_at_once_and_the_service_stays_ready() {
+async fn a_request_without_a_permit_gets_a_503_and_the_service_stays_ready() {
     let clock = ManualClock::new();
-    let layer = AdaptiveConcurrencyLayer::new(gate(1, &clock));
+    let layer = AdaptiveConcurrencyLayer::new(limit_of(1, &clock));
     let inner = OnceReady::default();
     let mut service = layer.layer(inner.clone());
-    let permit = layer.gate().try_acquire().unwrap();
+    let permit = layer.concurrency().try_acquire().unwrap();
     inner.block(true);
     assert!(poll_once(pin!(service.ready())).is_pending());
     inner.block(false);
@@ -251,13 +251,13 @@ async fn whoever_finds_no_permit_gets_a_503_at_once_and_the_service_stays_ready(
             .contains("#temporary-reduced-capacity")
     );
     drop(permit);
-    // The readiness that the denied one did not use is still good.
+    // The readiness that the denied request did not use is still valid.
     assert_eq!(
         service.call(get("/")).await.unwrap().status(),
         StatusCode::OK
     );
 
-    let _permit = layer.gate().try_acquire().unwrap();
+    let _permit = layer.concurrency().try_acquire().unwrap();
     let mut grpc = get("/");
     grpc.headers_mut()
         .insert("content-type", "application/grpc+proto".parse().unwrap());
@@ -275,41 +275,44 @@ async fn whoever_finds_no_permit_gets_a_503_at_once_and_the_service_stays_ready(
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_gives_the_permit_back() {
+async fn a_client_that_hangs_up_releases_the_permit() {
     let clock = ManualClock::new();
-    let layer = AdaptiveConcurrencyLayer::new(gate(1, &clock));
+    let layer = AdaptiveConcurrencyLayer::new(limit_of(1, &clock));
     let hanging = layer.layer(service_fn(|_: Request<Text>| {
         pending::<Result<Response<Text>, Infallible>>()
     }));
     let future = sent(&hanging, get("/"));
-    assert_eq!(layer.gate().in_flight(), 1);
+    assert_eq!(layer.concurrency().in_flight(), 1);
     drop(future);
     assert_eq!(
-        (layer.gate().in_flight(), layer.gate().snapshot().drops),
+        (
+            layer.concurrency().in_flight(),
+            layer.concurrency().snapshot().drops
+        ),
         (0, 0)
     );
 }
 
-/// A gate of one that is taken, with a line of three.
-fn in_line(clock: &ManualClock) -> (AdaptiveConcurrencyLayer<ManualClock>, OnceReady) {
+/// A limit of one that is used up, with a queue of three.
+fn with_queue(clock: &ManualClock) -> (AdaptiveConcurrencyLayer<ManualClock>, OnceReady) {
     (
-        AdaptiveConcurrencyLayer::new(gate(1, clock)).queue(QueueConfig::of(3)),
+        AdaptiveConcurrencyLayer::new(limit_of(1, clock)).queue(QueueConfig::of(3)),
         OnceReady::default(),
     )
 }
 
 #[tokio::test]
-async fn who_waits_in_line_is_served_in_order_when_a_request_ends() {
+async fn queued_requests_are_served_in_order_when_a_request_ends() {
     let clock = ManualClock::new();
-    let (layer, inner) = in_line(&clock);
+    let (layer, inner) = with_queue(&clock);
     let service = layer.layer(inner.clone());
     let hanging = layer.layer(service_fn(|_: Request<Text>| {
         pending::<Result<Response<Text>, Infallible>>()
     }));
-    let held = sent(&hanging, get("/"));
+    let permit = sent(&hanging, get("/"));
     let (mut first, mut second) = (sent(&service, get("/")), sent(&service, get("/")));
     assert_eq!((layer.queued(), inner.calls()), (2, 0));
-    drop(held);
+    drop(permit);
     assert!(
         poll_once(second.as_mut()).is_pending(),
         "it is not its turn"
@@ -323,17 +326,21 @@ async fn who_waits_in_line_is_served_in_order_when_a_request_ends() {
         std::task::Poll::Ready(StatusCode::OK)
     );
     assert_eq!(
-        (layer.queued(), layer.gate().in_flight(), inner.calls()),
+        (
+            layer.queued(),
+            layer.concurrency().in_flight(),
+            inner.calls()
+        ),
         (0, 0, 2)
     );
 }
 
 #[tokio::test]
-async fn who_waits_too_long_or_finds_the_line_full_gets_a_503() {
+async fn a_queue_timeout_or_a_full_queue_is_a_503() {
     let clock = ManualClock::new();
-    let (layer, inner) = in_line(&clock);
+    let (layer, inner) = with_queue(&clock);
     let service = layer.layer(inner.clone());
-    let held = layer.gate().try_acquire().unwrap();
+    let permit = layer.concurrency().try_acquire().unwrap();
     let mut waiting: Vec<_> = (0..3).map(|_| sent(&service, get("/"))).collect();
     let full = service.clone().oneshot(get("/")).await.unwrap();
     assert_eq!(
@@ -352,7 +359,7 @@ async fn who_waits_too_long_or_finds_the_line_full_gets_a_503() {
         );
     }
     assert_eq!((layer.queued(), inner.calls()), (0, 0));
-    drop(held);
+    drop(permit);
     assert_eq!(
         service.oneshot(get("/")).await.unwrap().status(),
         StatusCode::OK
@@ -360,25 +367,25 @@ async fn who_waits_too_long_or_finds_the_line_full_gets_a_503() {
 }
 
 #[tokio::test]
-async fn a_backlog_is_waited_in_for_5_ms_and_the_newest_comes_first() {
+async fn in_a_backlog_requests_wait_5_ms_and_the_newest_is_served_first() {
     let clock = ManualClock::new();
-    let (layer, inner) = in_line(&clock);
+    let (layer, inner) = with_queue(&clock);
     let service = layer.layer(inner.clone());
     let hanging = layer.layer(service_fn(|_: Request<Text>| {
         pending::<Result<Response<Text>, Infallible>>()
     }));
-    let held = sent(&hanging, get("/"));
+    let permit = sent(&hanging, get("/"));
     let mut old = sent(&service, get("/"));
     clock.advance(Duration::from_millis(60));
     let mut newer = sent(&service, get("/"));
     clock.advance(Duration::from_millis(40));
-    // The line has not been empty for an interval.
+    // The queue has not been empty for an interval.
     let mut newest = sent(&service, get("/"));
     assert_eq!(
         poll_once(old.as_mut()),
         std::task::Poll::Ready(StatusCode::SERVICE_UNAVAILABLE)
     );
-    drop(held);
+    drop(permit);
     assert!(poll_once(newer.as_mut()).is_pending());
     assert_eq!(
         poll_once(newest.as_mut()),
@@ -389,7 +396,7 @@ async fn a_backlog_is_waited_in_for_5_ms_and_the_newest_comes_first() {
         poll_once(newer.as_mut()),
         std::task::Poll::Ready(StatusCode::OK)
     );
-    let held = layer.gate().try_acquire().unwrap();
+    let permit = layer.concurrency().try_acquire().unwrap();
     let first = sent(&service, get("/"));
     clock.advance(Duration::from_millis(100));
     let mut late = sent(&service, get("/"));
@@ -399,18 +406,18 @@ async fn a_backlog_is_waited_in_for_5_ms_and_the_newest_comes_first() {
         std::task::Poll::Ready(StatusCode::SERVICE_UNAVAILABLE),
         "5 ms, no more"
     );
-    drop((first, held));
+    drop((first, permit));
 }
 
 #[tokio::test]
-async fn who_hangs_up_leaves_the_line_at_once_also_with_the_permit_in_hand() {
+async fn hanging_up_leaves_the_queue_at_once_also_with_a_permit() {
     let clock = ManualClock::new();
-    let (layer, inner) = in_line(&clock);
+    let (layer, inner) = with_queue(&clock);
     let service = layer.layer(inner.clone());
     let hanging = layer.layer(service_fn(|_: Request<Text>| {
         pending::<Result<Response<Text>, Infallible>>()
     }));
-    let held = sent(&hanging, get("/"));
+    let permit = sent(&hanging, get("/"));
     let (first, second, mut third) = (
         sent(&service, get("/")),
         sent(&service, get("/")),
@@ -418,25 +425,29 @@ async fn who_hangs_up_leaves_the_line_at_once_also_with_the_permit_in_hand() {
     );
     drop(second);
     assert_eq!(layer.queued(), 2);
-    drop(held);
-    // The permit is the first one's now, who hangs up before it hears of it.
+    drop(permit);
+    // The first one has the permit now, and hangs up before it is polled.
     drop(first);
     assert_eq!(
         poll_once(third.as_mut()),
         std::task::Poll::Ready(StatusCode::OK)
     );
     assert_eq!(
-        (layer.queued(), layer.gate().in_flight(), inner.calls()),
+        (
+            layer.queued(),
+            layer.concurrency().in_flight(),
+            inner.calls()
+        ),
         (0, 0, 1)
     );
 }
 
 #[tokio::test]
-async fn nobody_waits_in_line_beyond_its_deadline() {
+async fn no_request_is_queued_beyond_its_deadline() {
     let clock = ManualClock::new();
-    let (layer, inner) = in_line(&clock);
+    let (layer, inner) = with_queue(&clock);
     let service = layer.layer(inner.clone());
-    let _held = layer.gate().try_acquire().unwrap();
+    let _held = layer.concurrency().try_acquire().unwrap();
     let mut request = get("/");
     request
         .extensions_mut()
@@ -453,17 +464,17 @@ async fn nobody_waits_in_line_beyond_its_deadline() {
 }
 
 #[tokio::test]
-async fn partitions_keep_their_share_also_in_line() {
+async fn partitions_keep_their_share_also_in_the_queue() {
     let clock = ManualClock::new();
-    let gate = AdaptiveConcurrency::builder()
+    let concurrency = AdaptiveConcurrency::builder()
         .min(4)
         .max(4)
         .start(4)
         .partition("live", 0.5)
         .unwrap();
-    let gate = gate.build_with_clock(clock.clone());
-    let live = gate.partition("live").unwrap();
-    let layer = AdaptiveConcurrencyLayer::new(gate.clone())
+    let concurrency = concurrency.build_with_clock(clock.clone());
+    let live = concurrency.partition("live").unwrap();
+    let layer = AdaptiveConcurrencyLayer::new(concurrency.clone())
         .partition(move |head| (head.extensions.get() == Some(&Class::Critical)).then_some(live))
         .queue(QueueConfig::of(10));
     let hanging = layer.layer(service_fn(|_: Request<Text>| {
@@ -476,36 +487,36 @@ async fn partitions_keep_their_share_also_in_line() {
     };
     let mut batch: Vec<_> = (0..3).map(|_| sent(&hanging, get("/"))).collect();
     assert_eq!(
-        (gate.in_flight(), layer.queued()),
+        (concurrency.in_flight(), layer.queued()),
         (2, 1),
-        "two are kept for the live"
+        "two are reserved for the live partition"
     );
     let live: Vec<_> = (0..2).map(|_| sent(&hanging, critical())).collect();
-    // The one in front has to wait; who comes behind it does not, once something that is kept for
-    // it is free.
-    assert_eq!((gate.in_flight(), layer.queued()), (4, 1));
+    // The first in the queue has to wait; the one behind it does not, once a permit of its
+    // partition is free.
+    assert_eq!((concurrency.in_flight(), layer.queued()), (4, 1));
     let mut behind = sent(&hanging, critical());
     assert_eq!(layer.queued(), 2);
     drop(live);
     assert!(poll_once(behind.as_mut()).is_pending());
-    assert_eq!((gate.in_flight(), layer.queued()), (3, 1));
+    assert_eq!((concurrency.in_flight(), layer.queued()), (3, 1));
     drop(batch.remove(0));
-    assert_eq!((gate.in_flight(), layer.queued()), (3, 0));
+    assert_eq!((concurrency.in_flight(), layer.queued()), (3, 0));
 }
 
-/// Clients on several threads: if one were forgotten in line, this would never end.
+/// Clients on several threads: if one were forgotten in the queue, this would never end.
 #[test]
-fn under_threads_everybody_is_served() {
+fn under_threads_every_request_is_served() {
     const THREADS: usize = 4;
     const TASKS: usize = 16;
     const REQUESTS: usize = 200;
-    let gate = AdaptiveConcurrency::builder()
+    let concurrency = AdaptiveConcurrency::builder()
         .min(3)
         .max(3)
         .start(3)
         .build();
     let patient = QueueConfig::of(THREADS * TASKS).interval(Duration::from_secs(3_600));
-    let layer = AdaptiveConcurrencyLayer::new(gate.clone()).queue(patient);
+    let layer = AdaptiveConcurrencyLayer::new(concurrency.clone()).queue(patient);
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -530,20 +541,20 @@ fn under_threads_everybody_is_served() {
                 runtime.block_on(async {
                     tokio::time::timeout(Duration::from_secs(120), tasks)
                         .await
-                        .expect("somebody was forgotten in line");
+                        .expect("a request was forgotten in the queue");
                 });
             });
         }
     });
-    assert_eq!((gate.in_flight(), layer.queued()), (0, 0));
+    assert_eq!((concurrency.in_flight(), layer.queued()), (0, 0));
 }
 
-/// A class among the extensions: room is kept for those above, at once and in line, and no shedder
-/// hears of it.
+/// With a class among the extensions permits are reserved for higher ones, at once and in the
+/// queue, and no shedder is told.
 #[tokio::test]
-async fn room_is_kept_for_the_more_important() {
+async fn permits_are_reserved_for_higher_classes() {
     let clock = ManualClock::new();
-    let layer = AdaptiveConcurrencyLayer::new(gate(10, &clock));
+    let layer = AdaptiveConcurrencyLayer::new(limit_of(10, &clock));
     let service = layer.layer(service_fn(|_: Request<Text>| {
         pending::<Result<Response<Pieces>, Infallible>>()
     }));
@@ -573,20 +584,21 @@ async fn room_is_kept_for_the_more_important() {
     let _most: Vec<_> = (0..5)
         .map(|_| sent(&service, of(Class::CriticalPlus)))
         .collect();
-    assert_eq!(layer.gate().in_flight(), 10);
+    assert_eq!(layer.concurrency().in_flight(), 10);
 }
 
 #[tokio::test]
-async fn a_shedder_outside_learns_that_there_is_no_room() {
+async fn an_outer_shedder_learns_of_denials() {
     let clock = ManualClock::new();
-    let gate = gate(1, &clock);
-    let _held = gate.try_acquire().unwrap();
+    let concurrency = limit_of(1, &clock);
+    let _held = concurrency.try_acquire().unwrap();
     let shed = ShedLayer::with_clock(
         Shedder::builder().build_with_clock(clock.clone()),
         clock.clone(),
     );
     let shed = shed.default_class(Class::Sheddable);
-    let service = shed.layer(AdaptiveConcurrencyLayer::new(gate).layer(OnceReady::default()));
+    let service =
+        shed.layer(AdaptiveConcurrencyLayer::new(concurrency).layer(OnceReady::default()));
     for _ in 0..20 {
         service.clone().oneshot(get("/")).await.unwrap();
     }
@@ -596,13 +608,13 @@ async fn a_shedder_outside_learns_that_there_is_no_room() {
 }
 
 #[test]
-fn a_request_that_passes_allocates_nothing() {
-    for line in [None, Some(QueueConfig::of(10))] {
+fn an_allowed_request_allocates_nothing() {
+    for queue in [None, Some(QueueConfig::of(10))] {
         let inner = service_fn(|_: Request<()>| {
             ready(Ok::<_, Infallible>(Response::new(Text::from("hello"))))
         });
         let layer = AdaptiveConcurrencyLayer::default();
-        let layer = match line {
+        let layer = match queue {
             Some(queue) => layer.queue(queue),
             None => layer,
         };
@@ -619,7 +631,7 @@ fn a_request_that_passes_allocates_nothing() {
     }
 }
 
-/// What reading such a body costs by itself.
+/// The allocations of reading such a body by itself.
 fn alone() -> u64 {
     allocation_counter::measure(|| {
         assert!(poll_once(pin!(Text::from("hello").collect())).is_ready());

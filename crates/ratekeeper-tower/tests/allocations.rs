@@ -1,5 +1,5 @@
-//! What the layer allocates for a request that passes, beyond what the service behind it does: the
-//! values of the headers.
+//! Allocations of the layer for an allowed request, beyond those of the service behind it: header
+//! values.
 
 use allocation_counter::measure;
 use bytes::Bytes;
@@ -18,11 +18,11 @@ use tower::{Layer, Service};
 
 const REQUESTS: u64 = 1_000;
 
-/// The digits of three numbers, and nothing else; of those below 1,000 not even they. Names are
-/// static, and the map of a response that has a header already has room for five more.
+/// The digits of three numbers; none for numbers below 1,000. Names are static, and the map of a
+/// response that has a header already has capacity for five more.
 const VALUES: u64 = 3;
 
-/// A hello world that allocates for the map of its headers only.
+/// A hello world that allocates only for the map of its headers.
 #[derive(Clone)]
 struct Hello;
 
@@ -44,7 +44,7 @@ impl Service<Request<()>> for Hello {
     }
 }
 
-/// A request and all of its response, body and all. Says the headers.
+/// Sends a request and reads the whole response; returns the headers.
 fn ask<S, B>(service: &mut S) -> HeaderMap
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
@@ -71,13 +71,13 @@ where
     parts.headers
 }
 
-/// How often a request allocates.
+/// The number of allocations for each request.
 fn allocations<S, B>(mut service: S) -> u64
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
     B: http_body::Body<Data = Bytes, Error = Infallible>,
 {
-    // The first request of a thread, and of a key, finds its place.
+    // The first request of a thread, and of a key, allocates its entry.
     (0..10).for_each(|_| drop(ask(&mut service)));
     let counted = measure(|| (0..REQUESTS).for_each(|_| drop(ask(&mut service))));
     assert_eq!(
@@ -118,12 +118,12 @@ fn one_limit_allocates_the_values_of_headers_and_nothing_else() {
     let layer = RateLimitLayer::keyed(Keyed::with_clock(wide(), ManualClock::new()), Key::ip());
     assert!(ask(&mut layer.layer(Hello)).contains_key("x-ratelimit-reset"));
     assert_eq!(allocations(layer.layer(Hello)) - bare, VALUES);
-    // It is they: without them there is nothing.
+    // Without the headers there are none.
     assert_eq!(
         allocations(layer.clone().headers(Dialects::none()).layer(Hello)) - bare,
         0
     );
-    // Where limits are small numbers it is the reset, which is not, since 1970.
+    // With small limits it is only the reset, a Unix time.
     let small = Keyed::with_clock(Limit::per_hour(999), ManualClock::new());
     let small = RateLimitLayer::keyed(small, Key::ip()).cost(|_| 0);
     assert_eq!(allocations(small.layer(Hello)) - bare, 1);
@@ -131,7 +131,7 @@ fn one_limit_allocates_the_values_of_headers_and_nothing_else() {
         allocations(small.headers(Dialect::XDelta).layer(Hello)) - bare,
         0
     );
-    // Giving back takes none either.
+    // Refunds do not allocate either.
     let counting = layer.count(Count::Failures).headers(Dialects::none());
     assert_eq!(allocations(counting.layer(Hello)) - bare, 0);
 }
@@ -150,11 +150,10 @@ fn policies_allocate_the_values_of_headers_and_nothing_else() {
     }
 }
 
-/// As time goes by other seconds are told. Pieces of memory that stay longer than a response, a few
-/// each second, would make glibc merge all that is free for every request, once it runs short of
-/// small ones.
+/// The reset changes as time goes by. Allocations that outlive a response, a few each second, would
+/// make glibc merge all free memory at every request, once it runs short of small chunks.
 #[test]
-fn what_is_allocated_for_a_response_goes_with_it() {
+fn allocations_of_a_response_are_freed_with_it() {
     let clock = ManualClock::new();
     let keyed = Keyed::with_clock(Limit::per_second(5_000), clock.clone());
     let mut service = RateLimitLayer::keyed(keyed, Key::ip()).layer(Hello);

@@ -1,4 +1,4 @@
-//! The layer for axum, whose responses keep axum's own body.
+//! The layer for axum, whose responses keep axum's own body type.
 #![cfg(feature = "axum")]
 
 use allocation_counter::measure;
@@ -51,7 +51,7 @@ where
         .with_state(())
 }
 
-/// What both forms of the layer can do.
+/// A layer with either body kind.
 trait AxumLayer {
     fn on(self, app: Router) -> Router;
 }
@@ -81,7 +81,7 @@ fn hourly(many: u64) -> RateLimitLayer<ratekeeper_tower::decider::LimitDecider<M
 }
 
 #[test]
-fn responses_are_the_same_in_both_forms() {
+fn responses_are_the_same_with_both_body_kinds() {
     let (mut plain, mut for_axum) = (on(hourly(2)), on(hourly(2).for_axum()));
     for status in [200, 200, 429] {
         let [a, b] = [answer(&mut plain), answer(&mut for_axum)];
@@ -106,7 +106,7 @@ fn one_allocation_less() {
 }
 
 #[test]
-fn a_permit_rides_in_axums_body_too() {
+fn a_permit_is_held_by_axums_body_too() {
     let one = Policies::new().policy(Policy::new("one").limit(PolicyLimit::Concurrent(1)));
     let engine = Engine::new(
         MemoryStore::builder().clock(ManualClock::new()).build(),
@@ -117,9 +117,9 @@ fn a_permit_rides_in_axums_body_too() {
         Ok::<_, std::convert::Infallible>(Response::new(Body::from("Hello")))
     });
     let mut service = RateLimitLayer::new(engine).for_axum().layer(hello);
-    let held = answer(&mut service);
-    assert_eq!(held.status(), StatusCode::OK);
+    let response = answer(&mut service);
+    assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(answer(&mut service).status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(text(held.into_body()), "Hello");
+    assert_eq!(text(response.into_body()), "Hello");
     assert_eq!(answer(&mut service).status(), StatusCode::OK);
 }

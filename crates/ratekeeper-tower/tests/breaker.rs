@@ -1,8 +1,8 @@
-//! The circuit breaker by itself, on a clock that a test moves.
+//! The circuit breaker by itself, on a manual clock.
 
 use ratekeeper::ManualClock;
 use ratekeeper_tower::CircuitBreaker;
-use ratekeeper_tower::breaker::{Call, CircuitBreakerBuilder, Force, State};
+use ratekeeper_tower::breaker::{CallGuard, CircuitBreakerBuilder, Force, State};
 use std::time::Duration;
 
 type Breaker = CircuitBreaker<ManualClock>;
@@ -38,7 +38,7 @@ fn fail(breaker: &Breaker, times: usize) {
     (0..times).for_each(|_| breaker.try_acquire().unwrap().failure());
 }
 
-/// An open breaker whose time is over.
+/// An open breaker whose open time is over.
 fn half_open() -> (Breaker, ManualClock) {
     let (breaker, clock) = breaker();
     fail(&breaker, 20);
@@ -47,7 +47,7 @@ fn half_open() -> (Breaker, ManualClock) {
     (breaker, clock)
 }
 
-fn probes(breaker: &Breaker) -> [Call<ManualClock>; 3] {
+fn probes(breaker: &Breaker) -> [CallGuard<ManualClock>; 3] {
     [(); 3].map(|()| breaker.try_acquire().unwrap())
 }
 
@@ -57,7 +57,7 @@ fn it_opens_at_half_of_twenty_calls_and_not_before() {
     fail(&breaker, 10);
     succeed(&breaker, 9);
     assert_eq!(breaker.state(), State::Closed);
-    // The twentieth is a success, and still half of them have failed.
+    // The twentieth call is a success, and still half of them have failed.
     succeed(&breaker, 1);
     assert_eq!(breaker.state(), State::Open);
     let figures = breaker.stats();
@@ -144,7 +144,7 @@ fn without_a_time_no_call_is_slow() {
 }
 
 #[test]
-fn what_is_ignored_or_dropped_does_not_count() {
+fn ignored_and_dropped_calls_do_not_count() {
     let (breaker, _) = breaker();
     for _ in 0..100 {
         breaker.try_acquire().unwrap().ignore();
@@ -158,7 +158,7 @@ fn what_is_ignored_or_dropped_does_not_count() {
 }
 
 #[test]
-fn open_tells_the_time_left_and_counts_whom_it_rejects() {
+fn open_returns_the_time_left_and_counts_rejections() {
     let (breaker, clock) = breaker();
     fail(&breaker, 20);
     let open = breaker.try_acquire().unwrap_err();
@@ -205,7 +205,7 @@ fn three_probes_that_succeed_close_it_and_the_past_is_forgotten() {
 }
 
 #[test]
-fn one_probe_that_fails_opens_it_again_and_the_others_have_no_say() {
+fn one_failed_probe_opens_it_again_and_the_others_are_ignored() {
     let (breaker, _) = half_open();
     let [first, second, third] = probes(&breaker);
     first.success();
@@ -216,7 +216,7 @@ fn one_probe_that_fails_opens_it_again_and_the_others_have_no_say() {
 }
 
 #[test]
-fn a_probe_of_one_half_open_has_no_say_in_the_next() {
+fn a_probe_does_not_affect_the_next_half_open() {
     let (breaker, clock) = half_open();
     let [late, other, failing] = probes(&breaker);
     failing.failure();
@@ -233,7 +233,7 @@ fn a_probe_of_one_half_open_has_no_say_in_the_next() {
 }
 
 #[test]
-fn a_call_from_before_has_no_say_in_half_open() {
+fn a_call_from_before_does_not_affect_half_open() {
     let (breaker, clock) = breaker();
     let (late, later) = (
         breaker.try_acquire().unwrap(),
@@ -260,7 +260,7 @@ fn dropped_probes_never_wedge_it() {
         second.ignore();
         drop(third);
     }
-    probes(&breaker).into_iter().for_each(Call::success);
+    probes(&breaker).into_iter().for_each(CallGuard::success);
     assert_eq!(breaker.state(), State::Closed);
 }
 
@@ -275,10 +275,12 @@ fn probes_past_their_deadline_never_wedge_it() {
     );
     clock.advance(millis(500));
     let [first, second, third] = probes(&breaker);
-    // Those that lost their places do not free them for others.
+    // Guards of probes that have lost their slots do not free them.
     drop(lost);
     assert!(breaker.try_acquire().is_err());
-    [first, second, third].into_iter().for_each(Call::success);
+    [first, second, third]
+        .into_iter()
+        .for_each(CallGuard::success);
     assert_eq!(breaker.state(), State::Closed);
 }
 
@@ -288,13 +290,13 @@ fn a_late_answer_of_a_probe_still_counts() {
     let slow = probes(&breaker);
     clock.advance(secs(10));
     let replacements = probes(&breaker);
-    slow.into_iter().for_each(Call::success);
+    slow.into_iter().for_each(CallGuard::success);
     assert_eq!(
         breaker.state(),
         State::Closed,
         "what takes longer than the deadline can close it"
     );
-    replacements.into_iter().for_each(Call::failure);
+    replacements.into_iter().for_each(CallGuard::failure);
     assert_eq!(breaker.state(), State::Closed);
 
     let (breaker, clock) = half_open();
@@ -318,7 +320,7 @@ fn open_doubles_to_a_minute_and_starts_over_once_closed() {
         breaker.try_acquire().unwrap().failure();
     }
     clock.advance(secs(60));
-    probes(&breaker).into_iter().for_each(Call::success);
+    probes(&breaker).into_iter().for_each(CallGuard::success);
     fail(&breaker, 20);
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), secs(5));
 }
@@ -384,7 +386,7 @@ fn breakers_without_a_seed_differ() {
 }
 
 #[test]
-fn forced_open_lets_nothing_through() {
+fn forced_open_rejects_everything() {
     let (breaker, clock) = breaker();
     breaker.force(Force::Open);
     clock.advance(secs(1_000));
@@ -399,7 +401,7 @@ fn forced_open_lets_nothing_through() {
 }
 
 #[test]
-fn forced_closed_lets_everything_through_and_remembers_nothing() {
+fn forced_closed_allows_everything_and_counts_nothing() {
     let (breaker, _) = breaker();
     fail(&breaker, 20);
     breaker.force(Force::Closed);
@@ -427,7 +429,7 @@ fn metrics_only_counts_and_never_rejects() {
         (150, 100)
     );
     assert_eq!((breaker.stats().rejected, breaker.stats().opened), (0, 0));
-    // Said twice, it forgets nothing.
+    // Forcing the same state again keeps the counts.
     breaker.force(Force::MetricsOnly);
     assert_eq!(breaker.recent().calls, 150);
     breaker.force(Force::Auto);
@@ -439,7 +441,7 @@ fn metrics_only_counts_and_never_rejects() {
 }
 
 #[test]
-fn auto_changes_nothing_of_what_is_automatic() {
+fn auto_keeps_an_automatic_state() {
     let (breaker, clock) = half_open();
     let _probes = probes(&breaker);
     breaker.force(Force::Auto);
@@ -467,7 +469,7 @@ fn clones_share_everything() {
 fn tens_of_thousands_of_changes_of_state_wrap_nothing() {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder()
-        .open_at_most(secs(5))
+        .max_open_for(secs(5))
         .jitter_percent(0)
         .clock(clock.clone())
         .build()
@@ -477,9 +479,9 @@ fn tens_of_thousands_of_changes_of_state_wrap_nothing() {
         clock.advance(secs(5));
         breaker.try_acquire().unwrap().failure();
     }
-    // Two of the places have not been used all that time.
+    // Two of the slots were not used all that time.
     clock.advance(secs(5));
-    probes(&breaker).into_iter().for_each(Call::success);
+    probes(&breaker).into_iter().for_each(CallGuard::success);
     assert_eq!(
         (breaker.state(), breaker.stats().opened),
         (State::Closed, 40_001)
@@ -489,52 +491,52 @@ fn tens_of_thousands_of_changes_of_state_wrap_nothing() {
 }
 
 #[test]
-fn numbers_that_make_no_sense_are_refused_with_what_would() {
-    let said = |builder: CircuitBreakerBuilder| builder.build().unwrap_err().to_string();
+fn invalid_settings_are_errors_that_name_the_range() {
+    let message = |builder: CircuitBreakerBuilder| builder.build().unwrap_err().to_string();
     let new = CircuitBreaker::builder;
     assert_eq!(
-        said(new().failure_percent(0)),
+        message(new().failure_percent(0)),
         "failure_percent is 0; it must be from 1 to 100"
     );
     assert_eq!(
-        said(new().slow_percent(101)),
+        message(new().slow_percent(101)),
         "slow_percent is 101; it must be from 1 to 100"
     );
     assert_eq!(
-        said(new().jitter_percent(101)),
+        message(new().jitter_percent(101)),
         "jitter_percent is 101; it must be from 0 to 100"
     );
     assert_eq!(
-        said(new().min_calls(0)),
+        message(new().min_calls(0)),
         "min_calls is 0; it must be 1 or more"
     );
     assert_eq!(
-        said(new().buckets(0)),
+        message(new().buckets(0)),
         "buckets is 0; it must be from 1 to 1000"
     );
     assert_eq!(
-        said(new().probes(0)),
+        message(new().probes(0)),
         "probes is 0; it must be from 1 to 1000"
     );
     assert_eq!(
-        said(new().open_for(secs(0))),
+        message(new().open_for(secs(0))),
         "open_for is 0ns; it must be from a millisecond to a year"
     );
     assert_eq!(
-        said(new().open_for(secs(61))),
-        "open_for is 61s; it must not be longer than open_at_most, 60s"
+        message(new().open_for(secs(61))),
+        "open_for is 61s; it must not be longer than max_open_for, 60s"
     );
     assert!(new().bucket_length(Duration::MAX).build().is_err());
     assert!(
         new()
-            .probe_deadline(Duration::from_nanos(1))
+            .probe_timeout(Duration::from_nanos(1))
             .build()
             .is_err()
     );
 }
 
 #[test]
-fn a_call_that_passes_allocates_nothing() {
+fn an_allowed_call_allocates_nothing() {
     let (breaker, _) = breaker();
     let allocated = allocation_counter::measure(|| {
         breaker.try_acquire().unwrap().success();

@@ -1,4 +1,4 @@
-//! The circuit breaker as a layer: what is a failure, what callers get, and the contract of tower.
+//! The circuit breaker as a layer: failures, responses, and tower's readiness contract.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn answer(status: u16) -> Result<Response<Text>, Infallible> {
 }
 
 #[tokio::test]
-async fn server_errors_open_it_and_then_callers_get_a_503_that_says_when() {
+async fn server_errors_open_it_and_then_callers_get_a_503_with_retry_after() {
     let (breaker, clock) = breaker();
     let service =
         CircuitBreakerLayer::new(breaker.clone()).layer(service_fn(|_| ready(answer(502))));
@@ -69,7 +69,7 @@ async fn server_errors_open_it_and_then_callers_get_a_503_that_says_when() {
         concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
             r#""title":"Temporary Reduced Capacity","status":503,"#,
-            r#""detail":"The service is failing and is given time to recover; try again in 4 seconds.","#,
+            r#""detail":"The service is failing and its circuit breaker is open; try again in 4 seconds.","#,
             r#""violated-policies":[],"retry_after_ms":3500}"#,
             "\n"
         )
@@ -102,7 +102,7 @@ async fn errors_of_the_service_are_failures_and_pass_through() {
 }
 
 #[tokio::test]
-async fn client_errors_say_nothing_about_the_service() {
+async fn client_errors_are_ignored() {
     let (breaker, _) = breaker();
     for status in [400, 401, 403, 404, 408, 409, 422, 429, 499] {
         let service = CircuitBreakerLayer::new(breaker.clone())
@@ -115,7 +115,7 @@ async fn client_errors_say_nothing_about_the_service() {
 }
 
 #[tokio::test]
-async fn a_client_error_frees_the_place_of_a_probe() {
+async fn a_client_error_frees_the_slot_of_a_probe() {
     let (breaker, clock) = breaker();
     (0..20).for_each(|_| breaker.try_acquire().unwrap().failure());
     clock.advance(Duration::from_secs(5));
@@ -220,7 +220,7 @@ async fn the_service_that_was_readied_is_the_one_that_is_called() {
     let (breaker, _) = breaker();
     let mut service = CircuitBreakerLayer::new(breaker.clone()).layer(OnceReady::default());
     for _ in 0..3 {
-        // It panics if it is called without being ready; its clones are not.
+        // The service panics if it is called when not ready; its clones are not ready.
         service.ready().await.unwrap().call(get("/")).await.unwrap();
         let mut clone = service.clone();
         clone.ready().await.unwrap().call(get("/")).await.unwrap();
@@ -262,7 +262,7 @@ async fn services_of_one_layer_share_the_breaker() {
 }
 
 #[test]
-fn a_request_that_passes_allocates_nothing() {
+fn an_allowed_request_allocates_nothing() {
     let (breaker, _) = breaker();
     let mut service = CircuitBreakerLayer::new(breaker).layer(service_fn(|_: Request<()>| {
         ready(Ok::<_, Infallible>(Response::new(Text::default())))

@@ -1,10 +1,10 @@
-//! The breaker against a naive one that keeps every outcome in a list.
+//! The breaker against a naive model that keeps every outcome in a list.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use ratekeeper::ManualClock;
 use ratekeeper_tower::CircuitBreaker;
-use ratekeeper_tower::breaker::{Call, Force, State};
+use ratekeeper_tower::breaker::{CallGuard, Force, State};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const BUCKET: u64 = 1_000 * MS;
 const MIN_CALLS: usize = 4;
 const SLOW_AFTER: u64 = 300 * MS;
 const OPEN_FOR: u64 = 2_000 * MS;
-const OPEN_AT_MOST: u64 = 7_000 * MS;
+const MAX_OPEN_FOR: u64 = 7_000 * MS;
 const PROBES: usize = 3;
 const DEADLINE: u64 = 1_500 * MS;
 
@@ -24,14 +24,14 @@ enum Op {
     Acquire,
     Finish {
         which: prop::sample::Index,
-        how: How,
+        outcome: CallOutcome,
     },
     Advance(u64),
     Force(Force),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum How {
+enum CallOutcome {
     Success,
     Failure,
     Ignore,
@@ -39,7 +39,12 @@ enum How {
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let how = prop_oneof![4 => Just(How::Success), 3 => Just(How::Failure), 1 => Just(How::Ignore), 1 => Just(How::Drop)];
+    let outcome = prop_oneof![
+        4 => Just(CallOutcome::Success),
+        3 => Just(CallOutcome::Failure),
+        1 => Just(CallOutcome::Ignore),
+        1 => Just(CallOutcome::Drop),
+    ];
     let by = prop_oneof![
         3 => 0..2 * MS,
         3 => (0..700u64).prop_map(|ms| ms * MS),
@@ -56,21 +61,22 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     ]);
     let op = prop_oneof![
         40 => Just(Op::Acquire),
-        36 => (any::<prop::sample::Index>(), how).prop_map(|(which, how)| Op::Finish { which, how }),
+        36 => (any::<prop::sample::Index>(), outcome)
+            .prop_map(|(which, outcome)| Op::Finish { which, outcome }),
         20 => by.prop_map(Op::Advance),
         1 => force.prop_map(Op::Force),
     ];
     prop::collection::vec(op, 1..300)
 }
 
-/// Everything in nanoseconds since the breaker was made.
+/// The model; all times in nanoseconds since the breaker was made.
 struct Model {
     now: u64,
-    state: Now,
-    /// Changes with every change of state.
+    state: ModelState,
+    /// Incremented with every change of state.
     era: u64,
     failed_recoveries: u32,
-    /// When, failed, slow: of this era.
+    /// Time, failed, slow: of this era.
     outcomes: Vec<(u64, bool, bool)>,
     calls: u64,
     failures: u64,
@@ -79,26 +85,26 @@ struct Model {
     opened: u64,
 }
 
-enum Now {
+enum ModelState {
     Closed,
     Open { until: u64 },
-    HalfOpen { places: [Place; PROBES] },
+    HalfOpen { slots: [Slot; PROBES] },
     Forced(State),
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum Slot {
     Free,
-    Held { since: u64, by: u64 },
+    Taken { since: u64, by: u64 },
     Succeeded,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Ticket {
+struct ModelCall {
     number: u64,
     era: u64,
     started: u64,
-    place: Option<usize>,
+    slot: Option<usize>,
 }
 
 fn whole_ms(nanos: u64) -> u64 {
@@ -107,7 +113,7 @@ fn whole_ms(nanos: u64) -> u64 {
 
 impl Model {
     fn new() -> Self {
-        let (state, outcomes) = (Now::Closed, Vec::new());
+        let (state, outcomes) = (ModelState::Closed, Vec::new());
         Self {
             now: 0,
             state,
@@ -122,7 +128,7 @@ impl Model {
         }
     }
 
-    fn turn(&mut self, state: Now) {
+    fn change_state(&mut self, state: ModelState) {
         self.state = state;
         self.era += 1;
         self.outcomes.clear();
@@ -130,94 +136,94 @@ impl Model {
 
     fn state(&self) -> State {
         match &self.state {
-            Now::Closed => State::Closed,
-            Now::Open { until } if *until > self.now => State::Open,
-            Now::Open { .. } | Now::HalfOpen { .. } => State::HalfOpen,
-            Now::Forced(state) => *state,
+            ModelState::Closed => State::Closed,
+            ModelState::Open { until } if *until > self.now => State::Open,
+            ModelState::Open { .. } | ModelState::HalfOpen { .. } => State::HalfOpen,
+            ModelState::Forced(state) => *state,
         }
     }
 
-    /// Let through, or the time to retry after.
-    fn acquire(&mut self, number: u64) -> Result<Ticket, u64> {
-        if let Now::Open { until } = self.state {
+    /// Allows a call, or returns the time to retry after.
+    fn acquire(&mut self, number: u64) -> Result<ModelCall, u64> {
+        if let ModelState::Open { until } = self.state {
             if until > self.now {
                 self.rejected += 1;
                 return Err(until - self.now);
             }
-            self.turn(Now::HalfOpen {
-                places: [Place::Free; PROBES],
+            self.change_state(ModelState::HalfOpen {
+                slots: [Slot::Free; PROBES],
             });
         }
         let (now, era) = (self.now, self.era);
-        let ticket = Ticket {
+        let model_call = ModelCall {
             number,
             era,
             started: now,
-            place: None,
+            slot: None,
         };
         match &mut self.state {
-            Now::Forced(State::ForcedOpen) => {
+            ModelState::Forced(State::ForcedOpen) => {
                 self.rejected += 1;
                 Err(OPEN_FOR)
             }
-            Now::HalfOpen { places } => {
-                let ends = |place: &Place| match place {
-                    Place::Free => Some(0),
-                    Place::Held { since, .. } => Some(whole_ms(since + DEADLINE)),
-                    Place::Succeeded => None,
+            ModelState::HalfOpen { slots } => {
+                let ends = |slot: &Slot| match slot {
+                    Slot::Free => Some(0),
+                    Slot::Taken { since, .. } => Some(whole_ms(since + DEADLINE)),
+                    Slot::Succeeded => None,
                 };
-                match places
+                match slots
                     .iter()
-                    .position(|place| ends(place).is_some_and(|end| end <= now))
+                    .position(|slot| ends(slot).is_some_and(|end| end <= now))
                 {
-                    Some(place) => {
-                        places[place] = Place::Held {
+                    Some(slot) => {
+                        slots[slot] = Slot::Taken {
                             since: now,
                             by: number,
                         };
-                        Ok(Ticket {
-                            place: Some(place),
-                            ..ticket
+                        Ok(ModelCall {
+                            slot: Some(slot),
+                            ..model_call
                         })
                     }
                     None => {
                         self.rejected += 1;
-                        let soonest = places.iter().filter_map(ends).min().unwrap();
+                        let soonest = slots.iter().filter_map(ends).min().unwrap();
                         Err((soonest - now).min(1_000 * MS))
                     }
                 }
             }
-            _ => Ok(ticket),
+            _ => Ok(model_call),
         }
     }
 
-    fn finish(&mut self, ticket: Ticket, how: How) {
-        let failed = match how {
-            How::Success => false,
-            How::Failure => true,
-            How::Ignore | How::Drop => return self.give_up(ticket),
+    fn finish(&mut self, model_call: ModelCall, outcome: CallOutcome) {
+        let failed = match outcome {
+            CallOutcome::Success => false,
+            CallOutcome::Failure => true,
+            CallOutcome::Ignore | CallOutcome::Drop => return self.cancel(model_call),
         };
-        let slow = self.now - ticket.started > SLOW_AFTER;
+        let slow = self.now - model_call.started > SLOW_AFTER;
         self.calls += 1;
         self.failures += u64::from(failed);
         self.slow += u64::from(slow);
-        if ticket.era != self.era {
+        if model_call.era != self.era {
             return;
         }
         match &mut self.state {
-            Now::HalfOpen { .. } if failed || slow => {
+            ModelState::HalfOpen { .. } if failed || slow => {
                 self.failed_recoveries += 1;
                 self.open();
             }
-            Now::HalfOpen { places } => {
-                places[ticket.place.unwrap()] = Place::Succeeded;
-                if *places == [Place::Succeeded; PROBES] {
+            ModelState::HalfOpen { slots } => {
+                slots[model_call.slot.unwrap()] = Slot::Succeeded;
+                if *slots == [Slot::Succeeded; PROBES] {
                     self.failed_recoveries = 0;
-                    self.turn(Now::Closed);
+                    self.change_state(ModelState::Closed);
                 }
             }
-            Now::Forced(State::ForcedClosed) => {}
-            Now::Forced(_) => self.outcomes.push((self.now, failed, slow)),
+            ModelState::Forced(State::ForcedClosed) => {}
+            ModelState::Forced(_) => self.outcomes.push((self.now, failed, slow)),
             _ => {
                 self.outcomes.push((self.now, failed, slow));
                 let (calls, failures, slow) = self.recent();
@@ -229,37 +235,37 @@ impl Model {
         }
     }
 
-    fn give_up(&mut self, ticket: Ticket) {
-        if let (Now::HalfOpen { places }, Some(place), true) =
-            (&mut self.state, ticket.place, ticket.era == self.era)
-            && matches!(places[place], Place::Held { by, .. } if by == ticket.number)
+    fn cancel(&mut self, model_call: ModelCall) {
+        if let (ModelState::HalfOpen { slots }, Some(slot), true) =
+            (&mut self.state, model_call.slot, model_call.era == self.era)
+            && matches!(slots[slot], Slot::Taken { by, .. } if by == model_call.number)
         {
-            places[place] = Place::Free;
+            slots[slot] = Slot::Free;
         }
     }
 
     fn open(&mut self) {
         self.opened += 1;
-        let time = (OPEN_FOR * 2u64.pow(self.failed_recoveries.min(10))).min(OPEN_AT_MOST);
-        self.turn(Now::Open {
+        let time = (OPEN_FOR * 2u64.pow(self.failed_recoveries.min(10))).min(MAX_OPEN_FOR);
+        self.change_state(ModelState::Open {
             until: whole_ms(self.now + time),
         });
     }
 
     fn force(&mut self, force: Force) {
-        let forced = matches!(self.state, Now::Forced(_));
+        let forced = matches!(self.state, ModelState::Forced(_));
         let to = match force {
             Force::Open => State::ForcedOpen,
             Force::Closed => State::ForcedClosed,
             Force::MetricsOnly => State::MetricsOnly,
             _ if forced => {
                 self.failed_recoveries = 0;
-                return self.turn(Now::Closed);
+                return self.change_state(ModelState::Closed);
             }
             _ => return,
         };
-        if !matches!(self.state, Now::Forced(state) if state == to) {
-            self.turn(Now::Forced(to));
+        if !matches!(self.state, ModelState::Forced(state) if state == to) {
+            self.change_state(ModelState::Forced(to));
         }
     }
 
@@ -282,38 +288,38 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
         .min_calls(MIN_CALLS as u64)
         .slow_after(Duration::from_nanos(SLOW_AFTER))
         .open_for(Duration::from_nanos(OPEN_FOR))
-        .open_at_most(Duration::from_nanos(OPEN_AT_MOST))
+        .max_open_for(Duration::from_nanos(MAX_OPEN_FOR))
         .probes(PROBES)
-        .probe_deadline(Duration::from_nanos(DEADLINE))
+        .probe_timeout(Duration::from_nanos(DEADLINE))
         .jitter_percent(0)
         .clock(clock.clone())
         .build()
         .unwrap();
     let mut model = Model::new();
-    let mut out: Vec<(Call<ManualClock>, Ticket)> = Vec::new();
+    let mut out: Vec<(CallGuard<ManualClock>, ModelCall)> = Vec::new();
     for (number, op) in ops.iter().enumerate() {
         let before = breaker.state();
         match *op {
             Op::Acquire => match (breaker.try_acquire(), model.acquire(number as u64)) {
-                (Ok(call), Ok(ticket)) => {
-                    prop_assert_eq!(call.is_probe(), ticket.place.is_some());
-                    out.push((call, ticket));
+                (Ok(call), Ok(model_call)) => {
+                    prop_assert_eq!(call.is_probe(), model_call.slot.is_some());
+                    out.push((call, model_call));
                 }
                 (Err(open), Err(left)) => {
-                    prop_assert_eq!(open.retry_after(), Duration::from_nanos(left))
+                    prop_assert_eq!(open.retry_after(), Duration::from_nanos(left));
                 }
                 (real, naive) => prop_assert!(false, "{number}: {real:?}, not {naive:?}"),
             },
             Op::Finish { .. } if out.is_empty() => {}
-            Op::Finish { which, how } => {
-                let (call, ticket) = out.swap_remove(which.index(out.len()));
-                match how {
-                    How::Success => call.success(),
-                    How::Failure => call.failure(),
-                    How::Ignore => call.ignore(),
-                    How::Drop => drop(call),
+            Op::Finish { which, outcome } => {
+                let (call, model_call) = out.swap_remove(which.index(out.len()));
+                match outcome {
+                    CallOutcome::Success => call.success(),
+                    CallOutcome::Failure => call.failure(),
+                    CallOutcome::Ignore => call.ignore(),
+                    CallOutcome::Drop => drop(call),
                 }
-                model.finish(ticket, how);
+                model.finish(model_call, outcome);
             }
             Op::Advance(by) => {
                 clock.advance(Duration::from_nanos(by));
@@ -364,7 +370,7 @@ fn every_state_is_that_of_the_naive_breaker() {
     runner
         .run(&ops(), |ops| run(&ops, &mut seen.borrow_mut()))
         .unwrap();
-    // The walk went everywhere, or it shows little.
+    // The generated runs must cover these changes of state.
     let changes = [
         ("closed", "open"),
         ("open", "half_open"),

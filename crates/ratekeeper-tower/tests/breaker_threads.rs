@@ -2,7 +2,7 @@
 
 use ratekeeper::ManualClock;
 use ratekeeper_tower::CircuitBreaker;
-use ratekeeper_tower::breaker::{Call, Force, State};
+use ratekeeper_tower::breaker::{CallGuard, Force, State};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
@@ -41,8 +41,8 @@ fn counts_add_up() {
                         1 => call.ignore(),
                         _ => call.success(),
                     }
-                    // Nine seconds in all: the buckets change under the threads, and all of them
-                    // still count.
+                    // Nine seconds in all: the buckets change during the test, and all calls still
+                    // count.
                     if thread == 0 && i % 100 == 0 && i < 900 {
                         clock.advance(Duration::from_secs(1));
                     }
@@ -75,7 +75,7 @@ fn many_failures_at_once_open_it_once() {
                 scope.spawn(|| {
                     let calls: Vec<_> = (0..5).map(|_| breaker.try_acquire().unwrap()).collect();
                     barrier.wait();
-                    calls.into_iter().for_each(Call::failure);
+                    calls.into_iter().for_each(CallGuard::failure);
                 });
             }
         });
@@ -117,12 +117,12 @@ fn there_are_never_more_than_three_probes() {
     [(); 3]
         .map(|()| breaker.try_acquire().unwrap())
         .into_iter()
-        .for_each(Call::success);
+        .for_each(CallGuard::success);
     assert_eq!(breaker.state(), State::Closed);
 }
 
 #[test]
-fn exactly_three_are_let_through_at_the_moment_it_becomes_half_open() {
+fn exactly_three_calls_are_allowed_when_it_becomes_half_open() {
     for _ in 0..200 {
         let (breaker, _) = half_open();
         let barrier = Barrier::new(THREADS as usize);
@@ -157,9 +157,9 @@ fn probes_that_succeed_at_the_same_moment_close_it_and_one_failure_among_them_do
                 scope.spawn(move || {
                     barrier.wait();
                     if fails && i == 1 {
-                        probe.failure()
+                        probe.failure();
                     } else {
-                        probe.success()
+                        probe.success();
                     }
                 });
             }
@@ -178,18 +178,20 @@ fn after_any_amount_of_chaos_it_recovers() {
         for thread in 0..THREADS {
             let (breaker, clock) = (&breaker, &clock);
             scope.spawn(move || {
-                let mut kept = Vec::new();
+                let mut pending = Vec::new();
                 for i in 0..3_000u64 {
                     match (breaker.try_acquire(), (i * 7 + thread * 13) % 11) {
                         (Ok(call), 0..=3) => call.failure(),
                         (Ok(call), 4..=7) => call.success(),
-                        (Ok(call), 8) => kept.push(call),
+                        (Ok(call), 8) => pending.push(call),
                         (Ok(call), _) => drop(call),
                         (Err(open), _) if thread == 0 => clock.advance(open.retry_after()),
                         (Err(_), _) => thread::yield_now(),
                     }
                     if i % 50 == 0 {
-                        kept.drain(..kept.len() / 2).for_each(Call::success);
+                        pending
+                            .drain(..pending.len() / 2)
+                            .for_each(CallGuard::success);
                     }
                     if thread == 1 && i % 500 == 499 {
                         breaker.force(Force::MetricsOnly);
@@ -199,7 +201,7 @@ fn after_any_amount_of_chaos_it_recovers() {
             });
         }
     });
-    // However it was left, three good probes after the longest time are enough.
+    // Whatever state it was left in, three successful probes after the maximum open time close it.
     clock.advance(Duration::from_secs(70));
     let mut calls = 0;
     while breaker.state() != State::Closed {

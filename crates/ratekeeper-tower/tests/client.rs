@@ -1,4 +1,4 @@
-//! The layer for calls that go out, on the manual clock.
+//! The client layer, on a manual clock.
 
 mod support;
 
@@ -16,12 +16,12 @@ use std::time::Duration;
 use support::{OnceReady, Text, poll_once};
 use tower::{Layer, Service, ServiceExt};
 
-/// What a server answers with.
+/// A server's response.
 #[derive(Clone)]
 enum Answer {
     Head(u16, Vec<(&'static str, String)>),
     Error(std::io::ErrorKind),
-    /// Never.
+    /// No response.
     Hangs,
 }
 
@@ -33,11 +33,11 @@ fn status(status: u16) -> Answer {
     Answer::Head(status, vec![])
 }
 
-fn told(status: u16, name: &'static str, value: &str) -> Answer {
+fn with_header(status: u16, name: &'static str, value: &str) -> Answer {
     Answer::Head(status, vec![(name, value.to_owned())])
 }
 
-/// A server that answers by its script, the last line for ever, and counts.
+/// A server that responds by a script, repeating the last entry, and counts requests.
 #[derive(Clone)]
 struct Server(Arc<Mutex<(VecDeque<Answer>, u64)>>);
 
@@ -101,7 +101,7 @@ fn get() -> Request<String> {
 type Result200 = Result<u16, ClientError<std::io::Error>>;
 type Pending = Pin<Box<dyn Future<Output = Result200>>>;
 
-/// A call that was polled once: what came of it, or that it waits.
+/// Polls a call once: its result, or a pending future.
 fn send<S>(service: &S, request: Request<String>) -> (Pending, Poll<Result200>)
 where
     S: Service<Request<String>, Response = Response<()>, Error = ClientError<std::io::Error>>
@@ -138,9 +138,9 @@ fn secs(many: u64) -> Duration {
 }
 
 #[tokio::test]
-async fn a_host_that_says_when_to_come_again_is_left_alone_until_then() {
+async fn nothing_is_sent_until_retry_after_has_passed() {
     let clock = ManualClock::new();
-    let server = Server::new([told(429, "retry-after", "5"), ok()]);
+    let server = Server::new([with_header(429, "retry-after", "5"), ok()]);
     let client = ClientLayer::with_clock(clock.clone())
         .jitter(0.0)
         .layer(server.clone());
@@ -164,7 +164,7 @@ async fn a_host_that_says_when_to_come_again_is_left_alone_until_then() {
 }
 
 #[tokio::test]
-async fn by_what_is_left_nobody_is_ever_turned_away() {
+async fn by_remaining_quota_no_request_is_denied() {
     let clock = ManualClock::new();
     for header in [
         vec![("ratelimit", r#""default";r=0;t=3"#.to_owned())],
@@ -199,9 +199,9 @@ async fn by_what_is_left_nobody_is_ever_turned_away() {
 }
 
 #[tokio::test]
-async fn who_would_wait_too_long_fails_at_once_and_is_told_for_how_long() {
+async fn a_wait_that_is_too_long_fails_at_once_with_its_length() {
     let clock = ManualClock::new();
-    let server = Server::new([told(503, "retry-after", "60")]);
+    let server = Server::new([with_header(503, "retry-after", "60")]);
     let client = ClientLayer::with_clock(clock.clone()).layer(server.clone());
     assert_eq!(passed(send(&client, get()).1), 503);
     let error = failed(send(&client, get()).1);
@@ -209,7 +209,7 @@ async fn who_would_wait_too_long_fails_at_once_and_is_told_for_how_long() {
     assert_eq!(error.retry_after(), Some(secs(60)));
     assert_eq!(
         error.to_string(),
-        "the server asked to be left alone; try again in 60s, or wait for longer"
+        "the server's rate limit is exhausted; try again in 60s or raise max_wait"
     );
     clock.advance(secs(31));
     assert!(
@@ -218,17 +218,17 @@ async fn who_would_wait_too_long_fails_at_once_and_is_told_for_how_long() {
     );
     let hasty = ClientLayer::with_clock(clock.clone())
         .fail_fast()
-        .layer(Server::new([told(429, "retry-after", "1")]));
+        .layer(Server::new([with_header(429, "retry-after", "1")]));
     assert_eq!(passed(send(&hasty, get()).1), 429);
     assert_eq!(failed(send(&hasty, get()).1).retry_after(), Some(secs(1)));
     assert_eq!(server.calls(), 1);
 }
 
 #[tokio::test]
-async fn after_a_pause_one_goes_ahead_and_the_others_wait_for_its_answer() {
+async fn after_a_pause_one_is_sent_and_the_others_wait_for_its_response() {
     let clock = ManualClock::new();
-    let left_two = told(200, "ratelimit", r#""default";r=2;t=9"#);
-    let server = Server::new([told(429, "retry-after", "5"), left_two, ok()]);
+    let two_remaining = with_header(200, "ratelimit", r#""default";r=2;t=9"#);
+    let server = Server::new([with_header(429, "retry-after", "5"), two_remaining, ok()]);
     let client = ClientLayer::with_clock(clock.clone())
         .jitter(0.0)
         .layer(server.clone());
@@ -240,7 +240,7 @@ async fn after_a_pause_one_goes_ahead_and_the_others_wait_for_its_answer() {
         .map(|waiting| poll_once(waiting.as_mut()))
         .collect();
     let answered = polled.iter().filter(|polled| polled.is_ready()).count();
-    // The first was answered at once here: two more of the others may go, and no more.
+    // The first was answered at once here: two more of the others may be sent, and no more.
     assert_eq!((answered, server.calls()), (3, 4));
     clock.advance(secs(9));
     let mut rest: Vec<_> = waiting
@@ -256,9 +256,9 @@ async fn after_a_pause_one_goes_ahead_and_the_others_wait_for_its_answer() {
 }
 
 #[tokio::test]
-async fn one_that_went_ahead_and_was_given_up_holds_up_nobody() {
+async fn a_cancelled_first_request_does_not_block_the_others() {
     let clock = ManualClock::new();
-    let server = Server::new([told(429, "retry-after", "5"), Answer::Hangs, ok()]);
+    let server = Server::new([with_header(429, "retry-after", "5"), Answer::Hangs, ok()]);
     let client = ClientLayer::with_clock(clock.clone())
         .jitter(0.0)
         .layer(server.clone());
@@ -276,7 +276,7 @@ async fn one_that_went_ahead_and_was_given_up_holds_up_nobody() {
 #[tokio::test]
 async fn a_herd_comes_back_spread_and_never_early() {
     let clock = ManualClock::new();
-    let server = Server::new([told(429, "retry-after", "10"), ok()]);
+    let server = Server::new([with_header(429, "retry-after", "10"), ok()]);
     let client = ClientLayer::with_clock(clock.clone()).layer(server.clone());
     assert_eq!(passed(send(&client, get()).1), 429);
     let mut waiting: Vec<_> = (0..50).map(|_| send(&client, get()).0).collect();
@@ -296,7 +296,7 @@ async fn a_herd_comes_back_spread_and_never_early() {
 }
 
 #[tokio::test]
-async fn a_limit_of_this_side_is_waited_for() {
+async fn a_local_limit_is_waited_for() {
     let clock = ManualClock::new();
     let server = Server::new([ok()]);
     let limiter = Limiter::with_clock(Limit::per_second(1).burst(1), clock.clone());
@@ -326,7 +326,7 @@ async fn a_limit_of_this_side_is_waited_for() {
     assert!(
         error
             .to_string()
-            .starts_with("over this client's own limit"),
+            .starts_with("this client's own rate limit is exhausted"),
         "{error}"
     );
     assert_eq!(server.calls(), 3);
@@ -377,12 +377,12 @@ async fn a_limit_of_each_host_and_one_by_windows() {
     let client = ClientLayer::with_clock(clock).limit(never).layer(server);
     assert_eq!(
         failed(send(&client, get()).1).to_string(),
-        "this client's own limit never lets this through; raise it"
+        "this client's own rate limit never allows this request; raise the limit"
     );
 }
 
 #[tokio::test]
-async fn a_server_that_turns_most_away_is_not_even_asked() {
+async fn a_server_that_denies_most_requests_gets_fewer() {
     let clock = ManualClock::new();
     let server = Server::new([status(503)]);
     let client = ClientLayer::with_clock(clock.clone())
@@ -398,7 +398,7 @@ async fn a_server_that_turns_most_away_is_not_even_asked() {
             }
         }
     }
-    // After n requests the chance to send is 1 / (n + 1): about ln 1,000 of them go out.
+    // After n requests the chance to be sent is 1 / (n + 1): about ln 1,000 of them are sent.
     assert!(
         server.calls() < 40 && throttled > 960,
         "{} sent",
@@ -409,7 +409,7 @@ async fn a_server_that_turns_most_away_is_not_even_asked() {
     assert!((0..4).all(|_| send(&client, get()).1.is_ready()));
 }
 
-/// Retries at once, as far as the budget goes.
+/// Immediate retries, as far as the budget allows.
 fn retries() -> Retries {
     Retries::default()
         .backoff(Backoff::new(Duration::ZERO, Duration::ZERO))
@@ -417,7 +417,7 @@ fn retries() -> Retries {
 }
 
 #[tokio::test]
-async fn what_is_idempotent_is_tried_again_and_nothing_else() {
+async fn only_idempotent_requests_are_retried() {
     let clock = ManualClock::new();
     let calls = |answers: Vec<Answer>, request: Request<String>, retries: Retries| {
         let server = Server::new(answers);
@@ -440,7 +440,7 @@ async fn what_is_idempotent_is_tried_again_and_nothing_else() {
     }
     assert_eq!(calls(vec![status(503), ok()], get(), retries()), 2);
     assert_eq!(calls(vec![status(503)], get(), retries().max_retries(0)), 1);
-    let (refused, reset) = (
+    let (denied, reset) = (
         Answer::Error(std::io::ErrorKind::ConnectionRefused),
         Answer::Error(std::io::ErrorKind::ConnectionReset),
     );
@@ -453,20 +453,20 @@ async fn what_is_idempotent_is_tried_again_and_nothing_else() {
     };
     assert_eq!(calls(vec![reset.clone()], get(), retries()), 3);
     assert_eq!(
-        calls(vec![refused.clone()], post(), retries()),
+        calls(vec![denied.clone()], post(), retries()),
         1,
-        "nobody says that it was not sent"
+        "it may have been sent"
     );
-    assert_eq!(calls(vec![refused], post(), unsent()), 3);
+    assert_eq!(calls(vec![denied], post(), unsent()), 3);
     assert_eq!(
         calls(vec![reset], post(), unsent()),
         1,
-        "nobody knows what became of it"
+        "its outcome is unknown"
     );
 }
 
 #[tokio::test]
-async fn a_retry_comes_after_the_backoff_and_after_what_the_server_said() {
+async fn a_retry_comes_after_the_backoff_and_the_announced_pause() {
     let clock = ManualClock::new();
     let backoff = Backoff::new(secs(2), secs(60));
     let server = Server::new([status(503), ok()]);
@@ -484,7 +484,7 @@ async fn a_retry_comes_after_the_backoff_and_after_what_the_server_said() {
     clock.advance(Duration::from_millis(1_001));
     assert_eq!(passed(poll_once(call.as_mut())), 200);
 
-    let server = Server::new([told(429, "retry-after", "10"), ok()]);
+    let server = Server::new([with_header(429, "retry-after", "10"), ok()]);
     let client = layer.layer(server.clone());
     let (mut call, polled) = send(&client, request(Method::GET, "http://b.example/"));
     assert!(polled.is_pending());
@@ -493,7 +493,7 @@ async fn a_retry_comes_after_the_backoff_and_after_what_the_server_said() {
     clock.advance(Duration::from_millis(1));
     assert_eq!(passed(poll_once(call.as_mut())), 200);
 
-    let server = Server::new([told(429, "retry-after", "100"), ok()]);
+    let server = Server::new([with_header(429, "retry-after", "100"), ok()]);
     let client = layer.layer(server.clone());
     assert_eq!(
         passed(send(&client, request(Method::GET, "http://c.example/")).1),
@@ -503,7 +503,7 @@ async fn a_retry_comes_after_the_backoff_and_after_what_the_server_said() {
 }
 
 #[tokio::test]
-async fn the_budget_bounds_what_all_tries_amount_to() {
+async fn the_budget_bounds_all_attempts() {
     let clock = ManualClock::new();
     let server = Server::new([status(503)]);
     let retries = retries().max_retries(10).budget(RetryBudget::new(0.1, 0));
@@ -517,7 +517,7 @@ async fn the_budget_bounds_what_all_tries_amount_to() {
 }
 
 #[tokio::test]
-async fn nobody_waits_or_tries_again_beyond_its_deadline() {
+async fn no_request_waits_or_is_retried_beyond_its_deadline() {
     let clock = ManualClock::new();
     let by = |within: Duration| {
         let mut request = get();
@@ -526,7 +526,7 @@ async fn nobody_waits_or_tries_again_beyond_its_deadline() {
             .insert(Deadline(clock.now() + within));
         request
     };
-    let server = Server::new([told(429, "retry-after", "5"), ok()]);
+    let server = Server::new([with_header(429, "retry-after", "5"), ok()]);
     let client = ClientLayer::with_clock(clock.clone())
         .jitter(0.0)
         .layer(server.clone());
@@ -565,7 +565,7 @@ async fn nobody_waits_or_tries_again_beyond_its_deadline() {
 }
 
 #[tokio::test]
-async fn servers_can_be_told_apart_by_something_else() {
+async fn servers_can_be_told_apart_by_a_key() {
     let clock = ManualClock::new();
     let layer = ClientLayer::with_clock(clock).fail_fast().key(|head| {
         head.headers
@@ -573,7 +573,7 @@ async fn servers_can_be_told_apart_by_something_else() {
             .map(|key| String::from_utf8_lossy(key.as_bytes()).into_owned())
             .unwrap_or_default()
     });
-    let client = layer.layer(Server::new([told(429, "retry-after", "5"), ok()]));
+    let client = layer.layer(Server::new([with_header(429, "retry-after", "5"), ok()]));
     let with_key = |key: &str| {
         let mut request = get();
         request
@@ -611,13 +611,13 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
 }
 
 #[test]
-fn without_a_timer_a_wait_fails_and_says_so() {
+fn without_a_timer_a_wait_fails() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
     for runtime in [None, Some(&runtime)] {
         let _entered = runtime.map(tokio::runtime::Runtime::enter);
-        let client = ClientLayer::new().layer(Server::new([told(429, "retry-after", "5")]));
+        let client = ClientLayer::new().layer(Server::new([with_header(429, "retry-after", "5")]));
         assert_eq!(passed(send(&client, get()).1), 429);
         let error = failed(send(&client, get()).1);
         assert_eq!(

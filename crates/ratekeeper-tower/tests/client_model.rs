@@ -1,4 +1,4 @@
-//! The parts of a client that decide, by their formulas.
+//! Throttle, retry budget and backoff against their formulas.
 
 use proptest::prelude::*;
 use ratekeeper::Timestamp;
@@ -10,8 +10,8 @@ fn at(millis: u64) -> Timestamp {
 }
 
 proptest! {
-    /// The chance is the formula over the requests of the last two minutes, give or take a piece of
-    /// ten seconds.
+    /// The probability is the formula over the requests of the last two minutes, with a tolerance
+    /// of one ten-second interval.
     #[test]
     fn the_throttle_follows_its_formula(
         k in 1.0..4.0_f64,
@@ -37,7 +37,7 @@ proptest! {
         }
     }
 
-    /// Whatever fails: all tries together are at most 1.1 times the requests, and the floor.
+    /// Whatever fails: all attempts together are at most 1.1 times the requests, plus the floor.
     #[test]
     fn retries_are_bounded_by_the_budget(
         floor in 0_u32..20,
@@ -57,7 +57,7 @@ proptest! {
         }
     }
 
-    /// A first of nothing and one so small that 32 doublings do not reach the most are drawn as
+    /// A zero `first`, and one so small that 32 doublings do not reach the maximum, are drawn as
     /// often as others.
     #[test]
     fn a_backoff_grows_and_stays_within_its_bounds(
@@ -73,8 +73,7 @@ proptest! {
     }
 }
 
-/// A server that accepts every tenth of what it could be sent, if that comes: about twice as many
-/// as it accepts are sent.
+/// A server that accepts a tenth of the requests: about twice as many as it accepts are sent.
 #[test]
 fn a_server_that_turns_most_away_is_sent_twice_what_it_accepts() {
     let (mut throttle, mut random) = (Throttle::new(2.0), 1_u64);
@@ -84,7 +83,7 @@ fn a_server_that_turns_most_away_is_sent_twice_what_it_accepts() {
         random ^= random >> 7;
         random ^= random << 17;
         let draw = (random >> 11) as f64 / (1_u64 << 53) as f64;
-        // It takes 100 a second and turns the others away.
+        // It accepts 100 a second and denies the others.
         room = if millis.is_multiple_of(1_000) {
             100
         } else {
@@ -100,7 +99,7 @@ fn a_server_that_turns_most_away_is_sent_twice_what_it_accepts() {
             }
         }
     }
-    // It loses nothing by that, and is spared eight in ten.
+    // It accepts as much as before, and is spared eight in ten requests.
     assert!(accepted >= 29_000, "{accepted} of 30,000");
     let times = sent as f64 / accepted as f64;
     assert!((1.8..2.2).contains(&times), "{times}");

@@ -1,4 +1,4 @@
-//! The concurrency limit as a layer: a permit lives until the body of the response ends.
+//! The concurrency limit as a layer: a permit is held until the body of the response ends.
 
 mod support;
 
@@ -27,53 +27,53 @@ fn pieces(knows_its_end: bool) -> Pieces {
     }
 }
 
-/// A gate of one, and the response of a service behind it with this body.
+/// A limit of one, and the response of a service behind it with this body.
 async fn respond_with(
     body: Pieces,
 ) -> (
     Concurrency,
     Response<ResponseBody<Pieces, ratekeeper::Permit>>,
 ) {
-    let gate = Concurrency::new(1);
+    let limit = Concurrency::new(1);
     let mut body = Some(body);
     let inner = service_fn(move |_: Request<Text>| {
         ready(Ok::<_, Infallible>(Response::new(body.take().unwrap())))
     });
-    let response = ConcurrencyLayer::over(gate.clone())
+    let response = ConcurrencyLayer::over(limit.clone())
         .layer(inner)
         .oneshot(get("/"))
         .await
         .unwrap();
-    (gate, response)
+    (limit, response)
 }
 
 #[tokio::test]
 async fn the_permit_is_held_until_a_streaming_body_has_ended() {
-    let (gate, response) = respond_with(pieces(false)).await;
+    let (limit, response) = respond_with(pieces(false)).await;
     let mut body = response.into_body();
     for text in ["one", "two"] {
-        assert_eq!(gate.in_flight(), 1);
+        assert_eq!(limit.in_flight(), 1);
         assert_eq!(
             body.frame().await.unwrap().unwrap().into_data().unwrap(),
             text
         );
     }
-    assert_eq!(gate.in_flight(), 1, "nobody knows yet that it has ended");
+    assert_eq!(limit.in_flight(), 1, "its end is not known yet");
     assert!(body.frame().await.is_none());
-    assert_eq!(gate.in_flight(), 0, "and the body is still there");
+    assert_eq!(limit.in_flight(), 0, "and the body is still there");
     drop(body);
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(limit.in_flight(), 0);
 }
 
 #[tokio::test]
-async fn a_body_that_knows_its_end_gives_the_permit_back_with_its_last_frame() {
-    let (gate, response) = respond_with(pieces(true)).await;
+async fn a_body_that_knows_its_end_releases_the_permit_with_its_last_frame() {
+    let (limit, response) = respond_with(pieces(true)).await;
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
-    assert_eq!(gate.in_flight(), 1);
+    assert_eq!(limit.in_flight(), 1);
     body.frame().await.unwrap().unwrap();
     assert!(body.is_end_stream());
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(limit.in_flight(), 0);
 }
 
 #[tokio::test]
@@ -81,36 +81,36 @@ async fn trailers_come_through() {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", "0".parse().unwrap());
     let frames = [piece("one"), Ok(Frame::trailers(trailers.clone()))].into();
-    let (gate, response) = respond_with(Pieces {
+    let (limit, response) = respond_with(Pieces {
         frames,
         knows_its_end: false,
     })
     .await;
     let collected = response.into_body().collect().await.unwrap();
     assert_eq!(
-        (collected.trailers(), gate.in_flight()),
+        (collected.trailers(), limit.in_flight()),
         (Some(&trailers), 0)
     );
 }
 
 #[tokio::test]
-async fn a_body_that_is_dropped_early_gives_the_permit_back() {
-    let (gate, response) = respond_with(pieces(false)).await;
+async fn a_body_that_is_dropped_early_releases_the_permit() {
+    let (limit, response) = respond_with(pieces(false)).await;
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
-    assert_eq!(gate.in_flight(), 1);
+    assert_eq!(limit.in_flight(), 1);
     drop(body);
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(limit.in_flight(), 0);
 
-    let (gate, response) = respond_with(pieces(false)).await;
+    let (limit, response) = respond_with(pieces(false)).await;
     drop(response);
-    assert_eq!(gate.in_flight(), 0, "nor does it have to be read at all");
+    assert_eq!(limit.in_flight(), 0, "nor does it have to be read at all");
 }
 
 #[tokio::test]
-async fn a_body_that_fails_gives_the_permit_back() {
+async fn a_body_that_fails_releases_the_permit() {
     let frames = [piece("one"), Err("connection reset")].into();
-    let (gate, response) = respond_with(Pieces {
+    let (limit, response) = respond_with(Pieces {
         frames,
         knows_its_end: false,
     })
@@ -118,21 +118,21 @@ async fn a_body_that_fails_gives_the_permit_back() {
     let mut body = response.into_body();
     body.frame().await.unwrap().unwrap();
     assert_eq!(body.frame().await.unwrap().unwrap_err(), "connection reset");
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(limit.in_flight(), 0);
 }
 
 #[tokio::test]
-async fn an_empty_body_holds_nothing() {
-    let (gate, _response) = respond_with(Pieces {
+async fn an_empty_body_holds_no_permit() {
+    let (limit, _response) = respond_with(Pieces {
         frames: [].into(),
         knows_its_end: true,
     })
     .await;
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(limit.in_flight(), 0);
 }
 
 #[tokio::test]
-async fn whoever_is_one_too_many_gets_a_429() {
+async fn one_request_too_many_gets_a_429() {
     let mut service = ConcurrencyLayer::new(2).layer(OnceReady::default());
     let first = service.ready().await.unwrap().call(get("/")).await.unwrap();
     let _second = service
@@ -177,7 +177,7 @@ async fn whoever_is_one_too_many_gets_a_429() {
 }
 
 #[tokio::test]
-async fn or_a_503_where_that_is_asked_for() {
+async fn or_a_503_if_unavailable() {
     let service = ConcurrencyLayer::new(0)
         .unavailable()
         .layer(OnceReady::default());
@@ -204,9 +204,9 @@ async fn each_key_has_its_own_permits() {
     let service = layer.layer(OnceReady::default());
     let ask = |path| service.clone().oneshot(get(path));
     let acme = ask("/?acme").await.unwrap();
-    let nobody = ask("/").await.unwrap();
+    let no_tenant = ask("/").await.unwrap();
     assert_eq!(
-        (acme.status(), nobody.status()),
+        (acme.status(), no_tenant.status()),
         (StatusCode::OK, StatusCode::OK)
     );
     assert_eq!(
@@ -224,31 +224,31 @@ async fn each_key_has_its_own_permits() {
 }
 
 #[tokio::test]
-async fn an_error_or_a_client_that_hangs_up_gives_the_permit_back() {
-    let gate = Concurrency::new(1);
-    let layer = ConcurrencyLayer::over(gate.clone());
+async fn an_error_or_a_client_that_hangs_up_releases_the_permit() {
+    let limit = Concurrency::new(1);
+    let layer = ConcurrencyLayer::over(limit.clone());
     let failing = layer.layer(service_fn(|_: Request<Text>| {
         ready(Err::<Response<Text>, _>("no"))
     }));
     assert_eq!(failing.oneshot(get("/")).await.unwrap_err(), "no");
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(limit.in_flight(), 0);
 
     let mut hanging = layer.layer(service_fn(|_: Request<Text>| {
         pending::<Result<Response<Text>, Infallible>>()
     }));
     let mut future = Box::pin(hanging.ready().await.unwrap().call(get("/")));
     assert!(poll_once(future.as_mut()).is_pending());
-    assert_eq!(gate.in_flight(), 1);
+    assert_eq!(limit.in_flight(), 1);
     drop(future);
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(limit.in_flight(), 0);
 }
 
 #[tokio::test]
 async fn it_is_as_ready_as_the_service_inside_even_with_no_permit_left() {
-    let gate = Concurrency::new(1);
+    let limit = Concurrency::new(1);
     let inner = OnceReady::default();
-    let mut service = ConcurrencyLayer::over(gate.clone()).layer(inner.clone());
-    let permit = gate.try_acquire().unwrap();
+    let mut service = ConcurrencyLayer::over(limit.clone()).layer(inner.clone());
+    let permit = limit.try_acquire().unwrap();
     inner.block(true);
     assert!(poll_once(std::pin::pin!(service.ready())).is_pending());
     inner.block(false);
@@ -258,7 +258,7 @@ async fn it_is_as_ready_as_the_service_inside_even_with_no_permit_left() {
         (StatusCode::TOO_MANY_REQUESTS, 0)
     );
     drop(permit);
-    // The readiness that the denied one did not use is still good.
+    // The readiness that the denied request did not use is still valid.
     assert_eq!(
         service.call(get("/")).await.unwrap().status(),
         StatusCode::OK
@@ -267,12 +267,12 @@ async fn it_is_as_ready_as_the_service_inside_even_with_no_permit_left() {
 
 #[tokio::test]
 async fn axum_takes_both_layers_and_a_breaker_inside_keeps_no_permit() {
-    let gate = Concurrency::new(1);
+    let limit = Concurrency::new(1);
     let breaker = CircuitBreakerLayer::default();
     let app = Router::new()
         .route("/", route(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
         .layer(breaker.clone())
-        .layer(ConcurrencyLayer::over(gate.clone()))
+        .layer(ConcurrencyLayer::over(limit.clone()))
         .layer(ConcurrencyLayer::per_key(5, |head| {
             head.headers.get("x-tenant").cloned()
         }));
@@ -290,7 +290,7 @@ async fn axum_takes_both_layers_and_a_breaker_inside_keeps_no_permit() {
         .await
         .unwrap();
     assert_eq!(
-        (open.status(), gate.in_flight()),
+        (open.status(), limit.in_flight()),
         (StatusCode::SERVICE_UNAVAILABLE, 1)
     );
     let busy = app
@@ -304,11 +304,11 @@ async fn axum_takes_both_layers_and_a_breaker_inside_keeps_no_permit() {
         "the permit comes before the breaker"
     );
     open.into_body().collect().await.unwrap();
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(limit.in_flight(), 0);
 }
 
 #[test]
-fn a_request_that_passes_allocates_nothing() {
+fn an_allowed_request_allocates_nothing() {
     let inner =
         service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(pieces(false)))));
     let mut service = ConcurrencyLayer::new(1).layer(inner);

@@ -1,4 +1,4 @@
-//! Replays the corpus of the fuzz targets on stable: whatever a fuzzer found once stays found.
+//! Replays the corpus of the fuzz targets on stable Rust, as regression tests.
 
 // Part of a library of its own elsewhere.
 #[allow(unreachable_pub)]

@@ -1,7 +1,7 @@
-//! What an identity warns of: once for it and its clones, and never with what a header says.
+//! The warnings of an identity: each once for it and its clones, and never with a header's value.
 //!
-//! A binary of its own: the one subscriber is there before the first warning, as tracing remembers
-//! who listens.
+//! A test binary of its own: tracing caches which subscribers are interested, so the only
+//! subscriber must be set before the first warning.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ratekeeper_tower::{Identity, identity::Forwarding, identity::IdentityHints};
@@ -14,8 +14,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 thread_local! {
-    /// What was said on this thread, and so in this test.
-    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    /// The events of this thread, and so of this test.
+    static EVENTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Collects every event as a line.
@@ -34,7 +34,7 @@ impl Subscriber for Collector {
         assert_eq!(*event.metadata().level(), Level::WARN);
         let mut line = Line(String::new());
         event.record(&mut line);
-        SAID.with_borrow_mut(|said| said.push(line.0));
+        EVENTS.with_borrow_mut(|events| events.push(line.0));
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
@@ -52,7 +52,7 @@ fn warnings(of: impl FnOnce()) -> Vec<String> {
     static LISTENING: Once = Once::new();
     LISTENING.call_once(|| tracing::subscriber::set_global_default(Collector).unwrap());
     of();
-    SAID.take()
+    EVENTS.take()
 }
 
 fn trusting(header: &str, network: &str) -> Identity {
@@ -73,7 +73,7 @@ fn ip(text: &str) -> Option<IpAddr> {
 }
 
 #[test]
-fn a_header_from_a_stranger_is_warned_of_once() {
+fn a_header_from_an_untrusted_peer_is_warned_of_once() {
     for (read, sent) in [
         ("x-forwarded-for", "x-forwarded-for"),
         ("x-forwarded-for", "forwarded"),
@@ -81,59 +81,59 @@ fn a_header_from_a_stranger_is_warned_of_once() {
         ("forwarded", "cf-connecting-ip"),
         ("x-our-own", "x-our-own"),
     ] {
-        let said = warnings(|| {
+        let events = warnings(|| {
             let identity = trusting(read, "10.0.0.0/8");
             let clone = identity.clone().trust("10.0.0.0/8".parse().unwrap());
             for identity in [&identity, &clone, &identity] {
                 identity.client(ip("198.51.100.9"), &headers(sent, "for=6.6.6.6"));
             }
         });
-        assert_eq!(said.len(), 1, "{said:?}");
+        assert_eq!(events.len(), 1, "{events:?}");
         assert!(
-            said[0].contains("Identity::trust") && said[0].contains("peer=198.51.100.9"),
-            "{said:?}"
+            events[0].contains("Identity::trust") && events[0].contains("peer=198.51.100.9"),
+            "{events:?}"
         );
         assert!(
-            said[0].contains(&format!("header={sent}")) && !said[0].contains("6.6.6.6"),
-            "{said:?}"
+            events[0].contains(&format!("header={sent}")) && !events[0].contains("6.6.6.6"),
+            "{events:?}"
         );
     }
 }
 
 #[test]
 fn a_missing_peer_is_warned_of_once() {
-    let said = warnings(|| {
+    let events = warnings(|| {
         let identity = Identity::direct();
         for identity in [&identity, &identity.clone()] {
             identity.client(None, &headers("x-forwarded-for", "6.6.6.6"));
         }
     });
-    assert_eq!(said.len(), 1, "{said:?}");
+    assert_eq!(events.len(), 1, "{events:?}");
     assert!(
-        said[0].contains("PeerAddr") && !said[0].contains("6.6.6.6"),
-        "{said:?}"
+        events[0].contains("PeerAddr") && !events[0].contains("6.6.6.6"),
+        "{events:?}"
     );
 }
 
 #[test]
 fn each_identity_warns_for_itself() {
-    let said = warnings(|| {
+    let events = warnings(|| {
         for _ in 0..2 {
             Identity::direct().client(None, &HeaderMap::new());
         }
     });
-    assert_eq!(said.len(), 2);
+    assert_eq!(events.len(), 2);
 }
 
 #[test]
-fn nothing_is_said_where_nothing_is_wrong() {
-    let said = warnings(|| {
+fn no_warning_without_a_problem() {
+    let events = warnings(|| {
         let identity = trusting("x-forwarded-for", "10.0.0.0/8");
         identity.client(ip("198.51.100.9"), &headers("host", "example.com"));
         identity.client(ip("10.0.0.1"), &headers("x-forwarded-for", "garbage"));
         identity.client(ip("10.0.0.1"), &HeaderMap::new());
     });
-    assert!(said.is_empty(), "{said:?}");
+    assert!(events.is_empty(), "{events:?}");
 }
 
 #[test]
@@ -142,18 +142,18 @@ fn a_warning_advises_in_the_words_of_the_program() {
         untrusted: "edit proxies.conf",
         no_peer: "edit sockets.conf",
     };
-    let said = warnings(|| {
+    let events = warnings(|| {
         let identity = Identity::direct().hints(hints);
         identity.client(ip("198.51.100.9"), &headers("x-forwarded-for", "6.6.6.6"));
         identity.client(None, &HeaderMap::new());
     });
-    assert_eq!(said.len(), 2, "{said:?}");
+    assert_eq!(events.len(), 2, "{events:?}");
     assert!(
-        said[0].contains("edit proxies.conf") && said[1].contains("edit sockets.conf"),
-        "{said:?}"
+        events[0].contains("edit proxies.conf") && events[1].contains("edit sockets.conf"),
+        "{events:?}"
     );
     assert!(
-        !said.iter().any(|line| line.contains("::")),
-        "no method is named: {said:?}"
+        !events.iter().any(|line| line.contains("::")),
+        "no method is named: {events:?}"
     );
 }

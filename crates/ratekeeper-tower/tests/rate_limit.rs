@@ -1,4 +1,4 @@
-//! The layer in front of real services: what passes, what is told, what is given back.
+//! The rate limit layer in front of real services: decisions, headers, refunds.
 
 use axum::Extension;
 use axum::Router;
@@ -36,7 +36,7 @@ fn limited(key: Key, limit: Limit) -> (RateLimitLayer<LimitDecider<ManualClock>>
     (RateLimitLayer::keyed(keyed, key), clock)
 }
 
-/// A request by that address.
+/// A request from that address.
 fn from(ip: &str, method: Method, path: &str) -> Request<Body> {
     let mut request = Request::builder()
         .method(method)
@@ -74,7 +74,7 @@ fn header<'a, B>(response: &'a Response<B>, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test]
-async fn a_server_may_say_itself_who_the_peer_is() {
+async fn a_server_may_pass_the_peer_itself() {
     let (layer, _) = limited(Key::ip(), Limit::per_minute(1));
     let mut service = layer
         .identity(Identity::direct().trust("10.0.0.0/8".parse().unwrap()))
@@ -85,7 +85,7 @@ async fn a_server_may_say_itself_who_the_peer_is() {
             .header("x-forwarded-for", client)
             .body(Body::empty())
     };
-    // Not what the extensions say, which this one knows better; a proxy is believed as ever.
+    // The extensions are ignored; a trusted proxy is still believed.
     for (peer, request, status) in [
         ("203.0.113.7", hello("192.0.2.1"), 200),
         ("203.0.113.7", hello("192.0.2.2"), 429),
@@ -99,7 +99,7 @@ async fn a_server_may_say_itself_who_the_peer_is() {
             .unwrap();
         assert_eq!(response.status(), status, "{peer}");
     }
-    // All of whom nobody knows where they come from are one.
+    // All requests without an address share one bucket.
     for status in [200, 429] {
         let response = service
             .call_from(None, Request::new(Body::empty()))
@@ -113,14 +113,14 @@ async fn a_server_may_say_itself_who_the_peer_is() {
 async fn a_limit_holds_across_clones_routes_and_tasks() {
     let (layer, _) = limited(Key::ip(), Limit::per_minute(5));
     let service = app().layer(layer);
-    let admitted = Arc::new(AtomicUsize::new(0));
+    let allowed = Arc::new(AtomicUsize::new(0));
     let tasks: Vec<_> = (0..1_500)
         .map(|at| {
-            let (service, admitted) = (service.clone(), Arc::clone(&admitted));
+            let (service, allowed) = (service.clone(), Arc::clone(&allowed));
             tokio::spawn(async move {
                 let path = if at % 2 == 0 { "/" } else { "/other" };
                 let response = call(&service, from("203.0.113.7", Method::GET, path)).await;
-                admitted.fetch_add(
+                allowed.fetch_add(
                     usize::from(response.status() == StatusCode::OK),
                     Ordering::Relaxed,
                 );
@@ -130,7 +130,7 @@ async fn a_limit_holds_across_clones_routes_and_tasks() {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(admitted.load(Ordering::Relaxed), 5);
+    assert_eq!(allowed.load(Ordering::Relaxed), 5);
     assert_eq!(
         call(&service, hello("203.0.113.8")).await.status(),
         StatusCode::OK
@@ -143,7 +143,7 @@ async fn headers_are_on_every_response() {
     let service = app().layer(layer);
     let unix = ratekeeper::Clock::now(&clock).since_unix().as_secs();
     let response = call(&service, hello("203.0.113.7")).await;
-    let told = |response: &Response<_>| {
+    let rate_limit_headers = |response: &Response<_>| {
         [
             "x-ratelimit-limit",
             "x-ratelimit-remaining",
@@ -153,15 +153,18 @@ async fn headers_are_on_every_response() {
         .map(|name| header(response, name).map(str::to_owned))
     };
     let some = |value: u64| Some(value.to_string());
-    assert_eq!(told(&response), [some(2), some(1), some(unix + 30), None]);
     assert_eq!(
-        told(&call(&service, hello("203.0.113.7")).await),
+        rate_limit_headers(&response),
+        [some(2), some(1), some(unix + 30), None]
+    );
+    assert_eq!(
+        rate_limit_headers(&call(&service, hello("203.0.113.7")).await),
         [some(2), some(0), some(unix + 60), None]
     );
     let response = call(&service, hello("203.0.113.7")).await;
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
-        told(&response),
+        rate_limit_headers(&response),
         [some(2), some(0), some(unix + 60), some(30)]
     );
     assert_eq!(header(&response, "cache-control"), Some("no-store"));
@@ -176,7 +179,7 @@ async fn headers_are_on_every_response() {
         (&429.into(), &30_000.into())
     );
     assert_eq!(body["violated-policies"], serde_json::json!(["default"]));
-    // Who obeys is admitted.
+    // A client that obeys Retry-After is allowed.
     clock.advance(30 * SECOND);
     assert_eq!(
         call(&service, hello("203.0.113.7")).await.status(),
@@ -194,7 +197,7 @@ async fn without_an_address_all_share_one_bucket() {
         call(&service, request()).await.status(),
         StatusCode::TOO_MANY_REQUESTS
     );
-    // Policies by address hold for them too.
+    // Policies by address apply to them, too.
     let policies =
         Policies::new().policy(Policy::new("each").key("ip").limit(Limit::per_minute(1)));
     let service = app().layer(RateLimitLayer::new(
@@ -252,13 +255,13 @@ async fn a_request_without_the_attribute_of_a_policy_is_counted_by_its_address()
     let body = response.into_body().collect().await.unwrap().to_bytes();
     let body = String::from_utf8_lossy(&body);
     assert!(
-        body.contains("This request has no user, and the policy `each` requires one"),
+        body.contains("This request has no user, which policy `each` requires"),
         "{body}"
     );
 }
 
 #[tokio::test]
-async fn a_forwarding_header_is_believed_from_those_who_are_trusted() {
+async fn a_forwarding_header_is_believed_from_trusted_proxies() {
     let (layer, _) = limited(Key::ip(), Limit::per_minute(1));
     let service =
         app().layer(layer.identity(Identity::direct().trust("10.0.0.0/8".parse().unwrap())));
@@ -281,7 +284,7 @@ async fn a_forwarding_header_is_believed_from_those_who_are_trusted() {
         call(&service, by("10.0.0.1", "203.0.113.2")).await.status(),
         StatusCode::OK
     );
-    // Whoever is not trusted is counted by its own address, whatever it says.
+    // An untrusted peer is counted by its own address, whatever its headers say.
     assert_eq!(
         call(&service, by("198.51.100.1", "203.0.113.3"))
             .await
@@ -300,7 +303,7 @@ async fn a_forwarding_header_is_believed_from_those_who_are_trusted() {
 struct User(&'static str);
 
 #[tokio::test]
-async fn requests_are_counted_by_what_is_said() {
+async fn requests_are_counted_by_their_key() {
     let with = |name: &'static str, value: &str, ip: &str| {
         let mut request = hello(ip);
         request.headers_mut().insert(name, value.parse().unwrap());
@@ -323,13 +326,18 @@ async fn requests_are_counted_by_what_is_said() {
             .status(),
         429
     );
+    // An empty header is no key: its callers are counted by their addresses.
+    for (ip, status) in [("10.0.0.7", 200), ("10.0.0.8", 200), ("10.0.0.7", 429)] {
+        let response = call(&service, with("x-api-key", "", ip)).await;
+        assert_eq!(response.status(), status, "{ip}");
+    }
     assert_eq!(
         call(&service, with("x-api-key", "b", "10.0.0.2"))
             .await
             .status(),
         200
     );
-    // Leaving it out is no way round.
+    // Leaving it out does not bypass the limit.
     assert_eq!(call(&service, hello("10.0.0.3")).await.status(), 200);
     assert_eq!(call(&service, hello("10.0.0.3")).await.status(), 429);
 
@@ -430,7 +438,7 @@ async fn health_checks_and_preflights_are_not_counted() {
 }
 
 #[tokio::test]
-async fn only_failures_count_and_who_hangs_up_counts_too() {
+async fn only_failures_and_hangups_count() {
     let (layer, _) = limited(
         Key::ip(),
         Limit::per_minute(2).algorithm(Algorithm::SlidingLog),
@@ -445,7 +453,7 @@ async fn only_failures_count_and_who_hangs_up_counts_too() {
         assert_eq!(call(&service, to("/ok")).await.status(), 200);
     }
     assert_eq!(call(&service, to("/no")).await.status(), 401);
-    // The client hangs up: nobody knows how it would have ended.
+    // The client hangs up: the outcome is unknown.
     let mut never = Box::pin(call(&service, to("/never")));
     assert!(futures_poll(&mut never).is_pending());
     drop(never);
@@ -481,7 +489,7 @@ async fn slow_failures_at_once_are_never_more_than_the_limit() {
 }
 
 #[tokio::test]
-async fn who_is_over_the_limit_waits_if_that_is_not_too_long() {
+async fn a_request_over_the_limit_waits_up_to_the_maximum() {
     let (layer, clock) = limited(Key::all(), Limit::per_second(1).burst(1));
     let service = app().layer(layer.delay(SECOND));
     assert_eq!(call(&service, hello("10.0.0.1")).await.status(), 200);
@@ -493,16 +501,16 @@ async fn who_is_over_the_limit_waits_if_that_is_not_too_long() {
 }
 
 #[tokio::test]
-async fn only_so_many_wait_and_who_leaves_makes_room() {
+async fn at_most_max_waiting_requests_wait() {
     let (layer, clock) = limited(Key::all(), Limit::per_second(1).burst(1));
     let waits = DelayStats::new();
     let service = app().layer(layer.delay(60 * SECOND).max_waiting(1).delay_stats(&waits));
     assert_eq!(call(&service, hello("10.0.0.1")).await.status(), 200);
     let mut waiting = Box::pin(call(&service, hello("10.0.0.1")));
     assert!(futures_poll(&mut waiting).is_pending());
-    let turned_away = call(&service, hello("10.0.0.1")).await;
+    let denied = call(&service, hello("10.0.0.1")).await;
     assert_eq!(
-        (turned_away.status(), header(&turned_away, "retry-after")),
+        (denied.status(), header(&denied, "retry-after")),
         (StatusCode::SERVICE_UNAVAILABLE, Some("2"))
     );
     assert_eq!(waits.waiting(), 1);
@@ -534,7 +542,7 @@ async fn a_limit_for_all_waits_and_then_answers_503_in_front_of_one_for_each() {
     let service = all.layer(each.layer(app()));
     assert_eq!(call(&service, hello("10.0.0.1")).await.status(), 200);
     for _ in 0..5 {
-        // What the inner limit turns away is given back to the outer one.
+        // What the inner limit denies is refunded by the outer one.
         assert_eq!(call(&service, hello("10.0.0.1")).await.status(), 429);
     }
     assert_eq!(call(&service, hello("10.0.0.2")).await.status(), 200);
@@ -553,8 +561,8 @@ async fn a_limit_for_all_waits_and_then_answers_503_in_front_of_one_for_each() {
 }
 
 #[tokio::test]
-async fn what_need_not_wait_and_does_not_count_is_given_back() {
-    // A clock that goes on: a slot could be given back only in the very instant that it was taken.
+async fn an_undelayed_request_that_does_not_count_is_refunded() {
+    // A running clock: a slot could be released only at the very instant in which it was taken.
     let layer = RateLimitLayer::global(Limit::per_hour(1));
     let service = app().layer(layer.delay(SECOND).count(Count::Failures));
     for _ in 0..5 {
@@ -563,7 +571,7 @@ async fn what_need_not_wait_and_does_not_count_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_shadow_turns_nobody_away_and_can_be_watched() {
+async fn a_shadow_limit_denies_nothing_and_is_observed() {
     let (layer, _) = limited(Key::all(), Limit::per_minute(2));
     let denied = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&denied);
@@ -578,8 +586,8 @@ async fn a_shadow_turns_nobody_away_and_can_be_watched() {
 }
 
 #[tokio::test]
-async fn handlers_see_where_the_limits_leave_the_caller() {
-    let told = async |Extension(status): Extension<RateLimitStatus>| {
+async fn handlers_see_the_rate_limit_status() {
+    let handler = async |Extension(status): Extension<RateLimitStatus>| {
         format!(
             "{} {} of {} {}",
             status.policy, status.remaining, status.limit, status.shadow_denied
@@ -588,7 +596,9 @@ async fn handlers_see_where_the_limits_leave_the_caller() {
     let body =
         async |response: Response<Body>| response.into_body().collect().await.unwrap().to_bytes();
     let (layer, _) = limited(Key::ip(), Limit::per_minute(5));
-    let service = Router::new().route("/", get(told)).layer(layer.extension());
+    let service = Router::new()
+        .route("/", get(handler))
+        .layer(layer.extension());
     assert_eq!(
         body(call(&service, hello("10.0.0.1")).await).await,
         "default 4 of 5 false"
@@ -602,7 +612,7 @@ async fn handlers_see_where_the_limits_leave_the_caller() {
             .policy(Policy::new("all").limit(Limit::per_minute(9))),
     );
     let service = Router::new()
-        .route("/", get(told))
+        .route("/", get(handler))
         .layer(RateLimitLayer::new(engine).extension());
     assert_eq!(
         body(call(&service, hello("10.0.0.1")).await).await,
@@ -742,7 +752,7 @@ fn peers(network: &str) -> TrustedPeers {
     TrustedPeers::from(network.parse::<ipnet::IpNet>().unwrap())
 }
 
-/// Being a trusted proxy for addresses does not make a peer one for users.
+/// A peer trusted for addresses is not trusted for users.
 #[tokio::test]
 async fn a_user_header_is_believed_on_connections_from_its_own_peers_only() {
     let policies = || {
@@ -768,13 +778,14 @@ async fn a_user_header_is_believed_on_connections_from_its_own_peers_only() {
             .insert("x-forwarded-for", client.parse().unwrap());
         request
     };
-    // (the peer, the client that it names, the peers that are believed, whether ann is)
+    // (the peer, the client that it names, the peers that may name users, whether `ann` is
+    // believed)
     let table = [
         ("10.0.0.1", "203.0.113.7", peers("10.0.0.0/8"), true),
         ("::ffff:10.0.0.1", "203.0.113.7", peers("10.0.0.0/8"), true),
         ("192.0.2.1", "203.0.113.7", peers("192.0.2.1/32"), true),
-        // It is trusted to name clients, and one of those is believed; the connection is not from
-        // there.
+        // It is trusted to name clients, and the client it names is a trusted peer, but the
+        // connection is not.
         ("192.0.2.1", "10.0.0.1", peers("10.0.0.0/8"), false),
         ("192.0.2.1", "203.0.113.7", peers("10.0.0.0/8"), false),
         ("198.51.100.9", "10.0.0.1", peers("10.0.0.0/8"), false),
@@ -786,8 +797,8 @@ async fn a_user_header_is_believed_on_connections_from_its_own_peers_only() {
             false,
         ),
     ];
-    for (peer, client, believed, is_believed) in table {
-        let service = layer(believed).layer(tower::service_fn(async |_: Request<Body>| {
+    for (peer, client, user_peers, is_believed) in table {
+        let service = layer(user_peers).layer(tower::service_fn(async |_: Request<Body>| {
             Ok::<_, Infallible>(Response::new(Body::empty()))
         }));
         let mut last = 0;
@@ -839,7 +850,7 @@ async fn a_permit_lives_until_the_response_has_ended() {
 }
 
 #[tokio::test]
-async fn what_the_breaker_turns_away_is_given_back() {
+async fn what_the_breaker_rejects_is_refunded() {
     let (layer, clock) = limited(Key::all(), Limit::per_hour(21));
     let breaker = CircuitBreaker::builder()
         .clock(clock.clone())
@@ -861,7 +872,7 @@ async fn what_the_breaker_turns_away_is_given_back() {
     }
 }
 
-/// A service that is ready once must be called by whom it was ready for.
+/// A service may be called only after it was ready, not through a clone of it.
 #[tokio::test]
 async fn the_service_that_was_ready_is_the_one_that_is_called() {
     #[derive(Default)]
@@ -913,8 +924,8 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
     assert_eq!(waiting.await.unwrap().status(), 200);
 }
 
-/// What the requests of a trace come with: from whom, how, and how long after the one before; and
-/// another limit now and then.
+/// The requests of a trace: from which client, what kind, how long after the one before; and a
+/// changed limit now and then.
 fn steps() -> impl Strategy<
     Value = (
         &'static str,
@@ -953,10 +964,10 @@ fn steps() -> impl Strategy<
 }
 
 proptest! {
-    /// Where there is nothing to look at but the peer, the layer takes a shorter way: to the same
-    /// answers, on the same buckets.
+    /// If only the peer matters, the layer takes a fast path: with the same decisions, on the same
+    /// buckets.
     #[test]
-    fn the_short_way_leads_where_the_long_one_does(
+    fn the_fast_path_decides_like_the_slow_path(
         trace in vec(steps(), 1..60),
         trusted in any::<bool>(),
         count in select(vec![Count::All, Count::Failures]),

@@ -1,4 +1,4 @@
-//! Shedding as a layer: whose word counts, what is answered, and what nobody waits for any more.
+//! Load shedding as a layer: classes, responses and deadlines.
 
 mod support;
 
@@ -31,8 +31,9 @@ fn from(peer: [u8; 4], header: (&'static str, &'static str)) -> Request<Text> {
     request
 }
 
-/// A shedder that sheds all but what is critical, without traffic of its own, and its clock.
-fn under_pressure() -> (ManualClock, Shedder<ManualClock>) {
+/// A shedder that sheds everything but critical requests, without traffic of its own, and its
+/// clock.
+fn overloaded() -> (ManualClock, Shedder<ManualClock>) {
     let clock = ManualClock::new();
     let shedder = Shedder::builder()
         .spare(Class::Critical)
@@ -51,8 +52,8 @@ fn trusting() -> Identity {
 }
 
 #[tokio::test]
-async fn who_is_shed_is_told_when_to_come_again_and_the_service_never_hears_of_it() {
-    let (clock, shedder) = under_pressure();
+async fn shed_requests_get_retry_after_and_do_not_reach_the_service() {
+    let (clock, shedder) = overloaded();
     let inner = OnceReady::default();
     let layer = ShedLayer::with_clock(shedder, clock).default_class(Class::Sheddable);
     let mut service = layer.layer(inner.clone());
@@ -70,9 +71,9 @@ async fn who_is_shed_is_told_when_to_come_again_and_the_service_never_hears_of_i
                 .unwrap(),
         );
         let body = denied.into_body().collect().await.unwrap().to_bytes();
-        let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(
-            told["type"],
+            problem["type"],
             "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
         );
     }
@@ -99,8 +100,8 @@ async fn who_is_shed_is_told_when_to_come_again_and_the_service_never_hears_of_i
 }
 
 #[tokio::test]
-async fn the_first_that_says_something_says_how_important_it_is() {
-    let (clock, shedder) = under_pressure();
+async fn the_class_is_the_first_that_is_known() {
+    let (clock, shedder) = overloaded();
     let layer = ShedLayer::with_clock(shedder, clock)
         .class(|head| (head.uri.path() == "/export").then_some(Class::Sheddable))
         .header(HeaderName::from_static("x-class"))
@@ -110,7 +111,7 @@ async fn the_first_that_says_something_says_how_important_it_is() {
     assert_eq!(
         status(get("/")).await,
         200,
-        "whoever says nothing is critical"
+        "without a class it is critical"
     );
     assert_eq!(status(get("/export")).await, 503);
     let mut request = get("/export");
@@ -128,13 +129,13 @@ async fn the_first_that_says_something_says_how_important_it_is() {
     assert_eq!(
         status(from(PROXY, ("x-class", "urgent"))).await,
         200,
-        "nonsense says nothing"
+        "an unknown class is ignored"
     );
 }
 
 #[tokio::test]
 async fn a_header_is_believed_from_trusted_proxies_only() {
-    let (clock, shedder) = under_pressure();
+    let (clock, shedder) = overloaded();
     let layer = ShedLayer::with_clock(shedder, clock).default_class(Class::Sheddable);
     let header = HeaderName::from_static("x-class");
     let status = async |layer: &ShedLayer<ManualClock>, request| {
@@ -149,24 +150,24 @@ async fn a_header_is_believed_from_trusted_proxies_only() {
     let trusting = layer.clone().header(header.clone()).identity(trusting());
     assert_eq!(status(&trusting, from(PROXY, important)).await, 200);
     assert_eq!(status(&trusting, from(STRANGER, important)).await, 503);
-    let mut nobody = get("/");
-    nobody
+    let mut no_peer = get("/");
+    no_peer
         .headers_mut()
         .insert("x-class", "critical_plus".parse().unwrap());
     assert_eq!(
-        status(&trusting, nobody).await,
+        status(&trusting, no_peer).await,
         503,
-        "nor from a peer that nobody knows"
+        "nor from an unknown peer"
     );
     assert_eq!(
         status(&layer.header(header), from(PROXY, important)).await,
         503,
-        "nor without a word of trust"
+        "nor without trusted proxies"
     );
 }
 
 #[tokio::test]
-async fn what_nobody_waits_for_is_dropped_before_it_costs_anything() {
+async fn requests_after_their_deadline_do_not_reach_the_service() {
     let clock = ManualClock::new();
     let shedder = Shedder::builder().build_with_clock(clock.clone());
     let layer = ShedLayer::with_clock(shedder.clone(), clock.clone())
@@ -185,10 +186,10 @@ async fn what_nobody_waits_for_is_dropped_before_it_costs_anything() {
         (StatusCode::GATEWAY_TIMEOUT, None)
     );
     let body = late.into_body().collect().await.unwrap().to_bytes();
-    let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    let problem: serde_json::Value = serde_json::from_slice(&body).unwrap();
     assert_eq!(
-        told["detail"],
-        "The deadline of this request had passed before anything was done for it."
+        problem["detail"],
+        "The deadline of this request passed before it was processed."
     );
 
     let mut request = get("/");
@@ -206,7 +207,7 @@ async fn what_nobody_waits_for_is_dropped_before_it_costs_anything() {
         .insert("grpc-timeout", "0m".parse().unwrap());
     assert_eq!(ask(&layer, request).await.headers()["grpc-status"], "4");
 
-    // The manual clock begins at 2020-01-01: this one waited for two seconds in front of us.
+    // The manual clock begins at 2020-01-01: this request waited for two seconds in a proxy.
     let waited = ("x-request-start", "t=1577836798.000");
     let patient = layer.clone().within(Duration::from_secs(3));
     let hasty = layer.clone().within(Duration::from_secs(2));
@@ -215,7 +216,7 @@ async fn what_nobody_waits_for_is_dropped_before_it_costs_anything() {
     assert_eq!(
         ask(&hasty, from(STRANGER, waited)).await.status(),
         200,
-        "a stranger's word is none"
+        "an untrusted header is ignored"
     );
     assert_eq!(
         ask(&hasty, from(PROXY, ("x-request-start", "t=1977836798")))
@@ -235,7 +236,7 @@ async fn what_nobody_waits_for_is_dropped_before_it_costs_anything() {
 }
 
 #[tokio::test]
-async fn the_class_and_the_deadline_go_on_as_extensions() {
+async fn the_class_and_the_deadline_are_passed_on_as_extensions() {
     let clock = ManualClock::new();
     let layer = ShedLayer::with_clock(
         Shedder::builder().build_with_clock(clock.clone()),
@@ -270,11 +271,11 @@ async fn the_class_and_the_deadline_go_on_as_extensions() {
     );
 }
 
-/// A gate inside with no room is pressure by itself: then the unimportant no longer get as far as
-/// the gate.
+/// Denials by an inner limit are reported as overload: then sheddable requests no longer reach that
+/// limit.
 #[tokio::test]
-async fn it_learns_from_the_gates_inside() {
-    for (gate, level) in [
+async fn it_learns_from_inner_limits() {
+    for (limit, level) in [
         (ConcurrencyLayer::new(0).unavailable(), true),
         (ConcurrencyLayer::new(0), false),
     ] {
@@ -284,7 +285,7 @@ async fn it_learns_from_the_gates_inside() {
             clock.clone(),
         );
         let layer = layer.default_class(Class::Sheddable);
-        let service = layer.layer(gate.layer(OnceReady::default()));
+        let service = layer.layer(limit.layer(OnceReady::default()));
         for _ in 0..20 {
             service.clone().oneshot(get("/")).await.unwrap();
         }
@@ -293,13 +294,13 @@ async fn it_learns_from_the_gates_inside() {
         assert_eq!(
             layer.shedder().level() > 0.5,
             level,
-            "a 429 is somebody's own limit, a 503 is no room"
+            "a 429 is the limit of a client, a 503 is a lack of capacity"
         );
     }
 }
 
 #[tokio::test]
-async fn those_with_the_same_key_fare_alike() {
+async fn requests_with_the_same_key_are_shed_alike() {
     let clock = ManualClock::new();
     let shedder = Shedder::builder().build_with_clock(clock.clone());
     (0..1_000).for_each(|_| _ = shedder.admit(Class::Sheddable));
@@ -329,7 +330,7 @@ async fn those_with_the_same_key_fare_alike() {
 
 #[tokio::test]
 async fn the_service_that_was_ready_is_the_one_that_is_called() {
-    let (clock, shedder) = under_pressure();
+    let (clock, shedder) = overloaded();
     let layer = ShedLayer::with_clock(shedder, clock)
         .class(|head| (head.uri.path() == "/export").then_some(Class::Sheddable));
     let inner = OnceReady::default();
@@ -348,12 +349,12 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
             .status(),
         503
     );
-    // The readiness that the denied one did not use is still good.
+    // The readiness that the denied request did not use is still valid.
     assert_eq!(service.call(get("/")).await.unwrap().status(), 200);
 }
 
 #[test]
-fn a_request_that_passes_allocates_nothing() {
+fn an_allowed_request_allocates_nothing() {
     let inner = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(()))));
     let layer = ShedLayer::default()
         .class(|head| (head.uri.path() == "/export").then_some(Class::Sheddable))
@@ -371,7 +372,7 @@ fn a_request_that_passes_allocates_nothing() {
         .extensions_mut()
         .insert(PeerAddr(SocketAddr::from((STRANGER, 4711))));
     let allocated = allocation_counter::measure(|| {
-        assert!(poll_once(std::pin::pin!(service.call(request))).is_ready())
+        assert!(poll_once(std::pin::pin!(service.call(request))).is_ready());
     });
     assert_eq!(allocated.count_total, 0);
 }

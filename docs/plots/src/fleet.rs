@@ -162,7 +162,7 @@ impl Fleet {
             match granted {
                 0 => self.nodes[node].denied(sent, demand.min, TERMS.token * 1_000, &self.settings),
                 some => {
-                    self.nodes[node].granted(sent, back, some, demand.ttl, &demand, &self.settings)
+                    self.nodes[node].granted(sent, back, some, demand.ttl, &demand, &self.settings);
                 }
             }
             let (own, others) = std::mem::take(&mut self.waiting)

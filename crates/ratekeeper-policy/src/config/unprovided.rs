@@ -1,13 +1,15 @@
-//! Warnings about attributes that policies use, but `ratekeeper proxy` does not provide.
+//! Warnings about attributes that policies use, but neither `ratekeeper proxy` nor forward-auth
+//! provides.
 
-use super::{Config, IdentityConfig};
+use super::IdentityConfig;
 use crate::attribute::Attribute;
 use crate::matching::Match;
+use crate::policies::Policies;
 use crate::policy::{Cost, Limits, Missing, Policy};
 
 impl IdentityConfig {
-    /// Whether requests in `ratekeeper proxy` can have this attribute: every request has it, or a
-    /// header is configured for it.
+    /// Whether requests in `ratekeeper proxy` and at `/auth` can have this attribute: every request
+    /// has it, or a header is configured for it.
     pub fn provides(&self, attribute: &Attribute) -> bool {
         match attribute {
             Attribute::User => self.user.is_some(),
@@ -26,14 +28,11 @@ impl IdentityConfig {
             | Attribute::Header(_) => true,
         }
     }
-}
 
-impl Config {
-    /// Warnings about attributes that policies use, but no request in `ratekeeper proxy` has: one
-    /// sentence each, with the consequence.
-    pub fn unprovided_in_proxy(&self) -> Vec<String> {
+    /// Warnings about attributes that policies use, but no request in `ratekeeper proxy` or at
+    /// `/auth` has: one sentence each, with the consequence.
+    pub fn unprovided(&self, policies: &Policies) -> Vec<String> {
         let mut warnings = Vec::new();
-        let policies = &self.policies;
         for policy in &policies.policies {
             self.unprovided_by(policy, &mut warnings);
         }
@@ -54,7 +53,7 @@ impl Config {
 
     /// Adds the warnings about one policy.
     fn unprovided_by(&self, policy: &Policy, warnings: &mut Vec<String>) {
-        let lacks = |attribute: &&Attribute| !self.identity.provides(attribute);
+        let lacks = |attribute: &&Attribute| !self.provides(attribute);
         let name = &policy.name;
         if let Some(attribute) = self.unmatched(&policy.matching) {
             let what = format!("the policy `{name}` matches");
@@ -116,7 +115,7 @@ impl Config {
             .attributes
             .iter()
             .map(|(attribute, _)| attribute)
-            .find(|attribute| !self.identity.provides(attribute))
+            .find(|attribute| !self.provides(attribute))
     }
 
     /// The warning for one attribute.
@@ -131,8 +130,8 @@ impl Config {
             _ => "only callers of POST /v1/check and similar APIs can send it".to_owned(),
         };
         format!(
-            "{what} by `{attribute}`, but no request in `ratekeeper proxy` has this attribute, so \
-             {then}; {fix}"
+            "{what} by `{attribute}`, but no request in `ratekeeper proxy` or at /auth/* has this \
+             attribute, so {then}; {fix}"
         )
     }
 }

@@ -3,8 +3,9 @@
 use super::query::{ApplyError, Query, RequestContext};
 use super::reason::Reason;
 use super::rules::Rules;
-use super::{Engine, OverrideError, PolicyKey, PolicyVerdict};
+use super::{Engine, KeySelector, OverrideError, PolicyKey, PolicyVerdict};
 use crate::attribute::Attribute;
+use crate::fingerprint::{Fingerprint, FingerprintError};
 use crate::subject::{Headers, Subject};
 use ratekeeper::{Store, Timestamp};
 use std::fmt;
@@ -21,6 +22,10 @@ pub enum ByNameError {
     NotA(Attribute),
     /// The limits depend on the plan of the subject, and there is no default plan.
     NoPlan(Attribute),
+    /// The key was meant as a fingerprint of that attribute, and is not one.
+    Fingerprint(Attribute, FingerprintError),
+    /// No key with this fingerprint was seen here lately.
+    NotSeen(String),
 }
 
 impl fmt::Display for ByNameError {
@@ -50,6 +55,10 @@ impl fmt::Display for ByNameError {
                     "the limits of the policy depend on {attribute}; give the policy a default plan"
                 )
             }
+            Self::Fingerprint(attribute, error) => {
+                write!(f, "the key is not a fingerprint of {attribute}: {error}")
+            }
+            Self::NotSeen(key) => OverrideError::NotSeen(key.clone()).fmt(f),
         }
     }
 }
@@ -74,7 +83,8 @@ impl<S: Store> Engine<S> {
     }
 
     /// Resets the limits of a key, as [`reset_limits`](Self::reset_limits) does, and returns the
-    /// key.
+    /// key. The key may be named by the [fingerprint](Fingerprint) that was shown of it, `#f8c0…` or
+    /// `user=#f8c0…`, as long as it is in one of the [lists](Self::most_active) of keys.
     pub async fn reset_by(&self, policy: &str, value: &[u8]) -> Result<PolicyKey, ByNameError> {
         let rules = self.inner.rules.load_full();
         let rule = rules
@@ -83,15 +93,22 @@ impl<S: Store> Engine<S> {
             .find(|rule| rule.policy.name == policy)
             .ok_or(ByNameError::NoPolicy)?;
         let attribute = only(&rule.policy.key)?;
+        let fingerprint = match attribute {
+            Some(attribute) => fingerprint(attribute, value)?,
+            None => None,
+        };
+        let value = if fingerprint.is_some() { &[] } else { value };
         let header = OneHeader::new(attribute, value);
         let subject = subject(attribute, value, &header);
+        let selector = KeySelector::new(&subject, fingerprint.as_slice());
         let wrong = |error| match error {
             OverrideError::NoKey(attribute) => ByNameError::NotA(attribute),
+            OverrideError::NotSeen(key) => ByNameError::NotSeen(key),
             // The policy may have been removed in between.
             _ => ByNameError::NoPolicy,
         };
-        let key = self.key_of(policy, &subject).map_err(wrong)?;
-        self.reset_limits(policy, &subject).await.map_err(wrong)?;
+        let key = self.key_of(policy, selector).map_err(wrong)?;
+        self.reset_limits(policy, selector).await.map_err(wrong)?;
         Ok(key)
     }
 
@@ -166,6 +183,27 @@ fn only(key: &[Attribute]) -> Result<Option<&Attribute>, ByNameError> {
         [] => Ok(None),
         [attribute] => Ok(Some(attribute)),
         several => Err(ByNameError::ManyKeys(several.to_vec())),
+    }
+}
+
+/// The fingerprint that a value is, alone or behind the attribute's name: `#f8c0…`, `user=#f8c0…`.
+fn fingerprint(
+    attribute: &Attribute,
+    value: &[u8],
+) -> Result<Option<(Attribute, Fingerprint)>, ByNameError> {
+    let Ok(text) = std::str::from_utf8(value) else {
+        return Ok(None);
+    };
+    let named = text
+        .split_once("=#")
+        .filter(|(name, _)| *name == attribute.to_string());
+    let text = named.map_or(text, |(name, _)| &text[name.len() + 1..]);
+    match text.parse() {
+        Ok(fingerprint) => Ok(Some((attribute.clone(), fingerprint))),
+        Err(error) if Fingerprint::is_meant_by(text) => {
+            Err(ByNameError::Fingerprint(attribute.clone(), error))
+        }
+        Err(_) => Ok(None),
     }
 }
 

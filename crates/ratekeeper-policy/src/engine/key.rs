@@ -206,10 +206,15 @@ impl KeyPart<'_> {
         }
     }
 
+    /// The address that the value is, if it has as many bytes as one.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        address_in(self.value)
+    }
+
     /// The part in plain text: `user=42`, or the substitute of a user: `ip=203.0.113.7`, `unknown`,
     /// `shared`.
     pub(crate) fn display(&self, secret: &FingerprintSecret) -> String {
-        match (self.is_substitute, address_in(self.value)) {
+        match (self.is_substitute, self.address()) {
             (true, Some(address)) => format!("{}={address}", Attribute::Ip),
             (true, None) => String::from_utf8_lossy(self.value).into_owned(),
             (false, _) => format!(
@@ -341,6 +346,9 @@ mod tests {
             None,
             "empty values are absent"
         );
+        let empty = vec![("x-api-key", "")];
+        let (name, subject) = ("header:x-api-key", Subject::new().headers(&empty));
+        assert_eq!(key_of(&[name], &subject), None, "an empty header");
         assert_eq!(key_of(&[], &Subject::new()), Some(Vec::new()));
     }
 

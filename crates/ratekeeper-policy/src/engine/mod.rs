@@ -24,7 +24,7 @@ pub use by_name::ByNameError;
 pub use completion::Completion;
 pub use explain::{Explanation, KeyState, LimitState, PolicyTrace};
 pub use fleet_overrides::{PolicyKey, SharedOverride};
-pub use operator::KeySelector;
+pub use operator::{KeySelector, SeenValue};
 pub use overload::{AdaptiveStats, LoadSource, OverloadStats};
 pub(crate) use overrides::MAX_OVERRIDE_DURATION;
 pub use overrides::{Override, OverrideError};

@@ -9,6 +9,7 @@ use crate::fingerprint::{Fingerprint, KeyName};
 use crate::policy::Missing;
 use crate::policy_limit::PolicyLimit;
 use ratekeeper::{Store, store::LimitHandle};
+use std::net::IpAddr;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,18 @@ impl<'a, 's: 'a> From<&'a Subject<'s>> for KeySelector<'a> {
     fn from(subject: &'a Subject<'s>) -> Self {
         Self::new(subject, &[])
     }
+}
+
+/// What a fingerprint of an attribute stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SeenValue {
+    /// A value of the attribute, as keys have it.
+    Value(Vec<u8>),
+    /// The address that requests without the attribute were counted by instead.
+    Address(IpAddr),
+    /// The bucket that requests without the attribute share: `unknown` or `shared`.
+    Missing,
 }
 
 /// The key that a selector resolves to.
@@ -202,18 +215,29 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// The value with this fingerprint, if a key with it was seen here lately under any policy.
-    pub fn value_seen(&self, attribute: &Attribute, fingerprint: Fingerprint) -> Option<Vec<u8>> {
+    /// The value with this fingerprint, if a key with it was seen here lately under any policy, or
+    /// is in the list of [overrides](Self::overrides).
+    pub fn value_seen(&self, attribute: &Attribute, fingerprint: Fingerprint) -> Option<SeenValue> {
         let rules = self.inner.rules.load();
         let secret = self.inner.overrides.secret();
-        self.find_in_top_lists(|number, bytes| {
-            let rule = rules.policies.iter().find(|rule| rule.number == number)?;
-            let parts = key::parts(&rule.policy.key, bytes);
-            let mut values =
-                parts.filter(|part| part.attribute == attribute && !part.is_substitute);
-            values
+        let find = |by: &[Attribute], bytes: &[u8]| {
+            key::parts(by, bytes)
+                .filter(|part| part.attribute == attribute)
                 .find(|part| part.fingerprint(&secret) == fingerprint)
-                .map(|part| part.value.to_vec())
+                .map(|part| match (part.is_substitute, part.address()) {
+                    (false, _) => SeenValue::Value(part.value.to_vec()),
+                    (true, Some(address)) => SeenValue::Address(address),
+                    (true, None) => SeenValue::Missing,
+                })
+        };
+        let seen = self.find_in_top_lists(|number, bytes| {
+            let rule = rules.policies.iter().find(|rule| rule.number == number)?;
+            find(&rule.policy.key, bytes)
+        });
+        seen.or_else(|| {
+            self.overrides()
+                .iter()
+                .find_map(|entry| find(entry.by(), entry.bytes()?))
         })
     }
 

@@ -108,6 +108,11 @@ impl Override {
         }
     }
 
+    /// The attributes that the key is made of.
+    pub(crate) fn by(&self) -> &[Attribute] {
+        &self.key_attributes
+    }
+
     /// The policy of the key.
     pub fn policy(&self) -> &str {
         &self.policy

@@ -59,23 +59,40 @@ pub enum Ban {
 }
 
 impl Reason {
+    /// Every [name](Self::name).
+    pub const NAMES: &'static [&'static str] = &[
+        "limits",
+        "no_policy",
+        "allow_list",
+        "deny_list",
+        "ban",
+        "missing_attribute",
+        "closed",
+        "shed",
+        "at_capacity",
+        "queue_full",
+        "waited_too_long",
+        "too_late",
+        "off",
+    ];
+
     /// Its name in responses to callers.
     pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Limits => "limits",
-            Self::NoPolicy => "no_policy",
-            Self::AllowList => "allow_list",
-            Self::DenyList { .. } => "deny_list",
-            Self::Ban(_) => "ban",
-            Self::MissingAttribute { .. } => "missing_attribute",
-            Self::Closed => "closed",
-            Self::Shed(_) => "shed",
-            Self::AtCapacity => "at_capacity",
-            Self::QueueFull => "queue_full",
-            Self::WaitedTooLong => "waited_too_long",
-            Self::TooLate => "too_late",
-            Self::Off => "off",
-        }
+        Self::NAMES[match self {
+            Self::Limits => 0,
+            Self::NoPolicy => 1,
+            Self::AllowList => 2,
+            Self::DenyList { .. } => 3,
+            Self::Ban(_) => 4,
+            Self::MissingAttribute { .. } => 5,
+            Self::Closed => 6,
+            Self::Shed(_) => 7,
+            Self::AtCapacity => 8,
+            Self::QueueFull => 9,
+            Self::WaitedTooLong => 10,
+            Self::TooLate => 11,
+            Self::Off => 12,
+        }]
     }
 }
 

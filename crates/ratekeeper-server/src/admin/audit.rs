@@ -183,7 +183,7 @@ mod tests {
             audit.add(Entry {
                 outcome: Outcome::Refused,
                 ..entry(at_ms)
-            })
+            });
         });
         let all = audit.newest(KEPT * 3);
         assert_eq!(all.len(), 2 * KEPT);

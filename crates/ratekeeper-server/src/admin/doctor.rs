@@ -31,6 +31,8 @@ async fn look<C: Clock>(app: &App<C>) -> Vec<Finding> {
         findings.push(Finding::new("untrusted_proxy", says));
     }
     findings.extend(of_keys(app).await);
+    let unknown = app.unknown_attributes.sentences().into_iter();
+    findings.extend(unknown.map(|says| Finding::note("unknown_attribute", says)));
     if let AnyStore::Redis(redis) = app.engine.store() {
         findings.extend(of_store(app, &redis.status()));
     }

@@ -7,7 +7,8 @@ use crate::api::{Code, Problem, quoted};
 use ratekeeper::Clock;
 use ratekeeper_policy::config::IdentityConfig;
 use ratekeeper_policy::{
-    Attribute, engine::OverrideError, engine::PolicyKey, fingerprint::Fingerprint,
+    Attribute, engine::OverrideError, engine::PolicyKey, engine::SeenValue,
+    fingerprint::Fingerprint,
 };
 
 /// The field `subject` of a request of an operator.
@@ -103,8 +104,23 @@ impl<'a> Selected<'a> {
             fingerprints,
         } = self;
         for (attribute, fingerprint) in fingerprints {
-            let value = admin.app().engine.value_seen(&attribute, fingerprint);
-            if !value.is_some_and(|value| who.add(&attribute, &value)) {
+            let is_added = match admin.app().engine.value_seen(&attribute, fingerprint) {
+                Some(SeenValue::Value(value)) => who.add(&attribute, &value),
+                // Requests without the attribute are counted by it: one with this address is one
+                // of them.
+                Some(SeenValue::Address(address)) => {
+                    who.add_address(address).map_err(|other| {
+                    invalid(format!(
+                        "`{attribute}` is {fingerprint}, a key counted by an address in place of {attribute}, and `ip` is \
+                         {other}, another address; leave `ip` out"
+                    ))
+                })?;
+                    true
+                }
+                Some(SeenValue::Missing) => true,
+                _ => false,
+            };
+            if !is_added {
                 let not_seen = OverrideError::NotSeen(format!("{attribute}={fingerprint}"));
                 return Err(Problem::new(Code::NotFound, not_seen.to_string()));
             }

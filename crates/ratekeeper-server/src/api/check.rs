@@ -41,6 +41,7 @@ pub(super) async fn check<C: Clock>(
 
 async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest<'_>, from: Source) -> PolicyVerdict {
     let identity = app.identity.load();
+    app.unknown_attributes.note(request.who.names(), &identity);
     // The request is served elsewhere, if at all: it holds no place here, and waits for none.
     let subject = request.who.subject(&identity, from).no_wait();
     match request.peek {

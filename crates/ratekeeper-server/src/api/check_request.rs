@@ -170,6 +170,11 @@ impl<'a> CheckSubject<'a> {
             .chain(headers)
     }
 
+    /// The names of what is neither its address nor a header.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.attributes.iter().map(|(name, _)| &**name)
+    }
+
     /// Adds an attribute in the form that keys have it in; false if there is no such value.
     pub(crate) fn add(&mut self, attribute: &Attribute, value: &[u8]) -> bool {
         let address = match attribute {
@@ -208,6 +213,17 @@ impl<'a> CheckSubject<'a> {
             (_, _, Err(_)) => return false,
         }
         true
+    }
+
+    /// Adds the address, or its network as keys have it; an error with the other one that it has.
+    pub(crate) fn add_address(&mut self, address: IpAddr) -> Result<(), IpAddr> {
+        match self.ip {
+            Some(other) if other != address => Err(other),
+            _ => {
+                self.ip = Some(address);
+                Ok(())
+            }
+        }
     }
 
     /// Who asks. A user or an API key that is not named is taken from the header that the

@@ -15,6 +15,7 @@ mod throttle;
 pub(crate) mod throttle_buckets;
 mod throttle_request;
 pub(crate) mod token;
+pub(crate) mod unknown_attributes;
 pub(crate) mod user_header;
 
 pub(crate) use check_request::{HEADER, identified};

@@ -9,89 +9,68 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// What is wrong: the stable word that programs may match on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Code {
-    InvalidJson,
-    NotAnObject,
-    UnknownField,
-    DuplicateField,
-    MissingField,
-    InvalidField,
-    InvalidLimit,
-    UnknownAlgorithm,
-    AlgorithmConflict,
-    BadRequest,
-    HeadTooLarge,
-    TargetTooLong,
-    UnknownVersion,
-    BrokenBody,
-    BodyTimeout,
-    BodyTooLarge,
-    Forbidden,
-    Unauthorized,
-    NotFound,
-    MethodNotAllowed,
-    TooManyLimits,
-    InvalidConfig,
-    BadTarget,
-    BadHost,
-    WrongHost,
-    UnknownCoding,
-    BadUpstream,
-    SlowUpstream,
-    Unavailable,
-    BatchSize,
-    InvalidId,
-    ForgedId,
-    ExpiredId,
-    LostId,
-    AlreadySettled,
-    TooManyReservations,
+/// Declares [`Code`] with its words.
+macro_rules! codes {
+    ($($name:ident = $word:literal,)+) => {
+        /// What is wrong: the stable word that programs may match on.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(crate) enum Code {
+            $($name,)+
+        }
+
+        impl Code {
+            #[cfg(test)]
+            pub(super) const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            pub(super) fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)+
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    InvalidJson = "invalid_json",
+    NotAnObject = "not_an_object",
+    UnknownField = "unknown_field",
+    DuplicateField = "duplicate_field",
+    MissingField = "missing_field",
+    InvalidField = "invalid_field",
+    InvalidLimit = "invalid_limit",
+    UnknownAlgorithm = "unknown_algorithm",
+    AlgorithmConflict = "algorithm_conflict",
+    BadRequest = "bad_request",
+    HeadTooLarge = "head_too_large",
+    TargetTooLong = "target_too_long",
+    UnknownVersion = "unknown_version",
+    BrokenBody = "broken_body",
+    BodyTimeout = "body_timeout",
+    BodyTooLarge = "body_too_large",
+    Forbidden = "forbidden",
+    Unauthorized = "unauthorized",
+    NotFound = "not_found",
+    MethodNotAllowed = "method_not_allowed",
+    TooManyLimits = "too_many_limits",
+    InvalidConfig = "invalid_config",
+    BadTarget = "bad_target",
+    BadHost = "bad_host",
+    WrongHost = "wrong_host",
+    UnknownCoding = "unknown_coding",
+    BadUpstream = "bad_upstream",
+    SlowUpstream = "slow_upstream",
+    Unavailable = "unavailable",
+    BatchSize = "batch_size",
+    InvalidId = "invalid_id",
+    ForgedId = "forged_id",
+    ExpiredId = "expired_id",
+    LostId = "lost_id",
+    AlreadySettled = "already_settled",
+    TooManyReservations = "too_many_reservations",
 }
 
 impl Code {
-    fn word(self) -> &'static str {
-        match self {
-            Self::InvalidJson => "invalid_json",
-            Self::NotAnObject => "not_an_object",
-            Self::UnknownField => "unknown_field",
-            Self::DuplicateField => "duplicate_field",
-            Self::MissingField => "missing_field",
-            Self::InvalidField => "invalid_field",
-            Self::InvalidLimit => "invalid_limit",
-            Self::UnknownAlgorithm => "unknown_algorithm",
-            Self::AlgorithmConflict => "algorithm_conflict",
-            Self::BadRequest => "bad_request",
-            Self::HeadTooLarge => "head_too_large",
-            Self::TargetTooLong => "target_too_long",
-            Self::UnknownVersion => "unknown_version",
-            Self::BrokenBody => "broken_body",
-            Self::BodyTimeout => "body_timeout",
-            Self::BodyTooLarge => "body_too_large",
-            Self::Forbidden => "forbidden",
-            Self::Unauthorized => "unauthorized",
-            Self::NotFound => "not_found",
-            Self::MethodNotAllowed => "method_not_allowed",
-            Self::TooManyLimits => "too_many_limits",
-            Self::InvalidConfig => "invalid_config",
-            Self::BadTarget => "bad_target",
-            Self::BadHost => "bad_host",
-            Self::WrongHost => "wrong_host",
-            Self::UnknownCoding => "unknown_coding",
-            Self::BadUpstream => "bad_upstream",
-            Self::SlowUpstream => "slow_upstream",
-            Self::Unavailable => "unavailable",
-            Self::BatchSize => "batch_size",
-            Self::InvalidId => "invalid_id",
-            Self::ForgedId => "forged_id",
-            Self::ExpiredId => "expired_id",
-            Self::LostId => "lost_id",
-            Self::AlreadySettled => "already_settled",
-            Self::TooManyReservations => "too_many_reservations",
-        }
-    }
-
     fn status(self) -> StatusCode {
         match self {
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,

@@ -42,6 +42,7 @@ pub(super) async fn reserve<C: Clock>(
     } = ReserveRequest::from_json(&body)?;
     let verdict = {
         let identity = app.identity.load();
+        app.unknown_attributes.note(who.names(), &identity);
         app.engine
             .reserve(&who.subject(&identity, from), cost, max_wait)
             .await

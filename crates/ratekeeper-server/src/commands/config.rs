@@ -115,7 +115,7 @@ fn check(file: Option<&Path>, envoy_config: Option<&Path>, format: Format) -> Ex
         if let Some(path) = envoy_config {
             config.envoy.config = Some(path.to_owned());
         }
-        loaded.diagnostics = warnings(&loaded.diagnostics, config, Mode::all_of(config));
+        loaded.diagnostics = warnings_in_any_mode(&loaded.diagnostics, config);
     }
     let named = loaded
         .config
@@ -243,40 +243,54 @@ impl Mode {
         }
     }
 
-    /// The modes that a configuration may be used in: without upstreams either, as `proxy` may be
-    /// given some.
-    fn all_of(config: &Config) -> &'static [Self] {
-        match Self::made_for(config) {
-            Self::Serve => &[Self::Serve, Self::Proxy],
-            Self::Proxy => &[Self::Proxy],
-        }
-    }
+    const ALL: [Self; 2] = [Self::Serve, Self::Proxy];
 }
 
 /// Everything that is doubtful about a configuration: what its file says, and what does not go with
-/// how it is used. `config check`, `serve`, `proxy` and a reload show the same.
-pub(crate) fn warnings(loaded: &[Diagnostic], config: &Config, modes: &[Mode]) -> Vec<Diagnostic> {
+/// how it is used. `serve`, `proxy` and a reload show these, and `config check` those of
+/// [both](warnings_in_any_mode).
+pub(crate) fn warnings(loaded: &[Diagnostic], config: &Config, mode: Mode) -> Vec<Diagnostic> {
+    let own = match mode {
+        Mode::Serve => unheard(&config.policies),
+        Mode::Proxy => config.identity.unprovided(&config.policies),
+    };
+    let grpc = unused_grpc(config, mode);
+    let own = own
+        .into_iter()
+        .chain(grpc)
+        .map(|message| Diagnostic::warning(Location::Nowhere, message));
+    loaded.iter().cloned().chain(own).collect()
+}
+
+/// What `serve` or `proxy` would warn about: a file does not say which of them it is for.
+fn warnings_in_any_mode(loaded: &[Diagnostic], config: &Config) -> Vec<Diagnostic> {
     let mut all = loaded.to_vec();
-    let mut warn = |message: String| all.push(Diagnostic::warning(Location::Nowhere, message));
-    let serves = modes.contains(&Mode::Serve);
-    if serves {
-        unheard(&config.policies).into_iter().for_each(&mut warn);
-    }
-    if modes.contains(&Mode::Proxy) {
-        config.unprovided_in_proxy().into_iter().for_each(&mut warn);
-    }
-    let usual = Config::default().server.grpc;
-    let grpc = config
-        .server
-        .grpc
-        .as_ref()
-        .filter(|_| config.server.grpc != usual);
-    if let Some(address) = grpc.filter(|_| !(serves && config.envoy.config.is_some())) {
-        warn(format!(
-            "server.grpc is set to {address}, but nobody listens there without `config` in [envoy] (ratekeeper serve)"
-        ));
+    for mode in Mode::ALL {
+        for warning in warnings(&[], config, mode) {
+            if !all.contains(&warning) {
+                all.push(warning);
+            }
+        }
     }
     all
+}
+
+/// An address for Envoy's rate limit service that is set, and is not listened on.
+fn unused_grpc(config: &Config, mode: Mode) -> Option<String> {
+    let address = config.server.grpc.as_ref()?;
+    let is_served = mode == Mode::Serve && config.envoy.config.is_some();
+    if is_served || config.server.grpc == Config::default().server.grpc {
+        return None;
+    }
+    Some(match config.envoy.config {
+        None => format!(
+            "server.grpc is set to {address}, but nobody listens there without `config` in [envoy] (ratekeeper serve)"
+        ),
+        Some(_) => format!(
+            "server.grpc is set to {address}, but `ratekeeper proxy` does not listen there; Envoy's rate limit service is part of \
+             `ratekeeper serve`"
+        ),
+    })
 }
 
 /// A warning as the log has it, which has a word for its severity.
@@ -307,7 +321,7 @@ fn unheard(policies: &Policies) -> Vec<String> {
             format!("the policy `{name}` has `{limit}`, but POST /v1/check does not hear how a request ends: there it turns nobody away; ask POST /v1/reserve, and tell POST /v1/settle")
         }));
         told.extend(policy.is_adaptive().then(|| {
-            format!("the policy `{name}` is `adaptive`, but nothing here sees a request to its end: it turns nobody away; stand in front of the service with `ratekeeper proxy`")
+            format!("the policy `{name}` is `adaptive`, but `ratekeeper serve` sees no request to its end: there it turns nobody away; stand in front of the service with `ratekeeper proxy`")
         }));
     }
     told

@@ -8,6 +8,7 @@ use crate::commands::config as config_command;
 use crate::commands::terminal::{self, escape};
 use crate::{CANNOT, NO, api, print, store};
 use ratekeeper::MemoryStore;
+use ratekeeper_policy::config::known_attribute;
 use ratekeeper_policy::{
     Engine, EngineOptions, Explanation, engine::LimitState, engine::PolicyTrace,
 };
@@ -29,6 +30,13 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
             ));
         }
     };
+    let attributes = words.iter().filter(|(name, _)| !name.starts_with(HEADER));
+    for (name, _) in attributes {
+        // As an attribute that no policy uses it would change nothing.
+        if let Err(error) = known_attribute(name, &config.identity.attributes) {
+            return failed(&format!("--subject: {error}"));
+        }
+    }
     let is_header = |(name, _): &(String, String)| name.starts_with(HEADER);
     let (headers, others): (Vec<_>, Vec<_>) = words.into_iter().partition(is_header);
     let headers = headers

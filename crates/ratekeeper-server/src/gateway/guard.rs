@@ -165,7 +165,7 @@ impl Guard {
                 return Ok(taken as usize);
             }
             At::Size { size, digits } => {
-                self.at = self.size(byte, size, digits).ok_or((0, Refusal::Chunk))?
+                self.at = self.size(byte, size, digits).ok_or((0, Refusal::Chunk))?;
             }
             At::Extension => {
                 self.left = self.left.checked_sub(1).ok_or((0, Refusal::Long))?;

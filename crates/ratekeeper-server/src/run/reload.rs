@@ -166,7 +166,7 @@ impl<C: Clock> Reload<C> {
         } else {
             Mode::Serve
         };
-        let mut told: Vec<String> = warnings(&loaded.diagnostics, &config, &[mode])
+        let mut told: Vec<String> = warnings(&loaded.diagnostics, &config, mode)
             .iter()
             .map(for_log)
             .collect();
@@ -234,6 +234,7 @@ impl<C: Clock> Reload<C> {
         }
         self.app.declare_limits();
         self.app.believe(config.identity);
+        self.app.configuration_changed();
         Ok(told)
     }
 }

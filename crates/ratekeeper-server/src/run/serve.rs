@@ -20,6 +20,7 @@ use crate::run::reload::{Reload, WatchedFiles, settings};
 use crate::run::signals::{SignalRequest, Signals};
 use crate::run::start_error::StartError;
 use crate::run::systemd::Notify;
+use crate::run::welcome::Fingerprints;
 use crate::run::{log, welcome};
 use crate::store::{self, AnyStore};
 use crate::{api, gateway, resp};
@@ -259,7 +260,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         let connect =
             move |stream, peer, activity: &_| connection(stream, peer, router.clone(), activity);
         workers.spawn(name, move |heartbeat| {
-            worker.run(heartbeat, connect, stopped)
+            worker.run(heartbeat, connect, stopped);
         })?;
     }
     for listener in grpc.into_iter().flatten() {
@@ -269,7 +270,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         let connect =
             move |stream, _, activity: &_| envoy::connection(stream, services.clone(), activity);
         workers.spawn("grpc", move |heartbeat| {
-            worker.run(heartbeat, connect, stopped)
+            worker.run(heartbeat, connect, stopped);
         })?;
     }
     let shared = arrivals.map(|arrivals| {
@@ -314,6 +315,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         gateway.as_ref().map(|_| &settings),
         &app.engine.policies(),
         &store_settings,
+        Fingerprints::of(&store_settings, app.engine.store()),
     );
     // A server whose standard output is closed serves all the same.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -501,7 +503,7 @@ fn configured(start: &Start) -> Result<Config, StartError> {
             return Err(StartError::By(attribute.clone()));
         }
     }
-    for warning in config_command::warnings(&loaded.diagnostics, &config, &[Mode::of(start)]) {
+    for warning in config_command::warnings(&loaded.diagnostics, &config, Mode::of(start)) {
         tracing::warn!(target: log::EACH, "{}", config_command::for_log(&warning));
     }
     Ok(config)

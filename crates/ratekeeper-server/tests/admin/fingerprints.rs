@@ -134,6 +134,84 @@ fn a_key_is_acted_on_by_the_fingerprint_that_was_shown() {
     }
 }
 
+/// Keys that are counted by an address in place of a missing attribute.
+#[test]
+fn a_key_without_its_attribute_is_acted_on_by_the_fingerprint_that_was_shown() {
+    for keys in ["fingerprint", "plain"] {
+        let node = node(&format!("[stats]\nkeys = \"{keys}\"\n"));
+        let ask = |ip: &str| node.check(&json!({"subject": {"ip": ip}}).to_string());
+        let passes = |ip: &str| (0..9).filter(|_| ask(ip).status() == 200).count();
+        assert_eq!(passes("203.0.113.7"), 5);
+        let top = get(&node, "/admin/top");
+        let list = top["most_denied"].as_array().unwrap();
+        let row = list.iter().find(|row| row["policy"] == "keys").unwrap();
+        let key = row["fingerprint"].as_str().unwrap();
+        assert!(key.starts_with("api_key=#"), "{key}");
+        let shown = match keys {
+            "plain" => "ip=203.0.113.7",
+            _ => key,
+        };
+        assert_eq!(row["key"], json!(shown));
+
+        let (code, out, error) = admin(&node, &["explain", key]);
+        assert_eq!((code, error.as_str()), (1, ""), "{keys}");
+        assert!(
+            out.starts_with("denied by keys") && out.contains("5/d: denied, 0 of 5 left"),
+            "{out}"
+        );
+        // An address that is another one names another key.
+        let (code, _, error) = admin(&node, &["explain", key, "ip=203.0.113.8"]);
+        assert_eq!(code, 1);
+        assert!(error.contains("another address; leave `ip` out"), "{error}");
+        assert_eq!(admin(&node, &["explain", key, "ip=203.0.113.7"]).0, 1);
+
+        done(&node, &["reset", "keys", key]);
+        assert_eq!(passes("203.0.113.7"), 5);
+        done(&node, &["grant", "keys", key, "--tokens", "2"]);
+        assert_eq!(passes("203.0.113.7"), 2);
+        done(
+            &node,
+            &["override", "keys", key, "--limit", "7/d", "--for", "1h"],
+        );
+        assert_eq!(passes("203.0.113.7"), 7);
+        done(&node, &["lift", "keys", key]);
+        done(&node, &["reset", "keys", key]);
+        done(&node, &["ban", "keys", key, "--for", "1h"]);
+        assert_eq!(ask("203.0.113.7").json()["reason"], json!("ban"));
+        assert_eq!(ask("203.0.113.8").status(), 200, "another address");
+        assert!(!is_banned(&node), "a key of its own");
+        assert_eq!(get(&node, "/admin/overrides")[0]["fingerprint"], json!(key));
+        let (code, out, _) = admin(&node, &["explain", key]);
+        assert_eq!(code, 1);
+        assert!(out.contains("it is banned"), "{out}");
+        done(&node, &["lift", "keys", key]);
+
+        // Without an address either they share one bucket.
+        assert_eq!(
+            (0..9)
+                .filter(|_| node.check(r#"{"subject":{}}"#).status() == 200)
+                .count(),
+            5
+        );
+        let top = get(&node, "/admin/top");
+        let list = top["most_denied"].as_array().unwrap();
+        let unknown = list
+            .iter()
+            .find(|row| row["policy"] == "keys" && row["fingerprint"] != key)
+            .unwrap()["fingerprint"]
+            .as_str()
+            .unwrap();
+        let (code, out, error) = admin(&node, &["explain", unknown]);
+        assert_eq!((code, error.as_str()), (1, ""));
+        assert!(out.starts_with("denied by keys"), "{out}");
+        done(&node, &["ban", "keys", unknown, "--for", "1h"]);
+        assert_eq!(
+            node.check(r#"{"subject":{}}"#).json()["reason"],
+            json!("ban")
+        );
+    }
+}
+
 #[test]
 fn what_cannot_be_a_key_is_refused() {
     let node = node("");

@@ -6,8 +6,12 @@ use crate::support::{Server, config_file, eventually};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 /// A path of its own for each call, where nothing is.
 fn log_file() -> PathBuf {
@@ -272,4 +276,47 @@ fn a_renamed_file_is_opened_again_on_sighup() {
         (&Value::from("/after"), 2)
     );
     assert_eq!(server.figure("ratekeeper_access_log_lost_total"), 0.0);
+}
+
+#[test]
+fn the_time_of_a_line_is_that_of_the_decision() {
+    let file = log_file();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = listener.local_addr().unwrap();
+    let answers = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        // The decision was made before this, and the answer comes after it.
+        thread::sleep(Duration::from_millis(400));
+        let between = now();
+        thread::sleep(Duration::from_millis(400));
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            .unwrap();
+        between
+    });
+    let server = gateway(
+        &[upstream],
+        &format!("access_log = {file:?}\n[[policy]]\nname = \"all\"\nlimit = \"9/d\"\n"),
+    );
+    let before = now();
+    assert_eq!(server.request("GET", "/", "").status(), 200);
+    let between = answers.join().unwrap();
+    eventually("a line", || lines(&file).len() == 1);
+    let line = lines(&file).remove(0);
+    let time = line["time"].as_str().unwrap();
+    assert!(
+        *before <= *time && *time < *between,
+        "{before} {time} {between}"
+    );
+    assert!(line["duration_ms"].as_f64().unwrap() > 700.0, "{line}");
+}
+
+/// The time as lines have it.
+fn now() -> String {
+    let output = Command::new("date")
+        .args(["-u", "+%Y-%m-%dT%H:%M:%S.%6NZ"])
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }

@@ -81,7 +81,7 @@ fn nobody_waits_longer_than_the_interval() {
         problem["detail"]
             .as_str()
             .unwrap()
-            .contains("waited too long for its turn"),
+            .contains("waited too long in the queue"),
         "{problem}"
     );
     assert_eq!(

@@ -2,6 +2,7 @@
 //! without the token.
 
 use crate::browser::Browser;
+use crate::support::Server;
 use crate::{ask, open, serve};
 use serde_json::json;
 
@@ -193,4 +194,64 @@ fn without_the_token_a_write_is_refused_and_the_page_says_so() {
         page.eval("[...document.querySelectorAll('#audit .tag')].map((tag) => tag.textContent)");
     assert_eq!(outcomes, json!(["done", "done", "refused", "refused"]));
     page.no_complaints_but("401 (Unauthorized)");
+}
+
+/// As `[stats] keys` is unless it is set.
+#[test]
+fn a_row_is_acted_on_where_keys_are_shown_by_their_fingerprints() {
+    let policies = "[server]\nhttp = \"127.0.0.1:0\"\n[[policy]]\nname = \"login\"\nmatch = { path = \"/login\" }\nkey = \"ip\"\n\
+                    limit = \"3/d\"\n[[policy]]\nname = \"api\"\nmatch = { path = \"/api\" }\nkey = \"user\"\nlimit = \"3/d\"\n";
+    let server = Server::with_config(policies);
+    let api = |ip: &str| {
+        let subject = json!({"ip": ip, "method": "GET", "path": "/api"});
+        let body = json!({"subject": subject}).to_string();
+        server.check(&body).json()["allowed"] == json!(true)
+    };
+    // One key by its address, and one by its address in place of a user.
+    for _ in 0..4 {
+        ask(&server, "203.0.113.7", "", "/login");
+        api("203.0.113.7");
+    }
+    let mut page = open(&server, "keys");
+    for (policy, attribute) in [("login", "ip"), ("api", "user")] {
+        let button = format!("#heaviest button[aria-label$='under {policy}']");
+        page.until(&format!("!!document.querySelector(\"{button}\")"));
+        let row = page.text(&button);
+        assert!(row.contains("Ban"), "{row}");
+        page.click(&button);
+        page.until_text("#act-says", &format!("{attribute}=#"));
+        confirm(&mut page, &[("for", "1h")]);
+        page.until_text("#toasts", &format!("under {policy}."));
+    }
+    assert!(
+        !ask(&server, "203.0.113.7", "", "/login") && ask(&server, "203.0.113.8", "", "/login")
+    );
+    assert!(!api("203.0.113.7") && api("203.0.113.8"));
+    let reason = |path: &str| {
+        let subject = json!({"ip": "203.0.113.7", "path": path});
+        server
+            .check(&json!({"subject": subject}).to_string())
+            .json()["reason"]
+            .clone()
+    };
+    assert_eq!(
+        (reason("/login"), reason("/api")),
+        (json!("ban"), json!("ban"))
+    );
+
+    // The rows of the list of bans are lifted by the same names.
+    page.click("nav a[href='#holds']");
+    for left in [1, 0] {
+        page.click("#holds .button");
+        page.until("document.getElementById('act').open");
+        page.click("#act-do");
+        page.until(&format!(
+            "document.querySelectorAll('#holds .button').length === {left}"
+        ));
+    }
+    assert_eq!(
+        (reason("/login"), reason("/api")),
+        (json!("limits"), json!("limits"))
+    );
+    page.no_complaints();
 }

@@ -301,7 +301,7 @@ fn the_books_agree_whatever_happens_meanwhile() {
             asking::left(&server, "/reserve", key),
             CAPACITY,
             "key {key}"
-        )
+        );
     });
     fleet.assert_never_too_many(CAPACITY);
 

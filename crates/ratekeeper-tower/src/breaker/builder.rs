@@ -1,4 +1,4 @@
-//! Every number of a breaker, and what is wrong with those that make no sense.
+//! The builder of a circuit breaker, and the errors of invalid settings.
 
 use super::CircuitBreaker;
 use ratekeeper::{Clock, clock::SystemClock};
@@ -6,7 +6,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Makes a [`CircuitBreaker`]; what [`CircuitBreaker::builder`] returns.
+/// Builds a [`CircuitBreaker`]; made by [`CircuitBreaker::builder`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,7 +17,7 @@ use std::time::Duration;
 ///     .slow_after(Duration::from_secs(2))
 ///     .open_for(Duration::from_secs(1))
 ///     .build()?;
-/// # Ok::<_, ratekeeper_tower::breaker::InvalidBreaker>(())
+/// # Ok::<_, ratekeeper_tower::breaker::CircuitBreakerError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
@@ -29,10 +29,10 @@ pub struct CircuitBreakerBuilder<C: Clock = SystemClock> {
     pub(super) buckets: usize,
     pub(super) bucket_length: Duration,
     pub(super) open_for: Duration,
-    pub(super) open_at_most: Duration,
+    pub(super) max_open_for: Duration,
     pub(super) jitter_percent: u32,
     pub(super) probes: usize,
-    pub(super) probe_deadline: Duration,
+    pub(super) probe_timeout: Duration,
     pub(super) seed: u64,
     pub(super) clock: C,
 }
@@ -47,12 +47,11 @@ impl Default for CircuitBreakerBuilder {
             buckets: 10,
             bucket_length: Duration::from_secs(1),
             open_for: Duration::from_secs(5),
-            open_at_most: Duration::from_secs(60),
+            max_open_for: Duration::from_secs(60),
             jitter_percent: 10,
             probes: 3,
-            probe_deadline: Duration::from_secs(10),
-            // The standard library's hasher is seeded anew for each: randomness without a crate for
-            // it.
+            probe_timeout: Duration::from_secs(10),
+            // The standard library seeds each hasher anew: randomness without a dependency.
             seed: RandomState::new().hash_one(0u8),
             clock: SystemClock,
         }
@@ -60,83 +59,84 @@ impl Default for CircuitBreakerBuilder {
 }
 
 impl<C: Clock> CircuitBreakerBuilder<C> {
-    /// Opens when so many in a hundred calls fail; 50 if not said.
+    /// Opens when this percentage of calls fails; 50 unless set.
     pub fn failure_percent(mut self, percent: u32) -> Self {
         self.failure_percent = percent;
         self
     }
 
-    /// Opens when so many in a hundred calls are slow; 80 if not said. None is unless
+    /// Opens when this percentage of calls is slow; 80 unless set. Has no effect unless
     /// [`slow_after`](Self::slow_after) is set.
     pub fn slow_percent(mut self, percent: u32) -> Self {
         self.slow_percent = percent;
         self
     }
 
-    /// A call that takes longer is slow, whether it fails or not, and a slow probe has failed. No
-    /// call is slow if not said.
-    pub fn slow_after(mut self, longest: Duration) -> Self {
-        self.slow_after = Some(longest);
+    /// A call that takes longer is slow, whether it fails or not; a slow probe has failed. No call
+    /// is slow unless set.
+    pub fn slow_after(mut self, time: Duration) -> Self {
+        self.slow_after = Some(time);
         self
     }
 
-    /// Never opens on fewer calls; 20 if not said.
+    /// Does not open on fewer calls; 20 unless set.
     pub fn min_calls(mut self, calls: u64) -> Self {
         self.min_calls = calls;
         self
     }
 
-    /// Looks back over so many buckets; 10 if not said.
+    /// The number of buckets in the window; 10 unless set.
     pub fn buckets(mut self, buckets: usize) -> Self {
         self.buckets = buckets;
         self
     }
 
-    /// How long a bucket is; a second if not said.
+    /// The length of a bucket; a second unless set.
     pub fn bucket_length(mut self, length: Duration) -> Self {
         self.bucket_length = length;
         self
     }
 
-    /// How long it is open at first; 5 seconds if not said. Doubles each time that the probes fail.
+    /// How long it stays open at first; 5 seconds unless set. Doubles each time that the probes
+    /// fail.
     pub fn open_for(mut self, time: Duration) -> Self {
         self.open_for = time;
         self
     }
 
-    /// Where the doubling ends; 60 seconds if not said.
-    pub fn open_at_most(mut self, time: Duration) -> Self {
-        self.open_at_most = time;
+    /// The maximum of the doubling; 60 seconds unless set.
+    pub fn max_open_for(mut self, time: Duration) -> Self {
+        self.max_open_for = time;
         self
     }
 
-    /// How much longer it is open at random, so that many breakers do not probe all at once; up to
-    /// 10 % if not said.
+    /// Adds up to this percentage to the open time at random, so that many breakers do not probe at
+    /// once; 10 unless set.
     pub fn jitter_percent(mut self, percent: u32) -> Self {
         self.jitter_percent = percent;
         self
     }
 
-    /// How many probes half-open lets through, all of which must succeed; 3 if not said.
+    /// How many probes it allows while half-open, all of which must succeed; 3 unless set.
     pub fn probes(mut self, probes: usize) -> Self {
         self.probes = probes;
         self
     }
 
-    /// A probe that is not answered by then makes room for another; 10 seconds if not said. Its
-    /// answer still counts when it comes.
-    pub fn probe_deadline(mut self, time: Duration) -> Self {
-        self.probe_deadline = time;
+    /// A probe without an outcome after this time makes room for another; 10 seconds unless set.
+    /// Its outcome still counts when it comes.
+    pub fn probe_timeout(mut self, time: Duration) -> Self {
+        self.probe_timeout = time;
         self
     }
 
-    /// Where the jitter begins: the same seed, the same times. Random if not said.
+    /// The seed of the jitter: the same seed gives the same times. Random unless set.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Takes time from a clock of your choice.
+    /// Sets the clock.
     pub fn clock<D: Clock>(self, clock: D) -> CircuitBreakerBuilder<D> {
         CircuitBreakerBuilder {
             failure_percent: self.failure_percent,
@@ -146,32 +146,32 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
             buckets: self.buckets,
             bucket_length: self.bucket_length,
             open_for: self.open_for,
-            open_at_most: self.open_at_most,
+            max_open_for: self.max_open_for,
             jitter_percent: self.jitter_percent,
             probes: self.probes,
-            probe_deadline: self.probe_deadline,
+            probe_timeout: self.probe_timeout,
             seed: self.seed,
             clock,
         }
     }
 
-    /// Makes it, closed.
+    /// Builds the breaker, closed.
     pub fn build(self) -> Result<CircuitBreaker<C>, CircuitBreakerError> {
         self.check()?;
         Ok(CircuitBreaker::from_builder(self))
     }
 
     fn check(&self) -> Result<(), CircuitBreakerError> {
-        let number = |setting, given: u64, least, most| match given < least || given > most {
+        let number = |setting, given: u64, min, max| match given < min || given > max {
             true => Err(CircuitBreakerError::Number {
                 setting,
                 given,
-                least,
-                most,
+                min,
+                max,
             }),
             false => Ok(()),
         };
-        let time = |setting, given: Duration| match given < SHORTEST || given > LONGEST {
+        let time = |setting, given: Duration| match given < MIN_TIME || given > MAX_TIME {
             true => Err(CircuitBreakerError::Time { setting, given }),
             false => Ok(()),
         };
@@ -179,61 +179,61 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
         number("slow_percent", self.slow_percent.into(), 1, 100)?;
         number("jitter_percent", self.jitter_percent.into(), 0, 100)?;
         number("min_calls", self.min_calls, 1, u64::MAX)?;
-        number("buckets", self.buckets as u64, 1, MOST_BUCKETS)?;
-        number("probes", self.probes as u64, 1, MOST_PROBES)?;
+        number("buckets", self.buckets as u64, 1, MAX_BUCKETS)?;
+        number("probes", self.probes as u64, 1, MAX_PROBES)?;
         time("bucket_length", self.bucket_length)?;
         time("open_for", self.open_for)?;
-        time("open_at_most", self.open_at_most)?;
-        time("probe_deadline", self.probe_deadline)?;
-        match self.open_at_most < self.open_for {
-            true => Err(CircuitBreakerError::Shrinks {
+        time("max_open_for", self.max_open_for)?;
+        time("probe_timeout", self.probe_timeout)?;
+        match self.max_open_for < self.open_for {
+            true => Err(CircuitBreakerError::MaxOpenForTooShort {
                 open_for: self.open_for,
-                open_at_most: self.open_at_most,
+                max_open_for: self.max_open_for,
             }),
             false => Ok(()),
         }
     }
 }
 
-/// Each call reads every bucket, and each rejection in half-open every probe.
-const MOST_BUCKETS: u64 = 1_000;
-const MOST_PROBES: u64 = 1_000;
-/// Times are kept in milliseconds.
-const SHORTEST: Duration = Duration::from_millis(1);
-/// A year, so that a sum of times stays far from what the words hold.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Each call reads every bucket, and each rejection while half-open every probe.
+const MAX_BUCKETS: u64 = 1_000;
+const MAX_PROBES: u64 = 1_000;
+/// Times are stored in milliseconds.
+const MIN_TIME: Duration = Duration::from_millis(1);
+/// A year, so that sums of times cannot overflow their bits.
+const MAX_TIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Why there is no such breaker.
+/// The error of invalid settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum CircuitBreakerError {
-    /// A number out of its range.
+    /// A number is out of range.
     #[non_exhaustive]
     Number {
-        /// The builder's method.
+        /// The method of the builder.
         setting: &'static str,
-        /// What it was given.
+        /// The given number.
         given: u64,
-        /// The least it takes.
-        least: u64,
-        /// The most it takes.
-        most: u64,
+        /// The minimum.
+        min: u64,
+        /// The maximum.
+        max: u64,
     },
-    /// A time below a millisecond or above a year.
+    /// A time is below a millisecond or above a year.
     #[non_exhaustive]
     Time {
-        /// The builder's method.
+        /// The method of the builder.
         setting: &'static str,
-        /// What it was given.
+        /// The given time.
         given: Duration,
     },
-    /// The first time it is open is longer than the longest.
+    /// `open_for` is longer than `max_open_for`.
     #[non_exhaustive]
-    Shrinks {
-        /// How long at first.
+    MaxOpenForTooShort {
+        /// The first open time.
         open_for: Duration,
-        /// How long at most.
-        open_at_most: Duration,
+        /// The maximum open time.
+        max_open_for: Duration,
     },
 }
 
@@ -243,18 +243,18 @@ impl fmt::Display for CircuitBreakerError {
             Self::Number {
                 setting,
                 given,
-                least,
-                most: u64::MAX,
+                min,
+                max: u64::MAX,
             } => {
-                write!(f, "{setting} is {given}; it must be {least} or more")
+                write!(f, "{setting} is {given}; it must be {min} or more")
             }
             Self::Number {
                 setting,
                 given,
-                least,
-                most,
+                min,
+                max,
             } => {
-                write!(f, "{setting} is {given}; it must be from {least} to {most}")
+                write!(f, "{setting} is {given}; it must be from {min} to {max}")
             }
             Self::Time { setting, given } => {
                 write!(
@@ -262,13 +262,13 @@ impl fmt::Display for CircuitBreakerError {
                     "{setting} is {given:?}; it must be from a millisecond to a year"
                 )
             }
-            Self::Shrinks {
+            Self::MaxOpenForTooShort {
                 open_for,
-                open_at_most,
+                max_open_for,
             } => {
                 write!(
                     f,
-                    "open_for is {open_for:?}; it must not be longer than open_at_most, {open_at_most:?}"
+                    "open_for is {open_for:?}; it must not be longer than max_open_for, {max_open_for:?}"
                 )
             }
         }

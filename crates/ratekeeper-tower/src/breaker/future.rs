@@ -1,6 +1,6 @@
-//! The response of a service behind a breaker; it tells the breaker how the call went.
+//! `ResponseFuture` of a service behind a circuit breaker; it reports the outcome of the call.
 
-use super::{Call, Outcome};
+use super::{CallGuard, Outcome};
 use crate::body::ResponseBody;
 use crate::response::NotReached;
 use bytes::Bytes;
@@ -13,8 +13,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 pin_project! {
-    /// What [`CircuitBreakerService`](super::CircuitBreakerService) answers with. Dropping it is a
-    /// client that hung up.
+    /// The response of a [`CircuitBreakerService`](super::CircuitBreakerService). Dropping it
+    /// early, as when a client hangs up, is ignored by the breaker.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F, C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
         #[pin]
@@ -26,10 +26,10 @@ pin_project! {
     #[project = KindPinned]
     enum Kind<F, C: Clock, J> {
         Calling {
-            call: Option<Call<C>>,
+            call: Option<CallGuard<C>>,
             #[pin]
             inner: F,
-            judge: J,
+            classifier: J,
         },
         Rejected {
             response: Option<Response<Bytes>>,
@@ -38,12 +38,12 @@ pin_project! {
 }
 
 impl<F, C: Clock, J> ResponseFuture<F, C, J> {
-    pub(super) fn calling(call: Call<C>, inner: F, judge: J) -> Self {
+    pub(super) fn calling(call: CallGuard<C>, inner: F, classifier: J) -> Self {
         Self {
             kind: Kind::Calling {
                 call: Some(call),
                 inner,
-                judge,
+                classifier,
             },
         }
     }
@@ -66,8 +66,12 @@ where
     type Output = Result<Response<ResponseBody<R>>, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (call, inner, judge) = match self.project().kind.project() {
-            KindPinned::Calling { call, inner, judge } => (call, inner, judge),
+        let (call, inner, classifier) = match self.project().kind.project() {
+            KindPinned::Calling {
+                call,
+                inner,
+                classifier,
+            } => (call, inner, classifier),
             KindPinned::Rejected { response } => {
                 return Poll::Ready(Ok(ResponseBody::once(response)));
             }
@@ -77,9 +81,9 @@ where
         Poll::Ready(match result {
             Ok(response) => {
                 let (head, body) = response.into_parts();
-                // What never reached the service says nothing about it.
+                // A response marked `NotReached` says nothing about the service.
                 let call = call.filter(|_| head.extensions.get::<NotReached>().is_none());
-                match (call, judge(&head)) {
+                match (call, classifier(&head)) {
                     (Some(call), Outcome::Success) => call.success(),
                     (Some(call), Outcome::Failure) => call.failure(),
                     _ => {}

@@ -1,4 +1,4 @@
-//! The breaker as a layer, and what it takes for a failure.
+//! `CircuitBreakerLayer`, and the classification of responses.
 
 use super::{CircuitBreaker, CircuitBreakerService};
 use http::response::Parts;
@@ -7,65 +7,66 @@ use std::fmt;
 use tower_layer::Layer;
 
 /// Puts a [`CircuitBreaker`] in front of a service: while it is open, callers get a 503 with the
-/// time left as Retry-After.
+/// remaining time as Retry-After.
 ///
-/// A 5xx and an error of the service are failures. A 4xx is the caller's fault and a future that is
-/// dropped is a client that hung up: neither counts. The judgement is made when the head of the
-/// response comes, and a call is slow when that takes long; how long the body takes is the reader's
-/// business too, and is not looked at.
+/// A 5xx and an error of the service are failures. A 4xx is the caller's fault and a dropped future
+/// is a client that hung up: both are ignored. The outcome is recorded when the head of the
+/// response arrives, and a call is slow if that takes long; how long the body takes depends on the
+/// reader, too, and is not measured.
 ///
-/// All services of a layer, its clones, and whoever else holds the breaker share its state. The 503
-/// carries the [`Open`](super::Open) as an extension, so that a layer outside can tell it from one
-/// of the service.
+/// All services of a layer, its clones, and other holders of the breaker share its state. The 503
+/// has a [`CircuitOpenError`](super::CircuitOpenError) extension, by which outer layers can tell it
+/// from a 503 of the service.
 #[derive(Clone)]
 pub struct CircuitBreakerLayer<C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
     breaker: CircuitBreaker<C>,
-    judge: J,
+    classifier: J,
 }
 
-/// What a response says about who gave it.
+/// The outcome of a call, by its response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
-    /// It is well.
+    /// The service works.
     Success,
-    /// It is not.
+    /// The service fails.
     Failure,
-    /// Nothing.
+    /// The response says nothing about the service.
     Ignored,
 }
 
 impl<C: Clock> CircuitBreakerLayer<C> {
-    /// A layer around this breaker.
+    /// A layer with this breaker.
     pub fn new(breaker: CircuitBreaker<C>) -> Self {
         Self {
             breaker,
-            judge: by_status,
+            classifier: by_status,
         }
     }
 }
 
 impl<C: Clock, J> CircuitBreakerLayer<C, J> {
-    /// Decides by the head of a response what it says about the service. Errors of the service stay
+    /// Sets the function that classifies responses by their head. Errors of the service remain
     /// failures.
     ///
     /// ```
     /// use ratekeeper_tower::breaker::Outcome;
     /// use ratekeeper_tower::{CircuitBreaker, CircuitBreakerLayer};
     ///
-    /// let layer = CircuitBreakerLayer::new(CircuitBreaker::new()).classify(|head| match head.status.as_u16() {
+    /// let layer = CircuitBreakerLayer::new(CircuitBreaker::new());
+    /// let layer = layer.classify(|head| match head.status.as_u16() {
     ///     429 | 502..=504 => Outcome::Failure,
     ///     400..=499 => Outcome::Ignored,
     ///     _ => Outcome::Success,
     /// });
     /// ```
-    pub fn classify<F: Fn(&Parts) -> Outcome>(self, judge: F) -> CircuitBreakerLayer<C, F> {
+    pub fn classify<F: Fn(&Parts) -> Outcome>(self, classifier: F) -> CircuitBreakerLayer<C, F> {
         CircuitBreakerLayer {
             breaker: self.breaker,
-            judge,
+            classifier,
         }
     }
 
-    /// The breaker, to look at it or to force it.
+    /// The breaker, to read its state or to force it.
     pub fn breaker(&self) -> &CircuitBreaker<C> {
         &self.breaker
     }
@@ -86,13 +87,13 @@ impl<S, C: Clock, J: Clone> Layer<S> for CircuitBreakerLayer<C, J> {
         CircuitBreakerService {
             inner,
             breaker: self.breaker.clone(),
-            judge: self.judge.clone(),
+            classifier: self.classifier.clone(),
         }
     }
 }
 
 impl Default for CircuitBreakerLayer {
-    /// A layer around a breaker of its own.
+    /// A layer with a breaker of its own.
     fn default() -> Self {
         Self::new(CircuitBreaker::new())
     }

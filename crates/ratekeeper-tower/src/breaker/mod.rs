@@ -1,29 +1,29 @@
-//! The circuit breaker: by itself, and as a layer.
+//! Circuit breaker, standalone and as a layer.
 //!
 //! ```
 //! use ratekeeper_tower::{CircuitBreaker, CircuitBreakerLayer};
 //!
 //! let breaker = CircuitBreaker::new();
-//! let layer = CircuitBreakerLayer::new(breaker.clone()); // axum: Router::new().route(…).layer(layer)
+//! let layer = CircuitBreakerLayer::new(breaker.clone()); // for `layer` of a router
 //! assert_eq!(breaker.state().to_string(), "closed");
 //! ```
 
 mod builder;
-mod call;
+mod circuit_breaker;
 mod future;
+mod guard;
 mod layer;
-mod mode;
+mod packed_state;
 mod probes;
 mod service;
 mod state;
 mod window;
-mod word;
 
 pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
-pub use call::{Call, CircuitOpenError};
+pub use circuit_breaker::{CircuitBreaker, CircuitBreakerStats};
 pub use future::ResponseFuture;
+pub use guard::{CallGuard, CircuitOpenError};
 pub use layer::{CircuitBreakerLayer, Outcome};
-pub use mode::{Force, State};
 pub use service::CircuitBreakerService;
-pub use state::{CircuitBreaker, CircuitBreakerStats};
-pub use window::Recent;
+pub use state::{Force, State};
+pub use window::WindowStats;

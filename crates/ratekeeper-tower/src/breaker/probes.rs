@@ -1,36 +1,36 @@
-//! The slots of half-open: who is probing, until when, and which probes have succeeded.
+//! Probe slots of a half-open breaker: which are taken, until when, and which probes have
+//! succeeded.
 
-use super::word::{MS_BITS, MS_MAX};
+use super::packed_state::{MS_BITS, MS_MAX};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// A slot is a word: the generation it is for (16 bits), and until when it is taken, in
-/// milliseconds (40).
+/// A slot is a word: its generation (16 bits), and until when it is taken, in milliseconds (40).
 ///
-/// The slots of another generation are free, so nobody has to clear them. Whoever changes one looks
-/// at it first and at the state of the breaker then: if that is still of their generation, what
-/// they saw is not of a later one.
+/// Slots of another generation count as free, so they need not be cleared. To change a slot, a
+/// thread reads it first and then the breaker's state: if that still has the thread's generation,
+/// the slot's value is not of a later one.
 pub(super) struct Probes(Box<[AtomicU64]>);
 
 const FREE: u64 = 0;
 const SUCCEEDED: u64 = MS_MAX;
 
-/// A slot that was taken: which one, and what it held then, so that only its holder frees it.
+/// A taken slot: its index and its value, so that only its holder frees it.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     index: usize,
     word: u64,
 }
 
-pub(super) enum Taken {
+pub(super) enum ProbeAttempt {
     Slot(Slot),
-    /// Somebody holds every slot that has not succeeded; the first of them is overdue then.
-    None {
+    /// All slots are taken or have succeeded; the first taken one is overdue at this time.
+    AllTaken {
         soonest: u64,
     },
-    /// Every probe has succeeded.
+    /// All probes have succeeded.
     AllSucceeded,
-    /// The breaker is of a later generation by now.
-    TooLate,
+    /// The breaker has a later generation.
+    Stale,
 }
 
 impl Probes {
@@ -45,43 +45,47 @@ impl Probes {
         now: u64,
         until: u64,
         is_current: impl Fn() -> bool,
-    ) -> Taken {
-        let mine = pack(generation, until.clamp(FREE + 1, SUCCEEDED - 1));
+    ) -> ProbeAttempt {
+        let taken = pack(generation, until.clamp(FREE + 1, SUCCEEDED - 1));
         let mut soonest = SUCCEEDED;
         for (index, slot) in self.0.iter().enumerate() {
             let mut word = slot.load(SeqCst);
             loop {
-                let (of, held) = unpack(word);
-                let held = if of == generation { held } else { FREE };
-                if held > now {
-                    soonest = soonest.min(held);
+                let (slot_generation, taken_until) = unpack(word);
+                let taken_until = if slot_generation == generation {
+                    taken_until
+                } else {
+                    FREE
+                };
+                if taken_until > now {
+                    soonest = soonest.min(taken_until);
                     break;
                 }
                 if !is_current() {
-                    return Taken::TooLate;
+                    return ProbeAttempt::Stale;
                 }
-                match slot.compare_exchange(word, mine, SeqCst, SeqCst) {
-                    Ok(_) => return Taken::Slot(Slot { index, word: mine }),
+                match slot.compare_exchange(word, taken, SeqCst, SeqCst) {
+                    Ok(_) => return ProbeAttempt::Slot(Slot { index, word: taken }),
                     Err(seen) => word = seen,
                 }
             }
         }
         if soonest == SUCCEEDED {
-            Taken::AllSucceeded
+            ProbeAttempt::AllSucceeded
         } else {
-            Taken::None { soonest }
+            ProbeAttempt::AllTaken { soonest }
         }
     }
 
-    /// Frees a slot, unless it was overdue and somebody else has it now.
+    /// Frees a slot, unless it was overdue and has a new holder.
     pub(super) fn free(&self, slot: Slot) {
         let (generation, _) = unpack(slot.word);
         let _ =
             self.0[slot.index].compare_exchange(slot.word, pack(generation, FREE), SeqCst, SeqCst);
     }
 
-    /// Notes a success, an overdue one too: what takes longer than a probe may would otherwise
-    /// never close the breaker. True if it was the last that was missing.
+    /// Records a success, also of an overdue probe: otherwise calls that take longer than the probe
+    /// timeout could never close the breaker. Returns true if it was the last one missing.
     pub(super) fn succeed(&self, slot: Slot, is_current: impl Fn() -> bool) -> bool {
         let (generation, _) = unpack(slot.word);
         let succeeded = pack(generation, SUCCEEDED);

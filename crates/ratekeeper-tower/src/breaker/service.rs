@@ -1,8 +1,8 @@
-//! The service that asks the breaker first.
+//! `CircuitBreakerService`: the service that asks the breaker before each call.
 
 use super::{CircuitBreaker, Outcome, ResponseFuture};
 use crate::body::ResponseBody;
-use crate::response::{self, Asker, Denial};
+use crate::response::{self, Denial, DenialFormat};
 use http::response::Parts;
 use http::{Request, Response};
 use ratekeeper::{Clock, clock::SystemClock};
@@ -10,13 +10,13 @@ use std::fmt;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// What [`CircuitBreakerLayer`](super::CircuitBreakerLayer) makes of a service. Clones share the
+/// A service behind a [`CircuitBreakerLayer`](super::CircuitBreakerLayer). Clones share the
 /// breaker.
 #[derive(Clone)]
 pub struct CircuitBreakerService<S, C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
     pub(super) inner: S,
     pub(super) breaker: CircuitBreaker<C>,
-    pub(super) judge: J,
+    pub(super) classifier: J,
 }
 
 impl<S, B, R, C, J> Service<Request<B>> for CircuitBreakerService<S, C, J>
@@ -29,19 +29,24 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<S::Future, C, J>;
 
-    /// As ready as the service inside. An open breaker is ready too: to say so.
+    /// Ready when the inner service is ready. An open breaker is ready, too: to reject calls.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         match self.breaker.try_acquire() {
-            // The service that was readied is the one that is called; a rejection leaves it ready
-            // for the next.
-            Ok(call) => ResponseFuture::calling(call, self.inner.call(request), self.judge.clone()),
+            // The inner service that is ready is the one that is called; after a rejection it stays
+            // ready for the next request.
+            Ok(call) => {
+                ResponseFuture::calling(call, self.inner.call(request), self.classifier.clone())
+            }
             Err(open) => {
-                let denial = Denial::open(open.retry_after());
-                let mut response = response::denied(Asker::of(request.headers()), &denial);
+                let denial = Denial::circuit_open(open.retry_after());
+                let mut response = response::denial_response(
+                    DenialFormat::from_headers(request.headers()),
+                    &denial,
+                );
                 response.extensions_mut().insert(open);
                 ResponseFuture::rejected(response)
             }

@@ -1,25 +1,25 @@
-//! What happened lately: calls, failures and slow calls in buckets of time, each an atomic word.
+//! The sliding window of recent calls, failures and slow calls: buckets of atomic counters.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// The calls that a breaker judges by, see
+/// Counts of the recent calls by which a breaker opens, see
 /// [`CircuitBreaker::recent`](super::CircuitBreaker::recent).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Recent {
+pub struct WindowStats {
     /// Calls that succeeded or failed.
     pub calls: u64,
-    /// Those that failed.
+    /// Calls that failed.
     pub failures: u64,
-    /// Those that were slow, whether they failed or not.
+    /// Calls that were slow, whether they failed or not.
     pub slow: u64,
 }
 
-/// A ring of buckets. A bucket is three words, and each of them knows which stretch of time and
-/// which generation it counts for, so that nobody has to clear it.
+/// A ring of buckets. A bucket is three words, each with the period and the generation that it
+/// counts for, so that buckets need not be cleared.
 pub(super) struct Window {
     buckets: Box<[Bucket]>,
-    /// Nanoseconds a bucket.
+    /// Nanoseconds per bucket.
     length: u64,
 }
 
@@ -30,7 +30,7 @@ struct Bucket {
     slow: Count,
 }
 
-/// A bucket's stretch of time and the generation of the breaker.
+/// The period of a bucket and the generation of the breaker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     period: u32,
@@ -55,8 +55,7 @@ impl Window {
     pub(super) fn add(&self, generation: u16, now: u64, failed: bool, slow: bool) {
         let stamp = self.stamp(generation, now);
         let bucket = &self.buckets[stamp.period as usize % self.buckets.len()];
-        // The call before its failure: whoever reads in between sees a lower share, never a higher
-        // one.
+        // The call before its failure: concurrent readers see a lower share, never a higher one.
         bucket.calls.add(stamp);
         if failed {
             bucket.failures.add(stamp);
@@ -66,10 +65,10 @@ impl Window {
         }
     }
 
-    /// The sums over the buckets that still count.
-    pub(super) fn sums(&self, generation: u16, now: u64) -> Recent {
+    /// The sums over all buckets in the window.
+    pub(super) fn sums(&self, generation: u16, now: u64) -> WindowStats {
         let stamp = self.stamp(generation, now);
-        let mut sums = Recent::default();
+        let mut sums = WindowStats::default();
         for bucket in &self.buckets {
             sums.failures += bucket.failures.read(stamp, self.buckets.len());
             sums.slow += bucket.slow.read(stamp, self.buckets.len());
@@ -78,7 +77,8 @@ impl Window {
         sums
     }
 
-    /// Eight bits of the generation are enough: a bucket lives too short for 256 changes of state.
+    /// Eight bits of the generation are enough: a bucket's period is too short for 256 changes of
+    /// state.
     fn stamp(&self, generation: u16, now: u64) -> Stamp {
         Stamp {
             period: (now / self.length) as u32,
@@ -90,15 +90,15 @@ impl Window {
 impl Count {
     fn add(&self, stamp: Stamp) {
         let counted = |word: u64| {
-            let (held, count) = unpack(word);
-            match held == stamp {
+            let (stored, count) = unpack(word);
+            match stored == stamp {
                 true if count == COUNT_MAX => None,
                 true => Some(word + 1),
-                // A newer generation has begun in this very bucket: this call is not of it.
+                // A newer generation has begun in this bucket: this call is not part of it.
                 false
-                    if held.period == stamp.period
+                    if stored.period == stamp.period
                         && count > 0
-                        && is_newer(held.generation, stamp.generation) =>
+                        && is_newer(stored.generation, stamp.generation) =>
                 {
                     None
                 }
@@ -109,9 +109,9 @@ impl Count {
     }
 
     fn read(&self, at: Stamp, buckets: usize) -> u64 {
-        let (held, count) = unpack(self.0.load(SeqCst));
-        let age = at.period.wrapping_sub(held.period) as usize;
-        if held.generation == at.generation && age < buckets {
+        let (stored, count) = unpack(self.0.load(SeqCst));
+        let age = at.period.wrapping_sub(stored.period) as usize;
+        if stored.generation == at.generation && age < buckets {
             count
         } else {
             0
@@ -144,7 +144,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn sums(window: &Window, generation: u16, now: u64) -> (u64, u64, u64) {
-        let Recent {
+        let WindowStats {
             calls,
             failures,
             slow,
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(sums(&window, 0, 10 * SECOND - 1), (3, 1, 1));
         assert_eq!(sums(&window, 0, 10 * SECOND), (1, 0, 0));
         assert_eq!(sums(&window, 0, 11 * SECOND), (0, 0, 0));
-        // The first bucket is used again, and only its call counts.
+        // The first bucket is reused, and only its new call counts.
         window.add(0, 10 * SECOND, false, false);
         assert_eq!(sums(&window, 0, 10 * SECOND), (2, 0, 0));
     }

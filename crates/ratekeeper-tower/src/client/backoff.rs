@@ -1,8 +1,9 @@
-//! How long to wait before the next try.
+//! Exponential backoff with jitter.
 
 use std::time::Duration;
 
-/// Twice as long each time, up to a most; between a half and the whole of it, by chance.
+/// The delay before a retry: doubles each time up to a maximum; at random between half of it and
+/// all of it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -16,25 +17,25 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
     first: Duration,
-    most: Duration,
+    max: Duration,
 }
 
 impl Backoff {
-    /// The first time up to `first`, never more than `most`.
-    pub const fn new(first: Duration, most: Duration) -> Self {
-        Self { first, most }
+    /// Up to `first` before the first retry, never more than `max`.
+    pub const fn new(first: Duration, max: Duration) -> Self {
+        Self { first, max }
     }
 
-    /// Before which retry, from 0; `draw` is a random number from 0 up to, but not including, 1
-    /// (not a number: 0).
+    /// The delay before a retry, counted from 0; `draw` is a random number from 0 up to, but not
+    /// including, 1 (NaN counts as 0).
     pub fn delay(&self, retry: u32, draw: f64) -> Duration {
-        // Doubled in 128 bits, where a first of nothing stays nothing and one of a nanosecond does
-        // not jump to the most.
+        // Doubled in 128 bits: a `first` of zero stays zero, and one of a nanosecond does not jump
+        // to `max`.
         let nanos = self.first.as_nanos().saturating_mul(1 << retry.min(127));
-        let whole = if nanos < self.most.as_nanos() {
+        let whole = if nanos < self.max.as_nanos() {
             from_nanos(nanos)
         } else {
-            self.most
+            self.max
         };
         let draw = if draw.is_nan() {
             0.0
@@ -45,7 +46,7 @@ impl Backoff {
     }
 }
 
-/// Nanoseconds that are fewer than those of some `Duration`.
+/// Converts nanoseconds that are known to fit into a `Duration`.
 fn from_nanos(nanos: u128) -> Duration {
     const SECOND: u128 = 1_000_000_000;
     Duration::new((nanos / SECOND) as u64, (nanos % SECOND) as u32)

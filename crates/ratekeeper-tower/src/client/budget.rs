@@ -1,20 +1,20 @@
-//! How many retries a client may afford.
+//! Retry budget: how many retries a client may make.
 
 use ratekeeper::Timestamp;
 use std::time::Duration;
 
-/// Retries are paid from a budget: each request pays in a share of one, each retry takes out a
-/// whole one.
+/// A budget for retries: each request deposits a fraction of a retry, each retry withdraws a whole
+/// one.
 ///
-/// So all attempts together are at most 1.1 times the requests with a share of a tenth, however
-/// badly things go, and retries cannot bring down what is overloaded already. A floor of so many a
-/// second lets rare requests be tried again as well; it comes on top.
+/// With a fraction of a tenth, all attempts together are at most 1.1 times the requests, however
+/// badly things go, so that retries cannot bring down an overloaded server. A floor of some retries
+/// a second lets rare requests be retried as well; it comes on top.
 ///
 /// ```
 /// use ratekeeper::Timestamp;
 /// use ratekeeper_tower::client::RetryBudget;
 ///
-/// let (mut budget, now) = (RetryBudget::new(0.1, 0), Instant::UNIX_EPOCH);
+/// let (mut budget, now) = (RetryBudget::new(0.1, 0), Timestamp::UNIX_EPOCH);
 /// for _ in 0..10 {
 ///     budget.request(now);
 /// }
@@ -26,22 +26,22 @@ pub struct RetryBudget {
     share: u64,
     floor: u64,
     balance: u64,
-    /// When the floor was last paid in.
-    paid: Option<Timestamp>,
+    /// When the floor was last deposited.
+    last_refill: Option<Timestamp>,
 }
 
-/// Parts of a retry.
-const PARTS: u64 = 1_000_000;
-/// No more is saved up.
-const MOST: u64 = 1_000 * PARTS;
-/// The floor is saved up for no longer.
-const FLOOR_FOR: Duration = Duration::from_secs(1);
+/// The balance is kept in millionths of a retry.
+const UNITS_PER_RETRY: u64 = 1_000_000;
+/// The maximum balance.
+const MAX_BALANCE: u64 = 1_000 * UNITS_PER_RETRY;
+/// The floor accumulates for at most this long.
+const FLOOR_INTERVAL: Duration = Duration::from_secs(1);
 
 impl RetryBudget {
-    /// Retries for this share of the requests (0 to 1), and so many a second on top.
+    /// Retries for this share of the requests (0 to 1), plus `per_second` a second.
     pub fn new(share: f64, per_second: u32) -> Self {
         let share = if share > 0.0 {
-            (share.min(1.0) * PARTS as f64) as u64
+            (share.min(1.0) * UNITS_PER_RETRY as f64) as u64
         } else {
             0
         };
@@ -49,34 +49,38 @@ impl RetryBudget {
             share,
             floor: u64::from(per_second),
             balance: 0,
-            paid: None,
+            last_refill: None,
         }
     }
 
     /// Counts a request, not a retry.
     pub fn request(&mut self, now: Timestamp) {
-        self.pay_floor(now);
-        self.balance = (self.balance + self.share).min(MOST);
+        self.refill_floor(now);
+        self.balance = (self.balance + self.share).min(MAX_BALANCE);
     }
 
-    /// Takes out a retry; false if there is none.
+    /// Withdraws a retry; returns false if the budget is used up.
     pub fn retry(&mut self, now: Timestamp) -> bool {
-        self.pay_floor(now);
-        let enough = self.balance >= PARTS;
+        self.refill_floor(now);
+        let enough = self.balance >= UNITS_PER_RETRY;
         if enough {
-            self.balance -= PARTS;
+            self.balance -= UNITS_PER_RETRY;
         }
         enough
     }
 
-    fn pay_floor(&mut self, now: Timestamp) {
-        // The first time it is paid in whole.
-        let since = self
-            .paid
-            .map_or(FLOOR_FOR, |paid| now.saturating_since(paid).min(FLOOR_FOR));
-        self.paid = Some(self.paid.map_or(now, |paid| paid.max(now)));
-        let paid_in = u128::from(self.floor * PARTS) * since.as_nanos() / FLOOR_FOR.as_nanos();
-        let most = MOST.max(self.floor * PARTS);
-        self.balance = (self.balance + paid_in as u64).min(most);
+    fn refill_floor(&mut self, now: Timestamp) {
+        // The first deposit is a full second's.
+        let since = self.last_refill.map_or(FLOOR_INTERVAL, |last_refill| {
+            now.saturating_since(last_refill).min(FLOOR_INTERVAL)
+        });
+        self.last_refill = Some(
+            self.last_refill
+                .map_or(now, |last_refill| last_refill.max(now)),
+        );
+        let refill =
+            u128::from(self.floor * UNITS_PER_RETRY) * since.as_nanos() / FLOOR_INTERVAL.as_nanos();
+        let max = MAX_BALANCE.max(self.floor * UNITS_PER_RETRY);
+        self.balance = (self.balance + refill as u64).min(max);
     }
 }

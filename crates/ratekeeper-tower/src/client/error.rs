@@ -1,31 +1,31 @@
-//! Why a call was not made, or how it failed.
+//! `ClientError`: why a call was not made, or how it failed.
 
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-/// What [`ClientService`](super::ClientService) fails with.
+/// The error of a [`ClientService`](super::ClientService).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ClientError<E> {
-    /// The other side said to leave it alone for longer than one would wait. Nothing was sent.
+    /// The server's rate limit is exhausted for longer than the call may wait. Nothing was sent.
     Paused {
-        /// For how long still.
+        /// How long until requests may be sent again.
         retry_after: Duration,
     },
-    /// The limit of this side would have to be waited for longer than one would. Nothing was sent.
+    /// This client's own limit is exhausted for longer than the call may wait. Nothing was sent.
     Limited {
-        /// For how long; none if waiting will not help.
+        /// How long until the limit allows it; `None` if retrying will not help.
         retry_after: Option<Duration>,
     },
-    /// The other side turns most away, so this one was not even sent.
+    /// The server denies most requests, so the throttle did not send this one.
     Throttled,
-    /// The deadline passed, or would have before anything could be sent.
+    /// The deadline passed, or would pass before anything could be sent.
     TooLate,
     /// There is no timer to wait with: the call was made outside a tokio runtime, or on one built
     /// without `enable_time()`.
     NoTimer,
-    /// The client inside failed.
+    /// The inner client failed.
     Inner(E),
 }
 
@@ -35,7 +35,7 @@ impl<E> ClientError<E> {
         !matches!(self, Self::Inner(_))
     }
 
-    /// When to try again, where that is known.
+    /// When to try again, if that is known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Paused { retry_after } => Some(*retry_after),
@@ -49,22 +49,34 @@ impl<E: fmt::Display> fmt::Display for ClientError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Paused { retry_after } => {
-                write!(f, "the server asked to be left alone; try again in {retry_after:?}, or wait for longer")
+                write!(
+                    f,
+                    "the server's rate limit is exhausted; try again in {retry_after:?} or raise \
+                     max_wait"
+                )
             }
-            Self::Limited { retry_after: Some(after) } => {
-                write!(f, "over this client's own limit; try again in {after:?}, or wait for longer")
+            Self::Limited {
+                retry_after: Some(after),
+            } => {
+                write!(
+                    f,
+                    "this client's own rate limit is exhausted; try again in {after:?} or raise \
+                     max_wait"
+                )
             }
-            Self::Limited { retry_after: None } => {
-                f.write_str("this client's own limit never lets this through; raise it")
-            }
-            Self::Throttled => {
-                f.write_str("the server turns most requests away, so this one was not sent; try again later")
-            }
-            Self::TooLate => {
-                f.write_str("the deadline of this request has passed, or would have before it could be sent")
-            }
+            Self::Limited { retry_after: None } => f.write_str(
+                "this client's own rate limit never allows this request; raise the limit",
+            ),
+            Self::Throttled => f.write_str(
+                "the server denies most requests, so this one was not sent; try again later",
+            ),
+            Self::TooLate => f.write_str(
+                "the deadline of this request has passed, or would pass before it could be \
+                     sent",
+            ),
             Self::NoTimer => f.write_str(
-                "no timer to wait with: make the call inside a tokio runtime with timers (`enable_time()` on its builder)",
+                "no timer to wait with: make the call inside a tokio runtime with timers \
+                 (`enable_time()` on its builder)",
             ),
             Self::Inner(error) => error.fmt(f),
         }
@@ -74,7 +86,7 @@ impl<E: fmt::Display> fmt::Display for ClientError<E> {
 impl<E: Error + 'static> Error for ClientError<E> {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            // It is shown as itself; what is behind it is its own source.
+            // Displayed as itself, so its source is the inner error's source.
             Self::Inner(error) => error.source(),
             _ => None,
         }

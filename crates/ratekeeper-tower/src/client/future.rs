@@ -1,11 +1,11 @@
-//! One call: it waits for its turn, is made, and is made again where that may help.
+//! `ClientFuture`: waits until a call may be made, makes it, and retries it.
 
-use super::host::Turn;
-use super::hosts::Cell;
-use super::layer::{Shared, Slot};
-use super::retries::Ended;
-use super::told::{self, Told};
-use super::{ClientError, Once, Repeat};
+use super::host::SendDecision;
+use super::hosts::SharedHost;
+use super::layer::{ClientShared, LimitError};
+use super::rate_limit_headers::{self, ResponseInfo};
+use super::retries::AttemptOutcome;
+use super::{ClientError, NoRetries, RetryPolicy};
 use crate::deadline::Deadline;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
@@ -19,28 +19,28 @@ use std::time::Duration;
 use tower_service::Service;
 
 pin_project! {
-    /// What [`ClientService`](super::ClientService) answers with. Dropping it gives the call up,
-    /// and with it a slot that was not used.
+    /// The response of a [`ClientService`](super::ClientService). Dropping it cancels the call and
+    /// releases a slot that was not used.
     #[must_use = "futures do nothing unless polled"]
-    pub struct ClientFuture<S, B, C: Clock = SystemClock, R = Once>
+    pub struct ClientFuture<S, B, C: Clock = SystemClock, R = NoRetries>
     where
         S: Service<Request<B>>,
     {
         #[pin]
-        state: State<S::Future>,
-        call: Call<S, B, C, R>,
+        state: CallState<S::Future>,
+        call: OutgoingCall<S, B, C, R>,
     }
 }
 
 pin_project! {
-    #[project = StatePinned]
-    enum State<F> {
-        // Its turn has not come.
+    #[project = CallStatePinned]
+    enum CallState<F> {
+        // It may not be sent yet.
         Waiting {
             sleep: Option<Sleep>,
         },
-        // Its turn has come, and the client inside may not be ready.
-        Readying,
+        // It may be sent as soon as the inner client is ready.
+        WaitingForReady,
         Calling {
             #[pin]
             inner: F,
@@ -48,76 +48,76 @@ pin_project! {
     }
 }
 
-struct Call<S, B, C: Clock, R> {
+struct OutgoingCall<S, B, C: Clock, R> {
     service: S,
     request: Option<Request<B>>,
-    /// To be tried again with.
-    copy: Option<Request<B>>,
-    shared: Arc<Shared<C>>,
-    repeat: R,
+    /// A clone of the request for a retry.
+    retry_request: Option<Request<B>>,
+    shared: Arc<ClientShared<C>>,
+    retry_policy: R,
     name: Box<str>,
-    host: Arc<Cell>,
+    host: Arc<SharedHost>,
     deadline: Option<Timestamp>,
-    /// When it gives up waiting.
-    patience: Timestamp,
-    /// Not before, by its own backoff or a slot of its own limit.
+    /// When it stops waiting.
+    wait_deadline: Timestamp,
+    /// Not before this time: by its backoff, or by a slot of the local limit.
     not_before: Option<Timestamp>,
-    slot: Held<C>,
-    /// How far it has come on the way to being sent.
-    step: Step,
-    flight: Option<Flight>,
-    retried: u32,
+    reservation: ReservationGuard<C>,
+    /// The next step towards being sent.
+    step: SendStep,
+    in_flight: Option<InFlightRequest>,
+    retries_made: u32,
 }
 
-/// The steps to being sent.
+/// The steps towards being sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum SendStep {
     Throttle,
     Limit,
     Host,
 }
 
-/// A slot of this side's limit. Given up before its time it goes back.
-struct Held<C: Clock>(Option<Reservation<C>>);
+/// A reserved slot of the local limit; cancelled if dropped before its time.
+struct ReservationGuard<C: Clock>(Option<Reservation<C>>);
 
-impl<C: Clock> Drop for Held<C> {
+impl<C: Clock> Drop for ReservationGuard<C> {
     fn drop(&mut self) {
-        if let Some(slot) = self.0.take() {
-            slot.cancel();
+        if let Some(reservation) = self.0.take() {
+            reservation.cancel();
         }
     }
 }
 
-/// One of ours that the other side has not answered. Dropping it says that nobody will know what
-/// became of it.
-struct Flight {
-    host: Option<Arc<Cell>>,
+/// A request that was sent and has no response yet. Dropping it reports that its outcome is
+/// unknown.
+struct InFlightRequest {
+    host: Option<Arc<SharedHost>>,
     sent: Timestamp,
 }
 
-impl Flight {
-    fn answered(mut self, now: Timestamp, told: &Told) {
+impl InFlightRequest {
+    fn complete(mut self, now: Timestamp, info: &ResponseInfo) {
         if let Some(host) = self.host.take() {
-            let waiting = host.lock().answered(now, self.sent, told);
-            waiting.into_iter().for_each(Waker::wake);
+            let wakers = host.lock().on_response(now, self.sent, info);
+            wakers.into_iter().for_each(Waker::wake);
         }
     }
 }
 
-impl Drop for Flight {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         if let Some(host) = self.host.take() {
-            let waiting = host.lock().gone();
-            waiting.into_iter().for_each(Waker::wake);
+            let wakers = host.lock().on_failure();
+            wakers.into_iter().for_each(Waker::wake);
         }
     }
 }
 
-/// What stands in the way of sending.
-enum Blocked<E> {
+/// Why a request may not be sent yet.
+enum NotReady<E> {
     Until(Timestamp),
-    /// An answer to somebody else, for which it is woken, or that time.
-    Answer(Timestamp),
+    /// Until another request gets a response, which wakes this one, or until that time.
+    AfterResponse(Timestamp),
     Fails(ClientError<E>),
 }
 
@@ -125,85 +125,90 @@ impl<S, B, C, R> ClientFuture<S, B, C, R>
 where
     S: Service<Request<B>>,
     C: Clock,
-    R: Repeat<B>,
+    R: RetryPolicy<B>,
 {
-    pub(super) fn new(service: S, request: Request<B>, shared: Arc<Shared<C>>, repeat: R) -> Self {
+    pub(super) fn new(
+        service: S,
+        request: Request<B>,
+        shared: Arc<ClientShared<C>>,
+        retry_policy: R,
+    ) -> Self {
         let now = shared.clock.now();
         let name: Box<str> = shared.name_of(&request).into();
         let host = shared.hosts.of(&name, now, || shared.new_host());
         host.lock().budget.request(now);
-        let call = Call {
+        let call = OutgoingCall {
             service,
-            copy: None,
+            retry_request: None,
             deadline: request
                 .extensions()
                 .get::<Deadline>()
                 .map(|deadline| deadline.0),
             request: Some(request),
-            patience: now + shared.longest,
+            wait_deadline: now + shared.max_wait,
             shared,
-            repeat,
+            retry_policy,
             name,
             host,
             not_before: None,
-            slot: Held(None),
-            step: Step::Throttle,
-            flight: None,
-            retried: 0,
+            reservation: ReservationGuard(None),
+            step: SendStep::Throttle,
+            in_flight: None,
+            retries_made: 0,
         };
         Self {
-            state: State::Waiting { sleep: None },
+            state: CallState::Waiting { sleep: None },
             call,
         }
     }
 }
 
-impl<S, B, C: Clock, R> Call<S, B, C, R> {
-    /// Goes as far as it can on the way to being sent.
-    fn proceed<E>(&mut self, waker: &Waker) -> Result<(), Blocked<E>> {
+impl<S, B, C: Clock, R> OutgoingCall<S, B, C, R> {
+    /// Takes as many steps towards being sent as possible.
+    fn proceed<E>(&mut self, waker: &Waker) -> Result<(), NotReady<E>> {
         let now = self.shared.clock.now();
         if self.deadline.is_some_and(|deadline| deadline <= now) {
-            return Err(Blocked::Fails(ClientError::TooLate));
+            return Err(NotReady::Fails(ClientError::TooLate));
         }
         if let Some(at) = self.not_before.filter(|at| now < *at) {
-            return Err(Blocked::Until(at));
+            return Err(NotReady::Until(at));
         }
         self.not_before = None;
-        if self.step == Step::Throttle {
+        if self.step == SendStep::Throttle {
             let sent = match &mut self.host.lock().throttle {
                 Some(throttle) => throttle.request(now, fastrand::f64()),
                 None => true,
             };
             if !sent {
-                return Err(Blocked::Fails(ClientError::Throttled));
+                return Err(NotReady::Fails(ClientError::Throttled));
             }
-            self.step = Step::Limit;
+            self.step = SendStep::Limit;
         }
-        if self.step == Step::Limit {
-            self.pass_limit(now)?;
+        if self.step == SendStep::Limit {
+            self.reserve_slot(now)?;
         }
         // The slot's time has come: it is used.
-        self.slot.0 = None;
-        self.pass_host(now, waker)
+        self.reservation.0 = None;
+        self.acquire_host(now, waker)
     }
 
-    fn pass_limit<E>(&mut self, now: Timestamp) -> Result<(), Blocked<E>> {
-        let longest = self.last_moment() - now;
-        match self.shared.slot(&self.name, now, longest) {
-            Ok(slot) => {
-                let act = slot
+    fn reserve_slot<E>(&mut self, now: Timestamp) -> Result<(), NotReady<E>> {
+        let max_wait = self.send_by() - now;
+        match self.shared.reserve(&self.name, now, max_wait) {
+            Ok(reservation) => {
+                let act_at = reservation
                     .as_ref()
                     .map(Reservation::act_at)
-                    .filter(|act| *act > now);
-                self.slot.0 = slot.filter(|_| act.is_some());
-                self.step = Step::Host;
-                self.not_before = act;
-                act.map_or(Ok(()), |act| Err(Blocked::Until(act)))
+                    .filter(|act_at| *act_at > now);
+                self.reservation.0 = reservation.filter(|_| act_at.is_some());
+                self.step = SendStep::Host;
+                self.not_before = act_at;
+                act_at.map_or(Ok(()), |act_at| Err(NotReady::Until(act_at)))
             }
-            Err(Slot::AskAgain(at)) => Err(Blocked::Until(at)),
-            Err(Slot::TooLong(after)) => {
+            Err(LimitError::RetryAt(at)) => Err(NotReady::Until(at)),
+            Err(LimitError::TooLong(after)) => {
                 let too_late = self.is_too_late(after.map(|after| now + after));
-                Err(Blocked::Fails(if too_late {
+                Err(NotReady::Fails(if too_late {
                     ClientError::TooLate
                 } else {
                     ClientError::Limited { retry_after: after }
@@ -212,43 +217,43 @@ impl<S, B, C: Clock, R> Call<S, B, C, R> {
         }
     }
 
-    fn pass_host<E>(&mut self, now: Timestamp, waker: &Waker) -> Result<(), Blocked<E>> {
+    fn acquire_host<E>(&mut self, now: Timestamp, waker: &Waker) -> Result<(), NotReady<E>> {
         let mut host = self.host.lock();
-        match host.ask(now) {
-            Turn::Now => {
+        match host.try_send(now) {
+            SendDecision::Now => {
                 drop(host);
-                self.flight = Some(Flight {
+                self.in_flight = Some(InFlightRequest {
                     host: Some(Arc::clone(&self.host)),
                     sent: now,
                 });
                 Ok(())
             }
-            Turn::NotBefore(until) if until > self.last_moment() => {
+            SendDecision::NotBefore(until) if until > self.send_by() => {
                 drop(host);
                 let too_late = self.is_too_late(Some(until));
                 let paused = ClientError::Paused {
                     retry_after: until - now,
                 };
-                Err(Blocked::Fails(if too_late {
+                Err(NotReady::Fails(if too_late {
                     ClientError::TooLate
                 } else {
                     paused
                 }))
             }
-            Turn::NotBefore(until) => {
+            SendDecision::NotBefore(until) => {
                 drop(host);
-                // Each a little later than the other, as far as its patience goes.
+                // Spreads the requests after a pause, as far as they may wait.
                 let spread = (until - now).mul_f64(self.shared.jitter * fastrand::f64());
-                Err(Blocked::Until((until + spread).min(self.last_moment())))
+                Err(NotReady::Until((until + spread).min(self.send_by())))
             }
-            Turn::AfterAnswer(at) => {
-                host.wake(waker);
+            SendDecision::AfterResponse(at) => {
+                host.register_waker(waker);
                 drop(host);
-                let at = at.min(self.last_moment());
+                let at = at.min(self.send_by());
                 Err(match at > now {
-                    true => Blocked::Answer(at),
-                    false if self.is_too_late(None) => Blocked::Fails(ClientError::TooLate),
-                    false => Blocked::Fails(ClientError::Paused {
+                    true => NotReady::AfterResponse(at),
+                    false if self.is_too_late(None) => NotReady::Fails(ClientError::TooLate),
+                    false => NotReady::Fails(ClientError::Paused {
                         retry_after: Duration::ZERO,
                     }),
                 })
@@ -256,53 +261,57 @@ impl<S, B, C: Clock, R> Call<S, B, C, R> {
         }
     }
 
-    /// Gives back what it holds: the future may be kept long after it is done.
-    fn leave(&mut self) {
-        self.slot = Held(None);
-        self.flight = None;
+    /// Releases what the call holds: the future may be kept long after it is done.
+    fn release(&mut self) {
+        self.reservation = ReservationGuard(None);
+        self.in_flight = None;
     }
 
-    /// It does not wait beyond.
-    fn last_moment(&self) -> Timestamp {
-        self.deadline
-            .map_or(self.patience, |deadline| deadline.min(self.patience))
+    /// The latest time at which it may be sent.
+    fn send_by(&self) -> Timestamp {
+        self.deadline.map_or(self.wait_deadline, |deadline| {
+            deadline.min(self.wait_deadline)
+        })
     }
 
-    /// Whether it is the deadline that is in the way of that time.
+    /// Whether the deadline, not the maximum wait, rules out that time.
     fn is_too_late(&self, at: Option<Timestamp>) -> bool {
-        self.deadline
-            .is_some_and(|deadline| deadline <= self.patience && at.is_none_or(|at| at >= deadline))
+        self.deadline.is_some_and(|deadline| {
+            deadline <= self.wait_deadline && at.is_none_or(|at| at >= deadline)
+        })
     }
 
-    /// Prepares another try, if there is to be one.
-    fn tries_again(&mut self, ended: &Ended<'_>) -> bool
+    /// Prepares a retry, if the request is to be retried.
+    fn prepare_retry(&mut self, outcome: &AttemptOutcome<'_>) -> bool
     where
-        R: Repeat<B>,
+        R: RetryPolicy<B>,
     {
-        let (Some(retries), Some(copy)) = (self.repeat.retries(), &self.copy) else {
+        let (Some(retries), Some(retry_request)) =
+            (self.retry_policy.retries(), &self.retry_request)
+        else {
             return false;
         };
-        if !retries.again(copy, self.retried, ended) {
+        if !retries.should_retry(retry_request, self.retries_made, outcome) {
             return false;
         }
         let now = self.shared.clock.now();
-        let backoff = retries.backoff.delay(self.retried, fastrand::f64());
+        let backoff = retries.backoff.delay(self.retries_made, fastrand::f64());
         let next = self
             .host
             .lock()
             .paused_until(now)
             .map_or(now + backoff, |until| until.max(now + backoff));
         let in_time = self.deadline.is_none_or(|deadline| next < deadline)
-            && next - now <= self.shared.longest.max(backoff);
-        if !in_time || !self.host.lock().lets_retry(now, fastrand::f64()) {
+            && next - now <= self.shared.max_wait.max(backoff);
+        if !in_time || !self.host.lock().allow_retry(now, fastrand::f64()) {
             return false;
         }
-        self.request = self.copy.take();
-        self.retried += 1;
+        self.request = self.retry_request.take();
+        self.retries_made += 1;
         self.not_before = Some(now + backoff);
-        self.patience = now + backoff + self.shared.longest;
-        // The throttle was asked: whom it does not let try again keeps the answer that there is.
-        self.step = Step::Limit;
+        self.wait_deadline = now + backoff + self.shared.max_wait;
+        // The throttle was asked already, in `allow_retry`.
+        self.step = SendStep::Limit;
         true
     }
 }
@@ -312,7 +321,7 @@ where
     S: Service<Request<B>, Response = Response<T>>,
     S::Error: Error + 'static,
     C: Clock,
-    R: Repeat<B>,
+    R: RetryPolicy<B>,
 {
     type Output = Result<Response<T>, ClientError<S::Error>>;
 
@@ -321,60 +330,63 @@ where
         let call = this.call;
         loop {
             match this.state.as_mut().project() {
-                StatePinned::Waiting { sleep } => match call.proceed(cx.waker()) {
-                    Ok(()) => this.state.set(State::Readying),
-                    Err(Blocked::Fails(error)) => {
-                        call.leave();
+                CallStatePinned::Waiting { sleep } => match call.proceed(cx.waker()) {
+                    Ok(()) => this.state.set(CallState::WaitingForReady),
+                    Err(NotReady::Fails(error)) => {
+                        call.release();
                         return Poll::Ready(Err(error));
                     }
-                    Err(Blocked::Until(at) | Blocked::Answer(at)) => {
+                    Err(NotReady::Until(at) | NotReady::AfterResponse(at)) => {
                         let timer = sleep.insert(call.shared.clock.sleep_until(at));
                         if !ready!(Pin::new(timer).poll(cx)) {
-                            call.leave();
+                            call.release();
                             return Poll::Ready(Err(ClientError::NoTimer));
                         }
                     }
                 },
-                StatePinned::Readying => {
+                CallStatePinned::WaitingForReady => {
                     if let Err(error) = ready!(call.service.poll_ready(cx)) {
-                        call.leave();
+                        call.release();
                         return Poll::Ready(Err(ClientError::Inner(error)));
                     }
                     let Some(request) = call.request.take() else {
                         return Poll::Pending;
                     };
-                    call.copy = call.repeat.copy(&request);
+                    call.retry_request = call.retry_policy.clone_for_retry(&request);
                     let inner = call.service.call(request);
-                    this.state.set(State::Calling { inner });
+                    this.state.set(CallState::Calling { inner });
                 }
-                StatePinned::Calling { inner } => {
+                CallStatePinned::Calling { inner } => {
                     let result = ready!(inner.poll(cx));
-                    let flight = call.flight.take();
+                    let in_flight = call.in_flight.take();
                     let again = match &result {
                         Ok(response) => {
                             let now = call.shared.clock.now();
-                            let told =
-                                told::read(response.status(), response.headers(), now.since_unix());
-                            if let Some(flight) = flight {
-                                flight.answered(now, &told);
+                            let info = rate_limit_headers::read(
+                                response.status(),
+                                response.headers(),
+                                now.since_unix(),
+                            );
+                            if let Some(in_flight) = in_flight {
+                                in_flight.complete(now, &info);
                             }
-                            let by_status = Ended::Status(response.status());
-                            let ended = if told.refused {
-                                Ended::Refused
+                            let by_status = AttemptOutcome::Status(response.status());
+                            let outcome = if info.denied {
+                                AttemptOutcome::Denied
                             } else {
                                 by_status
                             };
-                            call.tries_again(&ended)
+                            call.prepare_retry(&outcome)
                         }
                         Err(error) => {
-                            drop(flight);
-                            call.tries_again(&Ended::Failed(error))
+                            drop(in_flight);
+                            call.prepare_retry(&AttemptOutcome::Failed(error))
                         }
                     };
                     if !again {
                         return Poll::Ready(result.map_err(ClientError::Inner));
                     }
-                    this.state.set(State::Waiting { sleep: None });
+                    this.state.set(CallState::Waiting { sleep: None });
                 }
             }
         }

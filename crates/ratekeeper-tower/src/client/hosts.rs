@@ -1,39 +1,44 @@
-//! What is known of every other side, in bounded memory.
+//! The state of all hosts, in bounded memory.
 
 use super::host::Host;
 use ratekeeper::Timestamp;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many are remembered; of more, those that were told nothing of are forgotten first.
-const MOST: usize = 1_024;
+/// At most this many hosts are remembered; idle ones are evicted first.
+const MAX_HOSTS: usize = 1_024;
 
 #[derive(Default)]
-pub(super) struct Hosts(Mutex<HashMap<Box<str>, Arc<Cell>>>);
+pub(super) struct Hosts(Mutex<HashMap<Box<str>, Arc<SharedHost>>>);
 
-pub(super) struct Cell(Mutex<Host>);
+pub(super) struct SharedHost(Mutex<Host>);
 
-impl Cell {
+impl SharedHost {
     pub(super) fn lock(&self) -> MutexGuard<'_, Host> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Hosts {
-    pub(super) fn of(&self, name: &str, now: Timestamp, new: impl FnOnce() -> Host) -> Arc<Cell> {
+    pub(super) fn of(
+        &self,
+        name: &str,
+        now: Timestamp,
+        new: impl FnOnce() -> Host,
+    ) -> Arc<SharedHost> {
         let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = hosts.get(name) {
             return Arc::clone(known);
         }
-        if hosts.len() >= MOST {
-            hosts.retain(|_, cell| Arc::strong_count(cell) > 1 || !cell.lock().is_fresh(now));
+        if hosts.len() >= MAX_HOSTS {
+            hosts.retain(|_, cell| Arc::strong_count(cell) > 1 || !cell.lock().is_idle(now));
         }
-        if hosts.len() >= MOST
+        if hosts.len() >= MAX_HOSTS
             && let Some(any) = hosts.keys().next().cloned()
         {
             hosts.remove(&any);
         }
-        let cell = Arc::new(Cell(Mutex::new(new())));
+        let cell = Arc::new(SharedHost(Mutex::new(new())));
         hosts.insert(name.into(), Arc::clone(&cell));
         cell
     }

@@ -1,8 +1,8 @@
-//! The layer for calls that go out: what a client developer writes.
+//! `ClientLayer` and its options.
 
 use super::host::Host;
 use super::hosts::Hosts;
-use super::{ClientService, Once, Retries, RetryBudget, Throttle};
+use super::{ClientService, NoRetries, Retries, RetryBudget, Throttle};
 use crate::head::Head;
 use crate::identity::Client;
 use http::Request;
@@ -16,40 +16,40 @@ use std::sync::Arc;
 use std::time::Duration;
 use tower_layer::Layer;
 
-/// Makes a client behave: it waits, or fails, before a limit instead of running into it. See the
-/// [module](super).
+/// Respects rate limits on outgoing calls: a call waits, or fails, before a limit instead of
+/// exceeding it. See the [module](super).
 ///
-/// All clones of a layer, and all services made by it, share what they know of each host.
-pub struct ClientLayer<C: Clock = SystemClock, R = Once> {
-    shared: Arc<Shared<C>>,
-    repeat: R,
+/// All clones of a layer, and all services made by it, share the state of each host.
+pub struct ClientLayer<C: Clock = SystemClock, R = NoRetries> {
+    shared: Arc<ClientShared<C>>,
+    retry_policy: R,
 }
 
-type KeyOf = Arc<dyn Fn(&Head<'_>) -> String + Send + Sync>;
+type KeyFn = Arc<dyn Fn(&Head<'_>) -> String + Send + Sync>;
 
-pub(super) struct Shared<C: Clock> {
+pub(super) struct ClientShared<C: Clock> {
     pub(super) hosts: Arc<Hosts>,
     pub(super) clock: C,
-    pub(super) longest: Duration,
+    pub(super) max_wait: Duration,
     pub(super) jitter: f64,
-    limit: Option<Limits<C>>,
+    limit: Option<LocalLimit<C>>,
     throttle: Option<f64>,
     budget: RetryBudget,
-    key: Option<KeyOf>,
+    key: Option<KeyFn>,
 }
 
 #[derive(Clone)]
-enum Limits<C: Clock> {
+enum LocalLimit<C: Clock> {
     One(Limiter<C>),
     PerHost(Keyed<str, C>),
 }
 
-impl<C: Clock> Clone for Shared<C> {
+impl<C: Clock> Clone for ClientShared<C> {
     fn clone(&self) -> Self {
         Self {
             hosts: Arc::clone(&self.hosts),
             clock: self.clock.clone(),
-            longest: self.longest,
+            max_wait: self.max_wait,
             jitter: self.jitter,
             limit: self.limit.clone(),
             throttle: self.throttle,
@@ -60,7 +60,7 @@ impl<C: Clock> Clone for Shared<C> {
 }
 
 impl ClientLayer {
-    /// One that heeds what servers say of their limits, and waits up to 30 seconds.
+    /// Respects the limits that servers announce, and waits up to 30 seconds.
     pub fn new() -> Self {
         Self::with_clock(SystemClock)
     }
@@ -73,12 +73,12 @@ impl Default for ClientLayer {
 }
 
 impl<C: Clock> ClientLayer<C> {
-    /// The same on a clock of your choice.
+    /// With a clock of your choice.
     pub fn with_clock(clock: C) -> Self {
-        let shared = Shared {
+        let shared = ClientShared {
             hosts: Arc::default(),
             clock,
-            longest: Duration::from_secs(30),
+            max_wait: Duration::from_secs(30),
             jitter: 0.1,
             limit: None,
             throttle: None,
@@ -87,75 +87,74 @@ impl<C: Clock> ClientLayer<C> {
         };
         Self {
             shared: Arc::new(shared),
-            repeat: Once,
+            retry_policy: NoRetries,
         }
     }
 }
 
 impl<C: Clock, R> ClientLayer<C, R> {
-    fn with(mut self, change: impl FnOnce(&mut Shared<C>)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut ClientShared<C>)) -> Self {
         change(Arc::make_mut(&mut self.shared));
         self
     }
 
-    /// A limit of this side, for all that goes out together: waited for before anything is sent.
+    /// Adds a local limit for all calls together; a call waits for it before it is sent.
     #[must_use]
     pub fn limit(self, limiter: Limiter<C>) -> Self {
-        self.with(|shared| shared.limit = Some(Limits::One(limiter)))
+        self.with(|shared| shared.limit = Some(LocalLimit::One(limiter)))
     }
 
-    /// A limit of this side for each host.
+    /// Adds a local limit for each host.
     #[must_use]
     pub fn limit_per_host(self, limiters: Keyed<str, C>) -> Self {
-        self.with(|shared| shared.limit = Some(Limits::PerHost(limiters)))
+        self.with(|shared| shared.limit = Some(LocalLimit::PerHost(limiters)))
     }
 
-    /// How long a request may wait before each time it is sent; 30 seconds unless set. Who would
-    /// have to wait longer fails at once.
+    /// Sets how long a request may wait each time before it is sent; 30 seconds unless set. One
+    /// that would have to wait longer fails immediately.
     #[must_use]
-    pub fn wait_up_to(self, longest: Duration) -> Self {
-        self.with(|shared| shared.longest = longest)
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        self.with(|shared| shared.max_wait = max_wait)
     }
 
-    /// Nobody waits: who would have to fails at once, and is told for how long.
+    /// Requests never wait: one that would have to fails immediately with the time to wait.
     #[must_use]
     pub fn fail_fast(self) -> Self {
-        self.wait_up_to(Duration::ZERO)
+        self.max_wait(Duration::ZERO)
     }
 
-    /// Rejects here what a server that turns most away would reject anyway, with this K
-    /// ([`Throttle`]); 2 is usual. Not done unless said.
+    /// Adds an adaptive [`Throttle`] with this K: rejects locally what a server that denies most
+    /// requests would deny; 2 is usual. Off by default.
     #[must_use]
     pub fn throttle(self, k: f64) -> Self {
         self.with(|shared| shared.throttle = Some(k))
     }
 
-    /// When a pause is over, those who waited come back spread over this share of it more; 0.1
-    /// unless set.
+    /// Sets the share of a pause over which waiting requests are spread after it; 0.1 unless set.
     #[must_use]
     pub fn jitter(self, share: f64) -> Self {
         self.with(|shared| shared.jitter = if share > 0.0 { share.min(10.0) } else { 0.0 })
     }
 
-    /// By what servers are told apart; by host and port unless set. An API key that has a limit of
-    /// its own belongs in here.
+    /// Sets the key that tells servers apart; host and port unless set. Include an API key that has
+    /// a limit of its own.
     #[must_use]
     pub fn key(self, key: impl Fn(&Head<'_>) -> String + Send + Sync + 'static) -> Self {
         self.with(|shared| shared.key = Some(Arc::new(key)))
     }
 
-    /// Tries again what may be tried again. Bodies must be such that they can be cloned.
+    /// Retries requests that may be retried. Bodies must be cloneable.
     pub fn retry(self, retries: Retries) -> ClientLayer<C, Retries> {
         let layer = self.with(|shared| shared.budget = retries.budget.clone());
         ClientLayer {
             shared: layer.shared,
-            repeat: retries,
+            retry_policy: retries,
         }
     }
 }
 
-impl<C: Clock> Shared<C> {
-    /// The name of the other side.
+impl<C: Clock> ClientShared<C> {
+    /// The name of the host.
     pub(super) fn name_of<'a, B>(&self, request: &'a Request<B>) -> Cow<'a, str> {
         if let Some(key) = &self.key {
             return key(&Head::of(request, Client::unknown())).into();
@@ -182,42 +181,41 @@ impl<C: Clock> Shared<C> {
         Host::new(self.throttle.map(Throttle::new), self.budget.clone())
     }
 
-    /// A slot of this side's own limit; none if there is none, else when to ask again, or that it
-    /// is too long.
-    pub(super) fn slot(
+    /// Reserves a slot of the local limit; `Ok(None)` if there is no limit or no slot is needed.
+    pub(super) fn reserve(
         &self,
         name: &str,
         now: Timestamp,
-        longest: Duration,
-    ) -> Result<Option<Reservation<C>>, Slot> {
+        max_wait: Duration,
+    ) -> Result<Option<Reservation<C>>, LimitError> {
         let reserved = match &self.limit {
             None => return Ok(None),
-            Some(Limits::One(limiter)) => limiter.at(now).reserve_within(1, longest),
-            Some(Limits::PerHost(keyed)) => keyed.key(name).at(now).reserve_within(1, longest),
+            Some(LocalLimit::One(limiter)) => limiter.at(now).reserve_within(1, max_wait),
+            Some(LocalLimit::PerHost(keyed)) => keyed.key(name).at(now).reserve_within(1, max_wait),
         };
         match reserved {
             Ok(slot) => Ok(Some(slot)),
-            // Windows and logs say yes or no now.
+            // Windows and logs cannot reserve: they allow or deny.
             Err(ReserveError::NoSlots(_)) => {
                 let decision = match &self.limit {
-                    Some(Limits::PerHost(keyed)) => keyed.key(name).at(now).check(),
-                    Some(Limits::One(limiter)) => limiter.at(now).check(),
+                    Some(LocalLimit::PerHost(keyed)) => keyed.key(name).at(now).check(),
+                    Some(LocalLimit::One(limiter)) => limiter.at(now).check(),
                     None => return Ok(None),
                 };
                 match decision.retry_after() {
                     _ if decision.is_allowed() => Ok(None),
-                    Some(after) if after <= longest => Err(Slot::AskAgain(now + after)),
-                    after => Err(Slot::TooLong(after)),
+                    Some(after) if after <= max_wait => Err(LimitError::RetryAt(now + after)),
+                    after => Err(LimitError::TooLong(after)),
                 }
             }
-            Err(error) => Err(Slot::TooLong(error.retry_after())),
+            Err(error) => Err(LimitError::TooLong(error.retry_after())),
         }
     }
 }
 
-/// Why there is no slot yet.
-pub(super) enum Slot {
-    AskAgain(Timestamp),
+/// Why the local limit has no slot yet.
+pub(super) enum LimitError {
+    RetryAt(Timestamp),
     TooLong(Option<Duration>),
 }
 
@@ -228,7 +226,7 @@ impl<S, C: Clock, R: Clone> Layer<S> for ClientLayer<C, R> {
         ClientService {
             inner,
             shared: Arc::clone(&self.shared),
-            repeat: self.repeat.clone(),
+            retry_policy: self.retry_policy.clone(),
         }
     }
 }
@@ -237,7 +235,7 @@ impl<C: Clock, R: Clone> Clone for ClientLayer<C, R> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            repeat: self.repeat.clone(),
+            retry_policy: self.retry_policy.clone(),
         }
     }
 }
@@ -245,7 +243,7 @@ impl<C: Clock, R: Clone> Clone for ClientLayer<C, R> {
 impl<C: Clock, R> fmt::Debug for ClientLayer<C, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientLayer")
-            .field("longest", &self.shared.longest)
+            .field("max_wait", &self.shared.max_wait)
             .finish_non_exhaustive()
     }
 }

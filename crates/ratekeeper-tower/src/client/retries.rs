@@ -1,4 +1,4 @@
-//! What is tried again, how often and how long after.
+//! Retry policy: which requests are retried, how often and when.
 
 use super::{Backoff, RetryBudget};
 use http::{Method, Request, StatusCode};
@@ -6,15 +6,16 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// No retries: what a [`ClientLayer`](super::ClientLayer) does unless told. Any body will do.
+/// No retries: the default of a [`ClientLayer`](super::ClientLayer). Works with any body.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Once;
+pub struct NoRetries;
 
-/// Retries: of a 429, 502, 503 or 504 and of errors, if the request is idempotent and its body can
-/// be cloned.
+/// Retries: after a 429, 502, 503 or 504 and after errors, if the request is idempotent and its
+/// body can be cloned.
 ///
-/// GET, HEAD, OPTIONS, TRACE, PUT and DELETE are idempotent, and whatever carries [`Idempotent`]
-/// among its extensions. Others are tried again only if [nothing was sent](Self::unsent).
+/// GET, HEAD, OPTIONS, TRACE, PUT and DELETE are idempotent, and so is a request with
+/// [`Idempotent`] among its extensions. Others are retried only if [nothing was
+/// sent](Self::unsent).
 ///
 /// ```
 /// use ratekeeper_tower::client::{ClientLayer, Retries};
@@ -24,7 +25,7 @@ pub struct Once;
 /// ```
 #[derive(Clone)]
 pub struct Retries {
-    most: u32,
+    max_retries: u32,
     pub(super) backoff: Backoff,
     pub(super) budget: RetryBudget,
     unsent: Option<Arc<IsUnsent>>,
@@ -32,16 +33,16 @@ pub struct Retries {
 
 type IsUnsent = dyn Fn(&(dyn Error + 'static)) -> bool + Send + Sync;
 
-/// A mark among the extensions of a request: doing it twice does no harm, so it may be tried again.
+/// Marks a request as idempotent: an extension of requests that may be sent twice without harm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Idempotent;
 
 impl Default for Retries {
-    /// Two, from 100 milliseconds to 10 seconds apart, for a tenth of the requests and ten a
-    /// second.
+    /// Two retries, with a backoff from 100 milliseconds to 10 seconds, for a tenth of the requests
+    /// and ten a second.
     fn default() -> Self {
         Self {
-            most: 2,
+            max_retries: 2,
             backoff: Backoff::default(),
             budget: RetryBudget::new(0.1, 10),
             unsent: None,
@@ -50,35 +51,37 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// How often a request is tried again at most; twice unless set.
+    /// Sets how often a request is retried at most; twice unless set.
     #[must_use]
     pub fn max_retries(mut self, many: u32) -> Self {
-        self.most = many;
+        self.max_retries = many;
         self
     }
 
-    /// How long after a try the next comes, if the other side says nothing longer.
+    /// Sets the backoff before retries. A longer pause that the server announced takes precedence.
     #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
     }
 
-    /// How many retries there may be, for each host.
+    /// Sets the budget of retries for each host.
     #[must_use]
     pub fn budget(mut self, budget: RetryBudget) -> Self {
         self.budget = budget;
         self
     }
 
-    /// Tells which errors of the client inside mean that nothing was sent. Then any request may be
-    /// tried again.
+    /// Sets the function that tells which errors of the inner client mean that nothing was sent.
+    /// Then any request may be retried.
     ///
     /// ```
     /// use ratekeeper_tower::client::Retries;
     ///
     /// let retries = Retries::default().unsent(|error| {
-    ///     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    ///     error
+    ///         .downcast_ref::<std::io::Error>()
+    ///         .is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
     /// });
     /// ```
     ///
@@ -98,40 +101,42 @@ impl Retries {
 impl fmt::Debug for Retries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Retries")
-            .field("most", &self.most)
+            .field("max_retries", &self.max_retries)
             .field("backoff", &self.backoff)
             .finish_non_exhaustive()
     }
 }
 
-/// How a try ended, as far as the next depends on it.
-pub(super) enum Ended<'a> {
+/// The outcome of an attempt, as far as it decides on a retry.
+pub(super) enum AttemptOutcome<'a> {
     Status(StatusCode),
-    /// Turned away by gRPC's status.
-    Refused,
+    /// Denied, by the HTTP status or the gRPC status.
+    Denied,
     Failed(&'a (dyn Error + 'static)),
 }
 
-/// [`Once`] or [`Retries`]: which requests are kept to be tried again.
-pub trait Repeat<B>: Clone + sealed::Sealed<B> {}
+/// A retry policy: [`NoRetries`] or [`Retries`].
+pub trait RetryPolicy<B>: Clone + sealed::Sealed<B> {}
 
-impl<B> Repeat<B> for Once {}
-impl<B: Clone> Repeat<B> for Retries {}
+impl<B> RetryPolicy<B> for NoRetries {}
+impl<B: Clone> RetryPolicy<B> for Retries {}
 
 pub(super) mod sealed {
-    use super::{Ended, Idempotent, Once, Request, Retries, StatusCode, is_idempotent};
+    use super::{
+        AttemptOutcome, Idempotent, NoRetries, Request, Retries, StatusCode, is_idempotent,
+    };
 
     pub trait Sealed<B> {
-        /// A copy, if the request may ever be tried again.
+        /// A clone of the request, if it may ever be retried.
         #[doc(hidden)]
-        fn copy(&self, request: &Request<B>) -> Option<Request<B>>;
+        fn clone_for_retry(&self, request: &Request<B>) -> Option<Request<B>>;
 
         #[doc(hidden)]
         fn retries(&self) -> Option<&Retries>;
     }
 
-    impl<B> Sealed<B> for Once {
-        fn copy(&self, _: &Request<B>) -> Option<Request<B>> {
+    impl<B> Sealed<B> for NoRetries {
+        fn clone_for_retry(&self, _: &Request<B>) -> Option<Request<B>> {
             None
         }
 
@@ -141,8 +146,8 @@ pub(super) mod sealed {
     }
 
     impl<B: Clone> Sealed<B> for Retries {
-        fn copy(&self, request: &Request<B>) -> Option<Request<B>> {
-            let may = self.most > 0 && (is_idempotent(request) || self.unsent.is_some());
+        fn clone_for_retry(&self, request: &Request<B>) -> Option<Request<B>> {
+            let may = self.max_retries > 0 && (is_idempotent(request) || self.unsent.is_some());
             may.then(|| request.clone())
         }
 
@@ -152,23 +157,25 @@ pub(super) mod sealed {
     }
 
     impl Retries {
-        /// Whether a request that ended so, after so many retries, is to be tried again.
-        pub(in crate::client) fn again<B>(
+        /// Whether a request with this outcome, after this many retries, is retried.
+        pub(in crate::client) fn should_retry<B>(
             &self,
             request: &Request<B>,
-            retried: u32,
-            ended: &Ended<'_>,
+            retries_made: u32,
+            outcome: &AttemptOutcome<'_>,
         ) -> bool {
-            let unsent = match ended {
-                Ended::Failed(error) => self.unsent.as_ref().is_some_and(|is| is(*error)),
-                Ended::Status(status) if !RETRIED.contains(status) => return false,
+            let unsent = match outcome {
+                AttemptOutcome::Failed(error) => self.unsent.as_ref().is_some_and(|is| is(*error)),
+                AttemptOutcome::Status(status) if !RETRIED_STATUSES.contains(status) => {
+                    return false;
+                }
                 _ => false,
             };
-            retried < self.most && (unsent || is_idempotent(request))
+            retries_made < self.max_retries && (unsent || is_idempotent(request))
         }
     }
 
-    const RETRIED: [StatusCode; 4] = [
+    const RETRIED_STATUSES: [StatusCode; 4] = [
         StatusCode::TOO_MANY_REQUESTS,
         StatusCode::BAD_GATEWAY,
         StatusCode::SERVICE_UNAVAILABLE,

@@ -1,7 +1,7 @@
-//! The service that asks what is known of a host before it calls.
+//! `ClientService`: the service that checks the state of a host before it calls.
 
-use super::layer::Shared;
-use super::{ClientError, ClientFuture, Once, Repeat};
+use super::layer::ClientShared;
+use super::{ClientError, ClientFuture, NoRetries, RetryPolicy};
 use http::{Request, Response};
 use ratekeeper::{Clock, clock::SystemClock};
 use std::error::Error;
@@ -10,13 +10,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// What [`ClientLayer`](super::ClientLayer) makes of a client. Clones share what is known of each
-/// host.
+/// A client behind a [`ClientLayer`](super::ClientLayer). Clones share the state of each host.
 #[derive(Clone)]
-pub struct ClientService<S, C: Clock = SystemClock, R = Once> {
+pub struct ClientService<S, C: Clock = SystemClock, R = NoRetries> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<C>>,
-    pub(super) repeat: R,
+    pub(super) shared: Arc<ClientShared<C>>,
+    pub(super) retry_policy: R,
 }
 
 impl<S, B, T, C, R> Service<Request<B>> for ClientService<S, C, R>
@@ -24,26 +23,28 @@ where
     S: Service<Request<B>, Response = Response<T>> + Clone,
     S::Error: Error + 'static,
     C: Clock,
-    R: Repeat<B>,
+    R: RetryPolicy<B>,
 {
     type Response = Response<T>;
     type Error = ClientError<S::Error>;
     type Future = ClientFuture<S, B, C, R>;
 
-    /// As ready as the client inside: whoever must wait waits with its request.
+    /// Ready when the inner client is ready: a request that must wait does so after it was
+    /// accepted.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(ClientError::Inner)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready goes with the request; a clone of it waits for the next.
+        // The inner client that is ready goes with this request; a clone of it is kept for the
+        // next.
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
         ClientFuture::new(
             service,
             request,
             Arc::clone(&self.shared),
-            self.repeat.clone(),
+            self.retry_policy.clone(),
         )
     }
 }

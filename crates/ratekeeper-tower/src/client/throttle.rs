@@ -1,4 +1,4 @@
-//! Rejecting locally what the other side would reject: the adaptive throttle of clients.
+//! Adaptive throttling: rejects locally what the server would deny.
 
 use ratekeeper::Timestamp;
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 /// Rejects a request before it is sent with the probability max(0, (requests − K · accepts) /
 /// (requests + 1)) over the last two minutes.
 ///
-/// As long as the other side accepts at least one in K, everything is sent. When it accepts less,
-/// about K times of what it accepts is still sent, so that it is seen when it recovers. What was
-/// rejected here counts as a request too.
+/// As long as the server accepts at least one in K requests, all are sent. When it accepts less,
+/// about K times what it accepts is still sent, so that its recovery is noticed. Locally rejected
+/// requests count as requests, too.
 ///
 /// ```
 /// use ratekeeper::Timestamp;
 /// use ratekeeper_tower::client::Throttle;
 ///
-/// let (mut throttle, now) = (Throttle::new(2.0), Instant::UNIX_EPOCH);
+/// let (mut throttle, now) = (Throttle::new(2.0), Timestamp::UNIX_EPOCH);
 /// for _ in 0..99 {
 ///     throttle.request(now, 0.999); // sent, and never accepted
 /// }
@@ -28,15 +28,15 @@ pub struct Throttle {
 
 #[derive(Clone, Copy, Default, Debug)]
 struct Bucket {
-    /// Which piece of time it is of, plus one; none yet if 0.
-    piece: u64,
+    /// The number of its time interval plus one; 0 if unused.
+    interval: u64,
     requests: u64,
     accepts: u64,
 }
 
-/// Two minutes in pieces of ten seconds.
+/// Two minutes in intervals of ten seconds.
 const BUCKETS: usize = 12;
-const PIECE: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(10);
 
 impl Throttle {
     /// With this K; 2 is usual, at least 1.
@@ -47,13 +47,13 @@ impl Throttle {
         }
     }
 
-    /// How likely a request is to be rejected now.
+    /// The probability that a request is rejected now.
     pub fn probability(&self, now: Timestamp) -> f64 {
-        let oldest = piece(now).saturating_sub(BUCKETS as u64 - 1);
+        let oldest = interval(now).saturating_sub(BUCKETS as u64 - 1);
         let recent = self
             .buckets
             .iter()
-            .filter(|bucket| bucket.piece >= oldest && bucket.piece > 0);
+            .filter(|bucket| bucket.interval >= oldest && bucket.interval > 0);
         let sums = recent.fold((0, 0), |(requests, accepts), bucket| {
             (requests + bucket.requests, accepts + bucket.accepts)
         });
@@ -61,26 +61,26 @@ impl Throttle {
         ((requests - self.k * accepts) / (requests + 1.0)).max(0.0)
     }
 
-    /// Counts a request. False if it is rejected: `draw` is a random number from 0 up to, but not
-    /// including, 1.
+    /// Counts a request. Returns false if it is rejected: `draw` is a random number from 0 up to,
+    /// but not including, 1.
     pub fn request(&mut self, now: Timestamp, draw: f64) -> bool {
         let sent = draw >= self.probability(now);
         self.bucket(now).requests += 1;
         sent
     }
 
-    /// Counts a request that the other side accepted.
+    /// Counts a request that the server accepted.
     pub fn accepted(&mut self, now: Timestamp) {
         self.bucket(now).accepts += 1;
     }
 
     fn bucket(&mut self, now: Timestamp) -> &mut Bucket {
-        let piece = piece(now);
-        let bucket = &mut self.buckets[piece as usize % BUCKETS];
-        // A clock that ran back counts in the bucket that is there.
-        if bucket.piece < piece {
+        let interval = interval(now);
+        let bucket = &mut self.buckets[interval as usize % BUCKETS];
+        // If the clock went back, the newer bucket is kept.
+        if bucket.interval < interval {
             *bucket = Bucket {
-                piece,
+                interval,
                 ..Bucket::default()
             };
         }
@@ -88,6 +88,6 @@ impl Throttle {
     }
 }
 
-fn piece(now: Timestamp) -> u64 {
-    (now.since_unix().as_nanos() / PIECE.as_nanos()) as u64 + 1
+fn interval(now: Timestamp) -> u64 {
+    (now.since_unix().as_nanos() / INTERVAL.as_nanos()) as u64 + 1
 }

@@ -1,6 +1,7 @@
-//! The response of a service behind a concurrency limit; it hands the permit on to the body.
+//! `ResponseFuture` of a service behind a concurrency limit; it moves the permit into the response
+//! body.
 
-use crate::body::{Held, ResponseBody};
+use crate::body::{BodyGuard, ResponseBody};
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
@@ -10,8 +11,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 pin_project! {
-    /// What [`ConcurrencyService`](super::ConcurrencyService) answers with. Dropping it gives the
-    /// permit back.
+    /// The response of a [`ConcurrencyService`](super::ConcurrencyService). Dropping it releases
+    /// the permit.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F, P> {
         #[pin]
@@ -56,7 +57,7 @@ impl<F, R, E, P> Future for ResponseFuture<F, P>
 where
     F: Future<Output = Result<Response<R>, E>>,
     R: Body,
-    P: Held,
+    P: BodyGuard,
 {
     type Output = Result<Response<ResponseBody<R, P>>, E>;
 
@@ -64,11 +65,11 @@ where
         match self.project().kind.project() {
             KindPinned::Calling { inner, permit } => {
                 let result = ready!(inner.poll(cx));
-                // Out of the future now: it may be kept long after it is done.
+                // Taken out of the future, which may be kept long after it is done.
                 let permit = permit.take();
                 Poll::Ready(result.map(|response| {
                     response.map(|body| match permit {
-                        Some(permit) => ResponseBody::holding(body, permit),
+                        Some(permit) => ResponseBody::with_guard(body, permit),
                         None => ResponseBody::from(body),
                     })
                 }))

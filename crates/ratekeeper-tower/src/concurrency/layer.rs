@@ -1,4 +1,4 @@
-//! The limit on how many at once, as a layer.
+//! `ConcurrencyLayer`: a fixed concurrency limit.
 
 use super::{ConcurrencyService, PerKey};
 use http::StatusCode;
@@ -7,38 +7,37 @@ use ratekeeper::{Clock, Concurrency, keyed::KeyedConcurrency};
 use std::hash::Hash;
 use tower_layer::Layer;
 
-/// Lets so many requests be in flight at once; the others are answered 429 at once, not kept
-/// waiting.
+/// Limits how many requests are in flight at once; more are answered 429 immediately.
 ///
-/// A request is in flight until the body of its response ends, is dropped, or the client hangs up.
-/// All services of a layer and its clones share the permits. The answer carries the
-/// [`Busy`](ratekeeper::concurrency::BusyError) as an extension.
+/// A request is in flight until the body of its response ends or is dropped, or the client hangs
+/// up. All services of a layer and its clones share the permits. The 429 has a
+/// [`BusyError`](ratekeeper::concurrency::BusyError) extension.
 ///
 /// ```
 /// use ratekeeper_tower::ConcurrencyLayer;
 ///
-/// let all_together = ConcurrencyLayer::new(20);
-/// let for_each_tenant = ConcurrencyLayer::per_key(2, |head| head.headers.get("x-tenant").cloned());
+/// let global = ConcurrencyLayer::new(20);
+/// let per_tenant = ConcurrencyLayer::per_key(2, |head| head.headers.get("x-tenant").cloned());
 /// ```
 #[derive(Clone, Debug)]
-pub struct ConcurrencyLayer<G = Concurrency> {
-    gate: G,
+pub struct ConcurrencyLayer<P = Concurrency> {
+    permits: P,
     status: StatusCode,
 }
 
 impl ConcurrencyLayer {
-    /// At most `limit` in flight.
+    /// At most `limit` requests in flight.
     pub fn new(limit: u64) -> Self {
-        Self::with_gate(Concurrency::new(limit))
+        Self::with_source(Concurrency::new(limit))
     }
 
-    /// Permits from a gate of yours, to share it or to change its limit later.
-    pub fn over<C: Clock>(gate: Concurrency<C>) -> ConcurrencyLayer<Concurrency<C>> {
-        ConcurrencyLayer::with_gate(gate)
+    /// Permits from a `Concurrency` of yours, to share it or to change its limit later.
+    pub fn over<C: Clock>(permits: Concurrency<C>) -> ConcurrencyLayer<Concurrency<C>> {
+        ConcurrencyLayer::with_source(permits)
     }
 
-    /// At most `limit` in flight for each key. Where there is none, `Option` is a fine key: those
-    /// without count together.
+    /// At most `limit` requests in flight for each key. A key may be an `Option`: requests with
+    /// `None` share one limit.
     pub fn per_key<K: Hash, F: Fn(&Parts) -> K>(
         limit: u64,
         key: F,
@@ -46,8 +45,8 @@ impl ConcurrencyLayer {
         Self::over_keyed(KeyedConcurrency::new(limit), key)
     }
 
-    /// Permits by key from a table of yours, to choose its size, to share it or to change its limit
-    /// later.
+    /// Permits from a `KeyedConcurrency` of yours, to choose its size, to share it or to change its
+    /// limit later.
     pub fn over_keyed<K, F, C>(
         permits: KeyedConcurrency<K, C>,
         key: F,
@@ -57,20 +56,20 @@ impl ConcurrencyLayer {
         F: Fn(&Parts) -> K,
         C: Clock,
     {
-        ConcurrencyLayer::with_gate(PerKey { permits, key })
+        ConcurrencyLayer::with_source(PerKey { permits, key })
     }
 }
 
-impl<G> ConcurrencyLayer<G> {
-    fn with_gate(gate: G) -> Self {
+impl<P> ConcurrencyLayer<P> {
+    fn with_source(permits: P) -> Self {
         Self {
-            gate,
+            permits,
             status: StatusCode::TOO_MANY_REQUESTS,
         }
     }
 
-    /// Answers 503 instead of 429: the limit protects the service, and it is not the caller who
-    /// asked too much.
+    /// Answers 503 instead of 429: for a limit that protects the service, where no single caller is
+    /// at fault.
     #[must_use]
     pub fn unavailable(mut self) -> Self {
         self.status = StatusCode::SERVICE_UNAVAILABLE;
@@ -78,13 +77,13 @@ impl<G> ConcurrencyLayer<G> {
     }
 }
 
-impl<S, G: Clone> Layer<S> for ConcurrencyLayer<G> {
-    type Service = ConcurrencyService<S, G>;
+impl<S, P: Clone> Layer<S> for ConcurrencyLayer<P> {
+    type Service = ConcurrencyService<S, P>;
 
     fn layer(&self, inner: S) -> Self::Service {
         ConcurrencyService {
             inner,
-            gate: self.gate.clone(),
+            permits: self.permits.clone(),
             status: self.status,
         }
     }

@@ -1,17 +1,16 @@
-//! How many requests at once, as a layer: for all together or for each key, fixed or as many as the
-//! service is seen to take.
+//! Concurrency limits as layers: fixed, for all requests or for each key, or adaptive.
 
 mod adaptive;
 mod future;
-mod gate;
 mod layer;
+mod permit_source;
 mod service;
 
 pub use adaptive::{
-    AdaptiveConcurrencyLayer, AdaptiveConcurrencyService, AdaptiveResponseFuture, ByHead, Classify,
-    QueueConfig, Timed,
+    AdaptiveConcurrencyLayer, AdaptiveConcurrencyService, AdaptiveResponseFuture, ClassifyResponse,
+    HeadClassifier, QueueConfig, TimedBody,
 };
 pub use future::ResponseFuture;
-pub use gate::{Gate, PerKey};
 pub use layer::ConcurrencyLayer;
+pub use permit_source::{PerKey, PermitSource};
 pub use service::ConcurrencyService;

@@ -1,48 +1,51 @@
-//! The service that takes a permit first.
+//! `ConcurrencyService`: the service that takes a permit before each call.
 
-use super::{Gate, ResponseFuture};
+use super::{PermitSource, ResponseFuture};
 use crate::body::ResponseBody;
 use crate::response::NoCapacity;
-use crate::response::{self, Asker, Denial};
+use crate::response::{self, Denial, DenialFormat};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use ratekeeper::Concurrency;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// What [`ConcurrencyLayer`](super::ConcurrencyLayer) makes of a service. Clones share the permits.
+/// A service behind a [`ConcurrencyLayer`](super::ConcurrencyLayer). Clones share the permits.
 #[derive(Clone, Debug)]
-pub struct ConcurrencyService<S, G = Concurrency> {
+pub struct ConcurrencyService<S, P = Concurrency> {
     pub(super) inner: S,
-    pub(super) gate: G,
+    pub(super) permits: P,
     pub(super) status: StatusCode,
 }
 
-impl<S, B, R, G> Service<Request<B>> for ConcurrencyService<S, G>
+impl<S, B, R, P> Service<Request<B>> for ConcurrencyService<S, P>
 where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body,
-    G: Gate,
+    P: PermitSource,
 {
-    type Response = Response<ResponseBody<R, G::Permit>>;
+    type Response = Response<ResponseBody<R, P::Permit>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S::Future, G::Permit>;
+    type Future = ResponseFuture<S::Future, P::Permit>;
 
-    /// As ready as the service inside: whoever finds no permit is told so, not kept waiting.
+    /// Ready when the inner service is ready: requests without a permit are denied, not delayed.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (request, permit) = self.gate.try_enter(request);
+        let (request, permit) = self.permits.try_acquire_for(request);
         match permit {
-            // The service that was readied is the one that is called; a denial leaves it ready for
-            // the next.
+            // The inner service that is ready is the one that is called; after a denial it stays
+            // ready for the next request.
             Ok(permit) => ResponseFuture::calling(self.inner.call(request), permit),
-            Err(busy) => {
+            Err(at_capacity) => {
                 let denial = Denial::too_many_in_flight(self.status);
-                let mut response = response::denied(Asker::of(request.headers()), &denial);
-                response.extensions_mut().insert(busy);
+                let mut response = response::denial_response(
+                    DenialFormat::from_headers(request.headers()),
+                    &denial,
+                );
+                response.extensions_mut().insert(at_capacity);
                 if self.status == StatusCode::SERVICE_UNAVAILABLE {
                     response.extensions_mut().insert(NoCapacity);
                 }

@@ -1,9 +1,9 @@
-//! One limit for each key, without policies.
+//! `LimitDecider`: decides by one limit for each key.
 
-use super::{Decider, Later, RateLimitStatus, sealed};
+use super::{Decider, DecisionFuture, RateLimitStatus, sealed};
 use crate::head::Head;
-use crate::key::{Key, of_ipv4, of_ipv6};
-use crate::response::{Denial, Dialects, Figures};
+use crate::key::{Key, ipv4_key, ipv6_key};
+use crate::response::{Denial, Dialects, LimitInfo};
 use http::HeaderMap;
 use ratekeeper::{
     Algorithm, Clock, Decision, Keyed, Limit, Reservation, Timestamp, clock::DefaultClock,
@@ -19,8 +19,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The same limit for each key; see [`RateLimitLayer::per_ip`](crate::RateLimitLayer::per_ip). A
-/// handle: clones share the keys.
+/// Decides by one limit for each key; see
+/// [`RateLimitLayer::per_ip`](crate::RateLimitLayer::per_ip). A handle: clones share the keys.
 #[derive(Clone)]
 pub struct LimitDecider<C: Clock = DefaultClock> {
     pub(crate) keyed: Keyed<[u8], C>,
@@ -30,36 +30,36 @@ pub struct LimitDecider<C: Clock = DefaultClock> {
     pub(crate) count: Count,
     pub(crate) action: Action,
     pub(crate) status: DenialStatus,
-    /// Who comes back when is spread by this.
+    /// Seeds the hash that spreads Retry-After over keys.
     secret: RandomState,
 }
 
-/// What is remembered of a request.
-pub struct Ticket<C: Clock> {
+/// The decision on a request, with what is needed to refund it.
+pub struct PendingDecision<C: Clock> {
     decision: Decision,
-    taken: ChargeToken,
-    /// Few wait for one: it has memory of its own, so that the tickets of all others are small.
-    slot: Option<Box<(Reservation<C>, Duration)>>,
-    /// By when, of who is over the limit, the client is told to come back: the same for the same
-    /// key.
-    spread: u64,
+    charge: ChargeToken,
+    /// Boxed, because few requests wait: the decisions on all others stay small.
+    reservation: Option<Box<(Reservation<C>, Duration)>>,
+    /// A hash of the key if the request is over the limit: it spreads Retry-After, the same for the
+    /// same key.
+    retry_hash: u64,
     now: Timestamp,
 }
 
-impl<C: Clock> Ticket<C> {
-    fn is_over(&self) -> bool {
-        self.slot.is_none() && self.decision.is_denied()
+impl<C: Clock> PendingDecision<C> {
+    fn is_denied(&self) -> bool {
+        self.reservation.is_none() && self.decision.is_denied()
     }
 }
 
 impl LimitDecider {
     pub(crate) fn new(key: Key, limit: Limit) -> Self {
-        Self::on(Keyed::with_clock(limit, SystemClock), key)
+        Self::with_keyed(Keyed::with_clock(limit, SystemClock), key)
     }
 }
 
 impl<C: Clock> LimitDecider<C> {
-    pub(crate) fn on(keyed: Keyed<[u8], C>, key: Key) -> Self {
+    pub(crate) fn with_keyed(keyed: Keyed<[u8], C>, key: Key) -> Self {
         Self {
             keyed,
             key,
@@ -72,129 +72,133 @@ impl<C: Clock> LimitDecider<C> {
         }
     }
 
-    /// Decides on what a key asks for. An error if it does not pass, or not in one step.
-    // What most requests are, in a straight line; a queue is never charged so.
+    /// Decides on a request for a key. `Err` if it is denied, or if deciding took the slow path.
+    // The fast path, which most requests take. A paced limit is never charged here.
     #[inline(always)]
     #[allow(
         clippy::result_large_err,
-        reason = "it is compiled into its caller, and stays where it is made"
+        reason = "inlined into its caller and built in place"
     )]
-    fn take(&self, key: &ratekeeper::keyed::Key<'_, C>, cost: u64) -> Result<Ticket<C>, Ticket<C>> {
+    fn take(
+        &self,
+        key: &ratekeeper::keyed::Key<'_, C>,
+        cost: u64,
+    ) -> Result<PendingDecision<C>, PendingDecision<C>> {
         let now = self.keyed.clock().now();
         let key = key.at(now);
-        let at_once = if let Action::Delay { .. } = self.action {
+        let immediate = if let Action::Delay { .. } = self.action {
             None
         } else {
             key.try_take_token(cost)
         };
-        match at_once {
-            Some((decision, taken)) if decision.is_allowed() => Ok(Ticket {
+        match immediate {
+            Some((decision, charge)) if decision.is_allowed() => Ok(PendingDecision {
                 decision,
-                taken,
-                slot: None,
-                spread: 0,
+                charge,
+                reservation: None,
+                retry_hash: 0,
                 now,
             }),
-            Some((decision, _)) => Err(self.over(&key, decision, now)),
-            None => Err(self.take_anyhow(&key, cost, now)),
+            Some((decision, _)) => Err(self.denied(&key, decision, now)),
+            None => Err(self.take_slow(&key, cost, now)),
         }
     }
 
     #[inline(never)]
-    fn take_anyhow(
+    fn take_slow(
         &self,
         key: &ratekeeper::keyed::Key<'_, C>,
         cost: u64,
         now: Timestamp,
-    ) -> Ticket<C> {
-        let ticket = match self.action {
+    ) -> PendingDecision<C> {
+        let pending = match self.action {
             Action::Delay { max } => self.take_or_wait(key, cost, now, max),
-            // A queue knows itself how long one may wait in it.
+            // A paced limit bounds its own wait.
             Action::Enforce if self.is_paced() => self.take_or_wait(key, cost, now, Duration::MAX),
             _ => {
-                let (decision, taken) = key.take_token(cost);
-                Ticket {
+                let (decision, charge) = key.take_token(cost);
+                PendingDecision {
                     decision,
-                    taken,
-                    slot: None,
-                    spread: 0,
+                    charge,
+                    reservation: None,
+                    retry_hash: 0,
                     now,
                 }
             }
         };
-        if ticket.is_over() {
-            self.over(key, ticket.decision, now)
+        if pending.is_denied() {
+            self.denied(key, pending.decision, now)
         } else {
-            ticket
+            pending
         }
     }
 
-    /// The ticket of who is over the limit.
+    /// The decision on a request over the limit.
     #[inline(never)]
-    fn over(
+    fn denied(
         &self,
         key: &ratekeeper::keyed::Key<'_, C>,
         decision: Decision,
         now: Timestamp,
-    ) -> Ticket<C> {
-        let spread = self.secret.hash_one(key.hashed());
-        Ticket {
+    ) -> PendingDecision<C> {
+        let retry_hash = self.secret.hash_one(key.hashed());
+        PendingDecision {
             decision,
-            taken: ChargeToken::default(),
-            slot: None,
-            spread,
+            charge: ChargeToken::default(),
+            reservation: None,
+            retry_hash,
             now,
         }
     }
 
-    /// Takes `cost` for a key, now or after a wait.
+    /// Charges `cost` to a key, now or after a wait.
     #[inline(never)]
     fn take_or_wait(
         &self,
         key: &ratekeeper::keyed::Key<'_, C>,
         cost: u64,
         now: Timestamp,
-        longest: Duration,
-    ) -> Ticket<C> {
-        let ticket = |decision, taken, slot| Ticket {
+        max_wait: Duration,
+    ) -> PendingDecision<C> {
+        let decided = |decision, charge, reservation| PendingDecision {
             decision,
-            taken,
-            slot,
-            spread: 0,
+            charge,
+            reservation,
+            retry_hash: 0,
             now,
         };
-        // What need not wait is charged, not reserved: a slot whose time has come gives nothing
-        // back.
+        // A request that need not wait is charged, not reserved: a reservation whose time has come
+        // cannot be refunded.
         if !self.is_paced()
-            && let (decision, taken) = key.take_token(cost)
+            && let (decision, charge) = key.take_token(cost)
             && decision.is_allowed()
         {
-            return ticket(decision, taken, None);
+            return decided(decision, charge, None);
         }
-        match key.reserve_within(cost, longest) {
-            Ok(slot) => {
-                let delay = slot.delay_from(now);
-                ticket(
+        match key.reserve_within(cost, max_wait) {
+            Ok(reservation) => {
+                let delay = reservation.delay_from(now);
+                decided(
                     key.peek_n(0),
                     ChargeToken::default(),
-                    Some(Box::new((slot, delay))),
+                    Some(Box::new((reservation, delay))),
                 )
             }
             Err(ReserveError::Denied(denied)) => {
-                ticket(denied.decision(), ChargeToken::default(), None)
+                decided(denied.decision(), ChargeToken::default(), None)
             }
-            // Windows and logs cannot be waited for: they say yes or no.
+            // Windows and logs cannot reserve: they allow or deny.
             Err(_) => {
-                let (decision, taken) = key.take_token(cost);
-                ticket(decision, taken, None)
+                let (decision, charge) = key.take_token(cost);
+                decided(decision, charge, None)
             }
         }
     }
 
-    /// Whether a request that ended so stays counted.
+    /// Whether a request that completed like this stays counted.
     #[inline(never)]
-    fn counts(&self, ending: &Completion) -> bool {
-        match (self.count, ending.is_failure()) {
+    fn counts(&self, completion: &Completion) -> bool {
+        match (self.count, completion.is_failure()) {
             (Count::All, _) | (_, None) => true,
             (Count::Failures, Some(failed)) => failed,
             (Count::Successes, Some(failed)) => !failed,
@@ -209,10 +213,10 @@ impl<C: Clock> LimitDecider<C> {
 impl<C: Clock> sealed::Sealed for LimitDecider<C> {}
 
 impl<C: Clock> Decider for LimitDecider<C> {
-    type Ticket = Ticket<C>;
-    type Seat = HashedKey;
+    type PendingDecision = PendingDecision<C>;
+    type PrehashedKey = HashedKey;
 
-    fn check(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError> {
+    fn validate(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError> {
         let RequestParts {
             path,
             authority,
@@ -241,35 +245,41 @@ impl<C: Clock> Decider for LimitDecider<C> {
         &self,
         head: &Head<'_>,
         cost: u64,
-        ticket: &mut Option<Ticket<C>>,
-    ) -> Option<Later<Ticket<C>>> {
-        self.key.with(head, self.ipv6_prefix, |bytes| {
-            let (Ok(taken) | Err(taken)) = self.take(&self.keyed.key(bytes), cost);
-            *ticket = Some(taken);
+        pending: &mut Option<PendingDecision<C>>,
+    ) -> Option<DecisionFuture<PendingDecision<C>>> {
+        self.key.with_bytes(head, self.ipv6_prefix, |bytes| {
+            let (Ok(decision) | Err(decision)) = self.take(&self.keyed.key(bytes), cost);
+            *pending = Some(decision);
         });
         None
     }
 
     #[inline(always)]
-    fn seat(&self, ip: IpAddr) -> Option<HashedKey> {
+    fn prehash(&self, ip: IpAddr) -> Option<HashedKey> {
         (self.key.is_ip() && self.action == Action::Enforce).then(|| match ip {
-            IpAddr::V4(ip) => self.keyed.hash(&of_ipv4(ip)[..]),
-            IpAddr::V6(ip) => self.keyed.hash(&of_ipv6(ip, self.ipv6_prefix)[..]),
+            IpAddr::V4(ip) => self.keyed.hash(&ipv4_key(ip)[..]),
+            IpAddr::V6(ip) => self.keyed.hash(&ipv6_key(ip, self.ipv6_prefix)[..]),
         })
     }
 
     #[inline(always)]
-    fn pass(&self, seat: HashedKey) -> Result<Ticket<C>, Option<Ticket<C>>> {
-        self.take(&self.keyed.hashed(seat).ok_or(None)?, 1)
+    fn decide_prehashed(
+        &self,
+        key: HashedKey,
+    ) -> Result<PendingDecision<C>, Option<PendingDecision<C>>> {
+        self.take(&self.keyed.hashed(key).ok_or(None)?, 1)
             .map_err(Some)
     }
 
-    fn is_allowed(&self, ticket: &Ticket<C>) -> bool {
-        self.action == Action::Shadow || !ticket.is_over()
+    fn is_allowed(&self, pending: &PendingDecision<C>) -> bool {
+        self.action == Action::Shadow || !pending.is_denied()
     }
 
-    fn delay(&self, ticket: &Ticket<C>) -> Duration {
-        ticket.slot.as_ref().map_or(Duration::ZERO, |slot| slot.1)
+    fn delay(&self, pending: &PendingDecision<C>) -> Duration {
+        pending
+            .reservation
+            .as_ref()
+            .map_or(Duration::ZERO, |reservation| reservation.1)
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
@@ -277,81 +287,75 @@ impl<C: Clock> Decider for LimitDecider<C> {
         clock.sleep_until(clock.now() + time)
     }
 
-    fn denial<'a>(&'a self, ticket: &'a Ticket<C>) -> Denial<'a> {
-        Denial::of_decision(&self.name, &ticket.decision, self.status)
+    fn denial<'a>(&'a self, pending: &'a PendingDecision<C>) -> Denial<'a> {
+        Denial::of_decision(&self.name, &pending.decision, self.status)
     }
 
-    fn shadow<'a>(&'a self, ticket: &'a Ticket<C>) -> Option<Denial<'a>> {
-        let watched = self.action == Action::Shadow && ticket.is_over();
-        watched.then(|| self.denial(ticket).in_shadow())
+    fn shadow_denial<'a>(&'a self, pending: &'a PendingDecision<C>) -> Option<Denial<'a>> {
+        let watched = self.action == Action::Shadow && pending.is_denied();
+        watched.then(|| self.denial(pending).in_shadow())
     }
 
-    fn status(&self, ticket: &Ticket<C>) -> Option<RateLimitStatus> {
-        let Ticket { decision, .. } = ticket;
+    fn status(&self, pending: &PendingDecision<C>) -> Option<RateLimitStatus> {
+        let PendingDecision { decision, .. } = pending;
         (!decision.is_unlimited()).then(|| RateLimitStatus {
             policy: (&*self.name).into(),
             limit: decision.capacity(),
             remaining: decision.remaining(),
             reset_after: decision.reset_after(),
-            shadow_denied: self.shadow(ticket).is_some(),
+            shadow_denied: self.shadow_denial(pending).is_some(),
         })
     }
 
-    fn tell(
+    fn write_headers(
         &self,
-        ticket: &Ticket<C>,
+        pending: &PendingDecision<C>,
         dialects: Dialects,
         headers: &mut HeaderMap,
         retry_after: Option<u64>,
     ) {
-        // A limit that only watches is not told.
+        // A shadow limit writes no headers.
         if self.action == Action::Shadow || dialects.is_none() {
             return;
         }
-        let (name, now) = ((&*self.name).into(), ticket.now.since_unix());
-        // What most speak tells nothing of the rate.
+        let (name, now) = ((&*self.name).into(), pending.now.since_unix());
+        // The common dialects do not tell the rate.
         if dialects.are_x() {
-            if let Some(figures) = Figures::of_decision(name, &ticket.decision) {
-                dialects.write_x(headers, &figures, retry_after, now);
+            if let Some(info) = LimitInfo::of_decision(name, &pending.decision) {
+                dialects.write_x(headers, &info, retry_after, now);
             }
             return;
         }
         let limit = self.keyed.limit();
-        if let Some(figures) = Figures::new(name, Some(&limit), &ticket.decision) {
-            dialects.write(
-                headers,
-                &figures,
-                std::iter::once(figures),
-                retry_after,
-                now,
-            );
+        if let Some(info) = LimitInfo::new(name, Some(&limit), &pending.decision) {
+            dialects.write(headers, &info, std::iter::once(info), retry_after, now);
         }
     }
 
-    /// Who passes is not told when to come back.
-    fn key_hash(&self, ticket: &Ticket<C>) -> u64 {
-        ticket.spread
+    /// 0 for allowed requests, which have no Retry-After.
+    fn key_hash(&self, pending: &PendingDecision<C>) -> u64 {
+        pending.retry_hash
     }
 
-    fn keeps(&self, _: &Ticket<C>) -> bool {
+    fn holds_permits(&self, _: &PendingDecision<C>) -> bool {
         false
     }
 
     #[inline]
-    fn is_settled(&self, _: &Ticket<C>, ending: &Completion) -> bool {
-        self.count == Count::All || self.counts(ending)
+    fn is_settled(&self, _: &PendingDecision<C>, completion: &Completion) -> bool {
+        self.count == Count::All || self.counts(completion)
     }
 
-    fn settle(&self, ticket: Ticket<C>, ending: Completion) {
-        if !self.counts(&ending) {
-            self.cancel(ticket);
+    fn settle(&self, pending: PendingDecision<C>, completion: Completion) {
+        if !self.counts(&completion) {
+            self.cancel(pending);
         }
     }
 
-    fn cancel(&self, ticket: Ticket<C>) {
-        match ticket.slot {
-            None => self.keyed.settle(ticket.taken, 0),
-            Some(slot) => slot.0.cancel(),
+    fn cancel(&self, pending: PendingDecision<C>) {
+        match pending.reservation {
+            None => self.keyed.settle(pending.charge, 0),
+            Some(reservation) => reservation.0.cancel(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who decides: one limit for each key, or an engine of policies.
+//! Deciders: one limit for each key, or an engine of policies.
 
 mod limit;
 mod policy;
@@ -15,116 +15,119 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// Where the limits leave the caller: an extension of the request, for handlers, where the layer
-/// [says so](crate::RateLimitLayer::extension).
+/// The state of the caller's limits: a request extension for handlers, inserted by
+/// [`RateLimitLayer::extension`](crate::RateLimitLayer::extension).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RateLimitStatus {
-    /// The policy with the least left.
+    /// The policy with the least remaining.
     pub policy: Box<str>,
-    /// How much may come at once.
+    /// Its capacity: how much may come at once.
     pub limit: u64,
-    /// How much of it is left.
+    /// How much of it remains.
     pub remaining: u64,
-    /// How long until everything is available again if nobody else comes.
+    /// How long until everything is available again if no other request comes.
     pub reset_after: Duration,
-    /// Whether a limit that only watches would have turned the request away.
+    /// Whether a limit in shadow mode would have denied the request.
     pub shadow_denied: bool,
 }
 
-/// Decides on requests. Its tickets are what it remembers of one until the request has ended.
+/// Decides on requests, and settles the decisions when the requests have ended.
 pub trait Decider: sealed::Sealed + Clone + Send + Sync + 'static {
-    /// What is remembered of a request; it holds the permits that the request took.
-    type Ticket: Send + Unpin + 'static;
+    /// The decision on a request, kept until the request has ended. It holds the request's permits.
+    type PendingDecision: Send + Unpin + 'static;
 
-    /// What is the same for all requests of a client.
-    type Seat: Copy + Send + Sync + 'static;
+    /// The hashed key that all requests of a client share.
+    type PrehashedKey: Copy + Send + Sync + 'static;
 
-    /// Refuses a request that the service may read differently than this gate does. With
-    /// `everything`, path and host are checked even if nothing is decided by them.
-    fn check(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError>;
+    /// Rejects a request that the service may read differently than this decider does. With
+    /// `everything`, path and host are validated even if no decision depends on them.
+    fn validate(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError>;
 
-    /// Decides, and charges if the request passes; or says what does so, where that takes a while.
-    /// The ticket goes where it stays: it is slow to move.
+    /// Decides on a request, and charges it if it is allowed. Returns a future if the decision
+    /// needs a round trip. The decision is written to `pending`, because it is slow to move.
     fn decide(
         &self,
         head: &Head<'_>,
         cost: u64,
-        ticket: &mut Option<Self::Ticket>,
-    ) -> Option<Later<Self::Ticket>>;
+        pending: &mut Option<Self::PendingDecision>,
+    ) -> Option<DecisionFuture<Self::PendingDecision>>;
 
-    /// Where a client at this address stands, for all of its requests; none if that does not follow
-    /// from its address alone.
-    fn seat(&self, ip: IpAddr) -> Option<Self::Seat>;
+    /// The key of a client at this address, for all of its requests; `None` if the key depends on
+    /// more than the address.
+    fn prehash(&self, ip: IpAddr) -> Option<Self::PrehashedKey>;
 
-    /// Decides on a request of who stands there, at a cost of 1. An error if it does not pass, or
-    /// not in one step: its ticket, or nothing if it is yet to be decided on.
-    fn pass(&self, seat: Self::Seat) -> Result<Self::Ticket, Option<Self::Ticket>>;
+    /// Decides on a request with this key at a cost of 1. `Err` if it is denied or needs the slow
+    /// path: with the decision, or with `None` if it is not decided yet.
+    fn decide_prehashed(
+        &self,
+        key: Self::PrehashedKey,
+    ) -> Result<Self::PendingDecision, Option<Self::PendingDecision>>;
 
-    /// Whether the request passes.
-    fn is_allowed(&self, ticket: &Self::Ticket) -> bool;
+    /// Whether the request is allowed.
+    fn is_allowed(&self, pending: &Self::PendingDecision) -> bool;
 
-    /// How long it must wait before it goes on.
-    fn delay(&self, ticket: &Self::Ticket) -> Duration;
+    /// How long the request must wait before it goes on.
+    fn delay(&self, pending: &Self::PendingDecision) -> Duration;
 
-    /// Whether it passes without a wait.
+    /// Whether the request is allowed without a wait.
     #[inline]
-    fn passes(&self, ticket: &Self::Ticket) -> bool {
-        self.is_allowed(ticket) && self.delay(ticket).is_zero()
+    fn is_allowed_now(&self, pending: &Self::PendingDecision) -> bool {
+        self.is_allowed(pending) && self.delay(pending).is_zero()
     }
 
-    /// A timer on the clock that decides.
+    /// A timer on the clock that the limits use.
     fn sleep(&self, time: Duration) -> Sleep;
 
-    /// Why it does not pass.
-    fn denial<'a>(&'a self, ticket: &'a Self::Ticket) -> Denial<'a>;
+    /// Describes why the request is denied.
+    fn denial<'a>(&'a self, pending: &'a Self::PendingDecision) -> Denial<'a>;
 
-    /// What a limit that only watches would have turned it away for.
-    fn shadow<'a>(&'a self, ticket: &'a Self::Ticket) -> Option<Denial<'a>>;
+    /// Describes why a limit in shadow mode would have denied the request.
+    fn shadow_denial<'a>(&'a self, pending: &'a Self::PendingDecision) -> Option<Denial<'a>>;
 
-    /// Where the limits leave the caller, for the service; none where there is no limit.
-    fn status(&self, ticket: &Self::Ticket) -> Option<RateLimitStatus>;
+    /// The state of the caller's limits, for the service; `None` if there is no limit.
+    fn status(&self, pending: &Self::PendingDecision) -> Option<RateLimitStatus>;
 
-    /// Writes what the limits say into the headers of a response.
-    /// `retry_after` is what the response says in Retry-After, if it does.
-    fn tell(
+    /// Writes the limits into the headers of a response. `retry_after` is the value of its
+    /// Retry-After header, if it has one.
+    fn write_headers(
         &self,
-        ticket: &Self::Ticket,
+        pending: &Self::PendingDecision,
         dialects: Dialects,
         headers: &mut HeaderMap,
         retry_after: Option<u64>,
     );
 
-    /// Whether somebody is told of each decision.
+    /// Whether a hook is called for each decision.
     fn is_observed(&self) -> bool {
         false
     }
 
-    /// Tells who wants to know that this was decided.
-    fn observe(&self, _head: &Head<'_>, _ticket: &Self::Ticket) {}
+    /// Calls the hook with the decision.
+    fn observe(&self, _head: &Head<'_>, _pending: &Self::PendingDecision) {}
 
-    /// The same for the same key, for what must be so.
-    fn key_hash(&self, ticket: &Self::Ticket) -> u64;
+    /// A hash of the key, the same for the same key.
+    fn key_hash(&self, pending: &Self::PendingDecision) -> u64;
 
-    /// Whether the request took something that it keeps until its response has ended.
-    fn keeps(&self, ticket: &Self::Ticket) -> bool;
+    /// Whether the request holds permits until its response has ended.
+    fn holds_permits(&self, pending: &Self::PendingDecision) -> bool;
 
-    /// Whether nothing is left to do for a request that ends so: then neither of the next two is
-    /// called, and the ticket may be kept for as long as anybody likes.
-    fn is_settled(&self, ticket: &Self::Ticket, ending: &Completion) -> bool;
+    /// Whether nothing is left to do for a request that completes like this. Then neither `settle`
+    /// nor `cancel` is called, and the decision may be kept for any time.
+    fn is_settled(&self, pending: &Self::PendingDecision, completion: &Completion) -> bool;
 
-    /// The request has ended.
-    fn settle(&self, ticket: Self::Ticket, ending: Completion);
+    /// Settles a request that has ended.
+    fn settle(&self, pending: Self::PendingDecision, completion: Completion);
 
-    /// Gives back what the request was charged: it never reached the service.
-    fn cancel(&self, ticket: Self::Ticket);
+    /// Refunds a request that did not reach the service.
+    fn cancel(&self, pending: Self::PendingDecision);
 }
 
-/// A ticket that a store elsewhere has to be asked for. It is a round trip: its memory does not
-/// matter beside that.
-pub(crate) type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+/// The future of a decision that needs a round trip to a store. Its allocation does not matter
+/// beside that.
+pub(crate) type DecisionFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 mod sealed {
-    /// The two of them are all there are.
+    /// Implemented by the two deciders of this crate only.
     pub trait Sealed {}
 }

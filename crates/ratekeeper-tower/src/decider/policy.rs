@@ -1,6 +1,6 @@
-//! An engine of policies: which limits apply follows from the request.
+//! `PolicyDecider`: decides by an engine of policies.
 
-use super::{Decider, Later, RateLimitStatus, sealed};
+use super::{Decider, DecisionFuture, RateLimitStatus, sealed};
 use crate::head::Head;
 use crate::response::{self, Denial, Dialects};
 use http::header::{AUTHORIZATION, HOST};
@@ -17,31 +17,31 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// An engine of policies; see [`RateLimitLayer::new`](crate::RateLimitLayer::new). A handle: clones
-/// share the engine.
+/// Decides by an engine of policies; see [`RateLimitLayer::new`](crate::RateLimitLayer::new). A
+/// handle: clones share the engine.
 pub struct PolicyDecider<S = MemoryStore> {
     pub(crate) engine: Engine<S>,
-    /// The header that names the user, and the peers that set it.
+    /// The header that names the user, and the peers that may set it.
     pub(crate) user: Option<(HeaderName, TrustedPeers)>,
     pub(crate) api_key: Option<HeaderName>,
     pub(crate) class: Option<HeaderName>,
     pub(crate) start: Option<HeaderName>,
-    /// Whether nobody waits in line.
-    pub(crate) at_once: bool,
+    /// Whether requests never wait in the queues of adaptive limits.
+    pub(crate) no_wait: bool,
     pub(crate) attributes: Option<Arc<Attributes>>,
     pub(crate) on_decision: Option<Arc<OnDecision>>,
 }
 
-/// Is told of each decision.
+/// A hook that is called with each decision.
 pub(crate) type OnDecision = dyn Fn(&Head<'_>, &PolicyVerdict) + Send + Sync;
 
-/// Adds to a subject what only you know.
+/// A function that adds attributes to a subject.
 pub(crate) type Attributes = dyn for<'a> Fn(&Head<'a>, Subject<'a>) -> Subject<'a> + Send + Sync;
 
-/// The headers of a request, for those who ask for them by name.
-struct InMap<'a>(&'a HeaderMap);
+/// A header map as the policy engine reads it.
+struct HeaderMapRef<'a>(&'a HeaderMap);
 
-impl Headers for InMap<'_> {
+impl Headers for HeaderMapRef<'_> {
     fn header(&self, name: &str) -> Option<&[u8]> {
         self.0.get(name).map(|value| value.as_bytes())
     }
@@ -50,7 +50,7 @@ impl Headers for InMap<'_> {
         self.0
             .get_all(name)
             .iter()
-            .any(|said| said.as_bytes() == value)
+            .any(|present| present.as_bytes() == value)
     }
 }
 
@@ -62,7 +62,7 @@ impl<S> Clone for PolicyDecider<S> {
             api_key: self.api_key.clone(),
             class: self.class.clone(),
             start: self.start.clone(),
-            at_once: self.at_once,
+            no_wait: self.no_wait,
             attributes: self.attributes.clone(),
             on_decision: self.on_decision.clone(),
         }
@@ -77,13 +77,13 @@ impl<S: Store> PolicyDecider<S> {
             api_key: None,
             class: None,
             start: None,
-            at_once: false,
+            no_wait: false,
             attributes: None,
             on_decision: None,
         }
     }
 
-    fn subject<'a>(&self, head: &Head<'a>, headers: &'a InMap<'a>) -> Subject<'a> {
+    fn subject<'a>(&self, head: &Head<'a>, headers: &'a HeaderMapRef<'a>) -> Subject<'a> {
         let mut subject = Subject::new()
             .method(head.method.as_str())
             .path(head.uri.path())
@@ -101,7 +101,7 @@ impl<S: Store> PolicyDecider<S> {
         if let Some(route) = crate::route::of(head.extensions) {
             subject = subject.endpoint(route);
         }
-        let said = |name: Option<&HeaderName>| {
+        let header_value = |name: Option<&HeaderName>| {
             let name = name?;
             let value = head.headers.get(name)?.as_bytes();
             Some(if *name == AUTHORIZATION {
@@ -113,22 +113,22 @@ impl<S: Store> PolicyDecider<S> {
         let user = self
             .user
             .as_ref()
-            .filter(|(_, from)| from.contains(head.client.peer()));
-        if let Some(user) = said(user.map(|(name, _)| name)) {
+            .filter(|(_, peers)| peers.contains(head.client.peer()));
+        if let Some(user) = header_value(user.map(|(name, _)| name)) {
             subject = subject.user(user);
         }
-        if let Some(key) = said(self.api_key.as_ref()) {
+        if let Some(key) = header_value(self.api_key.as_ref()) {
             subject = subject.api_key(key);
         }
         if head.is_from_trusted_proxy() {
-            if let Some(class) = said(self.class.as_ref()) {
+            if let Some(class) = header_value(self.class.as_ref()) {
                 subject = subject.with("class", class);
             }
-            if let Some(start) = said(self.start.as_ref()).and_then(request_start) {
+            if let Some(start) = header_value(self.start.as_ref()).and_then(request_start) {
                 subject = subject.start(start);
             }
         }
-        if self.at_once {
+        if self.no_wait {
             subject = subject.no_wait();
         }
         match &self.attributes {
@@ -141,31 +141,31 @@ impl<S: Store> PolicyDecider<S> {
 impl<S: Store> sealed::Sealed for PolicyDecider<S> {}
 
 impl<S: Store + 'static> Decider for PolicyDecider<S> {
-    type Ticket = PolicyVerdict;
-    type Seat = Infallible;
+    type PendingDecision = PolicyVerdict;
+    type PrehashedKey = Infallible;
 
-    /// Which policies apply follows from more.
+    /// The matching policies depend on more than the address.
     #[inline(always)]
-    fn seat(&self, _: IpAddr) -> Option<Infallible> {
+    fn prehash(&self, _: IpAddr) -> Option<Infallible> {
         None
     }
 
     #[inline(always)]
-    fn pass(&self, seat: Infallible) -> Result<PolicyVerdict, Option<PolicyVerdict>> {
-        match seat {}
+    fn decide_prehashed(&self, key: Infallible) -> Result<PolicyVerdict, Option<PolicyVerdict>> {
+        match key {}
     }
 
-    fn check(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError> {
-        let mut believed: SmallVec<[&str; 4]> = SmallVec::new();
+    fn validate(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError> {
+        let mut trusted_headers: SmallVec<[&str; 4]> = SmallVec::new();
         let user = self.user.as_ref().map(|(name, _)| name);
-        believed.extend(
+        trusted_headers.extend(
             [user, self.api_key.as_ref()]
                 .into_iter()
                 .flatten()
                 .map(HeaderName::as_str),
         );
         if head.is_from_trusted_proxy() {
-            believed.extend(
+            trusted_headers.extend(
                 [&self.class, &self.start]
                     .into_iter()
                     .flatten()
@@ -173,31 +173,31 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
             );
         }
         self.engine
-            .check_request(head.parts(), &believed, everything)
+            .check_request(head.parts(), &trusted_headers, everything)
     }
 
     fn decide(
         &self,
         head: &Head<'_>,
         cost: u64,
-        ticket: &mut Option<PolicyVerdict>,
-    ) -> Option<Later<PolicyVerdict>> {
-        let headers = InMap(head.headers);
+        pending: &mut Option<PolicyVerdict>,
+    ) -> Option<DecisionFuture<PolicyVerdict>> {
+        let headers = HeaderMapRef(head.headers);
         match self.engine.try_decide(&self.subject(head, &headers), cost) {
             MaybeReady::Ready(verdict) => {
-                *ticket = Some(verdict);
+                *pending = Some(verdict);
                 None
             }
-            MaybeReady::Pending(later) => Some(Box::pin(later)),
+            MaybeReady::Pending(future) => Some(Box::pin(future)),
         }
     }
 
-    fn is_allowed(&self, ticket: &PolicyVerdict) -> bool {
-        ticket.is_allowed()
+    fn is_allowed(&self, pending: &PolicyVerdict) -> bool {
+        pending.is_allowed()
     }
 
-    fn delay(&self, ticket: &PolicyVerdict) -> Duration {
-        ticket.delay()
+    fn delay(&self, pending: &PolicyVerdict) -> Duration {
+        pending.delay()
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
@@ -205,41 +205,41 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
         store.sleep_until(store.now() + time)
     }
 
-    fn denial<'a>(&'a self, ticket: &'a PolicyVerdict) -> Denial<'a> {
-        Denial::of(ticket)
+    fn denial<'a>(&'a self, pending: &'a PolicyVerdict) -> Denial<'a> {
+        Denial::of_verdict(pending)
     }
 
-    fn shadow<'a>(&'a self, ticket: &'a PolicyVerdict) -> Option<Denial<'a>> {
-        Denial::of_shadows(ticket)
+    fn shadow_denial<'a>(&'a self, pending: &'a PolicyVerdict) -> Option<Denial<'a>> {
+        Denial::of_shadow_limits(pending)
     }
 
-    fn status(&self, ticket: &PolicyVerdict) -> Option<RateLimitStatus> {
-        let tightest = ticket.tightest()?;
+    fn status(&self, pending: &PolicyVerdict) -> Option<RateLimitStatus> {
+        let tightest = pending.tightest()?;
         let decision = tightest.decision();
         (!decision.is_unlimited()).then(|| RateLimitStatus {
             policy: tightest.policy().into(),
             limit: decision.capacity(),
             remaining: decision.remaining(),
             reset_after: decision.reset_after(),
-            shadow_denied: ticket
+            shadow_denied: pending
                 .limits()
                 .any(|limit| limit.outcome() == AskOutcome::ShadowDenied),
         })
     }
 
-    fn tell(
+    fn write_headers(
         &self,
-        ticket: &PolicyVerdict,
+        pending: &PolicyVerdict,
         dialects: Dialects,
         headers: &mut HeaderMap,
         retry_after: Option<u64>,
     ) {
-        response::write(
+        response::write_headers(
             dialects,
             headers,
-            ticket,
+            pending,
             retry_after,
-            ticket.decided_at().since_unix(),
+            pending.decided_at().since_unix(),
         );
     }
 
@@ -248,33 +248,33 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
         self.on_decision.is_some()
     }
 
-    fn observe(&self, head: &Head<'_>, ticket: &PolicyVerdict) {
+    fn observe(&self, head: &Head<'_>, pending: &PolicyVerdict) {
         if let Some(hook) = &self.on_decision {
-            hook(head, ticket);
+            hook(head, pending);
         }
     }
 
-    fn key_hash(&self, ticket: &PolicyVerdict) -> u64 {
-        ticket.key_hash()
+    fn key_hash(&self, pending: &PolicyVerdict) -> u64 {
+        pending.key_hash()
     }
 
-    fn keeps(&self, ticket: &PolicyVerdict) -> bool {
-        ticket.holds_permits()
+    fn holds_permits(&self, pending: &PolicyVerdict) -> bool {
+        pending.holds_permits()
     }
 
-    fn is_settled(&self, ticket: &PolicyVerdict, ending: &Completion) -> bool {
-        ticket.is_settled_by(ending)
+    fn is_settled(&self, pending: &PolicyVerdict, completion: &Completion) -> bool {
+        pending.is_settled_by(completion)
     }
 
-    fn settle(&self, ticket: PolicyVerdict, ending: Completion) {
-        if let MaybeReady::Pending(later) = self.engine.try_settle(ticket, ending) {
-            in_background(later);
+    fn settle(&self, pending: PolicyVerdict, completion: Completion) {
+        if let MaybeReady::Pending(future) = self.engine.try_settle(pending, completion) {
+            spawn_settlement(future);
         }
     }
 
-    fn cancel(&self, ticket: PolicyVerdict) {
-        if let MaybeReady::Pending(later) = self.engine.try_cancel(ticket) {
-            in_background(later);
+    fn cancel(&self, pending: PolicyVerdict) {
+        if let MaybeReady::Pending(future) = self.engine.try_cancel(pending) {
+            spawn_settlement(future);
         }
     }
 }
@@ -282,32 +282,32 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
 /// Runs a settlement in the background. Without a runtime it is dropped: the charge stays, and
 /// permits expire.
 ///
-/// The first poll is made here, because it queues the refund: the client's next request, which can
-/// be read before a spawned task runs, must not be decided ahead of it.
-fn in_background(later: impl Future<Output = ()> + Send + 'static) {
+/// The first poll is made here, because it queues the refund: the client's next request may be read
+/// before a spawned task runs, and must not be decided ahead of the refund.
+fn spawn_settlement(future: impl Future<Output = ()> + Send + 'static) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return;
     };
-    let mut later = Box::pin(later);
-    if later
+    let mut future = Box::pin(future);
+    if future
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
         .is_pending()
     {
-        runtime.spawn(later);
+        runtime.spawn(future);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::in_background;
+    use super::spawn_settlement;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-    /// A refund queued only when the runtime gets to it comes after the client's next request.
+    /// A refund must be queued before the client's next request is decided.
     #[tokio::test]
     async fn a_settlement_has_begun_before_the_response_is_written() {
         static STEPS: AtomicU32 = AtomicU32::new(0);
-        in_background(async {
+        spawn_settlement(async {
             STEPS.store(1, SeqCst);
             tokio::task::yield_now().await;
             STEPS.store(2, SeqCst);

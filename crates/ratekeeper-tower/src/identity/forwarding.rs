@@ -1,4 +1,4 @@
-//! The header by which proxies tell who called them.
+//! Forwarding headers: the header in which proxies write the address of their client.
 
 use super::hops::Hops;
 use super::node;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Those that are known to say who called a proxy.
+/// The well-known forwarding headers.
 pub(super) static KNOWN: [HeaderName; 4] = [
     HeaderName::from_static("x-forwarded-for"),
     FORWARDED,
@@ -15,22 +15,22 @@ pub(super) static KNOWN: [HeaderName; 4] = [
     HeaderName::from_static("cf-connecting-ip"),
 ];
 
-/// The header by which proxies tell who called them.
+/// The header in which proxies write the address of their client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Forwarding {
     /// `X-Forwarded-For: 203.0.113.7, 10.0.0.2`, to which every proxy appends.
     #[default]
     XForwardedFor,
-    /// `Forwarded: for="[2001:db8::7]:4711";proto=https, for=10.0.0.2`, as of RFC 7239.
+    /// `Forwarded: for="[2001:db8::7]:4711";proto=https, for=10.0.0.2`, by RFC 7239.
     Forwarded,
-    /// Any other, such as `X-Real-IP` or `CF-Connecting-IP`: an address, or a list that is read
-    /// like `X-Forwarded-For`.
+    /// Any other header, such as `X-Real-IP` or `CF-Connecting-IP`: an address, or a list that is
+    /// read like `X-Forwarded-For`.
     Header(HeaderName),
 }
 
 impl Forwarding {
-    /// The header of this name, in any case.
+    /// The header with this name, in upper or lower case.
     ///
     /// ```
     /// use ratekeeper_tower::identity::Forwarding;
@@ -43,9 +43,9 @@ impl Forwarding {
     ///
     /// # Errors
     ///
-    /// If no header can have that name.
+    /// If it is not a valid header name.
     pub fn named(name: &str) -> Result<Self, InvalidHeaderName> {
-        Ok(Self::Header(HeaderName::from_bytes(name.as_bytes())?).normal())
+        Ok(Self::Header(HeaderName::from_bytes(name.as_bytes())?).canonical())
     }
 
     /// The header's name, in lower case.
@@ -57,7 +57,7 @@ impl Forwarding {
         }
     }
 
-    /// The headers that are known to say who called a proxy, in lower case.
+    /// The well-known forwarding headers, in lower case.
     pub fn known() -> &'static [HeaderName] {
         &KNOWN
     }
@@ -65,8 +65,8 @@ impl Forwarding {
     /// Removes the last hop of this header and returns its address: what the nearest proxy wrote
     /// about its own peer.
     ///
-    /// What other hops there are stay, byte for byte. `None` if there is no such header, or no
-    /// address in its last place; the headers are as they were then.
+    /// The other hops stay, byte for byte. Returns `None`, and leaves the headers unchanged, if
+    /// there is no such header or its last hop is not an address.
     ///
     /// ```
     /// use http::{HeaderMap, HeaderValue};
@@ -85,8 +85,8 @@ impl Forwarding {
         let mut lines: Vec<HeaderValue> = headers.get_all(self.name()).iter().cloned().collect();
         headers.remove(self.name());
         let last = lines.pop()?;
-        // Without the hop and the comma before it, of what was a header value, which its beginning
-        // is too.
+        // The line without the last hop and the comma before it. A prefix of a header value is a
+        // valid header value.
         let before = last
             .as_bytes()
             .len()
@@ -99,9 +99,9 @@ impl Forwarding {
         Some(ip)
     }
 
-    /// The same header, as the variant it has of its own: `Forwarded` is never read as a list of
-    /// plain addresses.
-    pub(super) fn normal(self) -> Self {
+    /// Replaces a [`Header`](Self::Header) by the variant for that name, so that `Forwarded` is
+    /// never read as a list of plain addresses.
+    pub(super) fn canonical(self) -> Self {
         match self {
             Self::Header(name) if name == FORWARDED => Self::Forwarded,
             Self::Header(name) if name == X_FORWARDED_FOR => Self::XForwardedFor,

@@ -1,22 +1,22 @@
-//! The places of a forwarding header, from the right: what the nearest proxy wrote comes first.
+//! The hops of a forwarding header, from right to left: what the nearest proxy wrote comes first.
 
 use super::Forwarding;
 use http::header::{HeaderMap, HeaderValue, ValueIter};
 use std::iter::Rev;
 
-/// How much of a header is read at most, counted from its end.
+/// At most this much of a header is read, counted from its end.
 const MAX_BYTES: usize = 2048;
 
-/// Every line in turn, the last first, and every line's places from the right.
+/// Iterates over the hops: the last header line first, and each line from the right.
 ///
-/// Text is never read from the left: what a proxy wrote is the end of it, and nothing that a client
-/// wrote before may change how it is read. An open quote would, `for="` and then `,
-/// for=203.0.113.7`. For the same reason no place goes over the end of a line.
+/// A line is never read from the left: a proxy appends, and nothing that a client wrote before may
+/// change how the proxy's part is read. An open quote would: `for="` and then `, for=203.0.113.7`.
+/// For the same reason a hop never spans two lines.
 pub(super) struct Hops<'a> {
     lines: Rev<ValueIter<'a, HeaderValue>>,
-    /// What is left of the line at hand.
+    /// The unread part of the current line.
     line: Option<&'a [u8]>,
-    /// How many bytes may still be read, a place with the comma before it.
+    /// How many bytes may still be read, counting each hop with the comma before it.
     budget: usize,
     last_comma: fn(&[u8]) -> Option<usize>,
 }
@@ -27,7 +27,7 @@ impl<'a> Hops<'a> {
             Forwarding::Forwarded => last_comma_unquoted,
             Forwarding::XForwardedFor | Forwarding::Header(_) => last_comma,
         };
-        // The left-most place has no comma before it.
+        // The leftmost hop has no comma before it.
         let budget = MAX_BYTES + 1;
         Self {
             lines: headers.get_all(header.name()).iter().rev(),
@@ -65,14 +65,14 @@ fn last_comma(text: &[u8]) -> Option<usize> {
     text.iter().rposition(|byte| *byte == b',')
 }
 
-/// The last comma that no quotes are round.
+/// The position of the last comma outside of quotes.
 fn last_comma_unquoted(text: &[u8]) -> Option<usize> {
     let mut quoted = false;
     for (at, byte) in text.iter().enumerate().rev() {
         match byte {
             b',' if !quoted => return Some(at),
-            // From the right a quote closes a string, and then opens it unless it is an escaped
-            // one.
+            // From the right, a quote closes a string, and the next one opens it unless it is
+            // escaped.
             b'"' => quoted = !quoted || is_escaped(&text[..at]),
             _ => {}
         }
@@ -80,7 +80,7 @@ fn last_comma_unquoted(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// Whether what follows this text is escaped: a backslash is before it that is not escaped itself.
+/// Whether the character after this text is escaped: an odd number of backslashes precedes it.
 fn is_escaped(before: &[u8]) -> bool {
     before
         .iter()

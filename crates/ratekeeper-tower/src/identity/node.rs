@@ -1,11 +1,11 @@
-//! One place of a forwarding header: the address in it, if there is one.
+//! Parses one hop of a forwarding header: a node identifier as in RFC 7239.
 
 use super::Forwarding;
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The address that a place of this header names. `unknown` and `_hidden` are none, like anything
-/// that cannot be read.
+/// The address that a hop of this header names. `None` for `unknown`, `_hidden` and anything
+/// malformed.
 pub(super) fn address(header: &Forwarding, hop: &[u8]) -> Option<IpAddr> {
     match header {
         Forwarding::Forwarded => node(&forwarded_for(hop)?),
@@ -29,7 +29,7 @@ fn node(text: &[u8]) -> Option<IpAddr> {
     })
 }
 
-/// A number, or what RFC 7239 has in place of one that is not told, `_p7`.
+/// A port number, or an obfuscated port of RFC 7239, `_p7`.
 fn is_port(text: &str) -> bool {
     match text.strip_prefix('_') {
         Some(hidden) => {
@@ -42,10 +42,11 @@ fn is_port(text: &str) -> bool {
     }
 }
 
-/// What `for` is in `for="[2001:db8::1]:4711";proto=https;by=10.0.0.1`.
+/// The value of `for` in `for="[2001:db8::1]:4711";proto=https;by=10.0.0.1`.
 ///
-/// Proxies do not always quote what has a colon or a bracket in it, and put spaces behind
-/// semicolons: both are read. What has no `for`, or two, or pairs that are none, tells nothing.
+/// Proxies do not always quote a value that contains a colon or a bracket, and some put spaces
+/// after semicolons: both are read. An element without `for`, with two of them, or with malformed
+/// pairs has no value.
 fn forwarded_for(element: &[u8]) -> Option<Cow<'_, [u8]>> {
     let mut found = None;
     let mut rest = element.trim_ascii();
@@ -72,7 +73,7 @@ fn forwarded_for(element: &[u8]) -> Option<Cow<'_, [u8]>> {
     found
 }
 
-/// A value without quotes, and what follows it.
+/// An unquoted value, and the text after it.
 fn plain(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let end = text
         .iter()
@@ -83,7 +84,7 @@ fn plain(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     good.then_some((Cow::Borrowed(value), after))
 }
 
-/// What is in quotes, the first of which is gone already, and what follows them.
+/// A quoted value whose opening quote was removed already, and the text after it.
 fn unquote(text: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let special = text.iter().position(|byte| b"\"\\".contains(byte))?;
     if text[special] == b'"' {

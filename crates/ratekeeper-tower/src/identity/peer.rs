@@ -1,9 +1,9 @@
-//! The address at the other end of the connection, as servers tell it.
+//! The peer address of a connection, as servers tell it.
 
 use http::Extensions;
 use std::net::{IpAddr, SocketAddr};
 
-/// The address at the other end of the connection: a request extension that a server inserts.
+/// The peer address of the connection: a request extension that a server inserts.
 ///
 /// ```
 /// use ratekeeper_tower::identity::PeerAddr;
@@ -17,11 +17,11 @@ use std::net::{IpAddr, SocketAddr};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerAddr(
-    /// Address and port, as the socket has them.
+    /// Address and port of the socket.
     pub SocketAddr,
 );
 
-/// The peer that a server told of: [`PeerAddr`], else with the feature `axum` its
+/// The peer address of a request: [`PeerAddr`], else with the feature `axum` its
 /// `ConnectInfo<SocketAddr>`, else with the feature `tonic` its `TcpConnectInfo`, which tonic's own
 /// server inserts.
 #[inline]

@@ -1,10 +1,11 @@
-//! The response: of the inner service with what the limits say, or that of who is turned away.
+//! `ResponseFuture` of a rate limited service: the inner service's response with rate limit
+//! headers, or a denial.
 
-use super::Shared;
-use super::form::{BodyKind, EitherBody};
-use super::service::Fate;
-use super::waits::Waiting;
-use crate::decider::{Decider, Later};
+use super::RateLimitShared;
+use super::body_kind::{BodyKind, EitherBody};
+use super::delay_stats::WaitGuard;
+use super::service::NextStep;
+use crate::decider::{Decider, DecisionFuture};
 use crate::identity::Client;
 use crate::response;
 use bytes::Bytes;
@@ -22,241 +23,251 @@ use std::time::Duration;
 use tower_service::Service;
 
 pin_project! {
-    /// The response of a service behind a limit.
-    pub struct ResponseFuture<S, B, G, F = EitherBody>
+    /// The response of a rate limited service.
+    pub struct ResponseFuture<S, B, D, F = EitherBody>
     where
         S: Service<Request<B>>,
-        G: Decider,
+        D: Decider,
     {
         #[pin]
-        state: State<S, B, G, S::Future>,
-        // Its ticket is elsewhere while it waits for its turn, and gone if it was turned away.
-        counted: Counted<G>,
-        form: PhantomData<fn() -> F>,
+        state: FutureState<S, B, D, S::Future>,
+        // Its decision is moved to `DelayedRequest` during a wait, and is `None` for a denied
+        // request.
+        request_state: RequestState<D>,
+        body_kind: PhantomData<fn() -> F>,
     }
 }
 
 pin_project! {
-    #[project = StateProjection]
-    enum State<S, B, G, F>
+    #[project = FutureStateProjection]
+    enum FutureState<S, B, D, F>
     where
-        G: Decider,
+        D: Decider,
     {
-        /// The inner service is at it.
+        /// The inner service was called.
         Running {
             #[pin]
             future: F,
         },
-        /// It is not, yet. Few wait or are turned away: they have memory of their own, so that the
-        /// futures of all others are small.
-        Aside {
-            aside: Option<Aside<S, B, G>>,
+        /// The inner service was not called yet. Boxed, because few requests wait or are denied:
+        /// the futures of all others stay small.
+        SlowPath {
+            slow_path: Option<SlowPath<S, B, D>>,
         },
     }
 }
 
-/// A request that the inner service was not called with.
-enum Aside<S, B, G: Decider> {
+/// A request for which the inner service was not called yet.
+enum SlowPath<S, B, D: Decider> {
     Denied(Box<Response<Bytes>>),
-    /// Its turn has not come.
-    Waiting(Box<Next<S, B, G>>),
-    /// A store elsewhere is asked.
-    Asking(Box<Unanswered<S, B, G>>),
+    /// It waits, because a limit delays it.
+    Delayed(Box<DelayedRequest<S, B, D>>),
+    /// Its decision needs a round trip to a store.
+    Deciding(Box<UndecidedRequest<S, B, D>>),
 }
 
-/// What goes on when the store has answered.
-struct Unanswered<S, B, G: Decider> {
-    later: Later<G::Ticket>,
+/// A request that continues when its decision has arrived.
+struct UndecidedRequest<S, B, D: Decider> {
+    future: DecisionFuture<D::PendingDecision>,
     client: Client,
     service: S,
     request: Request<B>,
 }
 
-/// What is called when its turn has come.
-struct Next<S, B, G: Decider> {
+/// A request that continues when its delay is over.
+struct DelayedRequest<S, B, D: Decider> {
     sleep: Sleep,
     service: S,
     request: Request<B>,
-    uncalled: Uncalled<G>,
-    /// Until then it has a place among those who wait.
-    waiting: Waiting,
+    cancel_on_drop: CancelOnDrop<D>,
+    /// Counts it as waiting.
+    wait_guard: WaitGuard,
 }
 
-/// A request, and what it was counted by; without a ticket it was not.
-pub(super) struct Counted<G: Decider> {
-    pub(super) shared: Arc<Shared<G>>,
-    pub(super) ticket: Option<G::Ticket>,
+/// A request's decision; `None` if it was not counted.
+pub(super) struct RequestState<D: Decider> {
+    pub(super) shared: Arc<RateLimitShared<D>>,
+    pub(super) pending: Option<D::PendingDecision>,
 }
 
-/// A request that waits for its turn. Whoever hangs up before it comes was counted for nothing, and
-/// gets it back.
-struct Uncalled<G: Decider> {
-    shared: Arc<Shared<G>>,
-    ticket: Option<G::Ticket>,
+/// Refunds the decision of a delayed request if its client hangs up during the wait.
+struct CancelOnDrop<D: Decider> {
+    shared: Arc<RateLimitShared<D>>,
+    pending: Option<D::PendingDecision>,
 }
 
-impl<G: Decider> Drop for Uncalled<G> {
+impl<D: Decider> Drop for CancelOnDrop<D> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.shared.gate.cancel(ticket);
+        if let Some(pending) = self.pending.take() {
+            self.shared.decider.cancel(pending);
         }
     }
 }
 
-/// What a request keeps until its response has ended: permits, and its last word on what it cost.
+/// A guard for the decision on a request that is settled when its response has ended: it releases
+/// permits and records what the request cost.
 ///
-/// Few requests do: it has memory of its own, so that the bodies of all others are small.
-pub struct Pending<G: Decider>(Option<Box<Unsettled<G>>>);
+/// Boxed, because few requests need it: the bodies of all others stay small.
+pub struct Pending<D: Decider>(Option<Box<PendingSettlement<D>>>);
 
-struct Unsettled<G: Decider> {
-    shared: Arc<Shared<G>>,
-    ticket: G::Ticket,
-    ending: Completion,
+struct PendingSettlement<D: Decider> {
+    shared: Arc<RateLimitShared<D>>,
+    pending: D::PendingDecision,
+    completion: Completion,
 }
 
-impl<G: Decider> crate::body::Held for Pending<G> {
-    fn ended(&mut self) {
-        if let Some(Unsettled {
+impl<D: Decider> crate::body::BodyGuard for Pending<D> {
+    fn body_ended(&mut self) {
+        if let Some(PendingSettlement {
             shared,
-            ticket,
-            ending,
-        }) = self.0.take().map(|kept| *kept)
+            pending,
+            completion,
+        }) = self.0.take().map(|pending| *pending)
         {
-            shared.gate.settle(ticket, ending);
+            shared.decider.settle(pending, completion);
         }
     }
 }
 
-/// The body was dropped before its end, or failed: that says nothing of how long the service takes.
-impl<G: Decider> Drop for Pending<G> {
+/// The body was dropped before its end, or failed: its duration says nothing about the service.
+impl<D: Decider> Drop for Pending<D> {
     fn drop(&mut self) {
-        if let Some(Unsettled {
+        if let Some(PendingSettlement {
             shared,
-            ticket,
-            ending,
-        }) = self.0.take().map(|kept| *kept)
+            pending,
+            completion,
+        }) = self.0.take().map(|pending| *pending)
         {
-            shared.gate.settle(ticket, ending.cut_off());
+            shared.decider.settle(pending, completion.cut_off());
         }
     }
 }
 
-impl<G: Decider> fmt::Debug for Pending<G> {
+impl<D: Decider> fmt::Debug for Pending<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Kept").field(&self.0.is_some()).finish()
+        f.debug_tuple("Pending").field(&self.0.is_some()).finish()
     }
 }
 
-impl<S: Service<Request<B>>, B, G: Decider, F> ResponseFuture<S, B, G, F> {
+impl<S: Service<Request<B>>, B, D: Decider, F> ResponseFuture<S, B, D, F> {
     #[inline]
-    pub(super) fn running(future: S::Future, counted: Counted<G>) -> Self {
+    pub(super) fn running(future: S::Future, request_state: RequestState<D>) -> Self {
         Self {
-            state: State::Running { future },
-            counted,
-            form: PhantomData,
+            state: FutureState::Running { future },
+            request_state,
+            body_kind: PhantomData,
         }
     }
 
-    pub(super) fn denied(response: Box<Response<Bytes>>, counted: Counted<G>) -> Self {
-        Self::aside(Aside::Denied(response), counted)
+    pub(super) fn denied(response: Box<Response<Bytes>>, request_state: RequestState<D>) -> Self {
+        Self::slow_path(SlowPath::Denied(response), request_state)
     }
 
-    pub(super) fn waiting(
+    pub(super) fn delayed(
         delay: Duration,
         service: S,
         request: Request<B>,
-        mut counted: Counted<G>,
-        waiting: Waiting,
+        mut request_state: RequestState<D>,
+        wait_guard: WaitGuard,
     ) -> Self {
-        Self::aside(
-            Aside::waiting(delay, service, request, &mut counted, waiting),
-            counted,
+        Self::slow_path(
+            SlowPath::delayed(delay, service, request, &mut request_state, wait_guard),
+            request_state,
         )
     }
 
-    pub(super) fn asking(
-        later: Later<G::Ticket>,
+    pub(super) fn deciding(
+        future: DecisionFuture<D::PendingDecision>,
         client: Client,
         service: S,
         request: Request<B>,
-        counted: Counted<G>,
+        request_state: RequestState<D>,
     ) -> Self {
-        Self::aside(Aside::asking(later, client, service, request), counted)
+        Self::slow_path(
+            SlowPath::deciding(future, client, service, request),
+            request_state,
+        )
     }
 
-    fn aside(aside: Aside<S, B, G>, counted: Counted<G>) -> Self {
+    fn slow_path(slow_path: SlowPath<S, B, D>, request_state: RequestState<D>) -> Self {
         Self {
-            state: State::aside(aside),
-            counted,
-            form: PhantomData,
+            state: FutureState::slow_path(slow_path),
+            request_state,
+            body_kind: PhantomData,
         }
     }
 
-    /// Whether the inner service is at it, and a permit is held until it is done: of a limit on
-    /// what is in flight.
+    /// Whether the inner service was called and the request holds a permit of a concurrency limit
+    /// until it is done.
     pub fn holds_permit(&self) -> bool {
-        let Counted { shared, ticket } = &self.counted;
-        let is_running = matches!(self.state, State::Running { .. });
+        let RequestState { shared, pending } = &self.request_state;
+        let is_running = matches!(self.state, FutureState::Running { .. });
         is_running
-            && ticket
+            && pending
                 .as_ref()
-                .is_some_and(|ticket| shared.gate.keeps(ticket))
+                .is_some_and(|pending| shared.decider.holds_permits(pending))
     }
 }
 
-impl<S, B, G, F, R> Future for ResponseFuture<S, B, G, F>
+impl<S, B, D, F, R> Future for ResponseFuture<S, B, D, F>
 where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body,
-    G: Decider,
-    F: BodyKind<R, Pending<G>>,
+    D: Decider,
+    F: BodyKind<R, Pending<D>>,
 {
     type Output = Result<Response<F::Body>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            if let StateProjection::Running { future } = this.state.as_mut().project() {
+            if let FutureStateProjection::Running { future } = this.state.as_mut().project() {
                 let mut polled = future.poll(cx);
                 if let Poll::Ready(result) = &mut polled
-                    && !this.counted.is_told_to(result)
+                    && !this.request_state.write_headers(result)
                 {
-                    return settled::<R, G, F, S::Error>(polled, this.counted);
+                    return settle_response::<R, D, F, S::Error>(polled, this.request_state);
                 }
-                return polled.map(|result| result.map(|response| response.map(F::plain)));
+                return polled.map(|result| result.map(|response| response.map(F::from_inner)));
             }
-            if let Some(denied) = ready!(this.state.as_mut().go_on(cx, this.counted)) {
-                return Poll::Ready(Ok(denied.map(F::own)));
+            if let Some(denied) = ready!(this.state.as_mut().poll_slow_path(cx, this.request_state))
+            {
+                return Poll::Ready(Ok(denied.map(F::full)));
             }
         }
     }
 }
 
-impl<S, B, G: Decider> Aside<S, B, G> {
-    fn waiting(
+impl<S, B, D: Decider> SlowPath<S, B, D> {
+    fn delayed(
         delay: Duration,
         service: S,
         request: Request<B>,
-        counted: &mut Counted<G>,
-        waiting: Waiting,
+        request_state: &mut RequestState<D>,
+        wait_guard: WaitGuard,
     ) -> Self {
-        let sleep = counted.shared.gate.sleep(delay);
-        let uncalled = Uncalled {
-            shared: Arc::clone(&counted.shared),
-            ticket: counted.ticket.take(),
+        let sleep = request_state.shared.decider.sleep(delay);
+        let cancel_on_drop = CancelOnDrop {
+            shared: Arc::clone(&request_state.shared),
+            pending: request_state.pending.take(),
         };
-        Self::Waiting(Box::new(Next {
+        Self::Delayed(Box::new(DelayedRequest {
             sleep,
             service,
             request,
-            uncalled,
-            waiting,
+            cancel_on_drop,
+            wait_guard,
         }))
     }
 
-    fn asking(later: Later<G::Ticket>, client: Client, service: S, request: Request<B>) -> Self {
-        Self::Asking(Box::new(Unanswered {
-            later,
+    fn deciding(
+        future: DecisionFuture<D::PendingDecision>,
+        client: Client,
+        service: S,
+        request: Request<B>,
+    ) -> Self {
+        Self::Deciding(Box::new(UndecidedRequest {
+            future,
             client,
             service,
             request,
@@ -264,67 +275,71 @@ impl<S, B, G: Decider> Aside<S, B, G> {
     }
 }
 
-impl<S: Service<Request<B>>, B, G: Decider> State<S, B, G, S::Future> {
-    fn aside(aside: Aside<S, B, G>) -> Self {
-        Self::Aside { aside: Some(aside) }
+impl<S: Service<Request<B>>, B, D: Decider> FutureState<S, B, D, S::Future> {
+    fn slow_path(slow_path: SlowPath<S, B, D>) -> Self {
+        Self::SlowPath {
+            slow_path: Some(slow_path),
+        }
     }
 
-    /// Ready once the inner service is called, or with the response of who is turned away. Apart:
-    /// few wait.
+    /// Polls the slow path: ready with `None` once the inner service is called, or with a denial.
+    /// Cold, because few requests wait.
     #[cold]
     #[inline(never)]
-    fn go_on(
+    fn poll_slow_path(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        counted: &mut Counted<G>,
+        request_state: &mut RequestState<D>,
     ) -> Poll<Option<Box<Response<Bytes>>>> {
         loop {
-            let StateProjection::Aside { aside } = self.as_mut().project() else {
+            let FutureStateProjection::SlowPath { slow_path } = self.as_mut().project() else {
                 return Poll::Ready(None);
             };
-            let answer = match aside {
-                Some(Aside::Waiting(next)) => {
+            let decision = match slow_path {
+                Some(SlowPath::Delayed(next)) => {
                     ready!(Pin::new(&mut next.sleep).poll(cx));
                     None
                 }
-                Some(Aside::Asking(asking)) => Some(ready!(asking.later.as_mut().poll(cx))),
-                Some(Aside::Denied(_)) | None => None,
+                Some(SlowPath::Deciding(deciding)) => {
+                    Some(ready!(deciding.future.as_mut().poll(cx)))
+                }
+                Some(SlowPath::Denied(_)) | None => None,
             };
-            let next = match aside.take().expect("polled after it was done") {
-                Aside::Denied(response) => return Poll::Ready(Some(response)),
-                Aside::Waiting(next) => {
-                    let Next {
+            let next = match slow_path.take().expect("polled after it was done") {
+                SlowPath::Denied(response) => return Poll::Ready(Some(response)),
+                SlowPath::Delayed(next) => {
+                    let DelayedRequest {
                         mut service,
                         request,
-                        mut uncalled,
-                        waiting,
+                        mut cancel_on_drop,
+                        wait_guard,
                         ..
                     } = *next;
-                    waiting.end();
-                    counted.ticket = uncalled.ticket.take();
-                    State::Running {
+                    wait_guard.end();
+                    request_state.pending = cancel_on_drop.pending.take();
+                    FutureState::Running {
                         future: service.call(request),
                     }
                 }
-                Aside::Asking(asking) => {
-                    let Unanswered {
+                SlowPath::Deciding(deciding) => {
+                    let UndecidedRequest {
                         client,
                         mut service,
                         mut request,
                         ..
-                    } = *asking;
-                    counted.ticket = answer;
-                    match counted.decided(&mut request, client) {
-                        Fate::Passes => State::Running {
+                    } = *deciding;
+                    request_state.pending = decision;
+                    match request_state.after_decision(&mut request, client) {
+                        NextStep::CallInner => FutureState::Running {
                             future: service.call(request),
                         },
-                        Fate::Denied(response) => return Poll::Ready(Some(response)),
-                        Fate::Waits(delay, waiting) => {
-                            State::aside(Aside::waiting(delay, service, request, counted, waiting))
-                        }
-                        Fate::Asks(later, client) => {
-                            State::aside(Aside::asking(later, client, service, request))
-                        }
+                        NextStep::Deny(response) => return Poll::Ready(Some(response)),
+                        NextStep::Delay(delay, wait_guard) => FutureState::slow_path(
+                            SlowPath::delayed(delay, service, request, request_state, wait_guard),
+                        ),
+                        NextStep::AwaitDecision(future, client) => FutureState::slow_path(
+                            SlowPath::deciding(future, client, service, request),
+                        ),
                     }
                 }
             };
@@ -333,66 +348,66 @@ impl<S: Service<Request<B>>, B, G: Decider> State<S, B, G, S::Future> {
     }
 }
 
-impl<G: Decider> Counted<G> {
-    /// Says in the response what the limits say. Whether that was all there is to do: else the
-    /// request is to be settled.
+impl<D: Decider> RequestState<D> {
+    /// Writes the rate limit headers. Returns whether the request is settled with that; if not, the
+    /// caller settles it.
     #[inline]
-    fn is_told_to<R, E>(&self, result: &mut Result<Response<R>, E>) -> bool {
-        let (Some(ticket), Ok(response)) = (&self.ticket, result) else {
-            return self.ticket.is_none();
+    fn write_headers<R, E>(&self, result: &mut Result<Response<R>, E>) -> bool {
+        let (Some(pending), Ok(response)) = (&self.pending, result) else {
+            return self.pending.is_none();
         };
-        let Shared { gate, options } = &*self.shared;
-        gate.tell(ticket, options.dialects, response.headers_mut(), None);
+        let RateLimitShared { decider, options } = &*self.shared;
+        decider.write_headers(pending, options.dialects, response.headers_mut(), None);
         if options.expose {
-            response::expose(response.headers_mut(), options.dialects);
+            response::expose_headers(response.headers_mut(), options.dialects);
         }
         let reached = response
             .extensions()
             .get::<crate::response::NotReached>()
             .is_none();
-        reached && gate.is_settled(ticket, &Completion::status(response.status().as_u16()))
+        reached && decider.is_settled(pending, &Completion::status(response.status().as_u16()))
     }
 }
 
-/// What became of a request that is to be settled: now, or when the body of its response has ended.
+/// Settles a request now, or when the body of its response has ended.
 #[inline(never)]
-fn settled<R: Body, G: Decider, F: BodyKind<R, Pending<G>>, E>(
+fn settle_response<R: Body, D: Decider, F: BodyKind<R, Pending<D>>, E>(
     polled: Poll<Result<Response<R>, E>>,
-    counted: &mut Counted<G>,
+    request_state: &mut RequestState<D>,
 ) -> Poll<Result<Response<F::Body>, E>> {
-    let gate = &counted.shared.gate;
-    // Out of the future now: it may be kept long after it is done.
-    let Some(ticket) = counted.ticket.take() else {
-        return polled.map(|result| result.map(|response| response.map(F::plain)));
+    let decider = &request_state.shared.decider;
+    // Taken out of the future, which may be kept long after it is done.
+    let Some(pending) = request_state.pending.take() else {
+        return polled.map(|result| result.map(|response| response.map(F::from_inner)));
     };
     let response = match ready!(polled) {
         Ok(response) => response,
         Err(error) => {
-            gate.settle(ticket, Completion::failed());
+            decider.settle(pending, Completion::failed());
             return Poll::Ready(Err(error));
         }
     };
-    let ending = Completion::status(response.status().as_u16());
+    let completion = Completion::status(response.status().as_u16());
     if response
         .extensions()
         .get::<crate::response::NotReached>()
         .is_some()
     {
-        gate.cancel(ticket);
-    } else if gate.keeps(&ticket) {
-        let kept = Pending(Some(Box::new(Unsettled {
-            shared: Arc::clone(&counted.shared),
-            ticket,
-            ending,
+        decider.cancel(pending);
+    } else if decider.holds_permits(&pending) {
+        let pending = Pending(Some(Box::new(PendingSettlement {
+            shared: Arc::clone(&request_state.shared),
+            pending,
+            completion,
         })));
-        return Poll::Ready(Ok(response.map(|body| F::holding(body, kept))));
+        return Poll::Ready(Ok(response.map(|body| F::with_guard(body, pending))));
     } else {
-        gate.settle(ticket, ending);
+        decider.settle(pending, completion);
     }
-    Poll::Ready(Ok(response.map(F::plain)))
+    Poll::Ready(Ok(response.map(F::from_inner)))
 }
 
-impl<S: Service<Request<B>>, B, G: Decider, F> fmt::Debug for ResponseFuture<S, B, G, F> {
+impl<S: Service<Request<B>>, B, D: Decider, F> fmt::Debug for ResponseFuture<S, B, D, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

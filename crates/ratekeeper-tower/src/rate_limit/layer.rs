@@ -1,8 +1,8 @@
-//! The layer: what a web developer writes.
+//! `RateLimitLayer` and its options.
 
-use super::form::EitherBody;
+use super::body_kind::EitherBody;
 use super::options::Options;
-use super::{DelayStats, PreflightStats, RateLimit, Shared};
+use super::{DelayStats, PreflightStats, RateLimit, RateLimitShared};
 use crate::decider::{Decider, LimitDecider, PolicyDecider};
 use crate::head::Head;
 use crate::identity::Identity;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tower_layer::Layer;
 
-/// Limits what reaches a service.
+/// Limits the rate of requests to a service.
 ///
 /// ```
 /// use ratekeeper::Limit;
@@ -31,174 +31,174 @@ use tower_layer::Layer;
 /// ```
 ///
 /// All clones of a layer, and all services made by it, share its buckets: give the same layer to
-/// several routes, and they share them; give each its own, and they do not.
-pub struct RateLimitLayer<G, F = EitherBody> {
-    /// In one place: axum clones a layer and makes a service of it for each request, unless it is
-    /// told the state first.
-    shared: Arc<Shared<G>>,
-    form: PhantomData<fn() -> F>,
+/// several routes to share them, or each route its own layer to keep them separate.
+pub struct RateLimitLayer<D, F = EitherBody> {
+    /// One allocation: axum clones a layer and makes a service of it for each request, unless the
+    /// router's state was provided before.
+    shared: Arc<RateLimitShared<D>>,
+    body_kind: PhantomData<fn() -> F>,
 }
 
 /// # One limit
 impl RateLimitLayer<LimitDecider> {
-    /// So much for each client address. Behind a proxy say whom you trust:
-    /// [`identity`](Self::identity).
+    /// A limit for each client address. Behind a proxy, also set [`identity`](Self::identity).
     pub fn per_ip(limit: Limit) -> Self {
         Self::by(Key::ip(), limit)
     }
 
-    /// So much for each key.
+    /// A limit for each key.
     pub fn by(key: Key, limit: Limit) -> Self {
-        Self::of(LimitDecider::new(key, limit))
+        Self::from_decider(LimitDecider::new(key, limit))
     }
 
-    /// So much for all together.
+    /// One limit for all requests together.
     pub fn global(limit: Limit) -> Self {
         Self::by(Key::all(), limit)
     }
 }
 
 impl<C: Clock> RateLimitLayer<LimitDecider<C>> {
-    /// Over a table of yours: with another size, another clock, or shared with something else.
+    /// A limit on a table of yours: with another size, another clock, or shared with other code.
     pub fn keyed(keyed: Keyed<[u8], C>, key: Key) -> Self {
-        Self::of(LimitDecider::on(keyed, key))
+        Self::from_decider(LimitDecider::with_keyed(keyed, key))
     }
 }
 
 impl<C: Clock, F> RateLimitLayer<LimitDecider<C>, F> {
-    /// What the limit is called in answers; `default` unless said.
+    /// Sets the name of the limit in responses; `default` unless set.
     #[must_use]
     pub fn name(self, name: &str) -> Self {
-        self.with_gate(|gate| gate.name = name.into())
+        self.with_decider(|decider| decider.name = name.into())
     }
 
-    /// Which requests count. Those that do not get it back when they end; one whose client hangs up
-    /// counts. So does, where a limit [delays](Self::delay), one that had to wait: its slot is gone
-    /// however it ends.
+    /// Sets which requests count. The others are refunded when they end. A request whose client
+    /// hangs up counts, and so does one that had to wait where a limit [delays](Self::delay): its
+    /// slot is used however it ends.
     #[must_use]
     pub fn count(self, count: Count) -> Self {
-        self.with_gate(|gate| gate.count = count)
+        self.with_decider(|decider| decider.count = count)
     }
 
-    /// Nobody is turned away: to watch a limit before it bites.
+    /// Denies nothing: for watching a limit before it is enforced.
     #[must_use]
     pub fn shadow(self) -> Self {
-        self.with_gate(|gate| gate.action = Action::Shadow)
+        self.with_decider(|decider| decider.action = Action::Shadow)
     }
 
-    /// Who is over the limit waits, up to so long, instead of being turned away; who hangs up
-    /// meanwhile gives its place back. Windows and logs cannot be waited for: they go on turning
-    /// away.
+    /// Delays requests over the limit, up to this long, instead of denying them. A client that
+    /// hangs up meanwhile frees its slot. Windows and logs cannot delay: they still deny.
     ///
-    /// Whoever has waited has used its turn: that is not given back, whatever
+    /// A request that has waited has used its slot: it is not refunded, whatever
     /// [`count`](Self::count) says.
     #[must_use]
-    pub fn delay(self, longest: Duration) -> Self {
-        self.with_gate(|gate| gate.action = Action::Delay { max: longest })
+    pub fn delay(self, max_wait: Duration) -> Self {
+        self.with_decider(|decider| decider.action = Action::Delay { max: max_wait })
     }
 
-    /// The status of who is turned away; 429 unless said. A limit for all together answers 503: it
-    /// is not the caller who asked too much.
+    /// Sets the status of denials; 429 unless set. A limit for all clients together should answer
+    /// 503, because no single caller is at fault.
     #[must_use]
     pub fn status(self, status: DenialStatus) -> Self {
-        self.with_gate(|gate| gate.status = status)
+        self.with_decider(|decider| decider.status = status)
     }
 
-    /// How many bits of an IPv6 address name a client; 56 unless said.
+    /// Sets how many bits of an IPv6 address identify a client; 56 unless set.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
-        self.with_gate(|gate| gate.ipv6_prefix = bits.min(128))
+        self.with_decider(|decider| decider.ipv6_prefix = bits.min(128))
     }
 }
 
 /// # Policies
 impl<S: Store + 'static> RateLimitLayer<PolicyDecider<S>> {
-    /// By the policies of an engine: which limits apply follows from the request. On a store of
-    /// this process nothing is waited for; on one that a fleet shares a request waits for its
+    /// Limits by the policies of an engine: which limits apply depends on the request. With a store
+    /// in this process a decision is immediate; with a shared store a request waits for the store's
     /// answer.
     pub fn new(engine: Engine<S>) -> Self {
-        Self::of(PolicyDecider::new(engine))
+        Self::from_decider(PolicyDecider::new(engine))
     }
 }
 
 impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
-    /// The header that names the user, believed on connections from these peers only: those that
-    /// set it, and replace what clients send. On all others it is ignored. This is separate from
-    /// [`identity`](Self::identity): a proxy that forwards addresses does not necessarily remove
-    /// such a header.
+    /// Sets the header that names the user. It is believed on connections from these peers only:
+    /// those that set it and replace what clients send. On all other connections it is ignored.
+    /// This is separate from [`identity`](Self::identity): a proxy that forwards addresses does not
+    /// necessarily remove such a header.
     ///
-    /// The peer is that of the connection ([`PeerAddr`](crate::identity::PeerAddr)), not the client that a
-    /// proxy names.
+    /// The peer is that of the connection ([`PeerAddr`](crate::identity::PeerAddr)), not the client
+    /// that a proxy names.
     #[must_use]
     pub fn user_header(self, name: HeaderName, from: impl Into<TrustedPeers>) -> Self {
         let user = Some((name, from.into()));
-        self.with_gate(|gate| gate.user = user)
+        self.with_decider(|decider| decider.user = user)
     }
 
-    /// The header that has the API key.
+    /// Sets the header with the API key.
     #[must_use]
     pub fn api_key_header(self, name: HeaderName) -> Self {
-        self.with_gate(|gate| gate.api_key = Some(name))
+        self.with_decider(|decider| decider.api_key = Some(name))
     }
 
-    /// The header in which a [trusted](Self::identity) proxy says how important a request is, by
-    /// the name of its [class](ratekeeper::adaptive::Class), where the policies
-    /// [shed](ratekeeper_policy::Policies::shed). From anybody else it says nothing.
+    /// Sets the header in which a [trusted](Self::identity) proxy names the
+    /// [class](ratekeeper::adaptive::Class) of a request, for policies that
+    /// [shed](ratekeeper_policy::Policies::shed). From any other peer it is ignored.
     #[must_use]
     pub fn class_header(self, name: HeaderName) -> Self {
-        self.with_gate(|gate| gate.class = Some(name))
+        self.with_decider(|decider| decider.class = Some(name))
     }
 
-    /// The header in which a [trusted](Self::identity) proxy says when a request began, where the
-    /// policies [go by it](ratekeeper_policy::overload::Shed::patience). From anybody else it says nothing.
+    /// Sets the header in which a [trusted](Self::identity) proxy says when a request began, for
+    /// policies with a [deadline](ratekeeper_policy::overload::Shed::patience). From any other peer
+    /// it is ignored.
     #[must_use]
     pub fn start_header(self, name: HeaderName) -> Self {
-        self.with_gate(|gate| gate.start = Some(name))
+        self.with_decider(|decider| decider.start = Some(name))
     }
 
-    /// Nobody waits in the [lines](ratekeeper_policy::overload::AdaptiveLimit::queue) of adaptive limits: for
-    /// services that only answer whether a request may pass, and hold no place for it.
+    /// Requests never wait in the [queues](ratekeeper_policy::overload::AdaptiveLimit::queue) of
+    /// adaptive limits: for services that only answer whether a request is allowed, and hold no
+    /// permit for it.
     #[must_use]
-    pub fn at_once(self) -> Self {
-        self.with_gate(|gate| gate.at_once = true)
+    pub fn no_wait(self) -> Self {
+        self.with_decider(|decider| decider.no_wait = true)
     }
 
-    /// Adds to the subject of each request what only you know, from extensions for example.
+    /// Adds attributes to the subject of each request, from its extensions for example.
     #[must_use]
     pub fn attributes(
         self,
         add: impl for<'a> Fn(&Head<'a>, Subject<'a>) -> Subject<'a> + Send + Sync + 'static,
     ) -> Self {
-        self.with_gate(|gate| gate.attributes = Some(Arc::new(add)))
+        self.with_decider(|decider| decider.attributes = Some(Arc::new(add)))
     }
 
-    /// Called with every verdict of the policies, before the request goes on or is answered: for
-    /// logs.
+    /// Sets a hook that is called with every verdict of the policies, before the request goes on or
+    /// is answered: for logs.
     #[must_use]
     pub fn on_decision(
         self,
         hook: impl Fn(&Head<'_>, &PolicyVerdict) + Send + Sync + 'static,
     ) -> Self {
-        self.with_gate(|gate| gate.on_decision = Some(Arc::new(hook)))
+        self.with_decider(|decider| decider.on_decision = Some(Arc::new(hook)))
     }
 }
 
-impl<G: Decider> RateLimitLayer<G> {
-    fn of(gate: G) -> Self {
+impl<D: Decider> RateLimitLayer<D> {
+    fn from_decider(decider: D) -> Self {
         Self {
-            shared: Arc::new(Shared {
-                gate,
+            shared: Arc::new(RateLimitShared {
+                decider,
                 options: Options::default(),
             }),
-            form: PhantomData,
+            body_kind: PhantomData,
         }
     }
 }
 
 /// # Options
-impl<G: Decider, F> RateLimitLayer<G, F> {
-    /// For axum: responses have axum's own body, as the routes behind the layer have, so that axum
-    /// need not put it into a box.
+impl<D: Decider, F> RateLimitLayer<D, F> {
+    /// For axum: responses have axum's own body type, as the routes behind the layer have, so that
+    /// axum need not box it.
     ///
     /// ```
     /// use axum::{Router, routing::get};
@@ -209,18 +209,18 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
     /// let app: Router = Router::new().route("/", get(async || "Hello, World!")).layer(layer);
     /// ```
     ///
-    /// Without it everything works as well, for an allocation more a request.
+    /// Without it the layer works as well, with one more allocation for each request.
     #[cfg(feature = "axum")]
     #[must_use]
-    pub fn for_axum(self) -> RateLimitLayer<G, super::AxumBody> {
+    pub fn for_axum(self) -> RateLimitLayer<D, super::AxumBody> {
         RateLimitLayer {
             shared: self.shared,
-            form: PhantomData,
+            body_kind: PhantomData,
         }
     }
 
-    fn with_gate(mut self, change: impl FnOnce(&mut G)) -> Self {
-        change(&mut Arc::make_mut(&mut self.shared).gate);
+    fn with_decider(mut self, change: impl FnOnce(&mut D)) -> Self {
+        change(&mut Arc::make_mut(&mut self.shared).decider);
         self
     }
 
@@ -229,82 +229,82 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
         self
     }
 
-    /// Who is believed about the client's address; nobody unless said.
+    /// Sets whose word on the client's address is believed; only the connection's unless set.
     #[must_use]
     pub fn identity(self, identity: Identity) -> Self {
         self.with(|options| options.identity = identity)
     }
 
-    /// Which headers tell about the limits; `X-RateLimit-…` unless said. Retry-After is always
-    /// there.
+    /// Sets the rate limit headers of responses; `X-RateLimit-…` unless set. Denials always have
+    /// Retry-After.
     #[must_use]
     pub fn headers(self, dialects: impl Into<Dialects>) -> Self {
         self.with(|options| options.dialects = dialects.into())
     }
 
-    /// Lists the headers in Access-Control-Expose-Headers, so that a browser shows them to scripts.
+    /// Lists the rate limit headers in Access-Control-Expose-Headers, so that scripts in browsers
+    /// can read them.
     #[must_use]
     pub fn expose_headers(self) -> Self {
         self.with(|options| options.expose = true)
     }
 
-    /// Requests that pass uncounted and unchecked.
+    /// Skips requests: they are neither counted nor validated.
     #[must_use]
     pub fn skip(self, skip: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.with(|options| options.skip.push(Arc::new(skip)))
     }
 
-    /// Passes what is for one of these paths uncounted: health checks.
+    /// Skips requests for these paths, such as health checks.
     #[must_use]
     pub fn skip_paths<P: Into<String>>(self, paths: impl IntoIterator<Item = P>) -> Self {
         let paths: Vec<String> = paths.into_iter().map(Into::into).collect();
         self.skip(move |head| paths.iter().any(|path| path == head.uri.path()))
     }
 
-    /// How CORS preflight requests, which carry no credentials, are counted: by default a limit of
-    /// their own, 600 a minute and up to 100 at once for each client address, whatever this layer
-    /// limits otherwise. Its counts are those of this process.
+    /// Sets how CORS preflight requests, which carry no credentials, are counted. By default they
+    /// have a limit of their own: 600 a minute with a burst of 100 for each client address,
+    /// whatever this layer limits otherwise, counted in this process.
     ///
-    /// A layer for CORS outside of this one answers them itself; then none comes here.
+    /// A CORS layer outside of this one answers preflight requests itself; then none arrives here.
     #[must_use]
     pub fn preflight(self, preflight: Preflight) -> Self {
-        self.with(|options| options.preflights.set(preflight))
+        self.with(|options| options.preflights.set_mode(preflight))
     }
 
-    /// Counts what becomes of preflight requests with `stats`, to be read at any time.
+    /// Counts allowed and denied preflight requests in `stats`, which can be read at any time.
     #[must_use]
     pub fn preflight_stats(self, stats: &PreflightStats) -> Self {
         self.with(|options| options.preflights.stats = stats.clone())
     }
 
-    /// Checks path and host of every request, even if no policy looks at them: for gateways, whose
+    /// Validates path and host of every request, even if no policy uses them: for gateways, whose
     /// policies change while they run.
     ///
-    /// What is refused, with the status 400, is what a service may read differently than the
-    /// policies did: a path with `.` or `..`, also escaped; a host with user information; a target
-    /// and a header Host that disagree. Where policies look at path or host they are checked
-    /// anyway, as are headers that requests are counted or matched by: two different values of one
-    /// are refused.
+    /// Requests that a service may read differently than the policies are answered 400: a path with
+    /// `.` or `..`, also escaped; a host with user information; a target and a Host header that
+    /// disagree. Where policies use path or host these are validated anyway, as are the headers
+    /// that requests are counted or matched by: two different values of one are rejected.
     #[must_use]
     pub fn strict(self) -> Self {
         self.with(|options| options.strict = true)
     }
 
-    /// Denials of calls of gRPC have the status of HTTP, too, and not 200 with a status of gRPC in
-    /// a header: for services that only answer another proxy whether a request may pass, which
-    /// would take 200 for yes.
+    /// Denies gRPC calls with an HTTP status too, not with 200 and a gRPC status in a header: for
+    /// services that only tell another proxy whether a request is allowed, which would read 200 as
+    /// yes.
     #[must_use]
     pub fn http_status(self) -> Self {
         self.with(|options| options.plain_http = true)
     }
 
-    /// What a request costs; 1 unless said.
+    /// Sets the cost of a request; 1 unless set.
     #[must_use]
     pub fn cost(self, cost: impl Fn(&Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
         self.with(|options| options.cost = Some(Arc::new(cost)))
     }
 
-    /// The response of who is turned away. Retry-After and the headers of the limits are added to
+    /// Sets the response to denied requests. Retry-After and the rate limit headers are added to
     /// it.
     #[must_use]
     pub fn denied(
@@ -314,8 +314,8 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
         self.with(|options| options.denied = Some(Arc::new(response)))
     }
 
-    /// Called with every verdict: none if the request passes, unless a limit that only watches
-    /// would have turned it away ([`Denial::is_shadow`]).
+    /// Sets a hook that is called with every verdict: `None` if the request is allowed, unless a
+    /// limit in shadow mode would have denied it ([`Denial::is_shadow`]).
     #[must_use]
     pub fn on_verdict(
         self,
@@ -324,52 +324,52 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
         self.with(|options| options.hook = Some(Arc::new(hook)))
     }
 
-    /// Leaves a [`RateLimitStatus`](crate::decider::RateLimitStatus) among the extensions of each request
-    /// that is counted, for handlers.
+    /// Inserts a [`RateLimitStatus`](crate::decider::RateLimitStatus) into the extensions of each
+    /// counted request, for handlers.
     #[must_use]
     pub fn extension(self) -> Self {
         self.with(|options| options.extension = true)
     }
 
-    /// Adds up to so many percent to Retry-After, the same for the same key, so that not all come
-    /// back at once.
+    /// Adds up to this many percent to Retry-After, the same for the same key, so that clients do
+    /// not all come back at once.
     #[must_use]
     pub fn jitter(self, percent: u8) -> Self {
         self.with(|options| options.jitter = percent)
     }
 
-    /// How many requests may wait at the same time where a limit delays; 1,024 unless said. The
-    /// others are turned away.
+    /// Sets how many requests may wait at the same time where a limit delays; 1,024 unless set.
+    /// More are denied.
     #[must_use]
     pub fn max_waiting(self, many: usize) -> Self {
         self.with(|options| options.max_waiting = many)
     }
 
-    /// Counts those who wait with `waits`, to be read at any time.
+    /// Counts delayed requests in `delay_stats`, which can be read at any time.
     #[must_use]
-    pub fn delay_stats(self, waits: &DelayStats) -> Self {
-        self.with(|options| options.waits = waits.clone())
+    pub fn delay_stats(self, delay_stats: &DelayStats) -> Self {
+        self.with(|options| options.delay_stats = delay_stats.clone())
     }
 }
 
-impl<S, G: Decider, F> Layer<S> for RateLimitLayer<G, F> {
-    type Service = RateLimit<S, G, F>;
+impl<S, D: Decider, F> Layer<S> for RateLimitLayer<D, F> {
+    type Service = RateLimit<S, D, F>;
 
-    fn layer(&self, inner: S) -> RateLimit<S, G, F> {
+    fn layer(&self, inner: S) -> RateLimit<S, D, F> {
         RateLimit::new(inner, Arc::clone(&self.shared))
     }
 }
 
-impl<G, F> Clone for RateLimitLayer<G, F> {
+impl<D, F> Clone for RateLimitLayer<D, F> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            form: PhantomData,
+            body_kind: PhantomData,
         }
     }
 }
 
-impl<G, F> fmt::Debug for RateLimitLayer<G, F> {
+impl<D, F> fmt::Debug for RateLimitLayer<D, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").finish_non_exhaustive()
     }

@@ -1,31 +1,31 @@
-//! Rate limits in front of a service.
+//! Rate limits as a layer: [`RateLimitLayer`] and its service [`RateLimit`].
 
 #[cfg(feature = "axum")]
-mod around;
-mod form;
+mod axum_router;
+mod body_kind;
+mod delay_stats;
 mod future;
 mod layer;
 mod options;
 mod preflight;
 mod service;
-mod waits;
 
 #[cfg(feature = "axum")]
-pub use around::ConnectionRateLimit;
+pub use axum_router::ConnectionRateLimit;
 #[cfg(feature = "axum")]
-pub use form::AxumBody;
-pub use form::{BodyKind, EitherBody};
+pub use body_kind::AxumBody;
+pub use body_kind::{BodyKind, EitherBody};
+pub use delay_stats::DelayStats;
 pub use future::{Pending, ResponseFuture};
 pub use layer::RateLimitLayer;
 pub use preflight::PreflightStats;
 pub use service::RateLimit;
-pub use waits::DelayStats;
 
 use options::Options;
 
-/// What all clones of a service share.
+/// The state that all services of a layer share.
 #[derive(Clone)]
-pub(crate) struct Shared<G> {
-    pub(crate) gate: G,
+pub(crate) struct RateLimitShared<D> {
+    pub(crate) decider: D,
     pub(crate) options: Options,
 }

@@ -1,4 +1,4 @@
-//! What can be chosen for a layer, whoever decides.
+//! The options that all rate limit layers have, whatever their decider.
 
 use crate::head::Head;
 use crate::identity::Identity;
@@ -10,29 +10,29 @@ use http::Response;
 use ratekeeper_policy::request::Preflight;
 use std::sync::Arc;
 
-type Ask<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
-type Denied = Arc<dyn Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync>;
-type Hook = Arc<dyn Fn(&Head<'_>, Option<&Denial<'_>>) + Send + Sync>;
+type HeadFn<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
+type DeniedFn = Arc<dyn Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync>;
+type VerdictHook = Arc<dyn Fn(&Head<'_>, Option<&Denial<'_>>) + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) struct Options {
     pub(crate) identity: Identity,
     pub(crate) dialects: Dialects,
     pub(crate) expose: bool,
-    pub(crate) skip: Vec<Ask<bool>>,
-    pub(crate) cost: Option<Ask<u64>>,
-    pub(crate) denied: Option<Denied>,
-    pub(crate) hook: Option<Hook>,
+    pub(crate) skip: Vec<HeadFn<bool>>,
+    pub(crate) cost: Option<HeadFn<u64>>,
+    pub(crate) denied: Option<DeniedFn>,
+    pub(crate) hook: Option<VerdictHook>,
     pub(crate) extension: bool,
     pub(crate) jitter: u8,
-    /// Whether path and host of every request are checked.
+    /// Whether path and host of every request are validated.
     pub(crate) strict: bool,
-    /// Whether denials are responses of HTTP for callers of gRPC, too.
+    /// Whether denials of gRPC calls are plain HTTP responses.
     pub(crate) plain_http: bool,
     pub(crate) preflights: Preflights,
     pub(crate) max_waiting: usize,
-    /// Those who wait, at all services of the layer.
-    pub(crate) waits: DelayStats,
+    /// Statistics of delayed requests, for all services of the layer.
+    pub(crate) delay_stats: DelayStats,
 }
 
 impl Default for Options {
@@ -51,21 +51,21 @@ impl Default for Options {
             plain_http: false,
             preflights: Preflights::new(Preflight::default()),
             max_waiting: 1_024,
-            waits: DelayStats::new(),
+            delay_stats: DelayStats::new(),
         }
     }
 }
 
-// A head is handed on as a copy: one that nobody points at need not be in memory.
+// A head is passed as a copy: one without references to it need not be in memory.
 impl Options {
-    /// Whether a request passes unchecked and uncounted, as its owner chose.
+    /// Whether a request is skipped: neither validated nor counted.
     #[inline]
     pub(crate) fn skips(&self, head: &Head<'_>) -> bool {
-        !self.skip.is_empty() && self.skips_by_choice(*head)
+        !self.skip.is_empty() && self.skips_slow(*head)
     }
 
     #[inline(never)]
-    fn skips_by_choice(&self, head: Head<'_>) -> bool {
+    fn skips_slow(&self, head: Head<'_>) -> bool {
         self.skip.iter().any(|skip| skip(&head))
     }
 
@@ -77,15 +77,15 @@ impl Options {
         })
     }
 
-    /// Whether more is asked about a request than who sent it, or somebody is told of it.
+    /// Whether deciding needs more of a request than its peer, or a hook is called for it.
     #[inline]
-    pub(crate) fn look_beyond_the_peer(&self) -> bool {
-        !self.skip.is_empty() || self.cost.is_some() || self.is_watched()
+    pub(crate) fn needs_request_head(&self) -> bool {
+        !self.skip.is_empty() || self.cost.is_some() || self.has_observer()
     }
 
-    /// Whether somebody is told of each request that passes.
+    /// Whether allowed requests get an extension or call a hook.
     #[inline]
-    pub(crate) fn is_watched(&self) -> bool {
+    pub(crate) fn has_observer(&self) -> bool {
         self.extension || self.hook.is_some()
     }
 }

@@ -1,4 +1,4 @@
-//! The limit of preflight requests of CORS, and what became of them.
+//! The limit for CORS preflight requests, and its statistics.
 
 use crate::decider::LimitDecider;
 use crate::head::Head;
@@ -10,12 +10,12 @@ use ratekeeper_policy::request::Preflight;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// The name of their limit in responses and logs.
+/// The name of the limit in responses and logs.
 const NAME: &str = "preflight";
 
 /// How many preflight requests were allowed and denied by a limit of their own.
 ///
-/// A handle: clones share their counts. Give one to a layer with
+/// A handle: clones share their counters. Give one to a layer with
 /// [`RateLimitLayer::preflight_stats`](crate::RateLimitLayer::preflight_stats).
 #[derive(Clone, Debug, Default)]
 pub struct PreflightStats(Arc<Counters>);
@@ -27,12 +27,12 @@ struct Counters {
 }
 
 impl PreflightStats {
-    /// How many were allowed.
+    /// The number of allowed preflight requests.
     pub fn allowed(&self) -> u64 {
         self.0.allowed.load(Relaxed)
     }
 
-    /// How many were denied.
+    /// The number of denied preflight requests.
     pub fn denied(&self) -> u64 {
         self.0.denied.load(Relaxed)
     }
@@ -47,11 +47,11 @@ impl PreflightStats {
     }
 }
 
-/// What a layer does with preflight requests. Clones share the limit.
+/// How a layer treats preflight requests. Clones share the limit.
 #[derive(Clone)]
 pub(crate) struct Preflights {
     mode: Preflight,
-    /// Made when the first one comes: most services never see one.
+    /// Created for the first preflight request: most services never see one.
     limit: Arc<OnceLock<LimitDecider>>,
     pub(crate) stats: PreflightStats,
 }
@@ -65,35 +65,35 @@ impl Preflights {
         }
     }
 
-    pub(crate) fn set(&mut self, mode: Preflight) {
-        // A new one: a clone of the layer may have the old limit.
+    pub(crate) fn set_mode(&mut self, mode: Preflight) {
+        // A new value: a clone of the layer may still have the old limit.
         *self = Self {
             stats: self.stats.clone(),
             ..Self::new(mode)
         };
     }
 
-    /// Whether a preflight request passes without being decided on.
+    /// Whether preflight requests are skipped.
     pub(crate) fn are_exempt(&self) -> bool {
         self.mode == Preflight::Exempt
     }
 
-    /// The limit of their own, if they have one.
+    /// The limit for preflight requests, if they have their own.
     pub(crate) fn limit(&self) -> Option<&LimitDecider> {
         match self.mode {
-            Preflight::Limit(limit) => Some(self.limit.get_or_init(|| limit_of(limit))),
+            Preflight::Limit(limit) => Some(self.limit.get_or_init(|| preflight_limit(limit))),
             _ => None,
         }
     }
 }
 
-fn limit_of(limit: Limit) -> LimitDecider {
+fn preflight_limit(limit: Limit) -> LimitDecider {
     let mut one = LimitDecider::new(Key::ip(), limit);
     one.name = NAME.into();
     one
 }
 
-/// Whether a request is a browser asking whether a script may send one.
+/// Whether a request is a CORS preflight request.
 #[inline]
 pub(crate) fn is_preflight(head: &Head<'_>) -> bool {
     head.method == Method::OPTIONS

@@ -1,16 +1,16 @@
-//! The service: decides before the inner one is called.
+//! `RateLimit`: the service that decides on a request before it calls the inner one.
 
-use super::Shared;
-use super::form::{BodyKind, EitherBody};
-use super::future::{Counted, ResponseFuture};
+use super::RateLimitShared;
+use super::body_kind::{BodyKind, EitherBody};
+use super::delay_stats::WaitGuard;
+use super::future::{RequestState, ResponseFuture};
 use super::preflight::is_preflight;
-use super::waits::Waiting;
-use crate::decider::{Decider, Later, LimitDecider};
+use crate::decider::{Decider, DecisionFuture, LimitDecider};
 use crate::head::Head;
 use crate::identity::{Client, peer};
 use crate::rate_limit::future::Pending;
 use crate::response::NotReached;
-use crate::response::{self, Asker, Denial, Jitter};
+use crate::response::{self, Denial, DenialFormat, Jitter};
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{Method, Request, Response};
@@ -24,33 +24,33 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tower_service::Service;
 
-/// A service behind a limit; made by [`RateLimitLayer`](crate::RateLimitLayer).
-pub struct RateLimit<S, G, F = EitherBody> {
+/// A rate limited service, made by [`RateLimitLayer`](crate::RateLimitLayer).
+pub struct RateLimit<S, D, F = EitherBody> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<G>>,
-    form: PhantomData<fn() -> F>,
+    pub(super) shared: Arc<RateLimitShared<D>>,
+    body_kind: PhantomData<fn() -> F>,
 }
 
-impl<S, G, F> RateLimit<S, G, F> {
-    pub(crate) fn new(inner: S, shared: Arc<Shared<G>>) -> Self {
+impl<S, D, F> RateLimit<S, D, F> {
+    pub(crate) fn new(inner: S, shared: Arc<RateLimitShared<D>>) -> Self {
         Self {
             inner,
             shared,
-            form: PhantomData,
+            body_kind: PhantomData,
         }
     }
 }
 
-impl<S, G, F, B, R> Service<Request<B>> for RateLimit<S, G, F>
+impl<S, D, F, B, R> Service<Request<B>> for RateLimit<S, D, F>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
     R: Body,
-    G: Decider,
-    F: BodyKind<R, Pending<G>>,
+    D: Decider,
+    F: BodyKind<R, Pending<D>>,
 {
     type Response = Response<F::Body>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, B, G, F>;
+    type Future = ResponseFuture<S, B, D, F>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -61,231 +61,250 @@ where
     }
 }
 
-impl<S, G: Decider, F> RateLimit<S, G, F> {
-    /// Calls it, once it is ready, with a request that came over a connection from this peer: for
-    /// servers that know it, and need not put it into the extensions of each request to be found
-    /// there. They are not looked at: `None` is a peer that nobody knows.
+impl<S, D: Decider, F> RateLimit<S, D, F> {
+    /// Calls the service, once it is ready, with a request from this peer: for servers that know
+    /// the peer and need not insert it into each request's extensions. The extensions are not
+    /// searched: `None` means that the peer is unknown.
     ///
-    /// Layers further in still look there. If one of them counts by address, insert
+    /// Inner layers still search the extensions. If one of them counts by address, insert
     /// [`PeerAddr`](crate::identity::PeerAddr) as well.
     #[inline]
     pub fn call_from<B>(
         &mut self,
         peer: Option<IpAddr>,
         request: Request<B>,
-    ) -> ResponseFuture<S, B, G, F>
+    ) -> ResponseFuture<S, B, D, F>
     where
         S: Service<Request<B>> + Clone,
     {
         self.shared
-            .call(&mut self.inner, self.shared.seat(peer), peer, request)
+            .call(&mut self.inner, self.shared.prehash(peer), peer, request)
     }
 }
 
-/// What becomes of a request. What few need has memory of its own.
-pub(super) enum Fate<G: Decider> {
-    /// The inner service is called.
-    Passes,
-    Denied(Box<Response<Bytes>>),
-    Waits(Duration, Waiting),
-    /// Nobody knows yet what becomes of that client.
-    Asks(Later<G::Ticket>, Client),
+/// What to do with a request. Rare variants are boxed.
+pub(super) enum NextStep<D: Decider> {
+    /// Call the inner service.
+    CallInner,
+    Deny(Box<Response<Bytes>>),
+    Delay(Duration, WaitGuard),
+    /// Wait for the decision on a request of this client.
+    AwaitDecision(DecisionFuture<D::PendingDecision>, Client),
 }
 
-/// The one that is ready goes with the request; a clone of it waits for the next.
+/// Takes the service that is ready for this request, and leaves a clone for the next one.
 fn take_ready<S: Clone>(service: &mut S) -> S {
     let clone = service.clone();
     std::mem::replace(service, clone)
 }
 
-impl<G: Decider> Counted<G> {
-    /// What becomes of a request, which is decided on unless it has a ticket already.
+impl<D: Decider> RequestState<D> {
+    /// Decides on a request, unless it has a decision already.
     #[inline(never)]
-    fn judge<B>(&mut self, request: &mut Request<B>, peer: Option<IpAddr>) -> Fate<G> {
-        let Shared { gate, options } = &*self.shared;
+    fn decide<B>(&mut self, request: &mut Request<B>, peer: Option<IpAddr>) -> NextStep<D> {
+        let RateLimitShared { decider, options } = &*self.shared;
         let client = options.identity.client(peer, request.headers());
-        if self.ticket.is_none() {
+        if self.pending.is_none() {
             let head = Head::of(request, client);
             if options.skips(&head) {
-                return Fate::Passes;
+                return NextStep::CallInner;
             }
-            if let Err(error) = gate.check(&head, options.strict) {
-                return Fate::Denied(Box::new(self.shared.refuse(&error)));
+            if let Err(error) = decider.validate(&head, options.strict) {
+                return NextStep::Deny(Box::new(self.shared.bad_request(&error)));
             }
             if is_preflight(&head) {
                 if options.preflights.are_exempt() {
-                    return Fate::Passes;
+                    return NextStep::CallInner;
                 }
                 if let Some(limit) = options.preflights.limit() {
-                    return match self.shared.judge_preflight(limit, &head) {
-                        Some(response) => Fate::Denied(Box::new(response)),
-                        None => Fate::Passes,
+                    return match self.shared.decide_preflight(limit, &head) {
+                        Some(response) => NextStep::Deny(Box::new(response)),
+                        None => NextStep::CallInner,
                     };
                 }
             }
-            if let Some(later) = gate.decide(&head, options.cost(&head), &mut self.ticket) {
-                return Fate::Asks(later, client);
+            if let Some(future) = decider.decide(&head, options.cost(&head), &mut self.pending) {
+                return NextStep::AwaitDecision(future, client);
             }
         }
-        self.decided(request, client)
+        self.after_decision(request, client)
     }
 
-    /// What becomes of a request of `client`, now that it is decided on.
+    /// The next step for a request of `client` after the decision.
     #[inline]
-    pub(super) fn decided<B>(&mut self, request: &mut Request<B>, client: Client) -> Fate<G> {
-        let Shared { gate, options } = &*self.shared;
-        match &self.ticket {
-            Some(ticket) if gate.passes(ticket) && !options.is_watched() && !gate.is_observed() => {
-                Fate::Passes
+    pub(super) fn after_decision<B>(
+        &mut self,
+        request: &mut Request<B>,
+        client: Client,
+    ) -> NextStep<D> {
+        let RateLimitShared { decider, options } = &*self.shared;
+        match &self.pending {
+            Some(pending)
+                if decider.is_allowed_now(pending)
+                    && !options.has_observer()
+                    && !decider.is_observed() =>
+            {
+                NextStep::CallInner
             }
-            _ => self.decided_otherwise(request, client),
+            _ => self.after_decision_slow(request, client),
         }
     }
 
-    /// The same for whom more is to be done than to let them pass.
+    /// The same for requests that are denied, delayed or observed.
     #[inline(never)]
-    fn decided_otherwise<B>(&mut self, request: &mut Request<B>, client: Client) -> Fate<G> {
-        let Shared { gate, options } = &*self.shared;
-        let Some(ticket) = &self.ticket else {
-            return Fate::Passes;
+    fn after_decision_slow<B>(&mut self, request: &mut Request<B>, client: Client) -> NextStep<D> {
+        let RateLimitShared { decider, options } = &*self.shared;
+        let Some(pending) = &self.pending else {
+            return NextStep::CallInner;
         };
         let head = Head::of(request, client);
-        gate.observe(&head, ticket);
-        if !gate.is_allowed(ticket) {
-            let response = self
-                .shared
-                .turn_away(&head, gate.denial(ticket), Some((gate, ticket)));
-            // It holds nothing, but it may hold on to something, and the future may be kept.
-            self.ticket = None;
-            return Fate::Denied(Box::new(response));
+        decider.observe(&head, pending);
+        if !decider.is_allowed(pending) {
+            let response =
+                self.shared
+                    .deny(&head, decider.denial(pending), Some((decider, pending)));
+            // A denied request holds no permit, but its decision may hold memory, and the future
+            // may be kept.
+            self.pending = None;
+            return NextStep::Deny(Box::new(response));
         }
-        let delay = gate.delay(ticket);
-        let waiting = (!delay.is_zero()).then(|| options.waits.enter(options.max_waiting, delay));
-        if let Some(None) = waiting {
+        let delay = decider.delay(pending);
+        let wait_guard =
+            (!delay.is_zero()).then(|| options.delay_stats.start_wait(options.max_waiting, delay));
+        if let Some(None) = wait_guard {
             let response = self
                 .shared
-                .turn_away::<G>(&head, Denial::too_many_wait(delay), None);
-            if let Some(ticket) = self.ticket.take() {
-                gate.cancel(ticket);
+                .deny::<D>(&head, Denial::too_many_waiting(delay), None);
+            if let Some(pending) = self.pending.take() {
+                decider.cancel(pending);
             }
-            return Fate::Denied(Box::new(response));
+            return NextStep::Deny(Box::new(response));
         }
         if let Some(hook) = &options.hook {
-            hook(&head, gate.shadow(ticket).as_ref());
+            hook(&head, decider.shadow_denial(pending).as_ref());
         }
         if options.extension
-            && let Some(status) = gate.status(ticket)
+            && let Some(status) = decider.status(pending)
         {
             request.extensions_mut().insert(status);
         }
-        waiting
+        wait_guard
             .flatten()
-            .map_or(Fate::Passes, |waiting| Fate::Waits(delay, waiting))
+            .map_or(NextStep::CallInner, |wait_guard| {
+                NextStep::Delay(delay, wait_guard)
+            })
     }
 }
 
-impl<G: Decider> Shared<G> {
-    /// Where a peer stands, for all of its requests.
+impl<D: Decider> RateLimitShared<D> {
+    /// The hashed key of this peer's requests, if nothing else of a request matters.
     #[inline]
-    pub(super) fn seat(&self, peer: Option<IpAddr>) -> Option<G::Seat> {
-        let Self { gate, options } = self;
-        if options.look_beyond_the_peer() {
+    pub(super) fn prehash(&self, peer: Option<IpAddr>) -> Option<D::PrehashedKey> {
+        let Self { decider, options } = self;
+        if options.needs_request_head() {
             None
         } else {
-            gate.seat(options.identity.stranger(peer?)?)
+            decider.prehash(options.identity.untrusted_peer(peer?)?)
         }
     }
 
-    /// Calls the service behind it with a request of a peer who stands there.
+    /// Calls the inner service with a request of a peer with this key.
     #[inline]
     pub(super) fn call<S, B, F>(
         self: &Arc<Self>,
         inner: &mut S,
-        seat: Option<G::Seat>,
+        key: Option<D::PrehashedKey>,
         peer: Option<IpAddr>,
         request: Request<B>,
-    ) -> ResponseFuture<S, B, G, F>
+    ) -> ResponseFuture<S, B, D, F>
     where
         S: Service<Request<B>> + Clone,
     {
-        let decided = match self.pass(seat, &request) {
-            Ok(ticket) => {
-                // In this order all but the pointer is made where it stays: the rest is slow to
+        let decided = match self.decide_fast(key, &request) {
+            Ok(pending) => {
+                // In this order everything but the pointer is built in place: the rest is slow to
                 // move.
                 let shared = Arc::clone(self);
                 let future = inner.call(request);
                 return ResponseFuture::running(
                     future,
-                    Counted {
+                    RequestState {
                         shared,
-                        ticket: Some(ticket),
+                        pending: Some(pending),
                     },
                 );
             }
             Err(decided) => decided,
         };
-        self.call_anyhow(inner, peer, request, decided)
+        self.call_slow(inner, peer, request, decided)
     }
 
-    /// The same the long way. What was decided on is not decided on again.
+    /// The slow path. A decision that was made already is not made again.
     #[inline(never)]
-    fn call_anyhow<S, B, F>(
+    fn call_slow<S, B, F>(
         self: &Arc<Self>,
         inner: &mut S,
         peer: Option<IpAddr>,
         mut request: Request<B>,
-        decided: Option<G::Ticket>,
-    ) -> ResponseFuture<S, B, G, F>
+        decided: Option<D::PendingDecision>,
+    ) -> ResponseFuture<S, B, D, F>
     where
         S: Service<Request<B>> + Clone,
     {
-        let mut counted = Counted {
+        let mut request_state = RequestState {
             shared: Arc::clone(self),
-            ticket: decided,
+            pending: decided,
         };
-        match counted.judge(&mut request, peer) {
-            Fate::Passes => ResponseFuture::running(inner.call(request), counted),
-            Fate::Denied(response) => ResponseFuture::denied(response, counted),
-            Fate::Waits(delay, waiting) => {
-                ResponseFuture::waiting(delay, take_ready(inner), request, counted, waiting)
-            }
-            Fate::Asks(later, client) => {
-                ResponseFuture::asking(later, client, take_ready(inner), request, counted)
+        match request_state.decide(&mut request, peer) {
+            NextStep::CallInner => ResponseFuture::running(inner.call(request), request_state),
+            NextStep::Deny(response) => ResponseFuture::denied(response, request_state),
+            NextStep::Delay(delay, wait_guard) => ResponseFuture::delayed(
+                delay,
+                take_ready(inner),
+                request,
+                request_state,
+                wait_guard,
+            ),
+            NextStep::AwaitDecision(future, client) => {
+                ResponseFuture::deciding(future, client, take_ready(inner), request, request_state)
             }
         }
     }
 
-    /// The ticket of a request that passes, where there is nothing else to do for it: what most
-    /// are. Else that of one that goes the long way, if it was decided on.
-    // Nobody that is not compiled into this may see the request: else it would have to be moved
-    // before it goes on.
+    /// The fast path, taken by most requests: the decision on a request that is allowed with
+    /// nothing else to do for it. Otherwise `Err`, with the decision if it was made.
+    // Everything that sees the request must be inlined: otherwise it would have to be moved before
+    // it goes on.
     #[inline(always)]
-    fn pass<B>(
+    fn decide_fast<B>(
         &self,
-        seat: Option<G::Seat>,
+        key: Option<D::PrehashedKey>,
         request: &Request<B>,
-    ) -> Result<G::Ticket, Option<G::Ticket>> {
-        let Self { gate, options } = self;
-        let Some(seat) = seat else { return Err(None) };
-        // What may be a preflight request has a limit of its own; whoever speaks for others is not
-        // believed, and that is told.
+    ) -> Result<D::PendingDecision, Option<D::PendingDecision>> {
+        let Self { decider, options } = self;
+        let Some(key) = key else { return Err(None) };
+        // OPTIONS may be a preflight request, which has a limit of its own. A forwarding header
+        // from an untrusted peer is ignored with a warning.
         if request.method() == Method::OPTIONS
-            || options.identity.word_of_others(request.headers()).is_some()
+            || options
+                .identity
+                .forwarding_header(request.headers())
+                .is_some()
         {
             return Err(None);
         }
-        gate.pass(seat)
+        decider.decide_prehashed(key)
     }
 
-    /// Decides on a preflight request by the limit of their own: the response if it is denied.
+    /// Decides on a preflight request by the limit for these: the response if it is denied.
     #[inline(never)]
-    fn judge_preflight(&self, limit: &LimitDecider, head: &Head<'_>) -> Option<Response<Bytes>> {
-        let mut ticket = None;
-        // A limit of this process has nobody to wait for.
-        let _ = limit.decide(head, 1, &mut ticket);
-        let ticket = ticket?;
-        // Nobody waits here, also where the limit is one that paces.
-        let is_allowed = limit.passes(&ticket);
+    fn decide_preflight(&self, limit: &LimitDecider, head: &Head<'_>) -> Option<Response<Bytes>> {
+        let mut pending = None;
+        // A limit in this process decides at once.
+        let _ = limit.decide(head, 1, &mut pending);
+        let pending = pending?;
+        // Preflight requests never wait, even if their limit is paced.
+        let is_allowed = limit.is_allowed_now(&pending);
         self.options.preflights.stats.count(is_allowed);
         if is_allowed {
             if let Some(hook) = &self.options.hook {
@@ -293,32 +312,32 @@ impl<G: Decider> Shared<G> {
             }
             return None;
         }
-        Some(self.turn_away(head, limit.denial(&ticket), Some((limit, &ticket))))
+        Some(self.deny(head, limit.denial(&pending), Some((limit, &pending))))
     }
 
     /// The response to a request that the service may read differently.
     #[inline(never)]
-    fn refuse(&self, error: &RequestError) -> Response<Bytes> {
-        let mut response = response::refused(error);
+    fn bad_request(&self, error: &RequestError) -> Response<Bytes> {
+        let mut response = response::bad_request(error);
         response.extensions_mut().insert(NotReached);
         response
     }
 
-    /// The response of who is turned away, with what the limits say, if it was they.
+    /// The response to a denied request, with rate limit headers if a limit denied it.
     #[inline(never)]
-    fn turn_away<D: Decider>(
+    fn deny<L: Decider>(
         &self,
         head: &Head<'_>,
         mut denial: Denial<'_>,
-        decided: Option<(&D, &D::Ticket)>,
+        decided: Option<(&L, &L::PendingDecision)>,
     ) -> Response<Bytes> {
         let Self { options, .. } = self;
-        if let Some((gate, ticket)) = decided {
-            // What is shed is spread already.
+        if let Some((decider, pending)) = decided {
+            // Retry-After of shed requests is spread already.
             if denial.jitter == Jitter::default() {
                 denial.jitter = Jitter {
                     percent: options.jitter,
-                    hash: gate.key_hash(ticket),
+                    hash: decider.key_hash(pending),
                 };
             }
         }
@@ -326,13 +345,13 @@ impl<G: Decider> Shared<G> {
             hook(head, Some(&denial));
         }
         let retry_after = denial.seconds();
-        let asker = if options.plain_http {
-            Asker::of_http(head.headers)
+        let format = if options.plain_http {
+            DenialFormat::from_accept(head.headers)
         } else {
-            Asker::of(head.headers)
+            DenialFormat::from_headers(head.headers)
         };
         let mut response = match &options.denied {
-            None => response::denied(asker, &denial),
+            None => response::denial_response(format, &denial),
             Some(denied) => {
                 let mut response = denied(&denial);
                 if let Some(after) = retry_after {
@@ -344,30 +363,30 @@ impl<G: Decider> Shared<G> {
                 response
             }
         };
-        if let Some((gate, ticket)) = decided {
-            gate.tell(
-                ticket,
+        if let Some((decider, pending)) = decided {
+            decider.write_headers(
+                pending,
                 options.dialects,
                 response.headers_mut(),
                 retry_after,
             );
         }
         if options.expose {
-            response::expose(response.headers_mut(), options.dialects);
+            response::expose_headers(response.headers_mut(), options.dialects);
         }
-        // A limit further out gives back what it counted.
+        // An outer limit refunds what it counted.
         response.extensions_mut().insert(NotReached);
         response
     }
 }
 
-impl<S: Clone, G, F> Clone for RateLimit<S, G, F> {
+impl<S: Clone, D, F> Clone for RateLimit<S, D, F> {
     fn clone(&self) -> Self {
         Self::new(self.inner.clone(), Arc::clone(&self.shared))
     }
 }
 
-impl<S: fmt::Debug, G, F> fmt::Debug for RateLimit<S, G, F> {
+impl<S: fmt::Debug, D, F> fmt::Debug for RateLimit<S, D, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit")
             .field("inner", &self.inner)

@@ -1,9 +1,9 @@
-//! In which words a response tells of limits.
+//! Dialects of rate limit headers, and how they are written.
 
 use super::escape::SfString;
-use super::figures::Figures;
-use super::numbers::{insert, integer, whole_seconds};
-use crate::head::named;
+use super::header_values::{insert, sf_integer, whole_seconds};
+use super::limit_info::LimitInfo;
+use crate::head::find_header;
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use std::fmt::{self, Write as _};
@@ -18,39 +18,38 @@ const RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
 const RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
 const RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 
-/// The headers of one dialect, or of two that are rivals for them.
+/// The headers of a dialect, or of two that conflict.
 static X: [HeaderName; 3] = [X_LIMIT, X_REMAINING, X_RESET];
 static IETF: [HeaderName; 2] = [RATELIMIT_POLICY, RATELIMIT];
 static DRAFT_06: [HeaderName; 3] = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
 
-/// One of the two is among them.
-const EITHER_X: u8 = Dialect::XEpoch.bit() | Dialect::XDelta.bit();
+/// The two dialects with X-RateLimit headers.
+const X_BITS: u8 = Dialect::XEpoch.bit() | Dialect::XDelta.bit();
 
-/// The unit of a limit on what is in flight; of every other it is the default and not said.
+/// The unit of a concurrency limit; the unit of all other limits is the default and is not written.
 const IN_FLIGHT_UNIT: &str = "concurrent-requests";
 
-/// Room for the fields of two policies with short names.
-const USUAL_LENGTH: usize = 64;
+/// Capacity for the fields of two policies with short names.
+const TYPICAL_LENGTH: usize = 64;
 
-/// One way to tell of limits in the headers of a response.
+/// A set of rate limit headers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Dialect {
-    /// `X-RateLimit-Limit`, `-Remaining`, and `-Reset` in seconds since 1970; of the tightest
+    /// `X-RateLimit-Limit`, `-Remaining`, and `-Reset` as Unix time in seconds; for the tightest
     /// limit.
     XEpoch,
-    /// The same with `-Reset` in seconds from now. It takes the place of [`XEpoch`](Self::XEpoch),
-    /// having its names.
+    /// The same with `-Reset` in seconds from now. It replaces [`XEpoch`](Self::XEpoch), which uses
+    /// the same names.
     XDelta,
-    /// The syntax of draft-ietf-httpapi-ratelimit-headers-08 to -11: `RateLimit-Policy:
-    /// "default";q=100;w=60` and `RateLimit: "default";r=57;t=35`, for every limit.
+    /// draft-ietf-httpapi-ratelimit-headers-08 to -11: `RateLimit-Policy: "default";q=100;w=60` and
+    /// `RateLimit: "default";r=57;t=35`, for every limit.
     Ietf,
-    /// That of draft 07: `RateLimit-Policy: 100;w=60` and `RateLimit: limit=100, remaining=57,
-    /// reset=35`; of the tightest limit. It takes the place of [`Ietf`](Self::Ietf), having its
-    /// names.
+    /// Draft 07: `RateLimit-Policy: 100;w=60` and `RateLimit: limit=100, remaining=57, reset=35`;
+    /// for the tightest limit. It replaces [`Ietf`](Self::Ietf), which uses the same names.
     Draft07,
-    /// That of draft 06: `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset` in seconds
-    /// from now; of the tightest limit.
+    /// Draft 06: `RateLimit-Limit`, `RateLimit-Remaining`, and `RateLimit-Reset` in seconds from
+    /// now; for the tightest limit.
     Draft06,
 }
 
@@ -67,8 +66,8 @@ impl Dialect {
         1 << self as u8
     }
 
-    /// Which it cannot be told beside: the one that gives the same names another sense.
-    const fn rival(self) -> u8 {
+    /// The dialect that gives the same header names another meaning.
+    const fn conflicting(self) -> u8 {
         match self {
             Self::XEpoch => Self::XDelta.bit(),
             Self::XDelta => Self::XEpoch.bit(),
@@ -88,8 +87,8 @@ impl Dialect {
     }
 }
 
-/// The ways in which responses tell of limits, on allowed and denied ones alike:
-/// [`Dialect::XEpoch`] unless you say otherwise. `Retry-After` is no dialect; every denial has it.
+/// The rate limit headers of responses, allowed and denied alike: [`Dialect::XEpoch`] by default.
+/// `Retry-After` is not a dialect; every denial has it.
 ///
 /// ```
 /// use ratekeeper_tower::{Dialect, Dialects};
@@ -102,9 +101,9 @@ impl Dialect {
 /// assert!(!delta.contains(Dialect::XEpoch));
 /// ```
 ///
-/// What the service behind has said stays as it is. The `RateLimit` fields of [`Dialect::Ietf`] are
-/// lists, to which ours are appended; the others hold one limit, and are left alone if any header
-/// of theirs is there.
+/// Headers that the inner service wrote stay. The `RateLimit` fields of [`Dialect::Ietf`] are
+/// lists, to which ours are appended; the other dialects describe one limit and are not written if
+/// one of their headers is present.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dialects(u8);
 
@@ -127,18 +126,18 @@ impl fmt::Debug for Dialects {
 }
 
 impl Dialects {
-    /// Nothing but `Retry-After`.
+    /// No headers but `Retry-After`.
     pub const fn none() -> Self {
         Self(0)
     }
 
-    /// These and another one.
+    /// Adds a dialect.
     #[must_use]
     pub const fn and(self, dialect: Dialect) -> Self {
-        Self(self.0 & !dialect.rival() | dialect.bit())
+        Self(self.0 & !dialect.conflicting() | dialect.bit())
     }
 
-    /// Whether it is among them.
+    /// Whether it includes this dialect.
     pub const fn contains(self, dialect: Dialect) -> bool {
         self.0 & dialect.bit() != 0
     }
@@ -154,79 +153,80 @@ impl Dialects {
         self.0 == 0
     }
 
-    /// Writes them all. `retry_after` is what the response says in Retry-After, if it does.
+    /// Writes all dialects. `retry_after` is the value of the response's Retry-After header, if it
+    /// has one.
     pub(crate) fn write<'a>(
         self,
         headers: &mut HeaderMap,
-        tightest: &Figures<'_>,
-        all: impl Iterator<Item = Figures<'a>>,
+        tightest: &LimitInfo<'_>,
+        all: impl Iterator<Item = LimitInfo<'a>>,
         retry_after: Option<u64>,
         unix_now: Duration,
     ) {
         self.write_x(headers, tightest, retry_after, unix_now);
-        if self.0 & !EITHER_X != 0 {
+        if self.0 & !X_BITS != 0 {
             self.write_drafts(headers, tightest, all, retry_after);
         }
     }
 
-    /// Whether there is one of the X names to write, and nothing else.
+    /// Whether only X-RateLimit headers are written.
     #[inline]
     pub(crate) const fn are_x(self) -> bool {
         self.0 == Dialect::XEpoch.bit() || self.0 == Dialect::XDelta.bit()
     }
 
-    /// Writes the one of the X names, if it is among them.
+    /// Writes the X-RateLimit headers, if they are included.
     #[inline]
     pub(crate) fn write_x(
         self,
         headers: &mut HeaderMap,
-        figures: &Figures<'_>,
+        info: &LimitInfo<'_>,
         retry_after: Option<u64>,
         unix_now: Duration,
     ) {
-        if self.0 & EITHER_X != 0 {
+        if self.0 & X_BITS != 0 {
             let origin = if self.contains(Dialect::XEpoch) {
                 unix_now
             } else {
                 Duration::ZERO
             };
-            let reset = figures
+            let reset = info
                 .resets_in(retry_after)
                 .map(|reset| whole_seconds(origin.saturating_add(reset)));
-            x(headers, figures.limit, figures.remaining, reset);
+            x(headers, info.capacity, info.remaining, reset);
         }
     }
 
-    /// Apart: most speak none of them.
+    /// Not inlined: few use the drafts.
     #[inline(never)]
     fn write_drafts<'a>(
         self,
         headers: &mut HeaderMap,
-        tightest: &Figures<'_>,
-        all: impl Iterator<Item = Figures<'a>>,
+        tightest: &LimitInfo<'_>,
+        all: impl Iterator<Item = LimitInfo<'a>>,
         retry_after: Option<u64>,
     ) {
         if self.contains(Dialect::Ietf) {
             ietf(headers, all, retry_after);
         }
-        if self.contains(Dialect::Draft07) && silent(headers, &IETF) {
+        if self.contains(Dialect::Draft07) && none_present(headers, &IETF) {
             draft_07(headers, tightest, retry_after);
         }
-        if self.contains(Dialect::Draft06) && silent(headers, &DRAFT_06) {
+        if self.contains(Dialect::Draft06) && none_present(headers, &DRAFT_06) {
             draft_06(headers, tightest, retry_after);
         }
     }
 }
 
-/// Whether nobody said any of these.
-fn silent(headers: &HeaderMap, names: &[HeaderName]) -> bool {
-    named(headers.keys(), names).is_none()
+/// Whether none of these headers is present.
+fn none_present(headers: &HeaderMap, names: &[HeaderName]) -> bool {
+    find_header(headers.keys(), names).is_none()
 }
 
 /// A limit that never refills has no reset.
 #[inline(never)]
 fn x(headers: &mut HeaderMap, limit: u64, remaining: u64, reset: Option<u64>) {
-    if silent(headers, &X) {
+    if none_present(headers, &X) {
         insert(headers, X_LIMIT, limit);
         insert(headers, X_REMAINING, remaining);
         if let Some(reset) = reset {
@@ -235,32 +235,32 @@ fn x(headers: &mut HeaderMap, limit: u64, remaining: u64, reset: Option<u64>) {
     }
 }
 
-/// A limit in flight has no window and no t; nor has one that never refills.
+/// A concurrency limit has neither `w` nor `t`; nor has a limit that never refills.
 #[inline(never)]
 fn ietf<'a>(
     headers: &mut HeaderMap,
-    all: impl Iterator<Item = Figures<'a>>,
+    all: impl Iterator<Item = LimitInfo<'a>>,
     retry_after: Option<u64>,
 ) {
-    let mut policies = String::with_capacity(USUAL_LENGTH);
-    let mut limits = String::with_capacity(USUAL_LENGTH);
-    for figures in all {
+    let mut policies = String::with_capacity(TYPICAL_LENGTH);
+    let mut limits = String::with_capacity(TYPICAL_LENGTH);
+    for info in all {
         if !policies.is_empty() {
             policies.push_str(", ");
             limits.push_str(", ");
         }
-        let name = SfString(figures.name);
+        let name = SfString(info.name);
         // Writing to a string does not fail.
-        let _ = write!(policies, "{name};q={}", integer(figures.limit));
-        if let Some(w) = figures.w() {
-            let _ = write!(policies, ";w={}", integer(w));
+        let _ = write!(policies, "{name};q={}", sf_integer(info.capacity));
+        if let Some(w) = info.w() {
+            let _ = write!(policies, ";w={}", sf_integer(w));
         }
-        if figures.in_flight {
+        if info.in_flight {
             let _ = write!(policies, ";qu=\"{IN_FLIGHT_UNIT}\"");
         }
-        let _ = write!(limits, "{name};r={}", integer(figures.remaining));
-        if let Some(t) = figures.t(retry_after) {
-            let _ = write!(limits, ";t={}", integer(t));
+        let _ = write!(limits, "{name};r={}", sf_integer(info.remaining));
+        if let Some(t) = info.t(retry_after) {
+            let _ = write!(limits, ";t={}", sf_integer(t));
         }
     }
     append(headers, RATELIMIT_POLICY, policies);
@@ -268,7 +268,7 @@ fn ietf<'a>(
 }
 
 fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
-    // It is printable: a name is, once quoted. Without limits there is nothing to say.
+    // Names are printable once quoted. Without limits there is nothing to write.
     if let Some(value) = HeaderValue::try_from(value)
         .ok()
         .filter(|value| !value.is_empty())
@@ -277,22 +277,22 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
     }
 }
 
-/// It demands a reset: a limit that never refills is not told, and one in flight has no policy,
-/// which demands a window.
+/// Reset is required: a limit that never refills is not written. A concurrency limit has no policy,
+/// which requires a window.
 #[inline(never)]
-fn draft_07(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>) {
-    let Some(reset) = reset_of_drafts(figures, retry_after) else {
+fn draft_07(headers: &mut HeaderMap, info: &LimitInfo<'_>, retry_after: Option<u64>) {
+    let Some(reset) = draft_reset(info, retry_after) else {
         return;
     };
-    let limit = integer(figures.limit);
-    if let Some(w) = figures.w() {
+    let limit = sf_integer(info.capacity);
+    if let Some(w) = info.w() {
         append(
             headers,
             RATELIMIT_POLICY,
-            format!("{limit};w={}", integer(w)),
+            format!("{limit};w={}", sf_integer(w)),
         );
     }
-    let (remaining, reset) = (integer(figures.remaining), integer(reset));
+    let (remaining, reset) = (sf_integer(info.remaining), sf_integer(reset));
     append(
         headers,
         RATELIMIT,
@@ -300,22 +300,22 @@ fn draft_07(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<
     );
 }
 
-/// It demands a reset: a limit that never refills is not told.
+/// Reset is required: a limit that never refills is not written.
 #[inline(never)]
-fn draft_06(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>) {
-    let Some(reset) = reset_of_drafts(figures, retry_after) else {
+fn draft_06(headers: &mut HeaderMap, info: &LimitInfo<'_>, retry_after: Option<u64>) {
+    let Some(reset) = draft_reset(info, retry_after) else {
         return;
     };
-    insert(headers, RATELIMIT_LIMIT, integer(figures.limit));
-    insert(headers, RATELIMIT_REMAINING, integer(figures.remaining));
-    insert(headers, RATELIMIT_RESET, integer(reset));
+    insert(headers, RATELIMIT_LIMIT, sf_integer(info.capacity));
+    insert(headers, RATELIMIT_REMAINING, sf_integer(info.remaining));
+    insert(headers, RATELIMIT_RESET, sf_integer(reset));
 }
 
-/// The reset of the drafts is for clients that spread what remains over it, as t is.
-fn reset_of_drafts(figures: &Figures<'_>, retry_after: Option<u64>) -> Option<u64> {
-    if figures.in_flight {
-        figures.resets_in(retry_after).map(whole_seconds)
+/// The reset of drafts 06 and 07. Clients spread what remains over it, as over `t`.
+fn draft_reset(info: &LimitInfo<'_>, retry_after: Option<u64>) -> Option<u64> {
+    if info.in_flight {
+        info.resets_in(retry_after).map(whole_seconds)
     } else {
-        figures.t(retry_after)
+        info.t(retry_after)
     }
 }

@@ -1,14 +1,14 @@
-//! Text inside other languages.
+//! Escaping for structured fields, JSON and HTML.
 
 use std::fmt::{self, Display, Formatter, Write};
 
-/// What stands for a character that a string of a structured field cannot hold.
+/// Replaces a character that a structured field string cannot contain.
 const NOT_ASCII: char = '_';
 
-/// A string of a structured field, quoted.
+/// A structured field string, quoted.
 pub(super) struct SfString<T>(pub(super) T);
 
-/// A string of JSON, quoted.
+/// A JSON string, quoted.
 pub(super) struct Json<T>(pub(super) T);
 
 /// Text in HTML, between tags.
@@ -56,7 +56,7 @@ impl<T: Display> Display for Html<T> {
 
 type Rule = fn(&mut Formatter<'_>, char) -> fmt::Result;
 
-/// Something shown with every character put as a rule says.
+/// Displays a value with each character escaped by a rule.
 struct Escaped<'a, T>(&'a T, Rule);
 
 impl<T: Display> Display for Escaped<'_, T> {

@@ -1,16 +1,16 @@
-//! How gRPC is told that a call is turned away: a status, a message, and when to try again.
+//! The gRPC form of a denial: a status, a message, and when to retry.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The codes of gRPC that a denial may have.
+/// The gRPC status codes of denials.
 pub(super) const DEADLINE_EXCEEDED: u8 = 4;
 pub(super) const RESOURCE_EXHAUSTED: u8 = 8;
 pub(super) const UNAVAILABLE: u8 = 14;
 
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
-/// `grpc-message`: what is not printable ASCII is percent-encoded.
+/// The value of `grpc-message`: text that is percent-encoded except for printable ASCII.
 pub(super) fn message(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -23,15 +23,15 @@ pub(super) fn message(text: &str) -> String {
     encoded
 }
 
-/// `grpc-status-details-bin`: a google.rpc.Status with a RetryInfo, if there is a time to try
-/// again.
+/// The value of `grpc-status-details-bin`: a google.rpc.Status, with a RetryInfo if there is a time
+/// to retry.
 pub(super) fn details(code: u8, message: &str, wait: Option<Duration>) -> String {
     let mut status = Vec::new();
     number(&mut status, 1, code.into());
     bytes(&mut status, 2, message.as_bytes());
     if let Some(wait) = wait {
         let mut delay = Vec::new();
-        // Proto counts seconds as signed.
+        // Protobuf's seconds are signed.
         number(&mut delay, 1, wait.as_secs().min(i64::MAX as u64));
         number(&mut delay, 2, wait.subsec_nanos().into());
         let mut retry_info = Vec::new();
@@ -44,7 +44,7 @@ pub(super) fn details(code: u8, message: &str, wait: Option<Duration>) -> String
     base64(&status)
 }
 
-/// A field of Protocol Buffers that is a number; zero is not written.
+/// Writes a Protobuf varint field; zero is omitted.
 fn number(message: &mut Vec<u8>, field: u8, value: u64) {
     if value != 0 {
         message.push(field << 3);
@@ -52,7 +52,7 @@ fn number(message: &mut Vec<u8>, field: u8, value: u64) {
     }
 }
 
-/// A field of Protocol Buffers that is text or a message.
+/// Writes a Protobuf length-delimited field: text or a message.
 fn bytes(message: &mut Vec<u8>, field: u8, value: &[u8]) {
     const LENGTH_DELIMITED: u8 = 2;
     message.push(field << 3 | LENGTH_DELIMITED);
@@ -60,7 +60,7 @@ fn bytes(message: &mut Vec<u8>, field: u8, value: &[u8]) {
     message.extend_from_slice(value);
 }
 
-/// Seven bits a byte, the lowest first; the eighth says that more follow.
+/// Writes a varint: seven bits a byte, the lowest first; the eighth bit says that more follow.
 fn varint(message: &mut Vec<u8>, mut value: u64) {
     while value > 0x7f {
         message.push(value as u8 | 0x80);
@@ -69,7 +69,7 @@ fn varint(message: &mut Vec<u8>, mut value: u64) {
     message.push(value as u8);
 }
 
-/// Base64 as gRPC wants it in headers: without padding.
+/// Base64 without padding, as gRPC requires in headers.
 fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

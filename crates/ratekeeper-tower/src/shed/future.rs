@@ -1,4 +1,4 @@
-//! The response of a service behind a shedder; it tells the shedder who found no room further in.
+//! `ResponseFuture` of a shedding service; it reports responses without capacity to the shedder.
 
 use crate::body::ResponseBody;
 use crate::response::NoCapacity;
@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 pin_project! {
-    /// What [`Shed`](super::Shed) answers with.
+    /// The response of a [`Shed`](super::Shed) service.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<F, C: Clock = SystemClock> {
         #[pin]

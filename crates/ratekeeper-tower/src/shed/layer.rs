@@ -1,4 +1,4 @@
-//! Shedding by priority, as a layer.
+//! `ShedLayer` and its options.
 
 use super::Shed;
 use crate::deadline::{Deadline, grpc_timeout};
@@ -15,136 +15,137 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tower_layer::Layer;
 
-/// Sheds the least important requests first when there is too much, and drops what comes after its
-/// deadline. See the [module](super).
+/// Sheds the least important requests first when the service is overloaded, and drops requests that
+/// arrive after their deadline. See the [module](super).
 ///
-/// How important a request is, the first of these that says something: a [`Class`] among its
-/// extensions; the [function](Self::class); the [header](Self::header), believed from trusted
-/// proxies only; the [default](Self::otherwise), `critical`.
+/// The class of a request is the first of these that is known: a [`Class`] among its extensions;
+/// the result of the [function](Self::class); the [header](Self::header), believed from trusted
+/// proxies only; the [default](Self::default_class), `critical`.
 pub struct ShedLayer<C: Clock = SystemClock> {
-    pub(super) shared: Arc<Shared<C>>,
+    pub(super) shared: Arc<ShedShared<C>>,
 }
 
-type OfHead<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
+type HeadFn<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 
 #[derive(Clone)]
-pub(super) struct Shared<C: Clock> {
+pub(super) struct ShedShared<C: Clock> {
     pub(super) shedder: Shedder<C>,
     pub(super) extension: bool,
-    class: Option<OfHead<Option<Class>>>,
+    class: Option<HeadFn<Option<Class>>>,
     header: Option<HeaderName>,
-    otherwise: Class,
+    default_class: Class,
     identity: Identity,
     key: Option<(Key, RandomState)>,
     start: Option<HeaderName>,
-    within: Option<Duration>,
+    timeout: Option<Duration>,
     clock: C,
-    /// Spreads those who come back.
-    turned_away: Arc<AtomicU64>,
+    /// Counts denials, to spread their Retry-After.
+    denials: Arc<AtomicU64>,
 }
 
 impl ShedLayer {
-    /// With a shedder, which tells how much is shed and is told of the pressure.
+    /// With a shedder, which decides how much is shed and to which load is reported.
     pub fn new(shedder: Shedder) -> Self {
         Self::with_clock(shedder, SystemClock)
     }
 }
 
 impl Default for ShedLayer {
-    /// With a shedder of its own, which learns of the pressure by the gates inside.
+    /// With a shedder of its own, to which the inner limits report overload.
     fn default() -> Self {
         Self::new(Shedder::new())
     }
 }
 
 impl<C: Clock> ShedLayer<C> {
-    /// The same on a clock of your choice, by which deadlines pass.
+    /// With a clock of your choice for deadlines.
     pub fn with_clock(shedder: Shedder<C>, clock: C) -> Self {
-        let shared = Shared {
+        let shared = ShedShared {
             shedder,
             extension: false,
             class: None,
             header: None,
-            otherwise: Class::default(),
+            default_class: Class::default(),
             identity: Identity::direct(),
             key: None,
             start: None,
-            within: None,
+            timeout: None,
             clock,
-            turned_away: Arc::default(),
+            denials: Arc::default(),
         };
         Self {
             shared: Arc::new(shared),
         }
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Shared<C>)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut ShedShared<C>)) -> Self {
         change(Arc::make_mut(&mut self.shared));
         self
     }
 
-    /// How important a request is, by what you see of it; none if you do not know.
+    /// Sets a function that returns the class of a request, or `None` if it does not know.
     #[must_use]
     pub fn class(self, class: impl Fn(&Head<'_>) -> Option<Class> + Send + Sync + 'static) -> Self {
         self.with(|shared| shared.class = Some(Arc::new(class)))
     }
 
-    /// The header in which a [trusted](Self::identity) proxy says it, by the name of the class.
-    /// From anybody else, or with anything else in it, it says nothing.
+    /// Sets the header in which a [trusted](Self::identity) proxy names the class. From other
+    /// peers, or with an unknown name, it is ignored.
     #[must_use]
     pub fn header(self, name: HeaderName) -> Self {
         self.with(|shared| shared.header = Some(name))
     }
 
-    /// What a request is of which nothing says how important it is; `critical` unless said.
+    /// Sets the class of requests that have no other; `critical` unless set.
     #[must_use]
     pub fn default_class(self, class: Class) -> Self {
-        self.with(|shared| shared.otherwise = class)
+        self.with(|shared| shared.default_class = class)
     }
 
-    /// Who is believed: nobody unless said.
+    /// Sets the trusted proxies; none unless set.
     #[must_use]
     pub fn identity(self, identity: Identity) -> Self {
         self.with(|shared| shared.identity = identity)
     }
 
-    /// Of the class at the edge, those with the same key fare alike: some users are served well
-    /// rather than all of them badly. Without it every so-manieth request passes.
+    /// Sheds by key within the class that is shed in part: requests with the same key are allowed
+    /// or denied alike, so that some users are served well rather than all of them badly. Without
+    /// it a share of the requests is shed evenly.
     #[must_use]
     pub fn alike(self, key: Key) -> Self {
         self.with(|shared| shared.key = Some((key, RandomState::new())))
     }
 
-    /// The header in which a [trusted](Self::identity) proxy says when the request began
-    /// (`X-Request-Start`: `t=` and seconds, or a whole number since 1970). What it waited before
-    /// it came counts against its deadline.
+    /// Sets the header in which a [trusted](Self::identity) proxy says when the request began
+    /// (`X-Request-Start`: `t=` and seconds, or a whole number since 1970). The time that the
+    /// request waited in the proxy counts towards its deadline.
     #[must_use]
     pub fn start_header(self, name: HeaderName) -> Self {
         self.with(|shared| shared.start = Some(name))
     }
 
-    /// How long after its beginning anybody waits for an answer. A request may say less by a
-    /// [`Deadline`] among its extensions or by `grpc-timeout`.
+    /// Sets how long after its start a request is worth a response. A request may set less with a
+    /// [`Deadline`] among its extensions, or with `grpc-timeout`.
     #[must_use]
-    pub fn within(self, longest: Duration) -> Self {
-        self.with(|shared| shared.within = Some(longest))
+    pub fn within(self, timeout: Duration) -> Self {
+        self.with(|shared| shared.timeout = Some(timeout))
     }
 
-    /// Leaves the [`Class`], and the [`Deadline`] if there is one, among the extensions of each
-    /// request that passes.
+    /// Inserts the [`Class`], and the [`Deadline`] if there is one, into the extensions of each
+    /// allowed request.
     #[must_use]
     pub fn extension(self) -> Self {
         self.with(|shared| shared.extension = true)
     }
 
-    /// The shedder, to tell it of the pressure and to look at it.
+    /// The shedder, to report load to it and to read its state.
     pub fn shedder(&self) -> &Shedder<C> {
         &self.shared.shedder
     }
 }
 
-impl<C: Clock> Shared<C> {
-    /// Who sent a request, where anybody may ask.
+impl<C: Clock> ShedShared<C> {
+    /// The client of a request, if an option needs it.
     pub(super) fn client_of<B>(&self, request: &Request<B>) -> Client {
         match self.class.is_some() || self.key.is_some() {
             true => self
@@ -171,50 +172,50 @@ impl<C: Clock> Shared<C> {
         };
         let known = head.extensions.get::<Class>().copied();
         let known = known.or_else(|| self.class.as_ref().and_then(|class| class(head)));
-        known.or_else(of_header).unwrap_or(self.otherwise)
+        known.or_else(of_header).unwrap_or(self.default_class)
     }
 
-    /// Until when somebody waits, and what time it is; none if nobody says.
+    /// The deadline of a request and the current time; `None` if it has no deadline.
     pub(super) fn deadline_of(&self, head: &Head<'_>) -> Option<(Deadline, Timestamp)> {
-        let told = head.extensions.get::<Deadline>().map(|deadline| deadline.0);
-        let longest = [self.within, grpc_timeout(head.headers)]
+        let set_by_layer = head.extensions.get::<Deadline>().map(|deadline| deadline.0);
+        let timeout = [self.timeout, grpc_timeout(head.headers)]
             .into_iter()
             .flatten()
             .min();
-        if told.is_none() && longest.is_none() {
+        if set_by_layer.is_none() && timeout.is_none() {
             return None;
         }
         let now = self.clock.now();
         let began = || {
             let value = head.headers.get(self.start.as_ref()?)?;
-            // Clocks of machines differ: nothing began in the future.
+            // Clocks of machines differ: a start in the future counts as now.
             request_start(value.as_bytes())
                 .filter(|_| self.trusts(head))
                 .map(|start| start.min(now))
         };
-        let ends = longest.map(|longest| began().unwrap_or(now) + longest);
-        [told, ends]
+        let ends = timeout.map(|timeout| began().unwrap_or(now) + timeout);
+        [set_by_layer, ends]
             .into_iter()
             .flatten()
             .min()
             .map(|deadline| (Deadline(deadline), now))
     }
 
-    pub(super) fn admits(&self, class: Class, head: &Head<'_>) -> bool {
+    pub(super) fn allows(&self, class: Class, head: &Head<'_>) -> bool {
         match &self.key {
             None => self.shedder.admit(class),
             Some((key, hasher)) => {
                 const IPV6_PREFIX: u8 = 56;
-                key.with(head, IPV6_PREFIX, |key| {
+                key.with_bytes(head, IPV6_PREFIX, |key| {
                     self.shedder.admit_key(class, hasher.hash_one(key))
                 })
             }
         }
     }
 
-    /// A number that is spread over all there are.
+    /// A number from a sequence that is spread evenly over all `u64`.
     pub(super) fn spread(&self) -> u64 {
-        self.turned_away
+        self.denials
             .fetch_add(1, Ordering::Relaxed)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }

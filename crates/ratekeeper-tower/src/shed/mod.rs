@@ -1,5 +1,5 @@
-//! Shedding by priority as a layer: under pressure the least important goes first, and what nobody
-//! waits for any more is dropped before it costs anything.
+//! Load shedding as a layer: under overload the least important requests are denied first, and
+//! requests whose deadline has passed are dropped before they cost anything.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -15,24 +15,25 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! It belongs outside of the limits and the permits: whom it sheds is not counted.
+//! Put it outside of rate and concurrency limits: requests that it sheds are not counted there.
 //!
-//! # Where the pressure comes from
+//! # Where load is reported
 //!
-//! From whatever the [`Shedder`](ratekeeper::adaptive::Shedder) is told, and by itself from the gates inside:
-//! a response that carries [`NoRoom`](crate::NoRoom), as those of
+//! Load is reported to the [`Shedder`](ratekeeper::adaptive::Shedder) by your code, and by inner
+//! limits: a response with the extension [`NoCapacity`](crate::response::NoCapacity), as those of
 //! [`AdaptiveConcurrencyLayer`](crate::AdaptiveConcurrencyLayer) and of
-//! [`ConcurrencyLayer::unavailable`](crate::ConcurrencyLayer::unavailable) do, counts as refused.
-//! So the two together work without more. But a request must find no room before that is pressure:
-//! in the simulation critical traffic then loses between 1 and 2 % under ten times what fits. Told
-//! beforehand, by `in_flight / limit / 0.85` as in the guide of this crate, it loses less than 1 %.
+//! [`ConcurrencyLayer::unavailable`](crate::ConcurrencyLayer::unavailable) have it, counts as
+//! refused. So the two work together without further setup. But then load is noticed only after a
+//! request was denied for lack of capacity: in the simulation critical traffic loses between 1 and
+//! 2 % under ten times the capacity. If load is reported early, as `in_flight / limit / 0.85` as in
+//! the guide of this crate, it loses less than 1 %.
 //!
-//! # What is answered
+//! # Responses
 //!
-//! Whoever is shed gets a 503 of the type `temporary-reduced-capacity` with a Retry-After of 5 to
-//! 10 seconds, spread so that not all come back at once; gRPC gets UNAVAILABLE. Whoever comes after
-//! its deadline gets a 504, as from a gateway that waited too long, without a Retry-After: nobody
-//! is there to read it. gRPC gets DEADLINE_EXCEEDED, as its client reports by itself.
+//! Shed requests get a 503 of the type `temporary-reduced-capacity` with a Retry-After of 5 to 10
+//! seconds, spread so that clients do not all come back at once; gRPC calls get UNAVAILABLE.
+//! Requests after their deadline get a 504, without Retry-After because nobody waits for it; gRPC
+//! calls get DEADLINE_EXCEEDED, the status that their client reports by itself.
 
 mod future;
 mod layer;

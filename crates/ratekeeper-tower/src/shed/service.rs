@@ -1,10 +1,10 @@
-//! The service that sheds before the inner one is called.
+//! `Shed`: the service that sheds requests before the inner one is called.
 
 use super::ResponseFuture;
-use super::layer::Shared;
+use super::layer::ShedShared;
 use crate::body::ResponseBody;
 use crate::head::Head;
-use crate::response::{self, Asker, Denial, Jitter};
+use crate::response::{self, Denial, DenialFormat, Jitter};
 use http::{Request, Response};
 use ratekeeper::{Clock, clock::SystemClock};
 use std::fmt;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// What [`ShedLayer`](super::ShedLayer) makes of a service. Clones share the shedder.
+/// A service behind a [`ShedLayer`](super::ShedLayer). Clones share the shedder.
 pub struct Shed<S, C: Clock = SystemClock> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<C>>,
+    pub(super) shared: Arc<ShedShared<C>>,
 }
 
-/// Whoever is shed is told up to twice the time: a herd that left together comes back one by one.
+/// Percent: shed clients are told up to twice the time, so that they come back one by one.
 const JITTER: u8 = 100;
 
 impl<S, B, R, C> Service<Request<B>> for Shed<S, C>
@@ -30,7 +30,7 @@ where
     type Error = S::Error;
     type Future = ResponseFuture<S::Future, C>;
 
-    /// As ready as the service inside.
+    /// Ready when the inner service is ready.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
@@ -40,17 +40,21 @@ where
         let head = Head::of(&request, shared.client_of(&request));
         let deadline = shared.deadline_of(&head);
         if deadline.is_some_and(|(deadline, now)| deadline.0 <= now) {
-            let denial = Denial::too_late();
-            return ResponseFuture::denied(response::denied(Asker::of(request.headers()), &denial));
+            let denial = Denial::deadline_passed();
+            return ResponseFuture::denied(response::denial_response(
+                DenialFormat::from_headers(request.headers()),
+                &denial,
+            ));
         }
         let class = shared.class_of(&head);
-        if !shared.admits(class, &head) {
+        if !shared.allows(class, &head) {
             let mut denial = Denial::shed();
             denial.jitter = Jitter {
                 percent: JITTER,
                 hash: shared.spread(),
             };
-            let mut response = response::denied(Asker::of(request.headers()), &denial);
+            let mut response =
+                response::denial_response(DenialFormat::from_headers(request.headers()), &denial);
             response.extensions_mut().insert(class);
             return ResponseFuture::denied(response);
         }
@@ -60,8 +64,8 @@ where
                 request.extensions_mut().insert(deadline);
             }
         }
-        // The service that was readied is the one that is called; a denial leaves it ready for the
-        // next.
+        // The inner service that is ready is the one that is called; after a denial it stays ready
+        // for the next request.
         ResponseFuture::calling(self.inner.call(request), shared.shedder.clone())
     }
 }

@@ -1,4 +1,4 @@
-//! Finding the client allocates nothing.
+//! Finding the client does not allocate.
 
 use super::{ip, lines, trusting};
 use allocation_counter::measure;
@@ -17,7 +17,7 @@ fn the_client_is_found_without_allocating() {
     for header in ["x-forwarded-for", "forwarded", "x-real-ip"] {
         let identity = trusting(header, &["10.0.0.0/8", "fd00::/8"]);
         for peer in ["10.0.0.1", "198.51.100.9"].map(ip) {
-            // The first may warn.
+            // The first call may log a warning.
             let client = identity.client(Some(peer), &headers);
             let used = measure(|| assert_eq!(identity.client(Some(peer), &headers), client));
             assert_eq!(used.count_total, 0, "{header} from {peer}");

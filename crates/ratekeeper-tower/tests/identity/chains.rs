@@ -1,14 +1,14 @@
-//! A table of attacks and of real chains of proxies.
+//! A table of attacks and of real proxy chains.
 
 use super::{ip, lines, trusting};
 use http::header::FORWARDED;
 use ratekeeper_tower::{Identity, identity::Forwarding};
 
-/// The peer in every case that does not say otherwise: a trusted proxy.
+/// The default peer of the cases: a trusted proxy.
 const PROXY: &str = "10.0.0.1";
 const TRUSTED: &[&str] = &["10.0.0.0/8", "fd00::/8"];
 
-/// Every case: what it is, the header's lines, the client.
+/// Each case: description, header lines, client.
 #[track_caller]
 fn check(header: &str, cases: &[(&str, &[&str], &str)]) {
     let identity = trusting(header, TRUSTED);
@@ -118,7 +118,7 @@ fn x_forwarded_for_is_walked_from_the_right() {
 }
 
 #[test]
-fn what_is_no_address_ends_the_walk() {
+fn a_malformed_address_ends_the_walk() {
     let cases: &[(&str, &[&str], &str)] = &[
         ("unknown", &["203.0.113.7, unknown, 10.0.0.2"], "10.0.0.2"),
         (
@@ -192,7 +192,7 @@ fn what_is_no_address_ends_the_walk() {
 }
 
 #[test]
-fn bytes_that_are_no_text_end_the_walk() {
+fn non_text_bytes_end_the_walk() {
     let identity = trusting("x-forwarded-for", TRUSTED);
     for garbage in [
         &b"203.0.113.7, \xff\xfe"[..],
@@ -215,7 +215,7 @@ fn bytes_that_are_no_text_end_the_walk() {
 }
 
 #[test]
-fn forwarded_is_read_as_of_rfc_7239() {
+fn forwarded_is_read_by_rfc_7239() {
     let cases: &[(&str, &[&str], &str)] = &[
         ("one hop", &["for=203.0.113.7"], "203.0.113.7"),
         (
@@ -313,7 +313,7 @@ fn forwarded_is_read_as_of_rfc_7239() {
             &[r#"for="[fd00::1]:1", for=10.0.0.2"#],
             "fd00::1",
         ),
-        // What a client wrote before cannot swallow what the proxy wrote behind it.
+        // What a client wrote cannot swallow what the proxy appended.
         (
             "an open quote before",
             &[r#"for=", for=203.0.113.7"#],
@@ -437,7 +437,7 @@ fn headers_of_one_address_are_walked_alike() {
 
 #[test]
 fn real_chains() {
-    // (who, the header that is read, who is trusted, the peer, all headers, the client)
+    // (description, the header that is read, trusted networks, the peer, all headers, the client)
     type Chain<'a> = (
         &'a str,
         &'a str,
@@ -651,7 +651,7 @@ fn real_chains() {
 }
 
 #[test]
-fn a_stranger_speaks_for_itself_only() {
+fn headers_of_untrusted_peers_are_ignored() {
     let headers = lines([
         ("x-forwarded-for", &b"203.0.113.7"[..]),
         ("forwarded", b"for=203.0.113.7"),
@@ -665,10 +665,10 @@ fn a_stranger_speaks_for_itself_only() {
         "cf-connecting-ip",
     ] {
         for identity in [trusting(header, TRUSTED), trusting(header, &[])] {
-            for stranger in ["198.51.100.9", "2001:db8::9", "::1", "127.0.0.1"] {
+            for untrusted in ["198.51.100.9", "2001:db8::9", "::1", "127.0.0.1"] {
                 assert_eq!(
-                    identity.client(Some(ip(stranger)), &headers).ip(),
-                    Some(ip(stranger)),
+                    identity.client(Some(ip(untrusted)), &headers).ip(),
+                    Some(ip(untrusted)),
                     "{header}"
                 );
             }
@@ -692,7 +692,8 @@ fn without_a_peer_no_header_is_believed() {
     );
 }
 
-/// express-rate-limit CVE-2026-30827: all of IPv4 one client, and its opposite, one client as two.
+/// express-rate-limit CVE-2026-30827: all of IPv4 as one client, and its opposite, one client as
+/// two.
 #[test]
 fn ipv4_in_ipv6_is_ipv4() {
     let none = lines([]);
@@ -705,7 +706,7 @@ fn ipv4_in_ipv6_is_ipv4() {
     assert_eq!(client("::ffff:1.2.3.4"), ip("1.2.3.4"));
     assert_eq!(client("64:ff9b::102:304"), ip("1.2.3.4"));
     assert_ne!(client("::ffff:1.2.3.4"), client("::ffff:1.2.3.5"));
-    // A whole IPv6 address: it is cut to a prefix where it is counted.
+    // A whole IPv6 address: it is cut to a prefix only when it is counted.
     assert_eq!(client("2001:db8:1:2:3:4:5:6"), ip("2001:db8:1:2:3:4:5:6"));
 }
 
@@ -753,7 +754,7 @@ fn at_most_2_kib_are_read() {
         ("forwarded", "for=203.0.113.7", "for=10.0.0.2"),
     ] {
         let identity = trusting(header, TRUSTED);
-        // Padded so that the far hop begins as many bytes before the end as are asked for.
+        // Padded so that the far hop begins this many bytes before the end.
         let client = |bytes: usize, before: &str| {
             let padded = format!(
                 "{before}{far}{:pad$},{near}",
@@ -781,7 +782,7 @@ fn at_most_2_kib_are_read() {
             identity.client(Some(ip(PROXY)), &headers).ip(),
             Some(ip("203.0.113.7"))
         );
-        // And one place of any length is no address.
+        // And one hop of any length is not an address.
         let headers = lines([(header, &[b'1'; 60_000][..])]);
         assert_eq!(
             identity.client(Some(ip(PROXY)), &headers).ip(),

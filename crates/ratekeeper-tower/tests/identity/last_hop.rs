@@ -1,4 +1,4 @@
-//! The last hop of a forwarding header, removed once it is known which proxy wrote it.
+//! Removing the last hop of a forwarding header, which the nearest proxy wrote.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ratekeeper_tower::identity::Forwarding;
@@ -17,7 +17,7 @@ fn headers(name: &'static str, lines: Lines<'_>) -> HeaderMap {
 }
 
 #[test]
-fn the_last_hop_is_taken_and_the_others_stay() {
+fn the_last_hop_is_removed_and_the_others_stay() {
     let cases: &[(Lines<'_>, Lines<'_>)] = &[
         (&[b"192.0.2.1"], &[]),
         (&[b"203.0.113.9, 192.0.2.1"], &[b"203.0.113.9"]),
@@ -27,7 +27,7 @@ fn the_last_hop_is_taken_and_the_others_stay() {
             &[b"10.0.0.1", b"203.0.113.9 , 192.0.2.1:4711"],
             &[b"10.0.0.1", b"203.0.113.9"],
         ),
-        // What a client wrote may be anything, and is nobody's address.
+        // What a client wrote may be malformed, and is not an address.
         (
             &[b"203.0.113.9", b"\xff, 192.0.2.1"],
             &[b"203.0.113.9", b"\xff"],
@@ -61,7 +61,7 @@ fn the_last_hop_is_taken_and_the_others_stay() {
 }
 
 #[test]
-fn without_an_address_in_the_last_place_nothing_is_taken() {
+fn without_an_address_in_the_last_hop_nothing_is_removed() {
     let cases: [Lines<'_>; 6] = [
         &[],
         &[b""],

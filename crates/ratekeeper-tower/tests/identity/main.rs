@@ -1,4 +1,4 @@
-//! Who is calling: attacks, real chains, a reference, allocations.
+//! Client identity: attacks, real proxy chains, a reference implementation, allocations.
 
 mod allocations;
 mod chains;

@@ -1,4 +1,4 @@
-//! The peer, as servers tell it.
+//! The peer address, from each server's extension.
 
 use super::ip;
 use http::{Extensions, HeaderMap};
@@ -10,7 +10,7 @@ fn socket(text: &str) -> SocketAddr {
 }
 
 #[test]
-fn a_server_tells_by_an_extension() {
+fn the_peer_is_an_extension() {
     let mut extensions = Extensions::new();
     assert_eq!(peer(&extensions), None);
     extensions.insert(PeerAddr(socket("[2001:db8::7]:80")));
@@ -19,7 +19,7 @@ fn a_server_tells_by_an_extension() {
 
 #[cfg(feature = "axum")]
 #[test]
-fn axum_tells_by_its_own_and_ours_goes_first() {
+fn axums_connect_info_is_used_and_peer_addr_goes_first() {
     let mut extensions = Extensions::new();
     extensions.insert(axum::extract::ConnectInfo(socket("203.0.113.7:80")));
     assert_eq!(peer(&extensions), Some(ip("203.0.113.7")));
@@ -29,19 +29,19 @@ fn axum_tells_by_its_own_and_ours_goes_first() {
 
 #[cfg(feature = "tonic")]
 #[test]
-fn tonic_tells_by_its_own() {
+fn tonics_connect_info_is_used() {
     let mut extensions = Extensions::new();
-    let told = |remote_addr| tonic::transport::server::TcpConnectInfo {
+    let tcp_connect_info = |remote_addr| tonic::transport::server::TcpConnectInfo {
         local_addr: None,
         remote_addr,
     };
-    extensions.insert(told(None));
+    extensions.insert(tcp_connect_info(None));
     assert_eq!(peer(&extensions), None);
-    extensions.insert(told(Some(socket("203.0.113.7:80"))));
+    extensions.insert(tcp_connect_info(Some(socket("203.0.113.7:80"))));
     assert_eq!(peer(&extensions), Some(ip("203.0.113.7")));
 }
 
-/// On a Unix socket nobody has an address: who is believed there says whose the request is.
+/// On a Unix socket peers have no address: a trusted one names the client.
 #[test]
 fn a_proxy_on_a_unix_socket_is_believed_if_it_is_trusted() {
     let headers = HeaderMap::from_iter([(
@@ -56,7 +56,7 @@ fn a_proxy_on_a_unix_socket_is_believed_if_it_is_trusted() {
     assert_eq!(
         unix.client(None, &HeaderMap::new()).ip(),
         None,
-        "whom it does not name is nobody"
+        "without a forwarded client there is no address"
     );
     assert_eq!(Identity::direct().client(None, &headers).ip(), None);
     let behind = Identity::direct()
@@ -66,13 +66,13 @@ fn a_proxy_on_a_unix_socket_is_believed_if_it_is_trusted() {
         behind.client(None, &headers).ip(),
         Some("6.6.6.6".parse().unwrap())
     );
-    // Who has an address is not on a Unix socket.
-    let stranger = "198.51.100.9".parse().unwrap();
-    assert_eq!(unix.client(Some(stranger), &headers).ip(), Some(stranger));
+    // A peer with an address is not on a Unix socket.
+    let untrusted = "198.51.100.9".parse().unwrap();
+    assert_eq!(unix.client(Some(untrusted), &headers).ip(), Some(untrusted));
 }
 
 #[test]
-fn forwarding_headers_of_strangers_are_counted_by_an_identity_and_its_clones() {
+fn forwarding_headers_of_untrusted_peers_are_counted_by_an_identity_and_its_clones() {
     let headers =
         HeaderMap::from_iter([("x-real-ip".parse().unwrap(), "6.6.6.6".parse().unwrap())]);
     let identity = Identity::direct();

@@ -1,4 +1,4 @@
-//! Against a naive reference: split everything into a Vec, then walk it.
+//! The walk against a naive reference: split everything into a Vec, then walk it.
 
 use super::{ip, lines, trusting};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn trusted(address: IpAddr) -> bool {
     }
 }
 
-/// By text, where the code goes by bits.
+/// Converts addresses by their text, where the code works on bits.
 fn one_form(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {
         return address;
@@ -28,7 +28,7 @@ fn one_form(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The address of a text, by trying what it may be.
+/// Parses an address by trying every form.
 fn address(text: &str) -> Option<IpAddr> {
     let good_port = |port: &str| match port.strip_prefix('_') {
         Some(hidden) => {
@@ -58,9 +58,9 @@ fn address(text: &str) -> Option<IpAddr> {
     good_port(port).then_some(address)
 }
 
-/// Every `name=value` of a place of `Forwarded`, if it is one from end to end.
+/// Every `name=value` of an element of `Forwarded`, if it is well-formed from end to end.
 fn pairs(element: &str) -> Option<Vec<(String, String)>> {
-    // Cut at the semicolons that are not in quotes, from the left.
+    // Splits at the semicolons outside of quotes, from the left.
     let (mut parts, mut quoted, mut escaped) = (vec![String::new()], false, false);
     for c in element.chars() {
         let escapes = quoted && !escaped && c == '\\';
@@ -116,7 +116,7 @@ fn pairs(element: &str) -> Option<Vec<(String, String)>> {
     Some(pairs)
 }
 
-/// Every place from the right, as the address in it and how many bytes it takes.
+/// All hops from the right, each with its address and its length in bytes.
 fn places(header: &str, lines: &[String]) -> Vec<(Option<IpAddr>, usize)> {
     let mut places = Vec::new();
     for line in lines.iter().rev() {
@@ -130,8 +130,8 @@ fn places(header: &str, lines: &[String]) -> Vec<(Option<IpAddr>, usize)> {
         }
         let mut rest = Some(line.as_str());
         while let Some(line) = rest {
-            // The last place begins behind the right-most comma from which on the text is a good
-            // place.
+            // The last hop begins after the rightmost comma from which on the text is a well-formed
+            // hop.
             let commas = line
                 .match_indices(',')
                 .map(|(at, _)| at + 1)
@@ -176,7 +176,7 @@ fn reference(header: &str, peer: IpAddr, lines: &[String]) -> IpAddr {
     last
 }
 
-/// Parts that are hard to read, and those that are not, so that walks go far.
+/// Header parts, malformed and well-formed, so that walks go far.
 fn part() -> impl Strategy<Value = String> {
     let nasty = [
         "",
@@ -224,7 +224,7 @@ fn part() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A place as proxies write it.
+/// A hop as proxies write it.
 fn hop() -> impl Strategy<Value = String> {
     let nodes = [
         "10.0.0.2",
@@ -277,7 +277,7 @@ fn header_lines(header: &'static str) -> impl Strategy<Value = Vec<String>> {
         vec![hop; hops.max(1)].join(",")
     });
     let messy = prop::collection::vec(part(), 0..16).prop_map(|parts| parts.concat());
-    // HeaderValue has no spaces to trim either: what is at the ends of a line is part of it.
+    // HeaderValue does not trim either: whitespace at the ends of a line is part of it.
     prop::collection::vec(prop_oneof![2 => messy, 2 => tidy, 1 => trusted], 0..4)
 }
 
@@ -315,10 +315,10 @@ proptest! {
         prop_assert_eq!(client(header, peer, &values), reference(header, peer, &values));
     }
 
-    /// Whatever a client writes, in a line of its own or in the one that the proxies append to, it
-    /// is who they say.
+    /// Whatever a client writes, in a line of its own or in the one that the proxies append to, the
+    /// client is the one that the proxies name.
     #[test]
-    fn what_stands_left_of_the_client_changes_nothing(
+    fn hops_left_of_the_client_change_nothing(
         header in prop::sample::select(vec!["x-forwarded-for", "forwarded", "x-real-ip"]),
         parts in prop::collection::vec(prop::collection::vec(part(), 0..8), 1..3),
         node in prop::sample::select(vec!["203.0.113.7", "203.0.113.7:80", "[::ffff:203.0.113.7]:80"]),

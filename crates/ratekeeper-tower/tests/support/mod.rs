@@ -1,4 +1,4 @@
-//! What the tests of layers share: a strict service, a body in pieces, one poll.
+//! Test helpers: a strict service, a body in pieces, polling once.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -25,8 +25,8 @@ pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Outp
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A service that is ready for one call only, panics if it is called without, and whose clones are
-/// not ready.
+/// A service that is ready for one call only, panics if it is called when not ready, and whose
+/// clones are not ready.
 #[derive(Default)]
 pub(crate) struct OnceReady {
     ready: bool,
@@ -75,8 +75,7 @@ impl Service<Request<Text>> for OnceReady {
     }
 }
 
-/// A body that comes in pieces and tells its end only when it is polled past the last, unless it
-/// knows it.
+/// A body in pieces that reports its end only when it is polled past the last, unless it knows it.
 #[derive(Default)]
 pub(crate) struct Pieces {
     pub(crate) frames: VecDeque<Result<Frame<Bytes>, &'static str>>,

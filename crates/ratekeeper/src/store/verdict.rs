@@ -34,6 +34,17 @@ pub enum Source {
 }
 
 impl Source {
+    /// Every source.
+    pub const ALL: &'static [Self] = &[
+        Self::Memory,
+        Self::Redis,
+        Self::Lease,
+        Self::LocalShare,
+        Self::Open,
+        Self::Closed,
+        Self::Off,
+    ];
+
     /// Returns its name, as used in answers to callers.
     pub const fn name(self) -> &'static str {
         match self {
@@ -70,6 +81,15 @@ pub enum AskOutcome {
 }
 
 impl AskOutcome {
+    /// Every outcome.
+    pub const ALL: &'static [Self] = &[
+        Self::Allowed,
+        Self::Delayed,
+        Self::Denied,
+        Self::ShadowDenied,
+        Self::Never,
+    ];
+
     /// Returns its name, as used in answers to callers.
     pub const fn name(self) -> &'static str {
         match self {

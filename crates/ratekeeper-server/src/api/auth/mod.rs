@@ -17,12 +17,14 @@
 mod original;
 
 use super::problem::{Code, Problem, quoted};
+use super::wrong_method;
 use crate::api::user_header::UserHeader;
 use crate::app::App;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderName, HeaderValue, Request, StatusCode};
+use axum::http::header::ALLOW;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use original::OriginalError;
@@ -103,6 +105,7 @@ pub(super) fn routes<C: Clock>() -> Router<Arc<App<C>>> {
                 decide(&app, proxy, request).await
             },
         )
+        .trace(refuse_trace)
     };
     let prefix = Proxy::Envoy.path();
     // The last of these needs something behind the slash.
@@ -127,7 +130,15 @@ pub(super) fn not_found(path: &str) -> Option<Problem> {
     (below.is_empty() || below.starts_with('/')).then(|| Problem::new(Code::NotFound, detail()))
 }
 
+/// TRACE would tell back what a proxy added to a request: no proxy asks with it.
+async fn refuse_trace(uri: Uri) -> (HeaderMap, Problem) {
+    let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+    let headers = HeaderMap::from_iter([(ALLOW, allow)]);
+    (headers, wrong_method(Method::TRACE, uri).await)
+}
+
 async fn decide<C: Clock>(app: &App<C>, proxy: Proxy, mut request: Request<Body>) -> Response {
+    app.forward_auth_is_asked();
     let identity = app.identity.load();
     if let Some(user) = UserHeader::of(&identity) {
         // The peer is the proxy that asks: the client it asks about is no peer of ours.

@@ -81,7 +81,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
             .map(|found| Finding::new("config", found.to_string())),
     );
     if let Some(config) = &loaded.config {
-        let found = config_command::warnings(&[], config, &[Mode::made_for(config)]);
+        let found = config_command::warnings(&[], config, Mode::made_for(config));
         report.findings.extend(
             found
                 .into_iter()

@@ -135,5 +135,5 @@ pub(super) fn permit_of_broken(
     response: &mut Response<ResponseBody<Reply, Pending<GatewayDecider>>>,
 ) -> Option<Pending<GatewayDecider>> {
     response.extensions_mut().remove::<BrokenByClient>()?;
-    response.body_mut().take_held()
+    response.body_mut().take_guard()
 }

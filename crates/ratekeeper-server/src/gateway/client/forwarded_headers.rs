@@ -70,7 +70,7 @@ mod tests {
         let said = |host: Option<&str>, version: Version, text: &str| {
             let mut head = b"first\r\n".to_vec();
             about.add(host.map(str::as_bytes), version, &mut head, |head| {
-                head.extend_from_slice(text.as_bytes())
+                head.extend_from_slice(text.as_bytes());
             });
             String::from_utf8(head).unwrap()
         };

@@ -343,7 +343,7 @@ pub(super) struct ClientResponseBody {
 impl Drop for ClientResponseBody {
     fn drop(&mut self) {
         if let Some(under_way) = &self.under_way
-            && self.body.is_holding()
+            && self.body.has_guard()
         {
             abandoned::keep(
                 under_way.client(),
@@ -370,7 +370,7 @@ impl Body for ClientResponseBody {
         if let Some(entry) = &mut this.entry {
             match &frame {
                 Some(Ok(frame)) => {
-                    entry.bytes += frame.data_ref().map_or(0, |data| data.len() as u64)
+                    entry.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
                 }
                 Some(Err(_)) => {}
                 None => entry.whole = true,

@@ -142,14 +142,14 @@ impl RequestHeaderRewriter<'_> {
         let host = first(headers, &HOST);
         let said = self.theirs(headers, host, |name, value| put_header(head, name, value));
         let ours = |lines: &mut Vec<u8>| {
-            self.ours(&said, host, |name, value| put_header(lines, name, value))
+            self.ours(&said, host, |name, value| put_header(lines, name, value));
         };
         match said == Said::default() && self.upgrade.is_none() {
             // Then it is the same for all requests of a client to that host.
             true => {
                 self.client
                     .about
-                    .add(host.map(HeaderValue::as_bytes), self.version, head, ours)
+                    .add(host.map(HeaderValue::as_bytes), self.version, head, ours);
             }
             false => {
                 self.connection(&said, head);

@@ -383,7 +383,7 @@ mod tests {
             match chunks.next(&mut read, u64::MAX).unwrap() {
                 ChunkEvent::More => assert!(at + 1 < text.len()),
                 ChunkEvent::Trailers(trailers) => {
-                    assert_eq!((trailers.len(), at + 1), (MOST_TRAILERS, text.len()))
+                    assert_eq!((trailers.len(), at + 1), (MOST_TRAILERS, text.len()));
                 }
                 other => panic!("{other:?}"),
             }

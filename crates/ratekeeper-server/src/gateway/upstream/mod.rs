@@ -20,7 +20,7 @@ use foldhash::fast::FixedState;
 use ratekeeper::clock::CoarseClock;
 use ratekeeper_policy::config::{Balance, GatewayConfig, Upstream};
 use ratekeeper_tower::CircuitBreaker;
-use ratekeeper_tower::breaker::{Call, State};
+use ratekeeper_tower::breaker::{CallGuard, State};
 use smallvec::SmallVec;
 use std::fmt;
 use std::hash::BuildHasher;
@@ -99,7 +99,7 @@ pub(crate) struct SelectedUpstream {
     pub(crate) index: usize,
     pub(crate) peer: Arc<Peer>,
     pub(crate) active: Active,
-    call: Option<Call<CoarseClock>>,
+    call: Option<CallGuard<CoarseClock>>,
 }
 
 /// Upstreams that were tried already, or may not be called.

@@ -141,7 +141,7 @@ impl Client {
                 return Step::Close;
             }
             "ratekeeper.check" | "ratekeeper.peek" if many > 4 => {
-                wrong_number(known.name, &mut reply)
+                wrong_number(known.name, &mut reply);
             }
             "ratekeeper.check" => return Step::Policy(Verb::Check),
             "ratekeeper.peek" => return Step::Policy(Verb::Peek),

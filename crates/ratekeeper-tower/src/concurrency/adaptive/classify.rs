@@ -1,41 +1,43 @@
-//! What a response says about how it went.
+//! Classifies responses for the adaptive concurrency limit.
 
-use super::says_overloaded;
+use super::is_overloaded_grpc;
 use crate::response::NotReached;
 use http::response::Parts;
 use http::{Response, StatusCode};
 use ratekeeper::adaptive::RequestOutcome;
 
-/// How a response went by its status and, of gRPC, by its headers: what
-/// [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer) goes by unless told.
+/// Classifies a response by its status and, for gRPC, its headers: the default of
+/// [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ByHead;
+pub struct HeadClassifier;
 
-/// [`ByHead`], or a function of the head of a response.
-pub trait Classify: Clone + sealed::Sealed {}
+/// Classifies responses: [`HeadClassifier`], or a function of the head of a response.
+pub trait ClassifyResponse: Clone + sealed::Sealed {}
 
-impl Classify for ByHead {}
-impl<F: Fn(&Parts) -> RequestOutcome + Clone> Classify for F {}
+impl ClassifyResponse for HeadClassifier {}
+impl<F: Fn(&Parts) -> RequestOutcome + Clone> ClassifyResponse for F {}
 
 pub(super) mod sealed {
-    use super::{ByHead, NotReached, Parts, RequestOutcome, Response, StatusCode, says_overloaded};
+    use super::{
+        HeadClassifier, NotReached, Parts, RequestOutcome, Response, StatusCode, is_overloaded_grpc,
+    };
 
     pub trait Sealed {
-        /// The response is as it was.
+        /// The outcome of a response, which is not changed.
         #[doc(hidden)]
         fn outcome<B>(&self, response: &mut Response<B>) -> RequestOutcome;
     }
 
-    impl Sealed for ByHead {
+    impl Sealed for HeadClassifier {
         #[inline]
         fn outcome<B>(&self, response: &mut Response<B>) -> RequestOutcome {
             match response.status() {
-                _ if never_reached(response) => RequestOutcome::Ignored,
+                _ if not_reached(response) => RequestOutcome::Ignored,
                 StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
                     RequestOutcome::Dropped
                 }
                 StatusCode::TOO_MANY_REQUESTS => RequestOutcome::Ignored,
-                _ if says_overloaded(response.headers()) => RequestOutcome::Dropped,
+                _ if is_overloaded_grpc(response.headers()) => RequestOutcome::Dropped,
                 _ => RequestOutcome::Success,
             }
         }
@@ -43,10 +45,10 @@ pub(super) mod sealed {
 
     impl<F: Fn(&Parts) -> RequestOutcome + Clone> Sealed for F {
         fn outcome<B>(&self, response: &mut Response<B>) -> RequestOutcome {
-            if never_reached(response) {
+            if not_reached(response) {
                 return RequestOutcome::Ignored;
             }
-            // A head by itself, for as long as it is looked at.
+            // Moves the response's head into a `Parts` while it is classified.
             let (mut head, ()) = Response::new(()).into_parts();
             let swap = |head: &mut Parts, response: &mut Response<B>| {
                 std::mem::swap(&mut head.status, response.status_mut());
@@ -62,7 +64,7 @@ pub(super) mod sealed {
     }
 
     #[inline]
-    fn never_reached<B>(response: &Response<B>) -> bool {
+    fn not_reached<B>(response: &Response<B>) -> bool {
         response.extensions().get::<NotReached>().is_some()
     }
 }

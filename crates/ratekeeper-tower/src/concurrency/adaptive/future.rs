@@ -1,10 +1,10 @@
-//! The response of a service under an adaptive limit: called at once, or after a wait in line.
+//! `AdaptiveResponseFuture`: calls the inner service at once, or after a wait in the queue.
 
-use super::serving::Serving;
-use super::{ByHead, Classify, Timed};
+use super::permit_guard::PermitGuard;
+use super::{ClassifyResponse, HeadClassifier, TimedBody};
 use crate::body::ResponseBody;
 use crate::response::NoCapacity;
-use crate::response::{self, Asker, Denial};
+use crate::response::{self, Denial, DenialFormat};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
@@ -20,16 +20,16 @@ use std::task::{Context, Poll, ready};
 use tower_service::Service;
 
 pin_project! {
-    /// What [`AdaptiveConcurrencyService`](super::AdaptiveConcurrencyService) answers with.
-    /// Dropping it is a client that hung up: the permit, or the place in line, is free at once.
+    /// The response of an [`AdaptiveConcurrencyService`](super::AdaptiveConcurrencyService).
+    /// Dropping it, as when a client hangs up, releases the permit or leaves the queue at once.
     #[must_use = "futures do nothing unless polled"]
-    pub struct AdaptiveResponseFuture<S, B, C: Clock = SystemClock, J = ByHead>
+    pub struct AdaptiveResponseFuture<S, B, C: Clock = SystemClock, J = HeadClassifier>
     where
         S: Service<Request<B>>,
     {
         #[pin]
         kind: Kind<S::Future, Queued<S, B, C>, C>,
-        judge: J,
+        classifier: J,
     }
 }
 
@@ -39,9 +39,9 @@ pin_project! {
         Calling {
             #[pin]
             inner: F,
-            serving: Option<Serving<C>>,
+            permit_guard: Option<PermitGuard<C>>,
         },
-        // Few wait: they have memory of their own, so that the futures of all others are small.
+        // Boxed, because few requests wait: the futures of all others stay small.
         Queued {
             queued: Option<Box<Q>>,
         },
@@ -51,42 +51,43 @@ pin_project! {
     }
 }
 
-/// A request that waits in line, and what is called when its turn has come.
+/// A request that waits in the queue, and the service to call when it gets a permit.
 pub(super) struct Queued<S, B, C: Clock> {
-    turn: QueueWait<C>,
-    line: AdaptiveQueue<C>,
+    queue_wait: QueueWait<C>,
+    queue: AdaptiveQueue<C>,
     deadline: Option<Timestamp>,
     service: S,
     request: Request<B>,
 }
 
-/// Why there is no permit.
-pub(super) enum NoPermit {
-    Now(AtCapacityError),
-    LineIsFull,
-    WaitedTooLong,
-    /// Nobody waits for the answer any more.
-    TooLate,
+/// The reason why a request got no permit.
+pub(super) enum AcquireFailure {
+    AtCapacity(AtCapacityError),
+    QueueFull,
+    QueueTimeout,
+    /// The request's deadline passed in the queue.
+    DeadlinePassed,
 }
 
-impl NoPermit {
+impl AcquireFailure {
     #[cold]
-    pub(super) fn answer<B>(self, request: &Request<B>) -> Response<Bytes> {
+    pub(super) fn response<B>(self, request: &Request<B>) -> Response<Bytes> {
         let denial = match self {
-            Self::Now(_) | Self::LineIsFull => {
+            Self::AtCapacity(_) | Self::QueueFull => {
                 Denial::too_many_in_flight(StatusCode::SERVICE_UNAVAILABLE)
             }
-            Self::WaitedTooLong => Denial::waited_too_long(),
-            Self::TooLate => Denial::too_late(),
+            Self::QueueTimeout => Denial::queue_timeout(),
+            Self::DeadlinePassed => Denial::deadline_passed(),
         };
-        let mut response = response::denied(Asker::of(request.headers()), &denial);
-        // A gate that knows classes keeps room by itself: whom it turns away for that is no
-        // pressure.
+        let mut response =
+            response::denial_response(DenialFormat::from_headers(request.headers()), &denial);
+        // A limit that knows classes reserves permits by itself: a denial of a lower class is not
+        // overload.
         if request.extensions().get::<Class>().is_none() {
             response.extensions_mut().insert(NoCapacity);
         }
-        if let Some(busy) = self.at_capacity() {
-            response.extensions_mut().insert(busy);
+        if let Some(at_capacity) = self.at_capacity() {
+            response.extensions_mut().insert(at_capacity);
         }
         response
     }
@@ -94,33 +95,33 @@ impl NoPermit {
 
 impl<S, B, C: Clock> Queued<S, B, C> {
     pub(super) fn new(
-        line: AdaptiveQueue<C>,
-        place: QueueTicket<C>,
+        queue: AdaptiveQueue<C>,
+        ticket: QueueTicket<C>,
         deadline: Option<Timestamp>,
         service: S,
         request: Request<B>,
     ) -> Self {
-        let until = deadline.map_or(place.until(), |deadline| deadline.min(place.until()));
-        let turn = place.wait(line.gate().clock().sleep_until(until));
+        let until = deadline.map_or(ticket.until(), |deadline| deadline.min(ticket.until()));
+        let queue_wait = ticket.wait(queue.gate().clock().sleep_until(until));
         Self {
-            turn,
-            line,
+            queue_wait,
+            queue,
             deadline,
             service,
             request,
         }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<AdaptivePermit<C>, NoPermit>> {
-        let turn = ready!(Pin::new(&mut self.turn).poll(cx));
-        Poll::Ready(turn.map(QueuedPermit::into_inner).ok_or_else(|| {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<AdaptivePermit<C>, AcquireFailure>> {
+        let queue_wait = ready!(Pin::new(&mut self.queue_wait).poll(cx));
+        Poll::Ready(queue_wait.map(QueuedPermit::into_inner).ok_or_else(|| {
             let too_late = self
                 .deadline
-                .is_some_and(|deadline| deadline <= self.line.gate().clock().now());
+                .is_some_and(|deadline| deadline <= self.queue.gate().clock().now());
             if too_late {
-                NoPermit::TooLate
+                AcquireFailure::DeadlinePassed
             } else {
-                NoPermit::WaitedTooLong
+                AcquireFailure::QueueTimeout
             }
         }))
     }
@@ -128,31 +129,31 @@ impl<S, B, C: Clock> Queued<S, B, C> {
 
 impl<S: Service<Request<B>>, B, C: Clock, J> AdaptiveResponseFuture<S, B, C, J> {
     #[inline]
-    pub(super) fn calling(inner: S::Future, serving: Serving<C>, judge: J) -> Self {
+    pub(super) fn calling(inner: S::Future, permit_guard: PermitGuard<C>, classifier: J) -> Self {
         Self {
             kind: Kind::Calling {
                 inner,
-                serving: Some(serving),
+                permit_guard: Some(permit_guard),
             },
-            judge,
+            classifier,
         }
     }
 
-    pub(super) fn queued(queued: Queued<S, B, C>, judge: J) -> Self {
+    pub(super) fn queued(queued: Queued<S, B, C>, classifier: J) -> Self {
         Self {
             kind: Kind::Queued {
                 queued: Some(Box::new(queued)),
             },
-            judge,
+            classifier,
         }
     }
 
-    pub(super) fn denied(response: Response<Bytes>, judge: J) -> Self {
+    pub(super) fn denied(response: Response<Bytes>, classifier: J) -> Self {
         Self {
             kind: Kind::Denied {
                 response: Some(response),
             },
-            judge,
+            classifier,
         }
     }
 }
@@ -162,34 +163,41 @@ where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body,
     C: Clock,
-    J: Classify,
+    J: ClassifyResponse,
 {
-    type Output = Result<Response<ResponseBody<Timed<R, C>>>, S::Error>;
+    type Output = Result<Response<ResponseBody<TimedBody<R, C>>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
             match this.kind.as_mut().project() {
-                KindPinned::Calling { inner, serving } => {
+                KindPinned::Calling {
+                    inner,
+                    permit_guard,
+                } => {
                     let result = ready!(inner.poll(cx));
-                    // Out of the future it goes: that may be kept long after it is done.
+                    // Taken out of the future, which may be kept long after it is done.
                     return Poll::Ready(match result {
                         Ok(mut response) => {
-                            let outcome = this.judge.outcome(&mut response);
+                            let outcome = this.classifier.outcome(&mut response);
                             Ok(response.map(|body| {
-                                ResponseBody::from(Timed::new(body, serving.take(), outcome))
+                                ResponseBody::from(TimedBody::new(
+                                    body,
+                                    permit_guard.take(),
+                                    outcome,
+                                ))
                             }))
                         }
                         Err(error) => {
-                            if let Some(serving) = serving.take() {
-                                serving.finish(RequestOutcome::Dropped);
+                            if let Some(permit_guard) = permit_guard.take() {
+                                permit_guard.finish(RequestOutcome::Dropped);
                             }
                             Err(error)
                         }
                     });
                 }
                 KindPinned::Queued { queued } => {
-                    let turn = match queued {
+                    let queue_wait = match queued {
                         Some(queued) => ready!(queued.poll(cx)),
                         None => return Poll::Pending,
                     };
@@ -197,21 +205,21 @@ where
                         return Poll::Pending;
                     };
                     let Queued {
-                        line,
+                        queue,
                         mut service,
                         request,
                         ..
                     } = *queued;
-                    let next = match turn {
+                    let next = match queue_wait {
                         Ok(permit) => {
-                            let serving = Some(Serving::new(permit, Some(line)));
+                            let permit_guard = Some(PermitGuard::new(permit, Some(queue)));
                             Kind::Calling {
                                 inner: service.call(request),
-                                serving,
+                                permit_guard,
                             }
                         }
                         Err(why) => Kind::Denied {
-                            response: Some(why.answer(&request)),
+                            response: Some(why.response(&request)),
                         },
                     };
                     this.kind.set(next);

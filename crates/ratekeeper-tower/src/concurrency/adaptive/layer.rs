@@ -1,6 +1,6 @@
-//! The adaptive limit, as a layer.
+//! `AdaptiveConcurrencyLayer` and its options.
 
-use super::{AdaptiveConcurrencyService, ByHead, QueueConfig};
+use super::{AdaptiveConcurrencyService, HeadClassifier, QueueConfig};
 use crate::head::Head;
 use http::response::Parts;
 use ratekeeper::adaptive::{AdaptiveQueue, Partition, RequestOutcome};
@@ -9,101 +9,106 @@ use std::fmt;
 use std::sync::Arc;
 use tower_layer::Layer;
 
-/// Lets as many requests be in flight as the service is seen to take; the others are answered 503
-/// at once.
+/// Adapts the number of requests in flight to what the service can take; more are answered 503
+/// immediately.
 ///
 /// ```
 /// use ratekeeper::adaptive::AdaptiveConcurrency;
 /// use ratekeeper_tower::AdaptiveConcurrencyLayer;
-/// use ratekeeper_tower::concurrency::Queue;
+/// use ratekeeper_tower::concurrency::QueueConfig;
 ///
-/// let layer = AdaptiveConcurrencyLayer::new(AdaptiveConcurrency::builder().min(5).max(200).build());
-/// let with_a_line = AdaptiveConcurrencyLayer::default().queue(Queue::of(100));
+/// let concurrency = AdaptiveConcurrency::builder().min(5).max(200).build();
+/// let layer = AdaptiveConcurrencyLayer::new(concurrency);
+/// let with_queue = AdaptiveConcurrencyLayer::default().queue(QueueConfig::of(100));
 /// ```
 ///
-/// A request is in flight, and its latency counts, until the body of its response has ended. How it
-/// went:
+/// A request is in flight, and its latency is measured, until the body of its response has ended.
+/// Its outcome:
 ///
-/// - a 503, a 504, gRPC's UNAVAILABLE or DEADLINE_EXCEEDED, an error of the service or of the body
-///   is one that was dropped: the limit shrinks;
-/// - whatever else is answered is one that was served, and its latency moves the limit;
-/// - a client that hangs up, a 429 (which speaks of who asked) and what never reached the service
-///   ([`NotReached`](crate::response::NotReached)) say nothing.
+/// - dropped, which lowers the limit: a 503, a 504, gRPC's UNAVAILABLE or DEADLINE_EXCEEDED, an
+///   error of the service or of the body;
+/// - success, whose latency moves the limit: any other response;
+/// - ignored: a client that hangs up, a 429 (which is about the caller), and a response that never
+///   reached the service ([`NotReached`](crate::response::NotReached)).
 ///
-/// A [`Class`](ratekeeper::adaptive::Class) among the extensions of a request says how important it is, and
-/// room is kept for those above it ([how much](ratekeeper::adaptive::AdaptiveConcurrency::try_acquire_as));
-/// [`ShedLayer::extension`](crate::ShedLayer::extension) leaves it there. Whoever says nothing has
-/// all of the limit.
+/// A [`Class`](ratekeeper::adaptive::Class) among the extensions of a request is its importance:
+/// permits are reserved for higher classes ([how
+/// many](ratekeeper::adaptive::AdaptiveConcurrency::try_acquire_as)).
+/// [`ShedLayer::extension`](crate::ShedLayer::extension) inserts it. A request without a class may
+/// use the whole limit.
 ///
-/// [`classify`](Self::classify) decides otherwise. The 503 is a problem of the type
-/// `temporary-reduced-capacity`; it carries the [`AtCapacity`](ratekeeper::adaptive::AtCapacityError), and where
-/// no class was said [`NoRoom`](crate::NoRoom), by which a [`ShedLayer`](crate::ShedLayer) further
-/// out learns of the pressure. All services of a layer and its clones share the limit.
-pub struct AdaptiveConcurrencyLayer<C: Clock = SystemClock, J = ByHead> {
-    shared: Arc<Shared<C>>,
-    judge: J,
+/// [`classify`](Self::classify) replaces this classification. The 503 is a problem of the type
+/// `temporary-reduced-capacity`. It has an
+/// [`AtCapacityError`](ratekeeper::adaptive::AtCapacityError) extension and, if the request has no
+/// class, [`NoCapacity`](crate::response::NoCapacity), which an outer
+/// [`ShedLayer`](crate::ShedLayer) counts as overload. All services of a layer and its clones share
+/// the limit.
+pub struct AdaptiveConcurrencyLayer<C: Clock = SystemClock, J = HeadClassifier> {
+    shared: Arc<AdaptiveShared<C>>,
+    classifier: J,
 }
 
-type OfHead<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
+type HeadFn<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 
-pub(super) struct Shared<C: Clock> {
-    pub(super) gate: AdaptiveConcurrency<C>,
-    pub(super) line: Option<AdaptiveQueue<C>>,
-    pub(super) partition: Option<OfHead<Option<Partition>>>,
+pub(super) struct AdaptiveShared<C: Clock> {
+    pub(super) concurrency: AdaptiveConcurrency<C>,
+    pub(super) queue: Option<AdaptiveQueue<C>>,
+    pub(super) partition: Option<HeadFn<Option<Partition>>>,
 }
 
-impl<C: Clock> Clone for Shared<C> {
+impl<C: Clock> Clone for AdaptiveShared<C> {
     fn clone(&self) -> Self {
         Self {
-            gate: self.gate.clone(),
-            line: self.line.clone(),
+            concurrency: self.concurrency.clone(),
+            queue: self.queue.clone(),
             partition: self.partition.clone(),
         }
     }
 }
 
 impl Default for AdaptiveConcurrencyLayer {
-    /// A limit of its own with nothing set.
+    /// A layer with a limit of its own and default settings.
     fn default() -> Self {
         Self::new(AdaptiveConcurrency::builder().build())
     }
 }
 
 impl<C: Clock> AdaptiveConcurrencyLayer<C> {
-    /// Permits of this gate.
-    pub fn new(gate: AdaptiveConcurrency<C>) -> Self {
+    /// A layer with this limit.
+    pub fn new(concurrency: AdaptiveConcurrency<C>) -> Self {
         Self {
-            shared: Arc::new(Shared {
-                gate,
-                line: None,
+            shared: Arc::new(AdaptiveShared {
+                concurrency,
+                queue: None,
                 partition: None,
             }),
-            judge: ByHead,
+            classifier: HeadClassifier,
         }
     }
 }
 
 impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
-    fn with(mut self, change: impl FnOnce(&mut Shared<C>)) -> Self {
+    fn with(mut self, change: impl FnOnce(&mut AdaptiveShared<C>)) -> Self {
         change(Arc::make_mut(&mut self.shared));
         self
     }
 
-    /// Decides by the head of a response how it went. What never reached the service still says
-    /// nothing, errors are still dropped, and a client that hangs up before the end of the body
-    /// still says nothing.
+    /// Sets the function that classifies responses by their head. Responses that never reached the
+    /// service are still ignored, errors still count as dropped, and a client that hangs up before
+    /// the end of the body is still ignored.
     pub fn classify<F: Fn(&Parts) -> RequestOutcome + Clone>(
         self,
-        judge: F,
+        classifier: F,
     ) -> AdaptiveConcurrencyLayer<C, F> {
         AdaptiveConcurrencyLayer {
             shared: self.shared,
-            judge,
+            classifier,
         }
     }
 
-    /// Which [partition](ratekeeper::adaptive::AdaptiveConcurrencyBuilder::partition) of the gate a
-    /// request belongs to, if any. The address that the head has is that of the peer.
+    /// Sets the function that returns the
+    /// [partition](ratekeeper::adaptive::AdaptiveConcurrencyBuilder::partition) of a request, if it
+    /// has one. The client's address in the head is that of the peer.
     #[must_use]
     pub fn partition(
         self,
@@ -112,25 +117,28 @@ impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
         self.with(|shared| shared.partition = Some(Arc::new(of)))
     }
 
-    /// Whoever finds no permit waits in a short line instead of being turned away at once. Who has
-    /// waited too long, or finds the line full, gets the 503; who hangs up leaves the line at once.
-    /// A [`Deadline`](crate::Deadline) among the extensions of a request is waited for no longer
-    /// than that. Without it, the default, nobody waits.
+    /// Requests without a permit wait in a short queue instead of being denied immediately. A
+    /// request that waited too long, or finds the queue full, gets the 503; a client that hangs up
+    /// leaves the queue at once. A request does not wait beyond the [`Deadline`](crate::Deadline)
+    /// among its extensions. There is no queue by default.
     ///
-    /// Those who wait are served when a request of this layer ends: give the gate to nobody else.
+    /// The queue is served when a request of this layer ends: do not share the limit with other
+    /// code.
     #[must_use]
     pub fn queue(self, queue: QueueConfig) -> Self {
-        self.with(|shared| shared.line = Some(AdaptiveQueue::new(shared.gate.clone(), queue)))
+        self.with(|shared| {
+            shared.queue = Some(AdaptiveQueue::new(shared.concurrency.clone(), queue));
+        })
     }
 
-    /// The gate, to look at it.
-    pub fn gate(&self) -> &AdaptiveConcurrency<C> {
-        &self.shared.gate
+    /// The limit, to read its state.
+    pub fn concurrency(&self) -> &AdaptiveConcurrency<C> {
+        &self.shared.concurrency
     }
 
-    /// How many wait in line.
+    /// The number of requests in the queue.
     pub fn queued(&self) -> usize {
-        self.shared.line.as_ref().map_or(0, AdaptiveQueue::len)
+        self.shared.queue.as_ref().map_or(0, AdaptiveQueue::len)
     }
 }
 
@@ -141,7 +149,7 @@ impl<S, C: Clock, J: Clone> Layer<S> for AdaptiveConcurrencyLayer<C, J> {
         AdaptiveConcurrencyService {
             inner,
             shared: Arc::clone(&self.shared),
-            judge: self.judge.clone(),
+            classifier: self.classifier.clone(),
         }
     }
 }
@@ -150,7 +158,7 @@ impl<C: Clock, J: Clone> Clone for AdaptiveConcurrencyLayer<C, J> {
     fn clone(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
-            judge: self.judge.clone(),
+            classifier: self.classifier.clone(),
         }
     }
 }
@@ -158,7 +166,7 @@ impl<C: Clock, J: Clone> Clone for AdaptiveConcurrencyLayer<C, J> {
 impl<C: Clock, J> fmt::Debug for AdaptiveConcurrencyLayer<C, J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdaptiveConcurrencyLayer")
-            .field("gate", &self.shared.gate)
+            .field("concurrency", &self.shared.concurrency)
             .finish_non_exhaustive()
     }
 }

@@ -1,9 +1,10 @@
-//! The service that takes a permit of an adaptive limit first.
+//! `AdaptiveConcurrencyService`: the service that takes a permit of an adaptive limit before each
+//! call.
 
-use super::future::{AdaptiveResponseFuture, NoPermit, Queued};
-use super::layer::Shared;
-use super::serving::Serving;
-use super::{ByHead, Classify, Timed};
+use super::future::{AcquireFailure, AdaptiveResponseFuture, Queued};
+use super::layer::AdaptiveShared;
+use super::permit_guard::PermitGuard;
+use super::{ClassifyResponse, HeadClassifier, TimedBody};
 use crate::body::ResponseBody;
 use crate::deadline::Deadline;
 use crate::head::Head;
@@ -19,12 +20,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower_service::Service;
 
-/// What [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer) makes of a service. Clones
-/// share the limit.
-pub struct AdaptiveConcurrencyService<S, C: Clock = SystemClock, J = ByHead> {
+/// A service behind an [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer). Clones share
+/// the limit.
+pub struct AdaptiveConcurrencyService<S, C: Clock = SystemClock, J = HeadClassifier> {
     pub(super) inner: S,
-    pub(super) shared: Arc<Shared<C>>,
-    pub(super) judge: J,
+    pub(super) shared: Arc<AdaptiveShared<C>>,
+    pub(super) classifier: J,
 }
 
 impl<S, B, R, C, J> Service<Request<B>> for AdaptiveConcurrencyService<S, C, J>
@@ -32,40 +33,40 @@ where
     S: Service<Request<B>, Response = Response<R>> + Clone,
     R: Body,
     C: Clock,
-    J: Classify,
+    J: ClassifyResponse,
 {
-    type Response = Response<ResponseBody<Timed<R, C>>>;
+    type Response = Response<ResponseBody<TimedBody<R, C>>>;
     type Error = S::Error;
     type Future = AdaptiveResponseFuture<S, B, C, J>;
 
-    /// As ready as the service inside: whoever finds no permit is told so, or waits in line with
-    /// its request.
+    /// Ready when the inner service is ready: requests without a permit are denied, or wait in the
+    /// queue.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (class, partition) = self.shared.who(&request);
-        match self.shared.enter(class, partition) {
+        let (class, partition) = self.shared.class_and_partition(&request);
+        match self.shared.try_acquire(class, partition) {
             Ok(permit) => {
                 let inner = self.inner.call(request);
-                let serving = Serving::new(permit, self.shared.line.clone());
-                AdaptiveResponseFuture::calling(inner, serving, self.judge.clone())
+                let permit_guard = PermitGuard::new(permit, self.shared.queue.clone());
+                AdaptiveResponseFuture::calling(inner, permit_guard, self.classifier.clone())
             }
-            Err(busy) => self.otherwise(request, class, partition, busy),
+            Err(at_capacity) => self.call_without_permit(request, class, partition, at_capacity),
         }
     }
 }
 
-impl<C: Clock> Shared<C> {
-    /// How important a request is, and of which partition.
+impl<C: Clock> AdaptiveShared<C> {
+    /// The class and the partition of a request.
     #[inline]
-    fn who<B>(&self, request: &Request<B>) -> (Class, Option<Partition>) {
+    fn class_and_partition<B>(&self, request: &Request<B>) -> (Class, Option<Partition>) {
         let partition = self.partition.as_ref().and_then(|partition| {
-            let client = Client::connected(request.extensions());
+            let client = Client::of_connection(request.extensions());
             partition(&Head::of(request, client))
         });
-        // Whoever says nothing has all of the limit.
+        // A request without a class may use the whole limit.
         (
             request
                 .extensions()
@@ -76,39 +77,41 @@ impl<C: Clock> Shared<C> {
         )
     }
 
-    /// A permit; else what the gate said, if it was asked.
+    /// A permit. Otherwise the limit's error, or `None` because others are queued.
     #[inline]
-    fn enter(
+    fn try_acquire(
         &self,
         class: Class,
         partition: Option<Partition>,
     ) -> Result<AdaptivePermit<C>, Option<AtCapacityError>> {
-        // Nobody passes those who wait.
-        if self.line.as_ref().is_some_and(|line| !line.is_empty()) {
+        // New requests do not overtake the queue.
+        if self.queue.as_ref().is_some_and(|queue| !queue.is_empty()) {
             return Err(None);
         }
-        self.gate.try_acquire_as(class, partition).map_err(Some)
+        self.concurrency
+            .try_acquire_as(class, partition)
+            .map_err(Some)
     }
 }
 
 impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
-    /// For whom there is no permit now.
+    /// Handles a request without a permit.
     #[cold]
     #[inline(never)]
-    fn otherwise<B>(
+    fn call_without_permit<B>(
         &mut self,
         request: Request<B>,
         class: Class,
         partition: Option<Partition>,
-        busy: Option<AtCapacityError>,
+        at_capacity: Option<AtCapacityError>,
     ) -> AdaptiveResponseFuture<S, B, C, J>
     where
         S: Service<Request<B>>,
     {
-        match busy {
-            Some(busy) if self.shared.line.is_none() => AdaptiveResponseFuture::denied(
-                NoPermit::Now(busy).answer(&request),
-                self.judge.clone(),
+        match at_capacity {
+            Some(at_capacity) if self.shared.queue.is_none() => AdaptiveResponseFuture::denied(
+                AcquireFailure::AtCapacity(at_capacity).response(&request),
+                self.classifier.clone(),
             ),
             _ => self.wait(request, class, partition),
         }
@@ -125,31 +128,32 @@ impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
     {
         let joined = self
             .shared
-            .line
+            .queue
             .as_ref()
-            .and_then(|line| Some((line.clone(), line.join(class, partition)?)));
-        let Some((line, place)) = joined else {
+            .and_then(|queue| Some((queue.clone(), queue.join(class, partition)?)));
+        let Some((queue, ticket)) = joined else {
             return AdaptiveResponseFuture::denied(
-                NoPermit::LineIsFull.answer(&request),
-                self.judge.clone(),
+                AcquireFailure::QueueFull.response(&request),
+                self.classifier.clone(),
             );
         };
         let deadline = request
             .extensions()
             .get::<Deadline>()
             .map(|deadline| deadline.0);
-        // The one that is ready goes with the request; a clone of it waits for the next.
+        // The inner service that is ready goes with this request; a clone of it is kept for the
+        // next.
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
-        let queued = Queued::new(line, place, deadline, service, request);
-        AdaptiveResponseFuture::queued(queued, self.judge.clone())
+        let queued = Queued::new(queue, ticket, deadline, service, request);
+        AdaptiveResponseFuture::queued(queued, self.classifier.clone())
     }
 }
 
-impl NoPermit {
+impl AcquireFailure {
     pub(super) fn at_capacity(&self) -> Option<AtCapacityError> {
         match self {
-            Self::Now(busy) => Some(*busy),
+            Self::AtCapacity(at_capacity) => Some(*at_capacity),
             _ => None,
         }
     }
@@ -160,7 +164,7 @@ impl<S: Clone, C: Clock, J: Clone> Clone for AdaptiveConcurrencyService<S, C, J>
         Self {
             inner: self.inner.clone(),
             shared: Arc::clone(&self.shared),
-            judge: self.judge.clone(),
+            classifier: self.classifier.clone(),
         }
     }
 }
@@ -169,7 +173,7 @@ impl<S: fmt::Debug, C: Clock, J> fmt::Debug for AdaptiveConcurrencyService<S, C,
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AdaptiveConcurrencyService")
             .field("inner", &self.inner)
-            .field("gate", &self.shared.gate)
+            .field("concurrency", &self.shared.concurrency)
             .finish_non_exhaustive()
     }
 }

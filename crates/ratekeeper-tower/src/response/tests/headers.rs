@@ -1,7 +1,7 @@
-//! The headers of each dialect.
+//! Rate limit headers of each dialect.
 
-use super::super::{Dialect, Dialects, Figures, expose};
-use super::{gate, joined, lines, told};
+use super::super::{Dialect, Dialects, LimitInfo, expose_headers};
+use super::{engine, joined, lines, written};
 use http::{HeaderMap, HeaderValue};
 use ratekeeper::{Algorithm, Limit};
 use ratekeeper_policy::{
@@ -20,8 +20,8 @@ fn policies() -> Policies {
 
 #[test]
 fn every_dialect_as_it_is_written() {
-    let (gate, _) = gate(policies());
-    let verdict = gate.decide_now(&Subject::new());
+    let (engine, _) = engine(policies());
+    let verdict = engine.decide_now(&Subject::new());
     let x = |reset: &str| {
         vec![
             "x-ratelimit-limit: 100".to_owned(),
@@ -31,56 +31,62 @@ fn every_dialect_as_it_is_written() {
     };
     // All 43 are back after 25.8 seconds.
     assert_eq!(
-        lines(&told(Dialects::default(), &verdict, None)),
+        lines(&written(Dialects::default(), &verdict, None)),
         x("1640000026")
     );
-    assert_eq!(lines(&told(Dialect::XDelta, &verdict, None)), x("26"));
+    assert_eq!(lines(&written(Dialect::XDelta, &verdict, None)), x("26"));
     assert_eq!(
-        lines(&told(Dialect::Ietf, &verdict, None)),
+        lines(&written(Dialect::Ietf, &verdict, None)),
         [
             r#"ratelimit-policy: "default";q=100;w=60"#,
             r#"ratelimit: "default";r=57;t=35"#
         ]
     );
     assert_eq!(
-        lines(&told(Dialect::Draft07, &verdict, None)),
+        lines(&written(Dialect::Draft07, &verdict, None)),
         [
             "ratelimit-policy: 100;w=60",
             "ratelimit: limit=100, remaining=57, reset=35"
         ]
     );
     assert_eq!(
-        lines(&told(Dialect::Draft06, &verdict, None)),
+        lines(&written(Dialect::Draft06, &verdict, None)),
         [
             "ratelimit-limit: 100",
             "ratelimit-remaining: 57",
             "ratelimit-reset: 35"
         ]
     );
-    assert!(told(Dialects::none(), &verdict, None).is_empty());
+    assert!(written(Dialects::none(), &verdict, None).is_empty());
     let all = Dialects::default().and(Dialect::Ietf).and(Dialect::Draft06);
-    assert_eq!(told(all, &verdict, None).len(), 8);
+    assert_eq!(written(all, &verdict, None).len(), 8);
 }
 
 #[test]
 fn reset_is_rounded_up_where_it_falls_not_before() {
-    let (gate, _) = gate(
+    let (engine, _) = engine(
         Policies::new().policy(Policy::new("a").limit(Limit::every(Duration::from_millis(700)))),
     );
-    let verdict = gate.decide_now(&Subject::new());
-    // 0.2 + 0.7 seconds is within the first second, and 0.7 seconds are up to one.
+    let verdict = engine.decide_now(&Subject::new());
+    // 0.2 + 0.7 seconds is within the first second, and 0.7 seconds are rounded up to one.
     assert_eq!(
-        joined(&told(Dialect::XEpoch, &verdict, None), "x-ratelimit-reset"),
+        joined(
+            &written(Dialect::XEpoch, &verdict, None),
+            "x-ratelimit-reset"
+        ),
         "1640000001"
     );
     assert_eq!(
-        joined(&told(Dialect::XDelta, &verdict, None), "x-ratelimit-reset"),
+        joined(
+            &written(Dialect::XDelta, &verdict, None),
+            "x-ratelimit-reset"
+        ),
         "1"
     );
 }
 
 #[test]
-fn rivals_for_the_same_names_are_not_told_together() {
+fn conflicting_dialects_are_not_written_together() {
     let of = |dialects: &[Dialect]| {
         dialects
             .iter()
@@ -106,8 +112,8 @@ fn rivals_for_the_same_names_are_not_told_together() {
 }
 
 #[test]
-fn the_tightest_is_told_and_ietf_tells_all_that_are_enforced() {
-    let (gate, _) = gate(
+fn the_tightest_limit_is_written_and_ietf_writes_all_enforced() {
+    let (engine, _) = engine(
         Policies::new()
             .policy(
                 Policy::new("wide")
@@ -123,8 +129,8 @@ fn the_tightest_is_told_and_ietf_tells_all_that_are_enforced() {
             .policy(Policy::new("free").limit(Limit::unlimited()))
             .policy(Policy::new("busy").limit(PolicyLimit::Concurrent(20))),
     );
-    let verdict = gate.decide_now(&Subject::new());
-    let headers = told(Dialects::default().and(Dialect::Ietf), &verdict, None);
+    let verdict = engine.decide_now(&Subject::new());
+    let headers = written(Dialects::default().and(Dialect::Ietf), &verdict, None);
     assert_eq!(joined(&headers, "x-ratelimit-limit"), "10");
     assert_eq!(
         joined(&headers, "ratelimit-policy"),
@@ -137,14 +143,14 @@ fn the_tightest_is_told_and_ietf_tells_all_that_are_enforced() {
 }
 
 #[test]
-fn what_is_in_flight_resets_now_and_once_denied_when_to_try_again() {
-    let (gate, _) =
-        gate(Policies::new().policy(Policy::new("busy").limit(PolicyLimit::Concurrent(1))));
+fn a_concurrency_limit_resets_now_or_at_retry_after() {
+    let (engine, _) =
+        engine(Policies::new().policy(Policy::new("busy").limit(PolicyLimit::Concurrent(1))));
     let all = Dialects::from(Dialect::XDelta)
         .and(Dialect::Draft07)
         .and(Dialect::Draft06);
-    let first = gate.decide_now(&Subject::new());
-    let headers = told(all, &first, None);
+    let first = engine.decide_now(&Subject::new());
+    let headers = written(all, &first, None);
     assert_eq!(
         [
             "x-ratelimit-reset",
@@ -155,7 +161,7 @@ fn what_is_in_flight_resets_now_and_once_denied_when_to_try_again() {
         .map(|name| joined(&headers, name)),
         ["0", "0", "limit=1, remaining=0, reset=0", ""]
     );
-    let headers = told(all, &gate.decide_now(&Subject::new()), Some(1));
+    let headers = written(all, &engine.decide_now(&Subject::new()), Some(1));
     assert_eq!(joined(&headers, "x-ratelimit-reset"), "1");
     assert_eq!(
         joined(&headers, "ratelimit"),
@@ -165,12 +171,12 @@ fn what_is_in_flight_resets_now_and_once_denied_when_to_try_again() {
 
 #[test]
 fn what_never_refills_has_no_reset() {
-    let (gate, _) =
-        gate(Policies::new().policy(Policy::new("gift").limit(Limit::per_second(0).burst(3))));
-    let verdict = gate.decide_now(&Subject::new());
+    let (engine, _) =
+        engine(Policies::new().policy(Policy::new("gift").limit(Limit::per_second(0).burst(3))));
+    let verdict = engine.decide_now(&Subject::new());
     let all = Dialects::default().and(Dialect::Ietf).and(Dialect::Draft06);
     assert_eq!(
-        lines(&told(all, &verdict, None)),
+        lines(&written(all, &verdict, None)),
         [
             r#"ratelimit-policy: "gift";q=3"#,
             r#"ratelimit: "gift";r=2"#,
@@ -178,19 +184,19 @@ fn what_never_refills_has_no_reset() {
             "x-ratelimit-remaining: 2"
         ]
     );
-    assert!(told(Dialect::Draft07, &verdict, None).is_empty());
+    assert!(written(Dialect::Draft07, &verdict, None).is_empty());
 }
 
 #[test]
-fn where_nothing_is_ever_admitted_there_is_no_time_to_tell() {
+fn a_limit_that_denies_everything_has_no_times() {
     for limit in [
         Limit::deny_all(),
         Limit::per_minute(0).algorithm(Algorithm::FixedWindow),
     ] {
-        let (gate, _) = gate(Policies::new().policy(Policy::new("shut").limit(limit)));
-        let headers = told(
+        let (engine, _) = engine(Policies::new().policy(Policy::new("shut").limit(limit)));
+        let headers = written(
             Dialects::default().and(Dialect::Ietf),
-            &gate.decide_now(&Subject::new()),
+            &engine.decide_now(&Subject::new()),
             None,
         );
         assert_eq!(joined(&headers, "ratelimit"), r#""shut";r=0"#);
@@ -200,12 +206,12 @@ fn where_nothing_is_ever_admitted_there_is_no_time_to_tell() {
 
 #[test]
 fn names_are_strings_of_structured_fields() {
-    let (gate, _) = gate(
+    let (engine, _) = engine(
         Policies::new()
             .policy(Policy::new(r#"a "b" \c"#).limit(Limit::per_minute(1)))
             .policy(Policy::new("größe\n").limit(Limit::per_minute(1))),
     );
-    let headers = told(Dialect::Ietf, &gate.decide_now(&Subject::new()), None);
+    let headers = written(Dialect::Ietf, &engine.decide_now(&Subject::new()), None);
     assert_eq!(
         joined(&headers, "ratelimit"),
         r#""a \"b\" \\c";r=0;t=60, "gr__e_";r=0;t=60"#
@@ -223,12 +229,12 @@ fn names_are_strings_of_structured_fields() {
 fn a_number_too_large_for_a_structured_field_is_the_largest() {
     let limit = PolicyLimit::Rate(Limit::per_second(u64::MAX / 4).burst(u64::MAX / 4));
     let decision = ratekeeper::Limiter::new(*limit.rate().unwrap()).check();
-    let figures = Figures::new("big".into(), limit.rate(), &decision).unwrap();
+    let info = LimitInfo::new("big".into(), limit.rate(), &decision).unwrap();
     let mut headers = HeaderMap::new();
     Dialects::from(Dialect::Ietf).write(
         &mut headers,
-        &figures,
-        [figures].into_iter(),
+        &info,
+        [info].into_iter(),
         None,
         Duration::ZERO,
     );
@@ -244,24 +250,25 @@ fn a_number_too_large_for_a_structured_field_is_the_largest() {
 
 #[test]
 fn a_rate_that_is_not_exact_still_has_a_whole_window() {
-    let (gate, _) = gate(Policies::new().policy(Policy::new("odd").limit(Limit::per_second(59))));
-    let headers = told(Dialect::Ietf, &gate.decide_now(&Subject::new()), None);
+    let (engine, _) =
+        engine(Policies::new().policy(Policy::new("odd").limit(Limit::per_second(59))));
+    let headers = written(Dialect::Ietf, &engine.decide_now(&Subject::new()), None);
     assert_eq!(joined(&headers, "ratelimit-policy"), r#""odd";q=59;w=1"#);
 }
 
 #[test]
-fn a_class_is_told_what_it_may_use() {
+fn a_class_sees_its_own_capacity() {
     let class = ReserveClasses::by("class")
         .reserve("batch", Reserve::Units(50))
         .reserve("none", Reserve::Units(100));
     let policy = Policy::new("api")
         .limit(Limit::per_minute(100))
         .reserves(class);
-    let (gate, _) = gate(Policies::new().policy(policy));
+    let (engine, _) = engine(Policies::new().policy(policy));
     let told_to = |class: &str| {
-        lines(&told(
+        lines(&written(
             Dialect::Ietf,
-            &gate.decide_now(&Subject::new().with("class", class)),
+            &engine.decide_now(&Subject::new().with("class", class)),
             None,
         ))
     };
@@ -284,8 +291,8 @@ fn a_class_is_told_what_it_may_use() {
 #[test]
 fn a_queue_of_none_has_the_window_of_its_one() {
     let limit = Limit::per_minute(6).paced_max_queue(0);
-    let (gate, _) = gate(Policies::new().policy(Policy::new("paced").limit(limit)));
-    let headers = told(Dialect::Ietf, &gate.decide_now(&Subject::new()), None);
+    let (engine, _) = engine(Policies::new().policy(Policy::new("paced").limit(limit)));
+    let headers = written(Dialect::Ietf, &engine.decide_now(&Subject::new()), None);
     assert_eq!(
         lines(&headers),
         [
@@ -296,15 +303,15 @@ fn a_queue_of_none_has_the_window_of_its_one() {
 }
 
 #[test]
-fn what_the_origin_said_stays() {
-    let (gate, _) = gate(policies());
-    let verdict = gate.decide_now(&Subject::new());
+fn headers_of_the_service_stay() {
+    let (engine, _) = engine(policies());
+    let verdict = engine.decide_now(&Subject::new());
     let all = Dialects::default().and(Dialect::Ietf).and(Dialect::Draft06);
     let mut headers = HeaderMap::new();
     headers.insert("x-ratelimit-remaining", HeaderValue::from_static("3"));
     headers.insert("ratelimit-reset", HeaderValue::from_static("9"));
     headers.insert("ratelimit", HeaderValue::from_static(r#""origin";r=3;t=9"#));
-    super::super::write(all, &mut headers, &verdict, None, Duration::ZERO);
+    super::super::write_headers(all, &mut headers, &verdict, None, Duration::ZERO);
     assert_eq!(
         joined(&headers, "ratelimit"),
         r#""origin";r=3;t=9, "default";r=57;t=35"#
@@ -323,7 +330,7 @@ fn what_the_origin_said_stays() {
         "ratelimit",
         HeaderValue::from_static("limit=5, remaining=3, reset=9"),
     );
-    super::super::write(
+    super::super::write_headers(
         Dialect::Draft07.into(),
         &mut headers,
         &verdict,
@@ -335,10 +342,10 @@ fn what_the_origin_said_stays() {
         ["ratelimit: limit=5, remaining=3, reset=9"]
     );
 
-    // What only begins like ours is no rival.
+    // A header that only begins like ours does not conflict.
     let mut headers = HeaderMap::new();
     headers.insert("x-ratelimit-resource", HeaderValue::from_static("core"));
-    super::super::write(
+    super::super::write_headers(
         Dialect::XDelta.into(),
         &mut headers,
         &verdict,
@@ -356,13 +363,13 @@ fn what_the_origin_said_stays() {
 }
 
 #[test]
-fn browsers_are_shown_what_is_written() {
+fn written_headers_are_exposed() {
     let mut headers = HeaderMap::new();
     headers.insert(
         "access-control-expose-headers",
         HeaderValue::from_static("x-request-id"),
     );
-    expose(&mut headers, Dialects::default().and(Dialect::Ietf));
+    expose_headers(&mut headers, Dialects::default().and(Dialect::Ietf));
     assert_eq!(
         joined(&headers, "access-control-expose-headers"),
         "x-request-id, retry-after, x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, ratelimit-policy, ratelimit"

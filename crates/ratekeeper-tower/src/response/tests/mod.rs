@@ -1,19 +1,19 @@
-//! What responses say, exactly.
+//! Exact contents of rate limit headers and denials.
 
-mod denials;
-mod forms;
+mod denial;
+mod denial_format;
 mod headers;
 mod properties;
 
-use super::{Dialects, write};
+use super::{Dialects, write_headers};
 use http::HeaderMap;
 use ratekeeper::{Clock, ManualClock, MemoryStore};
 use ratekeeper_policy::{Engine, Policies, PolicyVerdict};
 use std::time::Duration;
 
-type Gate = Engine<MemoryStore<ManualClock>>;
+type ManualEngine = Engine<MemoryStore<ManualClock>>;
 
-fn gate(policies: Policies) -> (Gate, ManualClock) {
+fn engine(policies: Policies) -> (ManualEngine, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder()
         .max_keys(1_000)
@@ -32,7 +32,7 @@ fn joined(headers: &HeaderMap, name: &str) -> String {
         .join(", ")
 }
 
-/// Every header as a line, in the order of their names.
+/// Every header as a line, sorted by name.
 fn lines(headers: &HeaderMap) -> Vec<String> {
     let mut lines: Vec<_> = headers
         .iter()
@@ -42,14 +42,14 @@ fn lines(headers: &HeaderMap) -> Vec<String> {
     lines
 }
 
-/// What a verdict writes at a second after 1970 that is easy to read.
-fn told(
+/// The headers of a verdict at an easily readable Unix time.
+fn written(
     dialects: impl Into<Dialects>,
     verdict: &PolicyVerdict,
     retry_after: Option<u64>,
 ) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    write(
+    write_headers(
         dialects.into(),
         &mut headers,
         verdict,

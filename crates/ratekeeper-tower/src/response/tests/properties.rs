@@ -1,7 +1,7 @@
-//! What holds of the figures for any limits and any traffic.
+//! Properties of rate limit headers for any limits and any traffic.
 
-use super::super::{Denial, Dialect, Dialects, write};
-use super::{gate, joined, unix};
+use super::super::{Denial, Dialect, Dialects, write_headers};
+use super::{engine, joined, unix};
 use http::HeaderMap;
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Limit};
@@ -32,7 +32,7 @@ fn limits() -> impl Strategy<Value = PolicyLimit> {
     prop_oneof![9 => rate, 1 => (1_u64..4).prop_map(PolicyLimit::Concurrent)]
 }
 
-/// A field of `ietf`, read by somebody else: the integers of each name.
+/// The parameters of each name in a field of `ietf`, read by another parser.
 fn fields(headers: &HeaderMap, name: &str) -> Vec<(String, HashMap<String, u64>)> {
     let list: sfv::List = sfv::Parser::new(&joined(headers, name)).parse().unwrap();
     let item = |entry: &sfv::ListEntry| {
@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn figures_are_true_and_who_obeys_retry_after_is_admitted(
+    fn headers_are_true_and_clients_that_obey_retry_after_are_allowed(
         limits in prop::collection::vec((limits(), 1_u64..4), 1..4),
         trace in prop::collection::vec((0_u64..3_000, any::<bool>()), 1..40),
     ) {
@@ -65,20 +65,20 @@ proptest! {
         for (at, (limit, cost)) in limits.iter().enumerate() {
             policies = policies.policy(Policy::new(format!("p{at}")).limit(*limit).cost(Cost::Units(*cost)));
         }
-        let (gate, clock) = gate(policies);
+        let (engine, clock) = engine(policies);
         let all = Dialects::default().and(Dialect::Ietf).and(Dialect::Draft06);
         for (pause, long) in trace {
             clock.advance(Duration::from_millis(if long { pause * 20 } else { pause / 50 }));
-            let verdict = gate.decide_now(&Subject::new());
-            let denial = verdict.is_denied().then(|| Denial::of(&verdict));
+            let verdict = engine.decide_now(&Subject::new());
+            let denial = verdict.is_denied().then(|| Denial::of_verdict(&verdict));
             let retry_after = denial.as_ref().and_then(Denial::seconds);
             let mut headers = HeaderMap::new();
-            write(all, &mut headers, &verdict, retry_after, unix(&clock));
+            write_headers(all, &mut headers, &verdict, retry_after, unix(&clock));
 
             let tightest = verdict.tightest().unwrap();
             let reset: u64 = joined(&headers, "x-ratelimit-reset").parse().unwrap();
             if tightest.limit().rate().is_some() {
-                // The first whole second at which all is there.
+                // The first whole second at which everything is available.
                 let exact = unix(&clock) + tightest.decision().reset_after();
                 prop_assert!(Duration::from_secs(reset) >= exact && Duration::from_secs(reset - 1) < exact);
             }
@@ -110,7 +110,7 @@ proptest! {
             prop_assert!(verdict.retry_after().is_none_or(|exact| Duration::from_secs(after) >= exact));
             drop(verdict);
             clock.advance(Duration::from_secs(after));
-            prop_assert!(gate.decide_now(&Subject::new()).is_allowed());
+            prop_assert!(engine.decide_now(&Subject::new()).is_allowed());
         }
     }
 }

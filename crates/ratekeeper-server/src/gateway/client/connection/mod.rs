@@ -287,7 +287,7 @@ async fn watched<S: ServeConnection>(
                 // It has had its time to answer, and what does not read does not answer.
                 Some(_) if client.is_idle() && leave <= now() => return Poll::Ready(Ok(())),
                 _ if client.is_idle() => {
-                    deadline = Some(deadline.map_or(leave, |deadline| deadline.min(leave)))
+                    deadline = Some(deadline.map_or(leave, |deadline| deadline.min(leave)));
                 }
                 _ => {}
             }

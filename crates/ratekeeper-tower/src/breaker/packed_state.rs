@@ -1,5 +1,5 @@
-//! The state of a breaker in one atomic word: what it is, how often it failed to recover, which
-//! generation, until when.
+//! `PackedState`: a breaker's state, failure streak, generation and end of its open time in one
+//! atomic word.
 
 /// Milliseconds since the breaker was made, in 40 bits: 34 years.
 pub(super) const MS_BITS: u32 = 40;
@@ -7,7 +7,7 @@ pub(super) const MS_MAX: u64 = (1 << MS_BITS) - 1;
 const STREAK_BITS: u32 = 5;
 const STREAK_MAX: u8 = (1 << STREAK_BITS) - 1;
 
-/// What a breaker is doing. An `Open` one whose time is over is open until somebody comes.
+/// The stored state. An `Open` breaker whose time is over becomes half-open with the next call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Closed,
@@ -29,13 +29,13 @@ const KINDS: [Kind; 6] = [
 
 /// From the low end: until (40 bits), generation (16), streak (5), kind (3).
 ///
-/// The generation grows with every change of state. What was let through under one has no say under
-/// another.
+/// The generation increases with every change of state. Calls that were allowed in one generation
+/// do not affect another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Word(u64);
+pub(super) struct PackedState(u64);
 
-impl Word {
-    /// Closed, for the first time.
+impl PackedState {
+    /// The initial state: closed.
     pub(super) const FIRST: Self = Self(0);
 
     pub(super) fn from_bits(bits: u64) -> Self {
@@ -59,17 +59,17 @@ impl Word {
         (self.0 >> MS_BITS) as u16
     }
 
-    /// When open ends; of no meaning for the others.
+    /// The end of the open time; meaningless in other states.
     pub(super) fn until(self) -> u64 {
         self.0 & MS_MAX
     }
 
-    /// The next state, a generation later.
+    /// The next state, one generation later.
     pub(super) fn to(self, kind: Kind) -> Self {
         Self::new(kind, 0, self.generation().wrapping_add(1), 0)
     }
 
-    /// The next state is open, until `until`.
+    /// Changes to open, until `until`.
     pub(super) fn to_open(self, streak: u8, until: u64) -> Self {
         Self::new(
             Kind::Open,
@@ -79,7 +79,7 @@ impl Word {
         )
     }
 
-    /// The next state is half-open; it remembers the streak.
+    /// Changes to half-open, keeping the streak.
     pub(super) fn to_half_open(self) -> Self {
         Self::new(
             Kind::HalfOpen,
@@ -106,9 +106,9 @@ mod tests {
     #[test]
     fn what_goes_into_a_word_comes_out_of_it() {
         for kind in KINDS {
-            assert_eq!(Word::FIRST.to(kind).kind(), kind);
+            assert_eq!(PackedState::FIRST.to(kind).kind(), kind);
         }
-        let open = Word::FIRST.to_open(7, 123_456);
+        let open = PackedState::FIRST.to_open(7, 123_456);
         assert_eq!(
             (open.kind(), open.streak(), open.generation(), open.until()),
             (Kind::Open, 7, 1, 123_456)
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_generation_wraps_without_touching_its_neighbours() {
-        let mut word = Word::FIRST;
+        let mut word = PackedState::FIRST;
         for _ in 0..=u16::MAX {
             word = word.to(Kind::MetricsOnly);
         }

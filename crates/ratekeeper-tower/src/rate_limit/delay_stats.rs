@@ -1,11 +1,11 @@
-//! Who waits where a limit delays, and how long it took those who have waited.
+//! Statistics of the requests that wait because a limit delays them.
 
 use ratekeeper_policy::stats::HistogramSnapshot;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The upper bounds in nanoseconds, inclusive: from a millisecond to a minute.
+/// The histogram's upper bounds in nanoseconds, inclusive: from a millisecond to a minute.
 #[rustfmt::skip]
 const BOUNDS: [u64; 15] = [
     1_000_000, 2_500_000, 5_000_000,
@@ -15,35 +15,36 @@ const BOUNDS: [u64; 15] = [
     10_000_000_000, 30_000_000_000, 60_000_000_000,
 ];
 
-/// How many requests wait for their turn, and how long those waited whose turn has come.
+/// Statistics of delayed requests: how many are waiting, and how long the others waited.
 ///
-/// A handle: clones share their counts. Give one to several layers
-/// ([`RateLimitLayer::waits`](crate::RateLimitLayer::waits)), and they are counted together; their
-/// bounds on who may wait hold together, too.
+/// A handle: clones share their counters. Give one to several layers
+/// ([`RateLimitLayer::delay_stats`](crate::RateLimitLayer::delay_stats)), and they count together;
+/// then [`max_waiting`](crate::RateLimitLayer::max_waiting) also bounds them together.
 #[derive(Clone, Debug, Default)]
-pub struct DelayStats(Arc<Counts>);
+pub struct DelayStats(Arc<Counters>);
 
-// No stripes by thread: whoever comes here is about to sleep.
+// Not sharded by thread: whoever updates these counters is about to sleep.
 #[derive(Debug, Default)]
-struct Counts {
+struct Counters {
     waiting: AtomicUsize,
-    /// What fell into each bucket alone; the last is for what is above all bounds.
+    /// Not cumulative; the last bucket is for values above all bounds.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     nanos: AtomicU64,
 }
 
 impl DelayStats {
-    /// Nobody has waited yet.
+    /// Counters that start at zero.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many wait now.
+    /// The number of requests that are waiting now.
     pub fn waiting(&self) -> usize {
         self.0.waiting.load(Relaxed)
     }
 
-    /// How long those waited whose turn has come. Who hung up before is not among them.
+    /// A histogram of the time that requests waited before they went on. Those that hung up earlier
+    /// are not included.
     pub fn delays(&self) -> HistogramSnapshot {
         let mut count = 0;
         let bounds = BOUNDS
@@ -62,38 +63,39 @@ impl DelayStats {
         }
     }
 
-    /// A place among those who wait; none if so many have one.
-    pub(super) fn enter(&self, most: usize, wait: Duration) -> Option<Waiting> {
+    /// Counts a request as waiting until the guard is dropped; `None` if `most` are waiting
+    /// already.
+    pub(super) fn start_wait(&self, most: usize, wait: Duration) -> Option<WaitGuard> {
         let entered = self
             .0
             .waiting
             .fetch_update(Relaxed, Relaxed, |now| (now < most).then_some(now + 1));
-        entered.ok().map(|_| Waiting {
-            waits: self.clone(),
+        entered.ok().map(|_| WaitGuard {
+            delay_stats: self.clone(),
             wait,
         })
     }
 }
 
-/// A place among those who wait.
-pub(super) struct Waiting {
-    waits: DelayStats,
+/// Counts a request as waiting until it is dropped.
+pub(super) struct WaitGuard {
+    delay_stats: DelayStats,
     wait: Duration,
 }
 
-impl Waiting {
-    /// Its turn has come.
+impl WaitGuard {
+    /// Records the wait: the request goes on.
     pub(super) fn end(self) {
         let nanos = u64::try_from(self.wait.as_nanos()).unwrap_or(u64::MAX);
-        let counts = &self.waits.0;
-        counts.buckets[BOUNDS.partition_point(|bound| *bound < nanos)].fetch_add(1, Relaxed);
-        counts.nanos.fetch_add(nanos, Relaxed);
+        let counters = &self.delay_stats.0;
+        counters.buckets[BOUNDS.partition_point(|bound| *bound < nanos)].fetch_add(1, Relaxed);
+        counters.nanos.fetch_add(nanos, Relaxed);
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
-        self.waits.0.waiting.fetch_sub(1, Relaxed);
+        self.delay_stats.0.waiting.fetch_sub(1, Relaxed);
     }
 }
 
@@ -102,19 +104,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_hangs_up_leaves_its_place_and_no_time() {
-        let waits = DelayStats::new();
-        let wait = |ms| waits.enter(2, Duration::from_millis(ms));
+    fn hanging_up_is_not_recorded() {
+        let delay_stats = DelayStats::new();
+        let wait = |ms| delay_stats.start_wait(2, Duration::from_millis(ms));
         let (one, two) = (wait(1).unwrap(), wait(2_000).unwrap());
         assert!(wait(1).is_none());
-        assert_eq!(waits.waiting(), 2);
+        assert_eq!(delay_stats.waiting(), 2);
         drop(one);
         two.end();
         assert_eq!(
             (
-                waits.waiting(),
-                waits.delays().count,
-                waits.delays().sum_seconds
+                delay_stats.waiting(),
+                delay_stats.delays().count,
+                delay_stats.delays().sum_seconds
             ),
             (0, 1, 2.0)
         );
@@ -122,11 +124,14 @@ mod tests {
 
     #[test]
     fn a_bound_belongs_to_its_bucket_and_the_last_has_everything() {
-        let waits = DelayStats::new();
+        let delay_stats = DelayStats::new();
         for nanos in [1_000_000, 1_000_001, u64::MAX / 4] {
-            waits.enter(1, Duration::from_nanos(nanos)).unwrap().end();
+            delay_stats
+                .start_wait(1, Duration::from_nanos(nanos))
+                .unwrap()
+                .end();
         }
-        let buckets = waits.delays().buckets;
+        let buckets = delay_stats.delays().buckets;
         assert_eq!(
             (buckets[0], buckets[1], buckets[14]),
             ((0.001, 1), (0.0025, 2), (60.0, 2))

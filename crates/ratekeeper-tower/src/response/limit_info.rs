@@ -1,13 +1,12 @@
-//! The figures of one limit, as the headers tell them.
+//! The state of one limit, as rate limit headers describe it.
 
-use super::numbers::{integer, whole_seconds};
+use super::header_values::{sf_integer, whole_seconds};
 use ratekeeper::{Algorithm, Decision, Limit};
 use ratekeeper_policy::engine::LimitStatus;
 use std::fmt;
 use std::time::Duration;
 
-/// By what name a limit is told: its policy, and which of the policy's limits it is, counted from
-/// 1.
+/// The name of a limit in headers: its policy, and its number among the policy's limits, from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PolicyName<'a> {
     pub(crate) policy: &'a str,
@@ -30,24 +29,24 @@ impl fmt::Display for PolicyName<'_> {
     }
 }
 
-/// The figures of one limit after a decision.
+/// The state of one limit after a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Figures<'a> {
+pub(crate) struct LimitInfo<'a> {
     pub(crate) name: PolicyName<'a>,
     /// How much may come at once.
-    pub(crate) limit: u64,
+    pub(crate) capacity: u64,
     pub(crate) remaining: u64,
-    /// The rate; none for what is in flight.
+    /// The rate; `None` for a concurrency limit.
     pub(crate) rate: Option<&'a Limit>,
-    /// Whether it counts what is in flight, of which nobody knows when it ends: its reset is now,
-    /// and a denial's is when Retry-After says to try again.
+    /// Whether it is a concurrency limit, whose reset is unknown: it is now, and on a denial the
+    /// time of Retry-After.
     pub(crate) in_flight: bool,
-    /// Its times take divisions: they are asked for where they are told.
+    /// Times are computed from it when they are written, because they take divisions.
     pub(super) decision: Decision,
 }
 
-impl<'a> Figures<'a> {
-    /// Of a limit of a policy; none if it is unlimited.
+impl<'a> LimitInfo<'a> {
+    /// A limit of a policy; `None` if it is unlimited.
     pub(crate) fn of(status: &LimitStatus<'a>) -> Option<Self> {
         Self::new(
             status.policy().into(),
@@ -56,7 +55,7 @@ impl<'a> Figures<'a> {
         )
     }
 
-    /// Of a decision by a rate, or by a limit of what is in flight; none if it is unlimited.
+    /// From a decision by a rate, or by a concurrency limit; `None` if it is unlimited.
     #[inline]
     pub(crate) fn new(
         name: PolicyName<'a>,
@@ -73,17 +72,17 @@ impl<'a> Figures<'a> {
         })
     }
 
-    /// Of a decision by a rate that nobody asks for.
+    /// From a decision by a rate, without the rate; `None` if it is unlimited.
     #[inline]
     pub(crate) fn of_decision(name: PolicyName<'a>, decision: &Decision) -> Option<Self> {
         if decision.is_unlimited() {
             return None;
         }
-        let limit = decision.capacity();
-        let remaining = decision.remaining().min(limit);
+        let capacity = decision.capacity();
+        let remaining = decision.remaining().min(capacity);
         Some(Self {
             name,
-            limit,
+            capacity,
             remaining,
             rate: None,
             in_flight: false,
@@ -94,26 +93,26 @@ impl<'a> Figures<'a> {
     /// How long until everything is available again; [`Duration::MAX`] if it never is.
     #[inline]
     fn reset_after(&self) -> Duration {
-        // Where nothing fits nothing will ever be there, whatever its clock says.
-        if self.limit == 0 {
+        // With a capacity of zero nothing will ever be available, whatever the decision says.
+        if self.capacity == 0 {
             Duration::MAX
         } else {
             self.decision.reset_after()
         }
     }
 
-    /// How long until one more unit is there, at most; [`Duration::MAX`] if none ever comes.
+    /// How long until one more unit is available, at most; [`Duration::MAX`] if never.
     fn next_unit(&self) -> Duration {
-        if self.limit == 0 {
+        if self.capacity == 0 {
             Duration::MAX
         } else {
             self.decision.next_after()
         }
     }
 
-    /// In how many seconds to come back for more, so that a client that spreads what remains over
-    /// them keeps to the rate: r·w ≤ q·t. On a denial at most what Retry-After says. None if there
-    /// is no such time.
+    /// The parameter `t`: in how many seconds to come back for more, so that a client that spreads
+    /// what remains over them keeps to the rate: r·w ≤ q·t. On a denial at most the value of
+    /// Retry-After. `None` if there is no such time.
     pub(super) fn t(&self, retry_after: Option<u64>) -> Option<u64> {
         let w = self.w()?;
         let next_unit = self.next_unit();
@@ -122,23 +121,24 @@ impl<'a> Figures<'a> {
         }
         let spread = match self.remaining {
             0 => 0,
-            // Of the numbers as they are told; at most w, as no more remains than the limit.
-            remaining => (u128::from(integer(remaining)) * u128::from(w))
-                .div_ceil(integer(self.limit).into()) as u64,
+            // Computed from the numbers as they are written; at most `w`, because `remaining` is at
+            // most the capacity.
+            remaining => (u128::from(sf_integer(remaining)) * u128::from(w))
+                .div_ceil(sf_integer(self.capacity).into()) as u64,
         };
         let t = whole_seconds(next_unit).max(spread).max(1);
         Some(retry_after.map_or(t, |after| t.min(after)))
     }
 
-    /// In what time the limit is admitted at its rate, in whole seconds: the burst by the rate, or
-    /// the window. None for what is in flight and where nothing refills.
+    /// The parameter `w`: the time in which the rate allows the capacity, in whole seconds: the
+    /// burst at the rate, or the window. `None` for concurrency limits and where nothing refills.
     pub(super) fn w(&self) -> Option<u64> {
         self.rate
-            .and_then(|rate| window(rate, self.limit))
+            .and_then(|rate| window(rate, self.capacity))
             .map(|window| whole_seconds(window).max(1))
     }
 
-    /// How long until everything is available again, as far as anybody knows; none if it never is.
+    /// How long until everything is available again, if that is known; `None` if it never is.
     #[inline]
     pub(super) fn resets_in(&self, retry_after: Option<u64>) -> Option<Duration> {
         match (self.in_flight, self.reset_after()) {
@@ -149,15 +149,15 @@ impl<'a> Figures<'a> {
     }
 }
 
-/// From the rate as it was written: what is decided with may be a few picoseconds slower, which
-/// would round up to a second. `capacity` is what this caller may use of it at once, which may be
-/// less than the limit has.
+/// The window of a limit, by its rate as configured: the rate used for deciding may be a few
+/// picoseconds slower, which would round up to a second. `capacity` is what this caller may use at
+/// once, which may be less than the limit has.
 fn window(limit: &Limit, capacity: u64) -> Option<Duration> {
     let rate = limit.rate().filter(|rate| rate.count() > 0)?;
     match limit.algorithm_kind() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing => {
             let nanos = u128::from(capacity) * rate.period().as_nanos();
-            // Longer than 584 years is as good as that.
+            // Saturates at 584 years.
             Some(Duration::from_nanos(
                 u64::try_from(nanos.div_ceil(u128::from(rate.count()))).unwrap_or(u64::MAX),
             ))

@@ -1,5 +1,5 @@
-//! The layer on a store that has to be asked elsewhere: what was known of a request when it was
-//! asked is known when it answers.
+//! The rate limit layer on an asynchronous store: the client found before the decision is passed to
+//! the hook after it.
 
 use axum::body::Body;
 use axum::http::{Request, Response};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use tokio::task::yield_now;
 use tower::{Layer, service_fn};
 
-/// A store whose answers take their time.
+/// A store whose answers take a while.
 struct Elsewhere(MemoryStore);
 
 impl Store for Elsewhere {
@@ -62,7 +62,7 @@ impl Store for Elsewhere {
 }
 
 #[tokio::test]
-async fn a_hook_hears_of_the_client_that_asked() {
+async fn a_hook_gets_the_client_of_the_request() {
     let policies = Policies::new().policy(Policy::new("each").key("ip").limit(Limit::per_hour(1)));
     let engine = Engine::new(Elsewhere(MemoryStore::new()), policies).unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));

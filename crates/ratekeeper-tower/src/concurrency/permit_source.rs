@@ -1,6 +1,6 @@
-//! Who counts together: all requests, or those with the same key.
+//! `PermitSource`: permits shared by all requests, or by those with the same key.
 
-use crate::body::Held;
+use crate::body::BodyGuard;
 use http::Request;
 use http::request::Parts;
 use ratekeeper::{
@@ -10,14 +10,17 @@ use ratekeeper::{
 use std::fmt;
 use std::hash::Hash;
 
-/// What a [`ConcurrencyLayer`](super::ConcurrencyLayer) takes its permits from: a [`Concurrency`],
-/// or [`PerKey`].
-pub trait Gate: Clone + sealed::Sealed {
-    /// The right to be in flight.
-    type Permit: Held;
+/// The source of permits for a [`ConcurrencyLayer`](super::ConcurrencyLayer): a [`Concurrency`], or
+/// [`PerKey`].
+pub trait PermitSource: Clone + sealed::Sealed {
+    /// The permit of a request in flight.
+    type Permit: BodyGuard;
 
-    /// Takes a permit for a request, and hands the request back.
-    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Self::Permit, BusyError>);
+    /// Takes a permit for a request, and returns the request.
+    fn try_acquire_for<B>(
+        &self,
+        request: Request<B>,
+    ) -> (Request<B>, Result<Self::Permit, BusyError>);
 }
 
 mod sealed {
@@ -26,15 +29,18 @@ mod sealed {
 
 impl<C: Clock> sealed::Sealed for Concurrency<C> {}
 
-impl<C: Clock> Gate for Concurrency<C> {
+impl<C: Clock> PermitSource for Concurrency<C> {
     type Permit = Permit<C>;
 
-    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Permit<C>, BusyError>) {
+    fn try_acquire_for<B>(
+        &self,
+        request: Request<B>,
+    ) -> (Request<B>, Result<Permit<C>, BusyError>) {
         (request, self.try_acquire())
     }
 }
 
-/// A [`KeyedConcurrency`], and the closure that finds the key in a request.
+/// A [`KeyedConcurrency`], and the closure that finds the key of a request.
 pub struct PerKey<K, F, C: Clock = SystemClock> {
     pub(super) permits: KeyedConcurrency<K, C>,
     pub(super) key: F,
@@ -42,7 +48,7 @@ pub struct PerKey<K, F, C: Clock = SystemClock> {
 
 impl<K, F, C: Clock> sealed::Sealed for PerKey<K, F, C> where F: Clone {}
 
-impl<K, F, C> Gate for PerKey<K, F, C>
+impl<K, F, C> PermitSource for PerKey<K, F, C>
 where
     K: Hash,
     F: Fn(&Parts) -> K + Clone,
@@ -50,7 +56,10 @@ where
 {
     type Permit = KeyPermit<C>;
 
-    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<KeyPermit<C>, BusyError>) {
+    fn try_acquire_for<B>(
+        &self,
+        request: Request<B>,
+    ) -> (Request<B>, Result<KeyPermit<C>, BusyError>) {
         let (head, body) = request.into_parts();
         let permit = self.permits.try_acquire(&(self.key)(&head));
         (Request::from_parts(head, body), permit)

@@ -1,5 +1,4 @@
-//! What a request gives back that came to nothing: it hung up while it waited, it failed, or
-//! somebody else turned it away.
+//! Refunds: for requests that hang up while they wait, fail, or are denied by another layer.
 
 mod support;
 
@@ -59,7 +58,7 @@ where
 }
 
 #[tokio::test]
-async fn who_hangs_up_while_waiting_gives_its_place_back() {
+async fn hanging_up_while_waiting_frees_the_slot() {
     let (layer, clock) = limited(Limit::per_second(1).burst(1));
     let service = layer.delay(SECOND).layer(OnceReady::default());
     assert_eq!(status(&service).await, 200);
@@ -75,7 +74,7 @@ async fn who_hangs_up_while_waiting_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn a_paced_limit_makes_requests_wait_for_their_turn() {
+async fn a_paced_limit_delays_requests() {
     let (layer, clock) = limited("1/s wait 2s".parse().unwrap());
     let service = layer.layer(OnceReady::default());
     assert_eq!(status(&service).await, 200);
@@ -122,9 +121,9 @@ async fn a_future_that_has_failed_holds_no_permit() {
     drop(done);
 }
 
-/// The second of two limits turns away what it must, and the first one is not used up by it.
+/// A request that the second of two limits denies does not use up the first one.
 #[tokio::test]
-async fn what_another_limit_turns_away_is_given_back() {
+async fn what_another_limit_denies_is_refunded() {
     let (global, _) = limited(Limit::per_hour(3));
     let (own, _) = limited(Limit::per_hour(1));
     let service = global.clone().layer(own.layer(OnceReady::default()));
@@ -163,7 +162,7 @@ async fn what_another_limit_turns_away_is_given_back() {
 }
 
 #[tokio::test]
-async fn only_failures_count_where_others_wait_too() {
+async fn only_failures_count_where_requests_are_delayed() {
     let (layer, clock) = limited(Limit::per_hour(1));
     let slow = service_fn(move |_: Request<Text>| {
         clock.advance(SECOND);
@@ -176,7 +175,7 @@ async fn only_failures_count_where_others_wait_too() {
 }
 
 #[tokio::test]
-async fn a_limit_that_only_watches_is_not_told() {
+async fn a_shadow_limit_writes_no_headers() {
     let (layer, _) = limited(Limit::per_hour(1));
     let service = layer.shadow().layer(OnceReady::default());
     for _ in 0..2 {
@@ -189,7 +188,7 @@ async fn a_limit_that_only_watches_is_not_told() {
 }
 
 #[tokio::test]
-async fn what_never_reached_the_service_says_nothing_about_it() {
+async fn a_response_that_did_not_reach_the_service_is_ignored() {
     let breaker = CircuitBreaker::new();
     let hanging = service_fn(|_: Request<Text>| pending::<Result<Response<Text>, Infallible>>());
     let service = CircuitBreakerLayer::new(breaker.clone())
@@ -204,9 +203,9 @@ async fn what_never_reached_the_service_says_nothing_about_it() {
     assert_eq!((breaker.state(), breaker.stats().calls), (State::Closed, 0));
 }
 
-/// gRPC has no status of HTTP, and a browser no use for JSON.
+/// gRPC has its own status, and browsers get HTML instead of JSON.
 #[tokio::test]
-async fn every_layer_answers_in_the_form_that_was_asked_for() {
+async fn every_layer_answers_in_the_accepted_format() {
     let breaker = CircuitBreaker::new();
     breaker.force(ratekeeper_tower::breaker::Force::Open);
     let open = CircuitBreakerLayer::new(breaker).layer(OnceReady::default());

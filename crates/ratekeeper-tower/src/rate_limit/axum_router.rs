@@ -1,6 +1,8 @@
-//! Around a whole router of axum, which then is served as it is.
+//! A rate limit around a whole axum router, which `axum::serve` takes as it is.
 
-use super::{AxumBody, BodyKind, Pending, RateLimit, RateLimitLayer, ResponseFuture, Shared};
+use super::{
+    AxumBody, BodyKind, Pending, RateLimit, RateLimitLayer, RateLimitShared, ResponseFuture,
+};
 use crate::decider::Decider;
 use axum::body::Body;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
@@ -18,9 +20,9 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-impl<G: Decider, F> RateLimitLayer<G, F> {
-    /// Puts the limit around all of a router, where it costs less than by [`Router::layer`]: axum
-    /// keeps what it layers on its routes in boxes, and what is around the router needs none.
+impl<D: Decider, F> RateLimitLayer<D, F> {
+    /// Puts the limit around a whole router. This costs less than [`Router::layer`]: axum boxes
+    /// what is layered on its routes, and a limit around the router needs no box.
     ///
     /// ```no_run
     /// use axum::{Router, routing::get};
@@ -33,43 +35,43 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
     /// let app = RateLimitLayer::per_ip(Limit::per_minute(100).burst(20)).around(app);
     ///
     /// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-    /// axum::serve(listener, app).await // each request with the address of its client, for handlers too
+    /// axum::serve(listener, app).await // handlers find the peer address in `ConnectInfo`
     /// # }
     /// ```
     ///
-    /// Which route a request takes is not known there: policies by
-    /// [`Attribute::Endpoint`](ratekeeper_policy::Attribute::Endpoint) belong on the router or the
-    /// route, and so does a limit that is not for every route. Layers of the router are inside of
-    /// this one.
+    /// The route of a request is not known there: policies by
+    /// [`Attribute::Endpoint`](ratekeeper_policy::Attribute::Endpoint), and limits that are not for
+    /// every route, belong on the router or the route. The router's own layers are inside of this
+    /// one.
     #[must_use]
-    pub fn around(self, router: Router) -> RateLimit<Router, G, AxumBody> {
-        // As axum does where a router is served: else it makes every route anew for each request.
+    pub fn around(self, router: Router) -> RateLimit<Router, D, AxumBody> {
+        // As axum does when it serves a router: otherwise it would build every route anew for each
+        // request.
         self.for_axum().layer(router.with_state(()))
     }
 }
 
 /// For axum's servers.
-impl<S, G> RateLimit<S, G, AxumBody>
+impl<S, D> RateLimit<S, D, AxumBody>
 where
     Self: Service<Request>,
 {
-    /// The same as of a [`Router`], for servers other than [`axum::serve`](fn@axum::serve), which
-    /// takes the service as it is.
+    /// The same as [`Router::into_make_service_with_connect_info`], for servers other than
+    /// [`axum::serve`](fn@axum::serve), which takes the service as it is.
     #[must_use]
     pub fn into_make_service_with_connect_info<C>(self) -> IntoMakeServiceWithConnectInfo<Self, C> {
         ServiceExt::<Request>::into_make_service_with_connect_info(self)
     }
 }
 
-/// For [`axum::serve`](fn@axum::serve). With connect info, always: without it nobody knows who is
-/// calling.
-impl<S, G, L> Service<IncomingStream<'_, L>> for RateLimit<S, G, AxumBody>
+/// For [`axum::serve`](fn@axum::serve). Always with connect info: without it the client is unknown.
+impl<S, D, L> Service<IncomingStream<'_, L>> for RateLimit<S, D, AxumBody>
 where
     S: Clone,
-    G: Decider,
+    D: Decider,
     L: Listener<Addr = SocketAddr>,
 {
-    type Response = ConnectionRateLimit<S, G>;
+    type Response = ConnectionRateLimit<S, D>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
 
@@ -79,9 +81,9 @@ where
 
     fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
         let peer = *stream.remote_addr();
-        let (shared, extensions) = (Arc::clone(&self.shared), extensions_of(peer));
+        let (shared, extensions) = (Arc::clone(&self.shared), connection_extensions(peer));
         let connection = Connection {
-            seat: shared.seat(Some(peer.ip())),
+            key: shared.prehash(Some(peer.ip())),
             shared,
             peer,
             extensions,
@@ -93,53 +95,53 @@ where
     }
 }
 
-/// A service behind a limit, for the requests of one connection, whose peer it knows: it need not
-/// look for it in each request. [`axum::serve`](fn@axum::serve) makes it from a [`RateLimit`].
+/// A rate limited service for the requests of one connection. It knows the peer, so it need not
+/// look it up in each request. [`axum::serve`](fn@axum::serve) makes it from a [`RateLimit`].
 ///
-/// Handlers and layers inside find the peer where axum puts it, as [`ConnectInfo`].
-pub struct ConnectionRateLimit<S, G: Decider> {
+/// Handlers and inner layers find the peer where axum puts it, as [`ConnectInfo`].
+pub struct ConnectionRateLimit<S, D: Decider> {
     inner: S,
-    connection: Arc<Connection<G>>,
+    connection: Arc<Connection<D>>,
 }
 
-/// What is known of all requests of a connection.
-struct Connection<G: Decider> {
-    shared: Arc<Shared<G>>,
+/// The data that all requests of a connection share.
+struct Connection<D: Decider> {
+    shared: Arc<RateLimitShared<D>>,
     peer: SocketAddr,
-    seat: Option<G::Seat>,
-    /// With who is connected: to clone them costs less than to insert that into those of each
-    /// request. Nothing belongs in here that can be changed through a clone: all requests of the
-    /// connection have it.
+    key: Option<D::PrehashedKey>,
+    /// The extensions of each request, with [`ConnectInfo`]: cloning them costs less than inserting
+    /// it into each request. They must not contain anything that can be changed through a clone,
+    /// because all requests of the connection share it.
     extensions: Extensions,
 }
 
-/// The extensions of a request of this peer, with room for three more: a router of axum tells of
-/// the path, its parameters and the route in them, and to make room for these in each request would
-/// cost more than all else that is done to them.
-fn extensions_of(peer: SocketAddr) -> Extensions {
+/// The extensions for requests of this peer, with capacity for three more. An axum router inserts
+/// the path, its parameters and the route; growing the map for these in each request would cost
+/// more than everything else done to it.
+fn connection_extensions(peer: SocketAddr) -> Extensions {
     #[derive(Clone)]
-    struct Room<const NTH: usize>;
+    struct Placeholder<const NTH: usize>;
 
     let mut extensions = Extensions::new();
-    extensions.insert(Room::<1>);
-    extensions.insert(Room::<2>);
-    extensions.insert(Room::<3>);
+    extensions.insert(Placeholder::<1>);
+    extensions.insert(Placeholder::<2>);
+    extensions.insert(Placeholder::<3>);
     extensions.insert(ConnectInfo(peer));
-    extensions.remove::<Room<1>>();
-    extensions.remove::<Room<2>>();
-    extensions.remove::<Room<3>>();
+    extensions.remove::<Placeholder<1>>();
+    extensions.remove::<Placeholder<2>>();
+    extensions.remove::<Placeholder<3>>();
     extensions
 }
 
-impl<S, G> Service<Request> for ConnectionRateLimit<S, G>
+impl<S, D> Service<Request> for ConnectionRateLimit<S, D>
 where
     S: Service<Request, Response = Response> + Clone,
-    G: Decider,
-    AxumBody: BodyKind<Body, Pending<G>, Body = Body>,
+    D: Decider,
+    AxumBody: BodyKind<Body, Pending<D>, Body = Body>,
 {
     type Response = Response;
     type Error = S::Error;
-    type Future = ResponseFuture<S, Body, G, AxumBody>;
+    type Future = ResponseFuture<S, Body, D, AxumBody>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
@@ -150,15 +152,15 @@ where
         let Connection {
             shared,
             peer,
-            seat,
+            key,
             extensions,
         } = &*self.connection;
         request.extensions_mut().extend(extensions.clone());
-        shared.call(&mut self.inner, *seat, Some(peer.ip()), request)
+        shared.call(&mut self.inner, *key, Some(peer.ip()), request)
     }
 }
 
-impl<S: Clone, G: Decider> Clone for ConnectionRateLimit<S, G> {
+impl<S: Clone, D: Decider> Clone for ConnectionRateLimit<S, D> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -167,10 +169,10 @@ impl<S: Clone, G: Decider> Clone for ConnectionRateLimit<S, G> {
     }
 }
 
-impl<S: fmt::Debug, G: Decider> fmt::Debug for ConnectionRateLimit<S, G> {
+impl<S: fmt::Debug, D: Decider> fmt::Debug for ConnectionRateLimit<S, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { inner, connection } = self;
-        f.debug_struct("RateLimitOfConnection")
+        f.debug_struct("ConnectionRateLimit")
             .field("inner", inner)
             .field("peer", &connection.peer)
             .finish_non_exhaustive()
@@ -179,17 +181,17 @@ impl<S: fmt::Debug, G: Decider> fmt::Debug for ConnectionRateLimit<S, G> {
 
 #[cfg(test)]
 mod tests {
-    use super::extensions_of;
+    use super::connection_extensions;
     use allocation_counter::measure;
     use std::net::SocketAddr;
 
     #[test]
-    fn what_a_router_inserts_finds_room() {
-        let extensions = extensions_of(SocketAddr::from(([203, 0, 113, 7], 4711)));
+    fn a_router_inserts_without_allocating() {
+        let extensions = connection_extensions(SocketAddr::from(([203, 0, 113, 7], 4711)));
         assert_eq!(extensions.len(), 1);
         let clone = || measure(|| drop(extensions.clone())).count_total;
         let with_three_more = || {
-            // They have no size, and so no memory of their own.
+            // Zero-sized values: they do not allocate.
             let insert = |mut extensions: http::Extensions| {
                 extensions.insert([(); 1]);
                 extensions.insert([(); 2]);

@@ -1,4 +1,4 @@
-//! The response to a request that services may read differently: a problem with the status 400.
+//! The response to a request that services may read differently: a problem with status 400.
 
 use super::escape::Json;
 use bytes::Bytes;
@@ -6,9 +6,9 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTI
 use http::{Response, StatusCode};
 use ratekeeper_policy::request::RequestError;
 
-/// The response. It has this status for callers of gRPC, too: nothing may take it for an answer of
-/// the service.
-pub(crate) fn refused(error: &RequestError) -> Response<Bytes> {
+/// Builds the response. gRPC calls get status 400, too, so that it cannot be mistaken for a
+/// response of the service.
+pub(crate) fn bad_request(error: &RequestError) -> Response<Bytes> {
     let (code, detail) = (error.code(), error.to_string());
     let body = format!(
         r#"{{"type":"about:blank","title":"Bad Request","status":400,"code":{},"detail":{}}}"#,

@@ -1,10 +1,10 @@
-//! The response to a request that is turned away.
+//! `Denial` and the response to a denied request.
 
-use super::accept::Asker;
+use super::denial_format::DenialFormat;
 use super::escape::{Html, Json};
-use super::figures::PolicyName;
-use super::numbers::{retry_after, whole_millis};
-use super::{grpc, named};
+use super::header_values::{retry_after, whole_millis};
+use super::limit_info::PolicyName;
+use super::{grpc, named_limits};
 use crate::response::NotReached;
 use bytes::Bytes;
 use http::header::{
@@ -21,27 +21,27 @@ pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status"
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
-/// Nobody knows when a permit or a store comes back: a second is as good as any.
+/// Retry-After where the time is unknown, such as when a permit or a store becomes available.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 
-/// A shedder sheds no less for so long after it shed more.
+/// After a shedder has raised what it sheds, it does not lower it for this long.
 const SHED_WAIT: Duration = Duration::from_secs(5);
 
-const TOO_LATE: &str = "The deadline of this request had passed before anything was done for it";
+const DEADLINE_PASSED: &str = "The deadline of this request passed before it was processed";
 
-/// Why a request is turned away, by the problem types of the RateLimit draft.
+/// Problem types: why a request is denied, by the RateLimit draft.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ProblemType {
     QuotaExceeded,
     ReducedCapacity,
     AbnormalUsage,
-    /// Nobody waits for the answer any more; the draft has no type for that.
-    TooLate,
+    /// The deadline of the request has passed; the draft has no type for that.
+    DeadlinePassed,
 }
 
-impl Kind {
-    /// Of whoever is turned away with this status for no misdeed of its own.
-    fn of(status: StatusCode) -> Self {
+impl ProblemType {
+    /// The type of a denial with this status that is not for abnormal usage.
+    fn of_status(status: StatusCode) -> Self {
         match status {
             StatusCode::SERVICE_UNAVAILABLE => Self::ReducedCapacity,
             _ => Self::QuotaExceeded,
@@ -57,7 +57,7 @@ impl Kind {
             Self::AbnormalUsage => {
                 "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
             }
-            Self::TooLate => "about:blank",
+            Self::DeadlinePassed => "about:blank",
         }
     }
 
@@ -66,46 +66,46 @@ impl Kind {
             Self::QuotaExceeded => "Quota Exceeded",
             Self::ReducedCapacity => "Temporary Reduced Capacity",
             Self::AbnormalUsage => "Abnormal Usage Detected",
-            Self::TooLate => "Gateway Timeout",
+            Self::DeadlinePassed => "Gateway Timeout",
         }
     }
 }
 
-/// Spreads those who were turned away together: they are told to come up to so many percent later,
-/// each key always the same. By default nobody is.
+/// Adds up to this many percent to Retry-After, the same for the same key, so that clients denied
+/// together do not all come back at once. None by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Jitter {
     pub(crate) percent: u8,
-    /// Of the key.
+    /// The hash of the key.
     pub(crate) hash: u64,
 }
 
 impl Jitter {
-    /// Whole seconds more than `after`, so that what is told is still rounded up.
-    fn on(self, after: u64) -> u64 {
-        let most = u128::from(after) * u128::from(self.percent) / 100;
-        // The hash as a share of 1, of 0 to most.
-        let share = (u128::from(self.hash >> 32) * (most + 1)) >> 32;
+    /// The whole seconds to add to `after`, so that the sum is still rounded up.
+    fn extra_seconds(self, after: u64) -> u64 {
+        let max = u128::from(after) * u128::from(self.percent) / 100;
+        // The hash as a fraction of 1, scaled to 0..=max.
+        let share = (u128::from(self.hash >> 32) * (max + 1)) >> 32;
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 }
 
-/// Everything there is to say of a request that is turned away.
+/// The description of a denial, of which its response is made.
 #[derive(Clone, Debug)]
 pub struct Denial<'a> {
     pub(crate) status: StatusCode,
-    pub(crate) kind: Kind,
-    /// The policies it went against.
+    pub(crate) kind: ProblemType,
+    /// The names of the limits that denied it.
     pub(crate) violated: Vec<PolicyName<'a>>,
-    /// How long until it may be admitted, where that is known.
+    /// How long until it may be allowed, if that is known.
     pub(crate) retry_after: Option<Duration>,
-    /// Waiting will not help.
+    /// Whether retrying will not help.
     pub(crate) never: bool,
-    /// What happened, for a human, without the full stop: the response goes on with when to try
+    /// The cause for people to read, without a full stop: the message goes on with when to try
     /// again.
     pub(crate) cause: Cow<'a, str>,
     pub(crate) jitter: Jitter,
-    /// Whether the limits only watch, so that it passed.
+    /// Whether the limits are in shadow mode, so that the request was allowed.
     pub(crate) shadow: bool,
 }
 
@@ -116,44 +116,47 @@ impl Denial<'_> {
         self.status
     }
 
-    /// The policies it went against.
+    /// The policies that denied the request.
     pub fn policies(&self) -> impl Iterator<Item = &str> {
         self.violated.iter().map(|name| name.policy)
     }
 
-    /// How long until it may be admitted, where that is known.
+    /// How long until the request may be allowed, if that is known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// Whether waiting will not help.
+    /// Whether retrying will not help.
     pub fn is_never(&self) -> bool {
         self.never
     }
 
-    /// Whether the limits only watch: the request passed.
+    /// Whether the limits are in shadow mode: the request was allowed.
     pub fn is_shadow(&self) -> bool {
         self.shadow
     }
 
-    /// One sentence for a human.
+    /// One sentence for people to read.
     pub fn message(&self) -> String {
         self.detail()
     }
 }
 
 impl<'a> Denial<'a> {
-    /// Of a limit that is alone.
+    /// A denial by a limit without policies.
     pub(crate) fn of_decision(name: &'a str, decision: &Decision, status: DenialStatus) -> Self {
         let cause = match decision.is_never() {
-            true => format!("The policy `{name}` does not admit this request"),
-            false => format!("This request is over the limit of `{name}`"),
+            true => format!("Policy `{name}` never allows this request"),
+            false => format!("Rate limit of policy `{name}` exceeded"),
         };
         let (status, kind) = match status {
-            DenialStatus::TooManyRequests => (StatusCode::TOO_MANY_REQUESTS, Kind::QuotaExceeded),
-            DenialStatus::ServiceUnavailable => {
-                (StatusCode::SERVICE_UNAVAILABLE, Kind::ReducedCapacity)
+            DenialStatus::TooManyRequests => {
+                (StatusCode::TOO_MANY_REQUESTS, ProblemType::QuotaExceeded)
             }
+            DenialStatus::ServiceUnavailable => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                ProblemType::ReducedCapacity,
+            ),
         };
         Self {
             status,
@@ -167,54 +170,58 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// Of a request that would have to wait and finds too many that do.
-    pub(crate) fn too_many_wait(after: Duration) -> Self {
-        Self::no_room(
+    /// A denial because too many requests are delayed already.
+    pub(crate) fn too_many_waiting(after: Duration) -> Self {
+        Self::without_policy(
             StatusCode::SERVICE_UNAVAILABLE,
             Some(after),
-            "Too many requests are waiting",
+            "Too many delayed requests are waiting",
         )
     }
 
-    /// Of a request that finds too many in flight.
+    /// A denial because too many requests are in flight.
     pub(crate) fn too_many_in_flight(status: StatusCode) -> Self {
-        Self::no_room(status, None, "Too many requests are in flight")
+        Self::without_policy(status, None, "Too many requests are in flight")
     }
 
-    /// Of a request that finds the circuit breaker open.
-    pub(crate) fn open(after: Duration) -> Self {
-        let cause = "The service is failing and is given time to recover";
-        Self::no_room(StatusCode::SERVICE_UNAVAILABLE, Some(after), cause)
+    /// A denial because the circuit breaker is open.
+    pub(crate) fn circuit_open(after: Duration) -> Self {
+        let cause = "The service is failing and its circuit breaker is open";
+        Self::without_policy(StatusCode::SERVICE_UNAVAILABLE, Some(after), cause)
     }
 
-    /// Of a request that others are more important than.
+    /// A denial by load shedding.
     pub(crate) fn shed() -> Self {
-        let cause = "There is more to do than can be done, and this request can wait";
-        Self::no_room(StatusCode::SERVICE_UNAVAILABLE, Some(SHED_WAIT), cause)
+        let cause = "The service is overloaded and this request was shed";
+        Self::without_policy(StatusCode::SERVICE_UNAVAILABLE, Some(SHED_WAIT), cause)
     }
 
-    /// Of a request that waited in line for as long as it may.
-    pub(crate) fn waited_too_long() -> Self {
-        Self::no_room(
+    /// A denial because the request waited in a queue for as long as it may.
+    pub(crate) fn queue_timeout() -> Self {
+        Self::without_policy(
             StatusCode::SERVICE_UNAVAILABLE,
             None,
-            "This request waited too long for its turn",
+            "This request waited too long in the queue",
         )
     }
 
-    /// Of a request that nobody waits for any more.
-    pub(crate) fn too_late() -> Self {
-        let denial = Self::no_room(StatusCode::GATEWAY_TIMEOUT, None, TOO_LATE);
+    /// A denial because the deadline has passed.
+    pub(crate) fn deadline_passed() -> Self {
+        let denial = Self::without_policy(StatusCode::GATEWAY_TIMEOUT, None, DEADLINE_PASSED);
         Self {
-            kind: Kind::TooLate,
+            kind: ProblemType::DeadlinePassed,
             never: true,
             ..denial
         }
     }
 
-    /// Of no policy.
-    fn no_room(status: StatusCode, retry_after: Option<Duration>, cause: &'static str) -> Self {
-        let (kind, jitter) = (Kind::of(status), Jitter::default());
+    /// A denial that is not by a policy.
+    fn without_policy(
+        status: StatusCode,
+        retry_after: Option<Duration>,
+        cause: &'static str,
+    ) -> Self {
+        let (kind, jitter) = (ProblemType::of_status(status), Jitter::default());
         Self {
             status,
             kind,
@@ -227,7 +234,7 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// The same of limits that only watch.
+    /// Marks a denial as one of limits in shadow mode.
     pub(crate) fn in_shadow(self) -> Self {
         Self {
             shadow: true,
@@ -235,24 +242,25 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// What the limits that only watch say of a request that passes; none if they have nothing to
-    /// say.
-    pub(crate) fn of_shadows(verdict: &'a PolicyVerdict) -> Option<Self> {
-        let watching = || {
-            named(verdict).filter(|(_, status)| status.is_shadow() && status.decision().is_denied())
+    /// The denial by limits in shadow mode, of an allowed request; `None` if they would have
+    /// allowed it too.
+    pub(crate) fn of_shadow_limits(verdict: &'a PolicyVerdict) -> Option<Self> {
+        let shadow_limits = || {
+            named_limits(verdict)
+                .filter(|(_, status)| status.is_shadow() && status.decision().is_denied())
         };
-        let violated: Vec<_> = watching().map(|(name, _)| name).collect();
-        let never = watching().any(|(_, status)| status.decision().is_never());
-        let retry_after = watching()
+        let violated: Vec<_> = shadow_limits().map(|(name, _)| name).collect();
+        let never = shadow_limits().any(|(_, status)| status.decision().is_never());
+        let retry_after = shadow_limits()
             .filter_map(|(_, status)| status.decision().retry_after())
             .max();
         let cause = format!(
-            "This request is over the limit of `{}`",
+            "Rate limit of policy `{}` exceeded",
             violated.first()?.policy
         );
         Some(Self {
             status: StatusCode::TOO_MANY_REQUESTS,
-            kind: Kind::QuotaExceeded,
+            kind: ProblemType::QuotaExceeded,
             violated,
             retry_after: retry_after.filter(|_| !never),
             never,
@@ -262,12 +270,11 @@ impl<'a> Denial<'a> {
         })
     }
 
-    /// Of a verdict that turns the request away. What an operator noted beside a ban or in the deny
-    /// list is not told.
-    pub(crate) fn of(verdict: &'a PolicyVerdict) -> Self {
+    /// The denial of a verdict. An operator's note on a ban or in the deny list is not disclosed.
+    pub(crate) fn of_verdict(verdict: &'a PolicyVerdict) -> Self {
         if let Reason::Shed(_) = verdict.reason() {
-            // A herd that left together comes back one by one: by the moment, for a key may be one
-            // for all.
+            // Clients shed together come back one by one: spread by time, because they may share
+            // one key.
             const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
             let hash = verdict.decided_at().as_unix_nanos().wrapping_mul(GOLDEN);
             return Self {
@@ -276,11 +283,11 @@ impl<'a> Denial<'a> {
             };
         }
         if let Reason::TooLate = verdict.reason() {
-            return Self::too_late();
+            return Self::deadline_passed();
         }
         let status =
             StatusCode::from_u16(verdict.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-        let mut violated: Vec<_> = named(verdict)
+        let mut violated: Vec<_> = named_limits(verdict)
             .filter(|(_, status)| !status.is_shadow() && status.decision().is_denied())
             .map(|(name, _)| name)
             .collect();
@@ -290,31 +297,30 @@ impl<'a> Denial<'a> {
         }
         let policy = verdict.policy().unwrap_or_default();
         let cause = match verdict.reason() {
-            Reason::Ban(_) => "This client is banned for now".into(),
-            Reason::DenyList { .. } => "This client is not welcome".into(),
-            Reason::Closed => "Requests cannot be counted at the moment".into(),
+            Reason::Ban(_) => "This client is temporarily banned".into(),
+            Reason::DenyList { .. } => "This client is not allowed to use this service".into(),
+            Reason::Closed => "The rate limit store is unavailable".into(),
             Reason::AtCapacity => {
-                format!("As many requests of `{policy}` are in flight as are served well").into()
+                format!("Adaptive concurrency limit of policy `{policy}` reached").into()
             }
-            Reason::QueueFull => format!("As many requests of `{policy}` wait as may").into(),
+            Reason::QueueFull => format!("The queue of policy `{policy}` is full").into(),
             Reason::WaitedTooLong => {
-                format!("This request waited too long for its turn under `{policy}`").into()
+                format!("This request waited too long in the queue of policy `{policy}`").into()
             }
             Reason::MissingAttribute { attribute, .. } => {
-                format!("This request has no {attribute}, and the policy `{policy}` requires one")
-                    .into()
+                format!("This request has no {attribute}, which policy `{policy}` requires").into()
             }
             _ if verdict.is_never() => {
-                format!("The policy `{policy}` does not admit this request").into()
+                format!("Policy `{policy}` never allows this request").into()
             }
             _ if verdict.retry_after().is_none() => {
-                format!("Too many requests of `{policy}` are in progress").into()
+                format!("Concurrency limit of policy `{policy}` reached").into()
             }
-            _ => format!("This request is over the limit of `{policy}`").into(),
+            _ => format!("Rate limit of policy `{policy}` exceeded").into(),
         };
         let kind = match verdict.reason() {
-            Reason::Ban(_) | Reason::DenyList { .. } => Kind::AbnormalUsage,
-            _ => Kind::of(status),
+            Reason::Ban(_) | Reason::DenyList { .. } => ProblemType::AbnormalUsage,
+            _ => ProblemType::of_status(status),
         };
         let (retry_after, never) = (verdict.retry_after(), verdict.is_never());
         Self {
@@ -329,12 +335,12 @@ impl<'a> Denial<'a> {
         }
     }
 
-    /// What Retry-After says; none if waiting will not help.
+    /// The value of Retry-After; `None` if retrying will not help.
     pub(crate) fn seconds(&self) -> Option<u64> {
         self.wait().map(retry_after)
     }
 
-    /// The same before it is rounded; more than nothing.
+    /// The same before rounding; never zero.
     fn wait(&self) -> Option<Duration> {
         if self.never {
             return None;
@@ -343,14 +349,16 @@ impl<'a> Denial<'a> {
             .retry_after
             .filter(|wait| !wait.is_zero())
             .unwrap_or(UNKNOWN_WAIT);
-        Some(wait.saturating_add(Duration::from_secs(self.jitter.on(retry_after(wait)))))
+        Some(wait.saturating_add(Duration::from_secs(
+            self.jitter.extra_seconds(retry_after(wait)),
+        )))
     }
 
-    /// One sentence for a human.
+    /// One sentence for people to read.
     fn detail(&self) -> String {
         let cause = &self.cause;
         match self.seconds() {
-            None if self.kind == Kind::TooLate => format!("{cause}."),
+            None if self.kind == ProblemType::DeadlinePassed => format!("{cause}."),
             None => format!("{cause}; trying again will not help."),
             Some(1) => format!("{cause}; try again in 1 second."),
             Some(after) => format!("{cause}; try again in {after} seconds."),
@@ -373,7 +381,7 @@ impl<'a> Denial<'a> {
         if let Some(wait) = self.wait() {
             let _ = write!(body, r#","retry_after_ms":{}"#, whole_millis(wait));
         }
-        // A line of its own in a terminal.
+        // So that a terminal's prompt starts on its own line.
         body.push_str("}\n");
         body
     }
@@ -387,15 +395,16 @@ impl<'a> Denial<'a> {
     }
 }
 
-/// The response, in the form that the client can read; whoever counted the request gives it back.
-pub(crate) fn denied(asker: Asker, denial: &Denial<'_>) -> Response<Bytes> {
+/// The response to a denied request, in the format that the client can read. Outer layers refund
+/// what they counted.
+pub(crate) fn denial_response(format: DenialFormat, denial: &Denial<'_>) -> Response<Bytes> {
     let detail = denial.detail();
-    let (content_type, body) = match asker {
-        Asker::Problem => ("application/problem+json", denial.problem(&detail)),
-        Asker::Plain => ("text/plain; charset=utf-8", format!("{detail}\n")),
-        Asker::Html => ("text/html; charset=utf-8", denial.html(&detail)),
-        // Without a body the headers are its trailers.
-        Asker::Grpc(content_type) => (content_type, String::new()),
+    let (content_type, body) = match format {
+        DenialFormat::Problem => ("application/problem+json", denial.problem(&detail)),
+        DenialFormat::Plain => ("text/plain; charset=utf-8", format!("{detail}\n")),
+        DenialFormat::Html => ("text/html; charset=utf-8", denial.html(&detail)),
+        // A response without a body: its headers are the trailers.
+        DenialFormat::Grpc(content_type) => (content_type, String::new()),
     };
     let mut response = Response::new(Bytes::from(body));
     response.extensions_mut().insert(NotReached);
@@ -406,7 +415,7 @@ pub(crate) fn denied(asker: Asker, denial: &Denial<'_>) -> Response<Bytes> {
     if let Some(after) = denial.seconds() {
         headers.insert(RETRY_AFTER, after.into());
     }
-    if !matches!(asker, Asker::Grpc(_)) {
+    if !matches!(format, DenialFormat::Grpc(_)) {
         *response.status_mut() = denial.status;
         return response;
     }
@@ -416,11 +425,11 @@ pub(crate) fn denied(asker: Asker, denial: &Denial<'_>) -> Response<Bytes> {
         _ => grpc::RESOURCE_EXHAUSTED,
     };
     headers.insert(GRPC_STATUS, u16::from(code).into());
-    let told = [
+    let details = [
         (GRPC_MESSAGE, grpc::message(&detail)),
         (GRPC_DETAILS, grpc::details(code, &detail, denial.wait())),
     ];
-    for (name, value) in told {
+    for (name, value) in details {
         // Both are printable.
         if let Ok(value) = HeaderValue::try_from(value) {
             headers.insert(name, value);

@@ -1,30 +1,30 @@
-//! In what form a client wants to read that it is turned away.
+//! The format of a denial, negotiated by the request's headers.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
 
-/// What every kind of gRPC request says of its content, the narrowest first.
+/// The content types of gRPC requests; a prefix match, so the longest first.
 const GRPC: [&str; 3] = [
     "application/grpc-web-text",
     "application/grpc-web",
     "application/grpc",
 ];
 
-/// What a client can read, captured before its request moves on.
+/// The format of a denial, determined before its request moves on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Asker {
-    /// RFC 9457, for whoever does not prefer something else.
+pub(crate) enum DenialFormat {
+    /// RFC 9457 problem details, unless the client prefers another format.
     #[default]
     Problem,
     Plain,
     Html,
-    /// With the content type to answer in: clients of gRPC-Web refuse that of gRPC.
+    /// With the content type of the response: gRPC-Web clients reject that of gRPC.
     Grpc(&'static str),
 }
 
-impl Asker {
-    /// By the headers of a request.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+impl DenialFormat {
+    /// The format for a request with these headers.
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let content_type = headers
             .get(CONTENT_TYPE)
             .map_or(&b""[..], |value| value.as_bytes());
@@ -36,13 +36,13 @@ impl Asker {
         if let Some(kind) = GRPC.into_iter().find(is) {
             return Self::Grpc(kind);
         }
-        Self::of_http(headers)
+        Self::from_accept(headers)
     }
 
-    /// The same without gRPC.
-    pub(crate) fn of_http(headers: &HeaderMap) -> Self {
-        let mut offers = OFFERS.map(|(asker, names)| Offer {
-            asker,
+    /// The format for a plain HTTP client, by the Accept header.
+    pub(crate) fn from_accept(headers: &HeaderMap) -> Self {
+        let mut offers = OFFERS.map(|(format, names)| Offer {
+            format,
             names,
             narrow: 0,
             quality: 0.0,
@@ -54,20 +54,20 @@ impl Asker {
         }
         let mut best = &offers[0];
         for offer in &offers[1..] {
-            // Of equals the first.
+            // The first one wins a tie.
             if offer.quality > best.quality {
                 best = offer;
             }
         }
-        best.asker
+        best.format
     }
 }
 
-/// The forms there are, the best first, each with the ranges that cover it, the narrowest first.
-/// Who wants JSON can read a problem.
-const OFFERS: [(Asker, &[&str]); 3] = [
+/// The formats in order of preference, each with the media ranges that cover it, the narrowest
+/// first. A client that accepts JSON can read a problem.
+const OFFERS: [(DenialFormat, &[&str]); 3] = [
     (
-        Asker::Problem,
+        DenialFormat::Problem,
         &[
             "application/problem+json",
             "application/json",
@@ -75,21 +75,20 @@ const OFFERS: [(Asker, &[&str]); 3] = [
             "*/*",
         ],
     ),
-    (Asker::Plain, &["text/plain", "text/*", "*/*"]),
-    (Asker::Html, &["text/html", "text/*", "*/*"]),
+    (DenialFormat::Plain, &["text/plain", "text/*", "*/*"]),
+    (DenialFormat::Html, &["text/html", "text/*", "*/*"]),
 ];
 
-/// How much a form is wanted, by the narrowest range that covers it.
+/// A format's quality value, by the narrowest range that covers it.
 struct Offer {
-    asker: Asker,
+    format: DenialFormat,
     names: &'static [&'static str],
-    /// How narrow that range is; 0 if there is none.
+    /// How narrow that range is; 0 if no range was found.
     narrow: usize,
     quality: f32,
 }
 
-/// Reads one range with its parameters, such as `text/*;q=0.5`. One that makes no sense is as good
-/// as none.
+/// Reads one range with its parameters, such as `text/*;q=0.5`. A malformed one is ignored.
 fn read(range: &str, offers: &mut [Offer]) {
     let mut parts = range.split(';').map(str::trim);
     let name = parts.next().unwrap_or_default();

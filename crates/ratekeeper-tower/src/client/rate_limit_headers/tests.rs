@@ -1,6 +1,6 @@
-//! Every dialect read back, and nonsense read as nothing.
+//! Reading every dialect, and malformed headers.
 
-use super::{Allowance, Told, read};
+use super::{Allowance, ResponseInfo, read};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -15,20 +15,23 @@ fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {
         .collect()
 }
 
-fn told(status: u16, fields: &[(&'static str, &str)]) -> Told {
+fn parse(status: u16, fields: &[(&'static str, &str)]) -> ResponseInfo {
     read(StatusCode::from_u16(status).unwrap(), &headers(fields), NOW)
 }
 
 fn allowance(fields: &[(&'static str, &str)]) -> Option<(u64, u64)> {
-    told(200, fields)
+    parse(200, fields)
         .allowance
-        .map(|told| (told.left, told.during.as_secs()))
+        .map(|allowance| (allowance.remaining, allowance.window.as_secs()))
 }
 
 fn pause(status: u16, fields: &[(&'static str, &str)]) -> Option<u64> {
-    let told = told(status, fields);
-    assert!(told.allowance.is_none_or(|told| told.left == 0));
-    told.allowance.map(|told| told.during.as_secs())
+    let info = parse(status, fields);
+    assert!(
+        info.allowance
+            .is_none_or(|allowance| allowance.remaining == 0)
+    );
+    info.allowance.map(|allowance| allowance.window.as_secs())
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn every_dialect_is_read() {
 }
 
 #[test]
-fn the_most_exact_is_believed() {
+fn the_most_precise_header_wins() {
     let all = [
         ("ratelimit", r#""default";r=1;t=2"#),
         ("ratelimit-remaining", "3"),
@@ -102,7 +105,7 @@ fn the_most_exact_is_believed() {
 }
 
 #[test]
-fn who_is_turned_away_is_told_in_seconds_or_by_a_date() {
+fn retry_after_is_seconds_or_a_date() {
     assert_eq!(pause(429, &[("retry-after", "12")]), Some(12));
     assert_eq!(pause(503, &[("retry-after", "12")]), Some(12));
     assert_eq!(
@@ -139,18 +142,22 @@ fn who_is_turned_away_is_told_in_seconds_or_by_a_date() {
         ),
         Some(9)
     );
-    assert_eq!(pause(429, &[]), Some(1), "a 429 that says nothing");
-    assert_eq!(pause(503, &[]), None, "a 503 that says nothing is no limit");
+    assert_eq!(pause(429, &[]), Some(1), "a 429 without headers");
+    assert_eq!(
+        pause(503, &[]),
+        None,
+        "a 503 without headers is not a limit"
+    );
     assert_eq!(
         pause(429, &[("retry-after", "99999999999999999999999")]),
         Some(24 * 3_600),
-        "nobody is believed for ever"
+        "a pause is at most a day"
     );
-    assert!(told(503, &[]).refused && told(429, &[]).refused && !told(500, &[]).refused);
+    assert!(parse(503, &[]).denied && parse(429, &[]).denied && !parse(500, &[]).denied);
 }
 
 #[test]
-fn nonsense_says_nothing() {
+fn malformed_headers_are_ignored() {
     for nonsense in ["", "-1", "soon", "1e3", "0x10", "1.2.3", "∞"] {
         assert_eq!(pause(503, &[("retry-after", nonsense)]), None, "{nonsense}");
         assert_eq!(
@@ -195,17 +202,17 @@ proptest! {
                 headers.append(NAMES[name], value);
             }
         }
-        let told = read(StatusCode::from_u16(status).unwrap(), &headers, Duration::from_secs(now));
-        prop_assert!(told.allowance.is_none_or(|told| told.during <= Duration::from_secs(86_400)));
+        let info = read(StatusCode::from_u16(status).unwrap(), &headers, Duration::from_secs(now));
+        prop_assert!(info.allowance.is_none_or(|allowance| allowance.window <= Duration::from_secs(86_400)));
     }
 
-    /// What is written as the drafts say is read as it was meant.
+    /// Fields written as in the drafts are read as they were meant.
     #[test]
     fn items_are_read_back(items in prop::collection::vec(("[ -~]{0,12}", 0_u64..1_000_000, 1_u64..86_000), 1..6)) {
         let quoted = |name: &str| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
         let field: Vec<String> = items.iter().map(|(name, r, t)| format!("{};r={r};t={t}", quoted(name))).collect();
         let expected = items.iter().map(|(_, r, t)| (*r, std::cmp::Reverse(*t))).min().unwrap();
-        let read = told(200, &[("ratelimit", &field.join(", "))]).allowance;
-        prop_assert_eq!(read, Some(Allowance { left: expected.0, during: Duration::from_secs(expected.1.0) }));
+        let read = parse(200, &[("ratelimit", &field.join(", "))]).allowance;
+        prop_assert_eq!(read, Some(Allowance { remaining: expected.0, window: Duration::from_secs(expected.1.0) }));
     }
 }

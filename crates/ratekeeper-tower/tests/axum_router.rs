@@ -1,4 +1,4 @@
-//! A limit around a whole router of axum: over a real socket, and what it allocates.
+//! A limit around a whole axum router: over a real socket, and its allocations.
 #![cfg(feature = "axum")]
 
 use allocation_counter::measure;
@@ -23,7 +23,7 @@ fn hourly(many: u64) -> RateLimitLayer<LimitDecider<ManualClock>> {
     )
 }
 
-/// Says who is calling.
+/// Responds with the client's address.
 fn app() -> Router {
     Router::new().route(
         "/",
@@ -37,7 +37,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
     (listener, at)
 }
 
-/// The whole answer to a request on a connection of its own, from that address.
+/// The whole response to a request on its own connection from that address.
 async fn ask(from: [u8; 4], server: SocketAddr, line: &str) -> String {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from((from, 0))).unwrap();
@@ -49,7 +49,7 @@ async fn ask(from: [u8; 4], server: SocketAddr, line: &str) -> String {
     answer
 }
 
-/// The head of the answer to a request with more headers, on a connection that is kept.
+/// The head of the response to a request with more headers, on a kept connection.
 async fn head(stream: &mut TcpStream, path: &str, more: &str) -> String {
     let request = format!("HEAD {path} HTTP/1.1\r\nhost: localhost\r\n{more}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -61,7 +61,7 @@ async fn head(stream: &mut TcpStream, path: &str, more: &str) -> String {
 }
 
 #[tokio::test]
-async fn served_as_it_is_it_counts_each_address_and_tells_handlers() {
+async fn axum_serve_counts_each_address_and_passes_it_to_handlers() {
     let (listener, at) = listen().await;
     tokio::spawn(axum::serve(listener, hourly(2).around(app())).into_future());
 
@@ -72,7 +72,7 @@ async fn served_as_it_is_it_counts_each_address_and_tells_handlers() {
         "{first}"
     );
     assert!(first.ends_with("\r\n\r\n127.0.0.1"), "{first}");
-    // What no route matches is counted as well.
+    // Requests without a route are counted as well.
     let nowhere = ask([127, 0, 0, 1], at, "GET /nowhere").await;
     assert!(
         nowhere.starts_with("HTTP/1.1 404 Not Found\r\n"),
@@ -94,7 +94,7 @@ async fn served_as_it_is_it_counts_each_address_and_tells_handlers() {
         head.contains(&format!("content-length: {}", body.len())) && !body.is_empty(),
         "{denied}"
     );
-    // Nor has the answer to HEAD a body where the router is not asked.
+    // The response to HEAD has no body, also where the router is not called.
     let denied = ask([127, 0, 0, 1], at, "HEAD /").await;
     assert!(
         denied.starts_with("HTTP/1.1 429 ") && denied.ends_with("\r\n\r\n"),
@@ -135,8 +135,8 @@ async fn a_connection_has_the_bucket_of_its_address() {
 async fn the_requests_of_a_connection_have_its_peer_and_nothing_of_each_other() {
     #[derive(Clone)]
     struct Left;
-    // How many extensions there are, whether one is of another request, the parameter of the path,
-    // and who is calling.
+    // The number of extensions, whether one is of another request, the path parameter, and the
+    // client.
     let tell = async |Path(name): Path<String>, mut request: Request<Body>| {
         let extensions = request.extensions_mut();
         let (many, left) = (extensions.len(), extensions.insert(Left).is_some());
@@ -158,21 +158,21 @@ async fn the_requests_of_a_connection_have_its_peer_and_nothing_of_each_other() 
     let own = stream.local_addr().unwrap();
     let mut seen = async |path: &str, more: &str| {
         let answer = head(&mut stream, path, more).await;
-        let told = answer
+        let text = answer
             .lines()
             .find_map(|line| line.strip_prefix("x-seen: "))
-            .expect("a handler told")
+            .expect("the handler responded")
             .to_owned();
-        let (many, told) = told.split_once(' ').unwrap();
-        (many.parse::<usize>().unwrap(), told.to_owned())
+        let (many, text) = text.split_once(' ').unwrap();
+        (many.parse::<usize>().unwrap(), text.to_owned())
     };
-    let (many, told) = seen("/one", "").await;
-    assert_eq!(told, format!("false one Some({own})"));
+    let (many, text) = seen("/one", "").await;
+    assert_eq!(text, format!("false one Some({own})"));
     assert_eq!(
         seen("/two", "").await,
         (many, format!("false two Some({own})"))
     );
-    // Here hyper has left something too.
+    // Here hyper has left an extension, too.
     let upgrade = "connection: upgrade\r\nupgrade: x\r\n";
     assert_eq!(
         seen("/three", upgrade).await,
@@ -181,7 +181,7 @@ async fn the_requests_of_a_connection_have_its_peer_and_nothing_of_each_other() 
 }
 
 #[tokio::test]
-async fn a_connection_heeds_a_limit_that_changes_and_a_reset() {
+async fn a_connection_follows_a_changed_limit_and_a_reset() {
     let (listener, at) = listen().await;
     let keyed = Keyed::with_clock(Limit::per_hour(1), ManualClock::new());
     let app = RateLimitLayer::keyed(keyed.clone(), Key::ip()).around(app());
@@ -210,7 +210,7 @@ async fn a_connection_heeds_a_limit_that_changes_and_a_reset() {
 }
 
 #[tokio::test]
-async fn other_servers_take_it_as_they_take_a_router() {
+async fn other_servers_can_serve_it_like_a_router() {
     let (listener, at) = listen().await;
     let app = hourly(1)
         .around(app())
@@ -253,13 +253,13 @@ fn around_a_router_it_allocates_digits_and_nothing_else() {
     }
     let hello = || Router::new().route("/", get(async || "Hello, World!"));
     let bare = count(hello().with_state(()));
-    // Those of the reset: the other numbers are small.
+    // The digits of the reset: the other numbers are small.
     assert_eq!(count(hourly(999).around(hello())), bare + REQUESTS);
     assert_eq!(
         count(hourly(999).headers(Dialects::none()).around(hello())),
         bare
     );
-    // The same where there is more to a request than who sent it.
+    // The same if an option needs more than the peer.
     assert_eq!(
         count(hourly(999).cost(|_| 0).around(hello())),
         bare + REQUESTS
@@ -278,7 +278,7 @@ fn responses_are_the_same_as_on_the_router() {
         let [a, b] = [answer(&mut around), answer(&mut on)];
         assert_eq!(a.status(), status);
         assert_eq!(a.status(), b.status());
-        // Who is turned away around it has no length until the server writes it.
+        // A denial around the router has no length until the server writes it.
         let mut headers = [a, b].map(|response| response.headers().clone());
         headers
             .iter_mut()

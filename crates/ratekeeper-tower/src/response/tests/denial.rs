@@ -1,8 +1,8 @@
-//! The whole of a response to a request that is turned away.
+//! The complete response of a denial, in each format.
 
-use super::super::denied::Kind;
-use super::super::{Asker, Denial, Jitter, denied};
-use super::{gate, lines};
+use super::super::denial::ProblemType;
+use super::super::{Denial, DenialFormat, Jitter, denial_response};
+use super::{engine, lines};
 use http::StatusCode;
 use prost::Message as _;
 use ratekeeper::{Clock as _, Limit};
@@ -13,23 +13,23 @@ use ratekeeper_policy::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const GRPC: Asker = Asker::Grpc("application/grpc");
+const GRPC: DenialFormat = DenialFormat::Grpc("application/grpc");
 
-/// `login` admits one a minute.
+/// `login` allows one request a minute.
 fn login() -> Policy {
     Policy::new("login").limit(Limit::per_minute(1))
 }
 
 /// The second request, 500 ms after the first.
 fn second(policies: Policies) -> PolicyVerdict {
-    let (gate, clock) = gate(policies);
-    drop(gate.decide_now(&Subject::new()));
+    let (engine, clock) = engine(policies);
+    drop(engine.decide_now(&Subject::new()));
     clock.advance(Duration::from_millis(500));
-    gate.decide_now(&Subject::new())
+    engine.decide_now(&Subject::new())
 }
 
 fn problem(verdict: &PolicyVerdict) -> Value {
-    let response = denied(Asker::Problem, &Denial::of(verdict));
+    let response = denial_response(DenialFormat::Problem, &Denial::of_verdict(verdict));
     assert_eq!(
         response.headers()["content-type"],
         "application/problem+json"
@@ -40,7 +40,7 @@ fn problem(verdict: &PolicyVerdict) -> Value {
 #[test]
 fn a_problem_exactly() {
     let verdict = second(Policies::new().policy(login()));
-    let response = denied(Asker::Problem, &Denial::of(&verdict));
+    let response = denial_response(DenialFormat::Problem, &Denial::of_verdict(&verdict));
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
         lines(response.headers()),
@@ -55,7 +55,7 @@ fn a_problem_exactly() {
         str::from_utf8(response.body()).unwrap(),
         concat!(
             r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","#,
-            r#""status":429,"detail":"This request is over the limit of `login`; try again in 60 seconds.","#,
+            r#""status":429,"detail":"Rate limit of policy `login` exceeded; try again in 60 seconds.","#,
             r#""violated-policies":["login"],"retry_after_ms":59500}"#,
             "\n"
         )
@@ -65,21 +65,21 @@ fn a_problem_exactly() {
 #[test]
 fn plain_text_and_html() {
     let verdict = second(Policies::new().policy(Policy::new("a<b>&c").limit(Limit::per_second(1))));
-    let denial = Denial::of(&verdict);
-    let plain = denied(Asker::Plain, &denial);
+    let denial = Denial::of_verdict(&verdict);
+    let plain = denial_response(DenialFormat::Plain, &denial);
     assert_eq!(plain.headers()["content-type"], "text/plain; charset=utf-8");
     assert_eq!(
         &plain.body()[..],
-        b"This request is over the limit of `a<b>&c`; try again in 1 second.\n"
+        b"Rate limit of policy `a<b>&c` exceeded; try again in 1 second.\n"
     );
-    let html = denied(Asker::Html, &denial);
+    let html = denial_response(DenialFormat::Html, &denial);
     assert_eq!(html.headers()["content-type"], "text/html; charset=utf-8");
     assert_eq!(
         str::from_utf8(html.body()).unwrap(),
         "<!doctype html>\n\
          <html lang=\"en\"><head><meta charset=\"utf-8\"><title>429 Too Many Requests</title></head>\n\
          <body><h1>429 Too Many Requests</h1>\
-         <p>This request is over the limit of `a&lt;b&gt;&amp;c`; try again in 1 second.</p></body></html>\n"
+         <p>Rate limit of policy `a&lt;b&gt;&amp;c` exceeded; try again in 1 second.</p></body></html>\n"
     );
     for response in [plain, html] {
         assert_eq!(response.headers()["cache-control"], "no-store");
@@ -88,7 +88,7 @@ fn plain_text_and_html() {
 }
 
 #[test]
-fn every_violated_policy_is_named_and_the_longest_wait_told() {
+fn every_violated_policy_is_named_and_the_longest_wait_wins() {
     let policies = Policies::new()
         .policy(Policy::new("hourly \"\u{7}").limit(Limit::per_hour(1)))
         .policy(
@@ -109,35 +109,35 @@ fn every_violated_policy_is_named_and_the_longest_wait_told() {
     assert_eq!(body["retry_after_ms"], json!(3_599_500));
     assert_eq!(
         body["detail"],
-        "This request is over the limit of `hourly \"\u{7}`; try again in 3600 seconds."
+        "Rate limit of policy `hourly \"\u{7}` exceeded; try again in 3600 seconds."
     );
 }
 
 #[test]
-fn never_has_no_time_to_try_again() {
+fn a_denial_for_ever_has_no_retry_after() {
     let verdict = second(Policies::new().policy(login().cost(Cost::Units(2))));
-    let response = denied(Asker::Problem, &Denial::of(&verdict));
+    let response = denial_response(DenialFormat::Problem, &Denial::of_verdict(&verdict));
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(!response.headers().contains_key("retry-after"));
     let body = problem(&verdict);
     assert_eq!(
         body["detail"],
-        "The policy `login` does not admit this request; trying again will not help."
+        "Policy `login` never allows this request; trying again will not help."
     );
     assert_eq!(body.get("retry_after_ms"), None);
 }
 
 #[test]
-fn nobody_knows_when_a_permit_comes_back() {
-    let (gate, _) =
-        gate(Policies::new().policy(Policy::new("busy").limit(PolicyLimit::Concurrent(1))));
-    let _held = gate.decide_now(&Subject::new());
-    let verdict = gate.decide_now(&Subject::new());
-    assert_eq!(Denial::of(&verdict).seconds(), Some(1));
+fn a_concurrency_denial_retries_after_a_second() {
+    let (engine, _) =
+        engine(Policies::new().policy(Policy::new("busy").limit(PolicyLimit::Concurrent(1))));
+    let _held = engine.decide_now(&Subject::new());
+    let verdict = engine.decide_now(&Subject::new());
+    assert_eq!(Denial::of_verdict(&verdict).seconds(), Some(1));
     let body = problem(&verdict);
     assert_eq!(
         body["detail"],
-        "Too many requests of `busy` are in progress; try again in 1 second."
+        "Concurrency limit of policy `busy` reached; try again in 1 second."
     );
     assert_eq!(body["retry_after_ms"], json!(1_000));
 }
@@ -146,7 +146,7 @@ fn nobody_knows_when_a_permit_comes_back() {
 fn where_the_policy_says_503_capacity_is_reduced() {
     let verdict = second(Policies::new().policy(login().status(DenialStatus::ServiceUnavailable)));
     assert_eq!(
-        denied(Asker::Problem, &Denial::of(&verdict)).status(),
+        denial_response(DenialFormat::Problem, &Denial::of_verdict(&verdict)).status(),
         StatusCode::SERVICE_UNAVAILABLE
     );
     let body = problem(&verdict);
@@ -161,9 +161,9 @@ fn where_the_policy_says_503_capacity_is_reduced() {
 }
 
 #[test]
-fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
+fn bans_and_deny_lists_are_abnormal_usage() {
     let abnormal = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
-    let told = |body: &Value| {
+    let summary = |body: &Value| {
         assert_eq!(
             (&body["type"], &body["status"]),
             (&json!(abnormal), &json!(429))
@@ -174,7 +174,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
         )
     };
 
-    let (gate_, _) = gate(Policies::new().policy(login()));
+    let (gate_, _) = engine(Policies::new().policy(login()));
     gate_
         .ban(
             "login",
@@ -185,9 +185,9 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
         .unwrap();
     let body = problem(&gate_.decide_now(&Subject::new()));
     assert_eq!(
-        told(&body),
+        summary(&body),
         (
-            "This client is banned for now; try again in 90 seconds.".into(),
+            "This client is temporarily banned; try again in 90 seconds.".into(),
             json!(["login"])
         )
     );
@@ -198,28 +198,28 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
         within: minute,
         ban: 10 * minute,
     };
-    let (gate_, _) = gate(Policies::new().policy(login().key("user").penalty(penalty)));
+    let (gate_, _) = engine(Policies::new().policy(login().key("user").penalty(penalty)));
     let ann = Subject::new().user("ann");
     (0..2).for_each(|_| drop(gate_.decide_now(&ann)));
     let body = problem(&gate_.decide_now(&ann));
     assert_eq!(
-        told(&body),
+        summary(&body),
         (
-            "This client is banned for now; try again in 600 seconds.".into(),
+            "This client is temporarily banned; try again in 600 seconds.".into(),
             json!(["login"])
         )
     );
 
-    let (gate_, clock) = gate(Policies::new().policy(login()));
+    let (gate_, clock) = engine(Policies::new().policy(login()));
     let until = clock.now().as_unix_nanos() + 5_000_000_000;
     let listed =
         ListEntry::new(Match::new().path("/x".parse().unwrap())).reason("a secret of ours");
-    let for_ever = gate(Policies::new().policy(login()).deny(listed.clone())).0;
+    let for_ever = engine(Policies::new().policy(login()).deny(listed.clone())).0;
     let body = problem(&for_ever.decide_now(&Subject::new().path("/x")));
     assert_eq!(
-        told(&body),
+        summary(&body),
         (
-            "This client is not welcome; trying again will not help.".into(),
+            "This client is not allowed to use this service; trying again will not help.".into(),
             json!([])
         )
     );
@@ -229,9 +229,9 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
     gate_.set_policies(for_now).unwrap();
     let body = problem(&gate_.decide_now(&Subject::new().path("/x")));
     assert_eq!(
-        told(&body),
+        summary(&body),
         (
-            "This client is not welcome; try again in 5 seconds.".into(),
+            "This client is not allowed to use this service; try again in 5 seconds.".into(),
             json!([])
         )
     );
@@ -243,10 +243,11 @@ fn jitter_is_upward_bounded_spread_and_the_same_for_the_same_key() {
     let after = |percent, hash| {
         let denial = Denial {
             jitter: Jitter { percent, hash },
-            ..Denial::of(&verdict)
+            ..Denial::of_verdict(&verdict)
         };
-        let body: Value = serde_json::from_slice(denied(Asker::Problem, &denial).body()).unwrap();
-        // The milliseconds are as much later.
+        let body: Value =
+            serde_json::from_slice(denial_response(DenialFormat::Problem, &denial).body()).unwrap();
+        // The milliseconds are later by the same amount.
         assert_eq!(
             body["retry_after_ms"].as_u64().unwrap(),
             (denial.seconds().unwrap() * 1_000) - 500
@@ -258,8 +259,8 @@ fn jitter_is_upward_bounded_spread_and_the_same_for_the_same_key() {
         (60, 60, 66)
     );
     let hashes = (0..100_u64).map(|key| key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let told: std::collections::BTreeSet<_> = hashes.map(|hash| after(10, hash)).collect();
-    assert_eq!(told, (60..=66).collect());
+    let seconds: std::collections::BTreeSet<_> = hashes.map(|hash| after(10, hash)).collect();
+    assert_eq!(seconds, (60..=66).collect());
     assert_eq!(after(255, 1 << 63), 60 + 77);
 }
 
@@ -317,7 +318,7 @@ fn grpc_gets_a_status_a_message_and_when_to_try_again() {
             .limit(Limit::per_minute(1))
             .status(status);
         let verdict = second(Policies::new().policy(policy));
-        let response = denied(GRPC, &Denial::of(&verdict));
+        let response = denial_response(GRPC, &Denial::of_verdict(&verdict));
         assert_eq!(
             (response.status(), response.body().len()),
             (StatusCode::OK, 0)
@@ -330,7 +331,7 @@ fn grpc_gets_a_status_a_message_and_when_to_try_again() {
         assert_eq!(headers["grpc-status"], code.to_string().as_str());
         assert_eq!(
             headers["grpc-message"],
-            "This request is over the limit of `gr%C3%B6%C3%9Fe 100%25`; try again in 60 seconds."
+            "Rate limit of policy `gr%C3%B6%C3%9Fe 100%25` exceeded; try again in 60 seconds."
         );
         let details =
             Status::decode(&unbase64(headers["grpc-status-details-bin"].to_str().unwrap())[..])
@@ -338,7 +339,7 @@ fn grpc_gets_a_status_a_message_and_when_to_try_again() {
         assert_eq!(details.code, code);
         assert_eq!(
             details.message,
-            "This request is over the limit of `größe 100%`; try again in 60 seconds."
+            "Rate limit of policy `größe 100%` exceeded; try again in 60 seconds."
         );
         assert_eq!(details.details.len(), 1);
         assert_eq!(
@@ -357,9 +358,11 @@ fn grpc_gets_a_status_a_message_and_when_to_try_again() {
 }
 
 #[test]
-fn grpc_that_will_never_pass_is_not_told_to_try_again() {
+fn a_grpc_denial_for_ever_has_no_retry_info() {
     let verdict = second(Policies::new().policy(login().cost(Cost::Units(2))));
-    let headers = denied(GRPC, &Denial::of(&verdict)).headers().clone();
+    let headers = denial_response(GRPC, &Denial::of_verdict(&verdict))
+        .headers()
+        .clone();
     let details =
         Status::decode(&unbase64(headers["grpc-status-details-bin"].to_str().unwrap())[..])
             .unwrap();
@@ -370,7 +373,7 @@ fn grpc_that_will_never_pass_is_not_told_to_try_again() {
 fn a_denial_may_be_made_by_hand() {
     let denial = Denial {
         status: StatusCode::SERVICE_UNAVAILABLE,
-        kind: Kind::ReducedCapacity,
+        kind: ProblemType::ReducedCapacity,
         violated: Vec::new(),
         retry_after: Some(Duration::from_millis(4_001)),
         never: false,
@@ -378,7 +381,8 @@ fn a_denial_may_be_made_by_hand() {
         jitter: Jitter::default(),
         shadow: false,
     };
-    let body: Value = serde_json::from_slice(denied(Asker::Problem, &denial).body()).unwrap();
+    let body: Value =
+        serde_json::from_slice(denial_response(DenialFormat::Problem, &denial).body()).unwrap();
     assert_eq!(
         body["detail"],
         "The service behind is not well; try again in 5 seconds."

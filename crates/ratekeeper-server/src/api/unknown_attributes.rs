@@ -1,0 +1,118 @@
+//! Attributes that callers send and no policy can use: most often a name that is misspelled, whose
+//! requests then count as if they lacked the right one.
+
+use arc_swap::ArcSwap;
+use ratekeeper_policy::config::{IdentityConfig, UnknownAttributeError, known_attribute};
+use std::sync::Arc;
+
+/// A name of a caller's choosing is remembered: so many at most.
+const MAX_NAMES: usize = 16;
+
+/// The unknown attributes that callers have sent since the configuration was loaded.
+#[derive(Default)]
+pub(crate) struct UnknownAttributes(ArcSwap<Vec<(String, UnknownAttributeError)>>);
+
+impl UnknownAttributes {
+    /// Logs the names that are neither built in nor declared, each once.
+    #[inline]
+    pub(crate) fn note<'a>(&self, names: impl Iterator<Item = &'a str>, identity: &IdentityConfig) {
+        for name in names {
+            let is_declared = || identity.attributes.iter().any(|known| known == name);
+            if !is_built_in(name) && !is_declared() {
+                self.add(name, identity);
+            }
+        }
+    }
+
+    #[cold]
+    fn add(&self, name: &str, identity: &IdentityConfig) {
+        let is_noted = |noted: &[(String, UnknownAttributeError)]| {
+            noted.len() >= MAX_NAMES || noted.iter().any(|(known, _)| known == name)
+        };
+        if is_noted(&self.0.load()) {
+            return;
+        }
+        let Err(error) = known_attribute(name, &identity.attributes) else {
+            return;
+        };
+        let noted = self.0.rcu(|noted| {
+            let mut noted = Vec::clone(noted);
+            if !is_noted(&noted) {
+                noted.push((name.to_owned(), error.clone()));
+            }
+            noted
+        });
+        // Of several threads one has added it.
+        if !is_noted(&noted) {
+            tracing::warn!("{}", sentence(&error));
+        }
+    }
+
+    /// What is wrong with each, in a sentence.
+    pub(crate) fn sentences(&self) -> Vec<String> {
+        let noted = self.0.load();
+        noted.iter().map(|(_, error)| sentence(error)).collect()
+    }
+
+    /// Forgets them: the configuration is another one.
+    pub(crate) fn clear(&self) {
+        self.0.store(Arc::default());
+    }
+}
+
+fn is_built_in(name: &str) -> bool {
+    matches!(
+        name,
+        "user" | "method" | "path" | "api_key" | "plan" | "tenant" | "host" | "endpoint" | "ip"
+    ) || matches!(name, "class" | "start" | "deadline")
+}
+
+fn sentence(error: &UnknownAttributeError) -> String {
+    format!("callers send an attribute that no policy can use: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratekeeper_policy::config::Config;
+
+    #[test]
+    fn names_are_noted_once_and_not_without_end() {
+        let noted = UnknownAttributes::default();
+        let file = "[identity]\nattributes = [\"region\"]\n";
+        let identity = Config::parse("ratekeeper.toml", file, [])
+            .config
+            .unwrap()
+            .identity;
+        noted.note(
+            ["user", "region", "class", "usr", "usr"].into_iter(),
+            &identity,
+        );
+        assert_eq!(
+            noted.sentences(),
+            [
+                "callers send an attribute that no policy can use: unknown attribute `usr`; did you mean `user`? If it is one of your \
+                 own, add attributes = [\"usr\"] in [identity]"
+            ]
+        );
+        for number in 0..100 {
+            noted.note([&*format!("own{number}")].into_iter(), &identity);
+        }
+        assert_eq!(noted.sentences().len(), MAX_NAMES);
+        noted.clear();
+        assert!(noted.sentences().is_empty());
+    }
+
+    #[test]
+    fn built_in_names_are_those_of_the_policies() {
+        for name in [
+            "user", "api_key", "class", "start", "deadline", "ip", "usr", "tenants",
+        ] {
+            assert_eq!(
+                is_built_in(name),
+                known_attribute(name, &[]).is_ok(),
+                "{name}"
+            );
+        }
+    }
+}

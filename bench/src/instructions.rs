@@ -7,7 +7,11 @@
 
 use crate::peers::clocks::{ClockAdapter, FrozenClock};
 use crate::peers::{governor, mutex_bucket, ours, ratelimit};
+use crate::policies;
 use crate::report::table;
+use ratekeeper::{Algorithm, Ask, Clock, Keyed, Limit, MemoryStore};
+use ratekeeper_policy::Completion;
+use std::hint::black_box;
 use std::process::{Command, ExitCode};
 
 /// The argument that makes the binary run what is counted.
@@ -17,6 +21,18 @@ const CALLS: u64 = 100_000;
 
 const WHO: [&str; 4] = ["ratekeeper", "governor", "ratelimit", "Mutex bucket"];
 const ROWS: [&str; 2] = ["allowed", "denied"];
+
+/// Cases that only ratekeeper has. All calls are allowed, unless the name says otherwise.
+const OWN_CASES: [&str; 7] = [
+    "limiter reserve",
+    "keyed check, 1,000 strings",
+    "keyed check, denied",
+    "keyed check, sliding window",
+    "store, 1 ask",
+    "store, 3 asks",
+    "engine, 3 of 1,000 policies",
+];
+const KEYS: usize = 1_000;
 
 pub(crate) fn report() -> ExitCode {
     if !can_be_counted() {
@@ -42,6 +58,20 @@ pub(crate) fn report() -> ExitCode {
     println!(
         "{}",
         table(&["", "check allowed", "check denied"], lines.into_iter())
+    );
+    let mut lines = Vec::new();
+    for case in OWN_CASES {
+        match of_a_call(&[CHILD, case], CALLS) {
+            Ok(counted) => lines.push(vec![case.to_owned(), format!("{counted:.1}")]),
+            Err(error) => {
+                eprintln!("instructions: {case}: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    println!(
+        "{}",
+        table(&["ratekeeper", "instructions"], lines.into_iter())
     );
     ExitCode::SUCCESS
 }
@@ -103,9 +133,64 @@ pub(crate) fn run(case: &str, calls: &str) -> ExitCode {
         "ratelimit/denied" => repeat(calls, ratelimit::denied(still)),
         "Mutex bucket/allowed" => repeat(calls, mutex_bucket::allowed(FrozenClock)),
         "Mutex bucket/denied" => repeat(calls, mutex_bucket::denied(FrozenClock)),
+        "limiter reserve" => repeat(calls, ours::reserve(FrozenClock)),
+        "keyed check, 1,000 strings" => keyed_checks(calls, policies::wide(), true),
+        "keyed check, denied" => keyed_checks(calls, Limit::deny_all(), false),
+        "keyed check, sliding window" => keyed_checks(
+            calls,
+            Limit::per_second(1_000_000_000).algorithm(Algorithm::SlidingWindow),
+            true,
+        ),
+        "store, 1 ask" => store_decisions(calls, 1),
+        "store, 3 asks" => store_decisions(calls, 3),
+        "engine, 3 of 1,000 policies" => engine_decisions(calls),
         _ => return ExitCode::from(2),
     }
     ExitCode::SUCCESS
+}
+
+/// Checks keys that are known before anything is counted.
+fn keyed_checks(calls: u64, limit: Limit, allowed: bool) {
+    let keyed = Keyed::<str, _>::with_clock(limit, FrozenClock);
+    let keys: Vec<String> = (0..KEYS).map(|key| format!("user:{key}")).collect();
+    for key in &keys {
+        let _ = keyed.check(key);
+    }
+    let mut turn = keys.iter().cycle();
+    (0..calls).for_each(|_| {
+        let key = turn.next().expect("an endless iterator");
+        assert_eq!(black_box(&keyed).check(key).is_allowed(), allowed);
+    });
+}
+
+fn store_decisions(calls: u64, asks: usize) {
+    let store = MemoryStore::builder().clock(FrozenClock).build();
+    let limits: Vec<_> = (0..asks)
+        .map(|limit| {
+            store
+                .limit(&limit.to_string(), policies::wide())
+                .expect("few limits")
+        })
+        .collect();
+    let asks: Vec<_> = limits
+        .iter()
+        .map(|limit| Ask::new(limit, "user-42"))
+        .collect();
+    let now = store.clock().now();
+    (0..calls).for_each(|_| {
+        assert!(black_box(&store).decide_now(&asks, now).is_allowed());
+    });
+}
+
+fn engine_decisions(calls: u64) {
+    let engine = policies::engine_with_clock(KEYS, FrozenClock);
+    let path = policies::path(KEYS);
+    let subject = policies::subject(&path);
+    (0..calls).for_each(|_| {
+        let verdict = black_box(&engine).decide_now(&subject);
+        assert!(verdict.is_allowed());
+        engine.settle_now(verdict, Completion::status(200));
+    });
 }
 
 fn repeat(calls: u64, call: impl Fn() -> bool) {

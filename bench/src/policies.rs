@@ -1,7 +1,8 @@
 //! Engines of many policies of which three apply, for the group `policies` and for counting its
 //! allocations.
 
-use ratekeeper::{Limit, MemoryStore};
+use ratekeeper::clock::DefaultClock;
+use ratekeeper::{Clock, Limit, MemoryStore};
 use ratekeeper_policy::{Engine, Match, Policies, Policy, Subject};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,6 +16,11 @@ pub fn wide() -> Limit {
 
 /// Builds an engine: each policy applies to a path of its own, but two apply everywhere.
 pub fn engine(policies: usize) -> Engine<MemoryStore> {
+    engine_with_clock(policies, DefaultClock::default())
+}
+
+/// The same on another clock.
+pub fn engine_with_clock<C: Clock>(policies: usize, clock: C) -> Engine<MemoryStore<C>> {
     let one = |number: usize| {
         let path = format!("/service{number}/items/**")
             .parse()
@@ -28,7 +34,8 @@ pub fn engine(policies: usize) -> Engine<MemoryStore> {
         .policy(Policy::new("each").key("user").limit(wide()))
         .policy(Policy::new("all").limit(wide()));
     let all = (2..policies).map(one).fold(everywhere, Policies::policy);
-    Engine::new(MemoryStore::builder().max_keys(10_000).build(), all).expect("they are right")
+    let store = MemoryStore::builder().max_keys(10_000).clock(clock).build();
+    Engine::new(store, all).expect("they are right")
 }
 
 /// A request that three policies apply to, the last one among them.

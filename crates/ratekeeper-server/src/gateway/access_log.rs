@@ -1,6 +1,5 @@
-//! The access log: a line of JSON for each request. It is written by a thread of its own, so that
-//! no request waits for a disk; lines that come too fast or cannot be written are lost, and
-//! counted.
+//! The access log: one JSON line per request. A thread of its own writes it, so that no request
+//! waits for a disk; lines that come too fast or cannot be written are dropped and counted.
 
 use crate::observe::traces::DecisionAttributes;
 use crate::store::AnyStore;
@@ -21,16 +20,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
-/// Lines that may wait to be written.
+/// The most lines that wait to be written.
 const MAX_QUEUED: usize = 8192;
 
-/// As many bytes are written at once, and a line more.
+/// The size at which a batch is written; it may exceed this by one line.
 const MAX_BATCH_BYTES: usize = 64 * 1024;
 
-/// How long the last lines may take when the gateway stops.
+/// How long writing the last lines may take when the gateway stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where lines go. Clones are of the same.
+/// A handle to the access log. Clones share one log.
 #[derive(Clone)]
 pub(crate) struct AccessLog {
     queue: SyncSender<Message>,
@@ -38,7 +37,7 @@ pub(crate) struct AccessLog {
     shared: Arc<Shared>,
 }
 
-/// What the thread that writes is sent.
+/// A message to the writer thread.
 enum Message {
     Line(String),
     Reopen,
@@ -48,21 +47,21 @@ enum Message {
 struct Shared {
     seen: AtomicU64,
     lost: AtomicU64,
-    /// Whether the file is to be opened again before the next line.
+    /// Whether to open the file again before the next line.
     reopen: AtomicBool,
 }
 
-/// Waits for the last lines when it is dropped.
+/// The writer thread. Dropping this waits for the last lines to be written.
 pub(crate) struct WriterThread(Option<JoinHandle<()>>);
 
 impl AccessLog {
-    /// None if nothing is to be logged.
+    /// Opens the log, or returns `None` if it is off.
     pub(crate) fn open(
         to: &config::AccessLog,
         every: u64,
     ) -> io::Result<Option<(Self, WriterThread)>> {
         let (out, path) = match to {
-            // Without the buffer of `io::stdout`, which would hide what of a line was written.
+            // Without the buffer of `io::stdout`, which would hide how much of a line was written.
             config::AccessLog::Stdout => {
                 (File::from(io::stdout().as_fd().try_clone_to_owned()?), None)
             }
@@ -85,12 +84,12 @@ impl AccessLog {
         )))
     }
 
-    /// Lines that came too fast or could not be written.
+    /// The number of lines that came too fast or could not be written.
     pub(crate) fn lost(&self) -> u64 {
         self.shared.lost.load(Relaxed)
     }
 
-    /// Opens the file again, after it was renamed. Standard output stays.
+    /// Opens the file again, after a rename. Does nothing for standard output.
     pub(crate) fn reopen(&self) {
         self.shared.reopen.store(true, Relaxed);
         // Where the queue is full the writer is awake.
@@ -103,7 +102,7 @@ impl AccessLog {
         }
     }
 
-    /// Whether one that went well is logged: one in so many is.
+    /// Whether to log this one of the successful requests: one in `every` is logged.
     fn is_turn(&self) -> bool {
         self.shared
             .seen
@@ -119,8 +118,8 @@ fn open(path: &Path) -> io::Result<File> {
 impl Drop for WriterThread {
     fn drop(&mut self) {
         let Some(thread) = self.0.take() else { return };
-        // It ends once everybody who could log is gone; somebody may hang on to a connection that
-        // was cut off.
+        // The thread ends once every sender is dropped; a connection that was cut off may still
+        // hold one.
         let until = std::time::Instant::now() + FLUSH_TIMEOUT;
         while !thread.is_finished() && std::time::Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
@@ -128,18 +127,18 @@ impl Drop for WriterThread {
     }
 }
 
-/// Writes lines in batches. After an error it goes on with the next line, and ends one that was
-/// written in part first.
+/// Writes lines in batches. After an error it goes on with the next line, and completes a partly
+/// written one first.
 struct Writer<W> {
     out: W,
-    /// None for standard output.
+    /// The path of the file, or `None` for standard output.
     path: Option<PathBuf>,
     shared: Arc<Shared>,
-    /// Whole lines, but for the first, of which a part may be written already.
+    /// Whole lines, except that the first may be partly written already.
     batch: Vec<u8>,
-    /// Whether the last byte written is inside of a line.
+    /// Whether the last byte written is inside a line.
     is_torn: bool,
-    /// How many lines were lost in the outage that goes on.
+    /// How many lines were lost in the current outage.
     outage: Option<u64>,
 }
 
@@ -166,7 +165,7 @@ impl Writer<File> {
         self.lose(self.batch.len());
     }
 
-    /// Opens the file anew: it was renamed. If that fails lines go where they went.
+    /// Opens the file again, after a rename. On failure the old file stays in use.
     fn reopen(&mut self) {
         let Some(path) = &self.path else { return };
         match open(path) {
@@ -177,7 +176,7 @@ impl Writer<File> {
             }
             Err(error) => {
                 tracing::error!(
-                    "the access log {} cannot be opened again: {error}; the open file stays",
+                    "cannot reopen the access log {}: {error}; lines still go to the old file",
                     path.display()
                 );
             }
@@ -197,7 +196,8 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes what is there. Lines that cannot be written are lost, but for the rest of a line.
+    /// Writes the batch. Lines that cannot be written are dropped, except for the rest of a partly
+    /// written one.
     fn write_batch(&mut self) {
         while !self.batch.is_empty() {
             match self.out.write(&self.batch) {
@@ -214,8 +214,8 @@ impl<W: Write> Writer<W> {
                             .as_deref()
                             .map_or("stdout".into(), Path::to_string_lossy);
                         tracing::error!(
-                            "the access log {path} cannot be written: {error}; requests are served, and their lines are lost \
-                             until it can"
+                            "cannot write the access log {path}: {error}; requests are still served, and their log lines are \
+                             lost until writing works again"
                         );
                         self.outage = Some(0);
                     }
@@ -233,12 +233,12 @@ impl<W: Write> Writer<W> {
             }
         }
         if let Some(lost) = self.outage.take() {
-            tracing::info!("the access log is written again; {lost} lines were lost");
+            tracing::info!("the access log is being written again; {lost} lines were lost");
         }
     }
 
-    /// Counts the lines that end in the last so many bytes of the batch as lost. With all of them,
-    /// the next line begins anew.
+    /// Counts the lines that end in the last `bytes` bytes of the batch as lost, and drops them. If
+    /// that is the whole batch, the next line starts a new one.
     fn lose(&mut self, bytes: usize) {
         let from = self.batch.len() - bytes;
         let lost = self.batch[from..]
@@ -254,7 +254,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// What others find out about a request while it is under way.
+/// What is recorded about a request while it is in flight, for its log line and its span.
 #[derive(Clone, Default)]
 pub(crate) struct RequestRecord(Arc<Mutex<RecordedDecision>>);
 
@@ -270,7 +270,7 @@ struct RecordedDecision {
 }
 
 impl RequestRecord {
-    /// What the limits said; for the hook of the layer.
+    /// Records the outcome of the limits; for the layer's hook.
     pub(crate) fn verdict(head: &Head<'_>, denial: Option<&Denial<'_>>) {
         let Some(notes) = head.extensions.get::<Self>() else {
             return;
@@ -290,7 +290,7 @@ impl RequestRecord {
         }
     }
 
-    /// By what the limits decided, and when; for the hook of the layer.
+    /// Records the deciding policy and the time; for the layer's hook.
     pub(crate) fn decision(
         head: &Head<'_>,
         engine: &Engine<AnyStore<SystemClock>>,
@@ -304,7 +304,7 @@ impl RequestRecord {
         (found.decided_at, found.account) = (Some(verdict.decided_at()), account);
     }
 
-    /// What was found, for a span.
+    /// The recorded attributes, for a span.
     pub(crate) fn decided(&self) -> DecisionAttributes {
         let found = self.found();
         let (policies, upstream) = (found.policies.clone(), found.upstream.clone());
@@ -325,7 +325,7 @@ impl RequestRecord {
     }
 }
 
-/// One request on its way into the log: written when it is dropped.
+/// The log entry of one request, written when dropped.
 pub(crate) struct Entry {
     log: AccessLog,
     notes: RequestRecord,
@@ -334,7 +334,7 @@ pub(crate) struct Entry {
     pub(crate) request_id: String,
     peer: Option<IpAddr>,
     method: Method,
-    /// Without its query, which may have secrets in it.
+    /// Without the query, which may contain secrets.
     path: String,
     host: Option<String>,
     version: &'static str,
@@ -374,20 +374,20 @@ impl Entry {
 
 #[derive(Serialize)]
 struct Line<'a> {
-    /// When it was decided on, or else when it came.
+    /// When the request was decided on, or else when it came.
     time: String,
     request_id: &'a str,
-    /// Neither on a Unix socket, unless a proxy says who it is.
+    /// Both are null on a Unix socket, unless a proxy names the client.
     client: Option<IpAddr>,
     peer: Option<IpAddr>,
     method: &'a str,
     host: Option<&'a str>,
     path: &'a str,
     version: &'static str,
-    /// 0 if the client left before there was one.
+    /// 0 if the client left before there was a response.
     status: u16,
     bytes: u64,
-    /// Whether all of the answer was sent.
+    /// Whether the whole response was sent.
     whole: bool,
     duration_ms: f64,
     verdict: Option<&'static str>,
@@ -446,7 +446,7 @@ fn timestamp(time: SystemTime) -> Timestamp {
     Timestamp::from_unix_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// A time in UTC as RFC 3339 writes it, with microseconds: `2026-01-31T12:00:00.000125Z`.
+/// A time in UTC as RFC 3339 text with microseconds: `2026-01-31T12:00:00.000125Z`.
 fn rfc3339(time: Timestamp) -> String {
     const NANOS: u64 = 1_000_000_000;
     let nanos = time.as_unix_nanos();
@@ -473,7 +473,7 @@ mod tests {
         }
     }
 
-    /// Takes so many bytes, and then no more.
+    /// A writer that takes `free` bytes, then fails.
     struct Disk {
         free: usize,
         content: Vec<u8>,
@@ -495,7 +495,7 @@ mod tests {
         }
     }
 
-    /// However little of a batch was written: all lines that are there are whole, and the others
+    /// However little of a batch was written, all lines in the file are whole, and the lost ones
     /// are counted.
     #[test]
     fn no_line_is_torn_by_a_full_disk() {

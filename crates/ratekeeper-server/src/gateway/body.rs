@@ -1,5 +1,5 @@
-//! Bodies on their way: of requests, bounded and counted; of answers, with the connection they come
-//! over.
+//! Bodies in flight: request bodies, bounded and counted; response bodies, with the upstream
+//! connection they come over.
 
 use super::body_rate::{BodyRate, BodyTimer};
 use super::client::ClientBody;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
-/// The body of a request, as it comes from a client.
+/// The body of a request as it comes from a client.
 pub(crate) enum FromClient {
     None,
     Http1(ClientBody),
@@ -38,7 +38,7 @@ impl Body for FromClient {
                 Some(frame) => {
                     Poll::Ready(Some(frame.map_err(|error| BodyError::Client(error.into()))))
                 }
-                // A stream of HTTP/2 that was reset without an error looks like one that has ended.
+                // An HTTP/2 stream that was reset without an error looks like one that has ended.
                 None => Poll::Ready((!body.is_end_stream()).then_some(Err(BodyError::Length))),
             },
         }
@@ -61,18 +61,18 @@ impl Body for FromClient {
     }
 }
 
-/// The same as it is sent on: bounded, and counted.
+/// A request body as it is sent to an upstream: bounded in size and rate, and counted.
 pub(crate) struct BodyProgressReport {
-    /// What comes before the rest: frames that were read already, for an upstream that refused
-    /// them.
+    /// Frames to send first: they were read already, for an upstream that refused the request
+    /// unprocessed.
     replay: VecDeque<Frame<Bytes>>,
     body: FromClient,
     /// How many bytes may still come.
     left: u64,
     progress: Option<Progress>,
-    /// How long it may still be waited for.
+    /// Limits how long the gateway waits for more of the body.
     timer: Option<BodyTimer>,
-    /// Not to be among the trailers.
+    /// The user header, which is removed from the trailers.
     user: Option<Arc<UserHeader>>,
 }
 
@@ -88,8 +88,8 @@ impl BodyProgressReport {
         }
     }
 
-    /// At most so many bytes, at this rate at least, and without the header that names the user
-    /// among the trailers.
+    /// Wraps a body, with at most `max_bytes` bytes, at least this rate, and the user header
+    /// removed from the trailers.
     pub(crate) fn new(
         body: FromClient,
         most: Option<u64>,
@@ -109,7 +109,7 @@ impl BodyProgressReport {
         }
     }
 
-    /// The same from its beginning: with the frames that were read of it so far.
+    /// The same body from its beginning, starting with `frames`, which were read already.
     pub(crate) fn replayed(self, frames: VecDeque<Frame<Bytes>>) -> Self {
         Self {
             replay: frames,
@@ -117,21 +117,21 @@ impl BodyProgressReport {
         }
     }
 
-    /// Counts what was sent of it; none if there is nothing to send.
+    /// The counter of what was sent of the body, or `None` if there is nothing to send.
     pub(crate) fn progress(&self) -> Option<Progress> {
         self.progress.clone()
     }
 }
 
-/// Why the body of a request ends early.
+/// Why the body of a request ended early.
 #[derive(Debug)]
 pub(crate) enum BodyError {
     TooLarge,
-    /// The client broke off, or wrote what is no body.
+    /// The client's connection failed, or the body was malformed.
     Client(Box<dyn Error + Send + Sync>),
-    /// The client sent more or less than it had announced.
+    /// The body was longer or shorter than announced.
     Length,
-    /// It came too slowly.
+    /// The body came too slowly.
     Slow,
 }
 
@@ -139,9 +139,9 @@ impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge => f.write_str("the body is too large"),
-            Self::Client(error) => write!(f, "the client broke off: {error}"),
-            Self::Length => f.write_str("the client sent more or less than it had announced"),
-            Self::Slow => f.write_str("the body came too slowly"),
+            Self::Client(error) => write!(f, "cannot read the request body: {error}"),
+            Self::Length => f.write_str("the body is longer or shorter than announced"),
+            Self::Slow => f.write_str("the client sent the body too slowly"),
         }
     }
 }
@@ -212,7 +212,7 @@ impl Body for BodyProgressReport {
     }
 }
 
-/// The body of an answer: the upstream's, or one of our own.
+/// The body of a response: the upstream's, or one of the gateway's own.
 pub(crate) enum Reply {
     Own(Option<Bytes>),
     Upstream(FromUpstream),
@@ -224,19 +224,18 @@ impl Reply {
     }
 }
 
-/// What an upstream answers, and what it comes over.
+/// The body of an upstream's response.
 pub(crate) struct FromUpstream {
     via: UpstreamBody,
-    /// Until then the upstream is busy with it.
+    /// Counts the request as active at the upstream until the body ends.
     _active: Active,
 }
 
-/// What an answer comes over.
+/// The connection that an upstream's body comes over.
 enum UpstreamBody {
-    /// A connection that it drives, and gives back when it has ended.
+    /// An HTTP/1.1 connection, which this body drives, and returns to the pool at its end.
     Link(Box<H1UpstreamConn>, Arc<Pool>),
-    /// One of HTTP/2, that others share. In memory of its own, so that all others are small to
-    /// move.
+    /// A stream of a shared HTTP/2 connection. Boxed, so that the other variants are cheap to move.
     Shared(Box<(Http2Body, Timer)>),
     Done,
 }
@@ -262,7 +261,7 @@ impl FromUpstream {
         }
     }
 
-    /// Gives the connection back, if nothing more comes over it.
+    /// Returns the connection to the pool, if the body has ended.
     fn finish(&mut self) {
         if !matches!(&self.via, UpstreamBody::Link(link, _) if link.is_over()) {
             return;

@@ -1,4 +1,4 @@
-//! How far the gateway is with stopping, for everybody who serves a connection.
+//! The stages of stopping the gateway, shared by everything that serves a connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -8,9 +8,9 @@ use tokio::sync::futures::OwnedNotified;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Stage {
     Serving,
-    /// Clients are told to go elsewhere, and served until they do.
+    /// Clients are asked to close their connections, and served until they do.
     Leaving,
-    /// Nobody new is let in; who asks for nothing is closed.
+    /// New connections are not accepted, and idle ones are closed.
     Stopping,
 }
 
@@ -34,7 +34,7 @@ impl Drain {
         self.changed.notify_waiters();
     }
 
-    /// Ready when the stage has changed after this was called.
+    /// A future that is ready when the stage has changed after this call.
     pub(crate) fn changed(&self) -> OwnedNotified {
         Arc::clone(&self.changed).notified_owned()
     }

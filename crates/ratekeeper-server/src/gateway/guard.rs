@@ -1,52 +1,51 @@
-//! Reads the bytes of a client before the HTTP parser does, and stops at whatever two parsers could
-//! understand differently: that is how requests are smuggled past a gateway. Pure: bytes in, yes or
-//! no out.
+//! Request smuggling guard: checks the bytes of a client before the HTTP/1 parser does, and rejects
+//! whatever two parsers could understand differently. Pure: bytes in, yes or no out.
 //!
-//! Refused beside what the parser refuses itself: a length beside chunks, a length twice, lines
-//! that end without CR, a CR elsewhere, folded lines, spaces before a colon, chunk sizes that are
-//! not plain hexadecimal, framing in trailers.
+//! Rejected beside what the parser rejects itself: Content-Length together with chunks, a repeated
+//! Content-Length, lines that end without CR, a CR elsewhere, folded lines, spaces before a colon,
+//! chunk sizes that are not plain hexadecimal, framing headers in trailers.
 
-/// Why bytes are refused.
+/// Why bytes are rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
-    /// A line does not end in CR LF, or has a CR or another control character in it.
+    /// A line that does not end in CR LF, or has a CR or another control character in it.
     Line,
-    /// A line that goes on the one before.
+    /// A folded header line.
     Folded,
-    /// Something other than a name before a colon, or no colon.
+    /// Something other than a token before a colon, or no colon.
     Name,
-    /// A Content-Length that is no number, or a second one.
+    /// A Content-Length that is not a number, or a second one.
     Length,
     /// A Transfer-Encoding whose last coding is not chunked, a second one, or one in HTTP/1.0.
     Coding,
-    /// Both of them.
+    /// Both Content-Length and Transfer-Encoding.
     Both,
-    /// The size of a chunk, or what follows a chunk.
+    /// A malformed chunk size, or malformed bytes after a chunk.
     Chunk,
-    /// A trailer that would say how long a body is, or where it goes.
+    /// A trailer that would change the length or the destination of the message.
     Trailer,
-    /// A line that is too long, or an empty one too many.
+    /// A line that is too long, or one empty line too many.
     Long,
 }
 
 impl Refusal {
-    /// In a few words, for a log and for the client.
+    /// The reason in a few words, for the log and the client.
     pub(super) fn words(self) -> &'static str {
         match self {
-            Self::Line => "a line with a control character, or without CR LF at its end",
-            Self::Folded => "a header that is folded",
-            Self::Name => "a header without a proper name",
-            Self::Length => "a Content-Length that is no number, or a second one",
-            Self::Coding => "a Transfer-Encoding that does not end in chunked, or a second one",
-            Self::Both => "both Content-Length and Transfer-Encoding",
-            Self::Chunk => "a malformed chunk",
-            Self::Trailer => "a trailer that may not be one",
-            Self::Long => "a line that is too long",
+            Self::Line => "a line contains a control character or does not end with CR LF",
+            Self::Folded => "a header line is folded",
+            Self::Name => "a header has an invalid name",
+            Self::Length => "Content-Length is not a number or is repeated",
+            Self::Coding => "Transfer-Encoding does not end in chunked or is repeated",
+            Self::Both => "both Content-Length and Transfer-Encoding are present",
+            Self::Chunk => "a chunk is malformed",
+            Self::Trailer => "a forbidden trailer field",
+            Self::Long => "a line is too long",
         }
     }
 }
 
-/// Where in the stream the next byte is.
+/// The parser state: where in the stream the next byte is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum At {
     /// Between requests.
@@ -57,17 +56,17 @@ enum At {
     },
     /// In a body of known length.
     Body(u64),
-    /// In the size of a chunk, so many digits so far.
+    /// In a chunk size, with the number of digits so far.
     Size {
         size: u64,
         digits: u8,
     },
-    /// Behind the size, in what may follow it.
+    /// In a chunk extension.
     Extension,
-    /// Between the CR and the LF of the line with the size.
+    /// Between the CR and the LF of the chunk size line.
     SizeEnd,
     Data,
-    /// The CR, then the LF behind the data.
+    /// Before the CR, then before the LF, after the data.
     DataCr,
     DataLf,
     Trailers,
@@ -81,26 +80,26 @@ struct Framing {
     old: bool,
 }
 
-/// Watches one connection.
+/// The smuggling guard of one connection.
 pub(super) struct Guard {
     at: At,
     framing: Framing,
-    /// Of the chunk at hand.
+    /// The size of the current chunk.
     chunk: u64,
     /// A line that has not ended yet.
     begun: Vec<u8>,
-    /// Whether one request ended and another began in what was fed last.
+    /// Whether one request ended and another began in the bytes fed last.
     several: bool,
-    /// How many bytes of lines there may be until a head, or the trailers, or the extensions end.
+    /// How many bytes of lines there may be until the head, the trailers or the extensions end.
     left: usize,
     most: usize,
 }
 
-/// The most digits that the size of a chunk has.
+/// The most digits of a chunk size.
 const MOST_DIGITS: u8 = 15;
 
 impl Guard {
-    /// `most`: how many bytes a head or the trailers may have.
+    /// `max_bytes`: how many bytes a head or the trailers may have.
     pub(super) fn new(most: usize) -> Self {
         Self {
             at: At::Start,
@@ -118,7 +117,8 @@ impl Guard {
         matches!(self.at, At::Head { .. }) || !self.begun.is_empty() && self.at == At::Start
     }
 
-    /// Whether what was fed last is the end of a request, and nothing of another came with it.
+    /// Whether the bytes fed last end with the end of a request, and contain nothing of another
+    /// one.
     pub(super) fn is_at_end(&self) -> bool {
         self.is_between() && !self.several
     }
@@ -127,7 +127,8 @@ impl Guard {
         self.at == At::Start && self.begun.is_empty()
     }
 
-    /// Looks at the next bytes. An error says which of them is the first that may not be passed on.
+    /// Checks the next bytes. An error names the index of the first byte that must not be passed
+    /// on.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<(), (usize, Refusal)> {
         let mut next = 0;
         self.several = false;
@@ -142,7 +143,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Takes some bytes, at least one.
+    /// Consumes some bytes, at least one.
     fn step(&mut self, rest: &[u8]) -> Result<usize, (usize, Refusal)> {
         let byte = rest[0];
         match self.at {
@@ -207,10 +208,9 @@ impl Guard {
         }
     }
 
-    /// Takes a line, or what there is of one.
+    /// Consumes a line, or the available part of one.
     fn line(&mut self, rest: &[u8]) -> Result<usize, (usize, Refusal)> {
-        // The byte that ends it is the first that is no text: anything but CR and then LF is
-        // refused.
+        // The line ends at the first byte that is not text, which must be CR, then LF.
         let end = rest
             .iter()
             .position(|byte| !is_text(*byte))
@@ -225,7 +225,7 @@ impl Guard {
             .checked_sub(before + 1)
             .ok_or((0, Refusal::Long))?;
         if before == 0 && self.begun.last() == Some(&b'\r') {
-            // The LF is all that may follow.
+            // Only the LF may follow.
             if rest[0] != b'\n' {
                 return Err((0, Refusal::Line));
             }
@@ -242,7 +242,7 @@ impl Guard {
                 Ok(end + 2)
             }
             [] | [b'\r', ..] => {
-                // Told at once, not when the line ends: a folded line may never end.
+                // Rejected at once, not when the line ends: a folded line may never end.
                 if self.begun.is_empty() && !self.may_begin(rest[0]) {
                     return Err((0, Refusal::Folded));
                 }
@@ -263,10 +263,10 @@ impl Guard {
         first || !matches!(byte, b' ' | b'\t')
     }
 
-    /// A line has ended; without its CR and LF.
+    /// Checks a finished line, without its CR and LF.
     fn ended(&mut self, line: &[u8]) -> Result<(), Refusal> {
         match (self.at, line) {
-            // Some clients send one behind a body.
+            // Some clients send an empty line after a body.
             (At::Start, []) => {}
             (At::Start | At::Head { first: true }, line) => {
                 self.framing = Framing {
@@ -310,7 +310,7 @@ impl Guard {
 
     fn header(&mut self, is_trailer: bool, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
-        // By its length most names are none of them.
+        // The length rules out most names.
         match name.len() {
             14 if is(b"content-length") => {
                 let Framing {
@@ -362,12 +362,12 @@ impl Guard {
     }
 }
 
-/// What may be in a line: letters, spaces and tabs, and bytes beyond ASCII.
+/// Whether a byte may be in a line: visible ASCII, spaces, tabs, and bytes beyond ASCII.
 fn is_text(byte: u8) -> bool {
     byte >= 0x20 && byte != 0x7f || byte == b'\t'
 }
 
-/// What RFC 9110 calls a token.
+/// Whether a byte may be in a token (RFC 9110).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -376,7 +376,7 @@ fn is_token(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    /// In pieces of any size the answer is the same.
+    /// Feeds the bytes in pieces of every size; the result must be the same.
     fn judged(bytes: &[u8]) -> Result<(), (usize, Refusal)> {
         let whole = Guard::new(1024).feed(bytes);
         for piece in [1, 2, 3, 7] {

@@ -1,4 +1,4 @@
-//! `ratekeeper proxy`: stands in front of a service, and lets through what the policies do.
+//! `ratekeeper proxy`: a reverse proxy that forwards the requests which the policies allow.
 
 mod access_log;
 mod address_limit;
@@ -44,16 +44,18 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use upstream::{Check, Http2Pool, Pool, TIDY_INTERVAL, Upstreams, watch_health};
 
-/// What `--by` says for one bucket.
+/// The value of `--by` that counts all requests in one bucket.
 const ALL: &str = "all";
 
-/// How long those who have begun to connect may take to be there.
+/// How long connections that are already being established may take to be accepted when the gateway
+/// stops.
 const LAST_ARRIVALS: Duration = Duration::from_millis(100);
 
-/// Who decides on requests.
+/// The decider of the gateway's rate limit layer.
 type GatewayDecider = PolicyDecider<AnyStore<SystemClock>>;
 
-/// What is to be started; an error is a sentence.
+/// Turns the arguments of `ratekeeper proxy` into what the server starts with. Errors are
+/// sentences.
 pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
     let ProxyArgs {
         upstream,
@@ -70,7 +72,7 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
         .iter()
         .map(|text| {
             text.parse()
-                .map_err(|error| format!("--upstream {text} {error}"))
+                .map_err(|error| format!("--upstream {text}: {error}"))
         })
         .collect::<Result<Vec<_>, String>>()?;
     let by = counted_by(&by)?;
@@ -100,7 +102,7 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
     })
 }
 
-/// The attribute that `--by` names; none for one bucket. An error is a sentence.
+/// The attribute that `--by` names, or `None` for one bucket. Errors are sentences.
 fn counted_by(by: &str) -> Result<Option<Attribute>, String> {
     const NAMES: &str = "ip, header:NAME, user, api_key, host, method, path, endpoint or all";
     match config::known_attribute(by, &[ALL.to_owned()]) {
@@ -121,7 +123,7 @@ fn counted_by(by: &str) -> Result<Option<Attribute>, String> {
     }
 }
 
-/// What all workers of a gateway share.
+/// The state that all workers of a gateway share.
 pub(crate) struct Shared {
     gateway: GatewayConfig,
     layer: RateLimitLayer<GatewayDecider>,
@@ -133,30 +135,30 @@ pub(crate) struct Shared {
     certificate: Option<Arc<OwnCertificate>>,
     log: Option<AccessLog>,
     traces: Option<Tracer>,
-    /// How slowly bodies of requests may come.
+    /// The lowest rate at which request bodies may come.
     body_rate: Option<BodyRate>,
-    /// How many connections an address may have.
+    /// The limit on connections per client address.
     address_limit: Option<Arc<AddressLimit>>,
     pub(crate) drain: Arc<Drain>,
 }
 
-/// What one worker has of its own.
+/// The state of one worker.
 pub(crate) struct WorkerState {
     shared: Arc<Shared>,
-    /// Its connections to each upstream.
+    /// HTTP/1.1 connections of this worker, one pool for each upstream.
     pools: Vec<Arc<Pool>>,
-    /// The same in HTTP/2.
+    /// HTTP/2 connections of this worker, one pool for each upstream.
     http2_pools: Vec<Arc<Http2Pool>>,
 }
 
-/// What must be held on to as long as the gateway runs.
+/// Guard for the gateway's file watchers and log thread. Keep it for as long as the gateway runs.
 pub(crate) struct GatewayGuard {
     _watches: Vec<FileWatcher>,
     _writing: Option<WriterThread>,
 }
 
 impl Shared {
-    /// An error is a sentence.
+    /// Builds the state from the configuration. Errors are sentences.
     pub(crate) fn new(
         app: &App<SystemClock>,
         config: &Config,
@@ -164,10 +166,7 @@ impl Shared {
         let gateway = config.gateway.clone();
         let log = AccessLog::open(&gateway.access_log, gateway.access_log_every);
         let log = log.map_err(|error| {
-            format!(
-                "the access log {} cannot be opened: {error}",
-                gateway.access_log
-            )
+            format!("cannot open the access log {}: {error}", gateway.access_log)
         })?;
         let (log, writing) = log.unzip();
         let mut layer = layer(&app.engine, &config.identity, &app.seen, &app.waits)
@@ -222,37 +221,36 @@ impl Shared {
         ))
     }
 
-    /// Whether clients are spoken to in TLS.
+    /// Whether clients connect over TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.certificate.is_some()
     }
 
-    /// The header that trusted proxies tell clients in.
+    /// The header in which trusted proxies name the client.
     fn identity_header(&self) -> &HeaderName {
         self.forwarding.name()
     }
 
-    /// Connections that were refused because their address had too many.
+    /// The number of connections closed because their address had too many.
     pub(crate) fn refused_connections(&self) -> u64 {
         self.address_limit
             .as_ref()
             .map_or(0, |limit| limit.refused())
     }
 
-    /// Lines of the access log that were lost.
+    /// The number of access log lines that were lost.
     pub(crate) fn lost_lines(&self) -> u64 {
         self.log.as_ref().map_or(0, AccessLog::lost)
     }
 
-    /// Opens the file of the access log again, after it was renamed.
+    /// Opens the access log file again, after a rename.
     pub(crate) fn reopen_log(&self) {
         if let Some(log) = &self.log {
             log.reopen();
         }
     }
 
-    /// Asks the upstreams whether they are well, if that is wanted; in the runtime that this is
-    /// called in.
+    /// Starts the health checks of the upstreams, if configured. Must be called inside a runtime.
     pub(crate) fn watch_health(&self) {
         let Some(path) = &self.gateway.health_path else {
             return;
@@ -269,7 +267,7 @@ impl Shared {
     }
 }
 
-/// Serves on one listener until the gateway stops, and then what is under way.
+/// Serves one listener until the gateway stops, then finishes the requests in flight.
 pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usize) {
     let most = shared.gateway.max_connections.div_ceil(workers).max(1);
     let (drain, last_call) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
@@ -292,7 +290,7 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
     });
     tokio::spawn(async move {
         let mut ticks = interval(TIDY_INTERVAL);
-        // Ticks are the clock of the pools: those that were missed are not made up for.
+        // Ticks are the pools' clock, so missed ticks are not made up for.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let now = ticks.tick().await;
@@ -318,7 +316,7 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
             }
         }
     }
-    // Who has connected already is served, and who is about to.
+    // Connections that were established before, or are being established now, are still served.
     if let Err(error) = listener.close_door() {
         tracing::debug!(%error, "connections that come now may be reset");
     }
@@ -333,14 +331,15 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
     };
     let _ = timeout(LAST_ARRIVALS, rest).await;
     drop(listener);
-    // When all places are free nobody is left.
+    // All permits are free once no connection is left.
     let all = u32::try_from(most).unwrap_or(u32::MAX);
     if timeout(last_call, room.acquire_many(all)).await.is_err() {
         tracing::warn!("requests still in flight after {last_call:?} were cut off");
     }
 }
 
-/// The limits of the engine, by whom the configuration believes. What it sees is counted by `seen`.
+/// The rate limit layer for an engine and an identity configuration. `seen` counts the clients it
+/// identifies.
 pub(crate) fn layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
     believed: &config::IdentityConfig,
@@ -360,8 +359,9 @@ pub(crate) fn layer<C: Clock>(
         .as_ref()
         .and_then(|user| HeaderName::try_from(&user.header).ok())
     {
-        // `UserHeader::strip` has removed it where the peer may not set it. The layer could not
-        // tell: it is told of the client that a proxy at /auth asks about, and not of that proxy.
+        // `UserHeader::strip` has already removed the header where the peer may not set it. The
+        // layer could not decide that: for /auth it sees the client that a proxy asks about, not
+        // the proxy itself.
         layer = layer.user_header(user, TrustedPeers::everyone());
     }
     if let Some(api_key) = name(&believed.api_key) {
@@ -376,7 +376,7 @@ pub(crate) fn layer<C: Clock>(
     layer
 }
 
-/// Whom the configuration believes, as a clone of one that believes nobody.
+/// The configured identity, built on `direct`, which trusts no proxy.
 fn identity(believed: &config::IdentityConfig, nobody: &Identity) -> Identity {
     let proxies = believed.trusted_proxies.iter().copied();
     let identity = nobody
@@ -391,6 +391,6 @@ fn identity(believed: &config::IdentityConfig, nobody: &Identity) -> Identity {
 }
 
 fn forwarding(believed: &config::IdentityConfig) -> Forwarding {
-    // The configuration has names of headers only.
+    // The configuration only accepts valid header names.
     Forwarding::named(&believed.header).unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! The PROXY protocol, versions 1 and 2: who a trusted proxy is speaking for. Pure: bytes in, an
-//! address out.
+//! The PROXY protocol, versions 1 and 2: the client address that a trusted proxy announces. Pure:
+//! bytes in, an address out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest head: of version 2, with room for what follows the addresses.
+/// The longest accepted head: version 2, with room for the data after the addresses.
 pub(super) const LONGEST: usize = 16 + 1024;
 
 /// The longest head of version 1.
@@ -11,14 +11,14 @@ const LONGEST_LINE: usize = 107;
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What the first bytes of a connection are.
+/// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Read {
-    /// More of them are needed.
+    /// More bytes are needed.
     More,
-    /// A head of so many bytes, and who the proxy speaks for: none if for itself.
+    /// A head of this length, with the client's address, or `None` if the proxy speaks for itself.
     Head(usize, Option<SocketAddr>),
-    /// No head, or one that is wrong.
+    /// No valid head.
     Wrong,
 }
 
@@ -86,7 +86,7 @@ fn version_2(bytes: &[u8]) -> Read {
     };
     let port = |at: usize| Some(u16::from_be_bytes([*rest.get(at)?, *rest.get(at + 1)?]));
     let source = match (command, family) {
-        // The proxy itself, to see if we are well.
+        // LOCAL: the proxy's own connection, such as a health check.
         (0, _) => return Read::Head(16 + length, None),
         (_, 0x11) => rest
             .first_chunk::<4>()
@@ -96,7 +96,7 @@ fn version_2(bytes: &[u8]) -> Read {
             .first_chunk::<16>()
             .map(|ip| IpAddr::from(*ip))
             .zip(port(32)),
-        // Neither TCP over IPv4 nor over IPv6: nobody we could name.
+        // Neither TCP over IPv4 nor over IPv6: there is no address to use.
         _ => return Read::Head(16 + length, None),
     };
     source.map_or(Read::Wrong, |source| {

@@ -1,5 +1,5 @@
-//! A connection that has changed to another protocol, such as WebSocket: bytes both ways until one
-//! side ends, or both are silent for too long.
+//! Tunnels: connections that switched to another protocol, such as WebSocket. Bytes are copied both
+//! ways until one side ends, or both are silent for too long.
 
 use super::client::{Client, UpgradedSocket};
 use super::upstream::{Active, H1UpstreamConn};
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 const BUFFER: usize = 8 * 1024;
 
-/// Passes on what comes until it ends. `client` has its place among the connections until then.
+/// Runs a tunnel until it ends. `client` keeps its connection permit until then.
 pub(super) async fn run(
     link: Box<H1UpstreamConn>,
     downstream: oneshot::Receiver<UpgradedSocket>,
@@ -31,7 +31,7 @@ pub(super) async fn run(
     drop(active);
 }
 
-/// `first` has come from the one already.
+/// Copies both ways. `first` are bytes already read from `one`.
 async fn both_ways<A, B>(one: A, first: &[u8], other: B, idle: Duration) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite,
@@ -51,7 +51,7 @@ where
             tokio::time::sleep(idle).await;
         }
     };
-    // One side may end while the other still has something to say.
+    // One side may end while the other still sends.
     let onward = async {
         to_other.write_all(first).await?;
         to_other.flush().await?;
@@ -64,7 +64,7 @@ where
     }
 }
 
-/// As fast as it is taken: what is not taken is not read.
+/// Copies until the end of `from`, reading no more than `to` takes.
 async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -78,7 +78,7 @@ async fn copy(
             return to.shutdown().await;
         }
         to.write_all(&buffer[..read]).await?;
-        // In TLS what was taken may not have been sent.
+        // TLS may accept bytes without sending them.
         to.flush().await?;
         moved.fetch_add(1, Relaxed);
     }

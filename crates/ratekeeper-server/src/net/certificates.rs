@@ -1,21 +1,21 @@
-//! The certificates of the listeners, by `[server.tls]`.
+//! The TLS certificates of the listeners, from `[server.tls]`.
 
 use crate::net::tls::{OwnCertificate, Protocols};
 use ratekeeper_policy::config::{Certificate, FileWatcher, Listen, ListenerTls, ServerConfig};
 use std::sync::Arc;
 
-/// None where a listener is off, is a Unix socket, or speaks without TLS.
+/// `None` where a listener is off, is a Unix socket, or does not use TLS.
 pub(crate) struct Certificates {
     pub(crate) http: Option<Arc<OwnCertificate>>,
     pub(crate) grpc: Option<Arc<OwnCertificate>>,
     pub(crate) resp: Option<Arc<OwnCertificate>>,
     pub(crate) admin: Option<Arc<OwnCertificate>>,
-    /// They are loaded again when their files change, as long as these are there.
+    /// Reload the certificates when their files change, until dropped.
     _watches: Vec<FileWatcher>,
 }
 
 impl Certificates {
-    /// An error is a sentence. A gateway has its own for `http`.
+    /// Loads the certificates. Errors are sentences. A gateway has its own certificate for `http`.
     pub(crate) fn load(server: &ServerConfig, gateway: bool) -> Result<Self, String> {
         let ServerConfig {
             http,

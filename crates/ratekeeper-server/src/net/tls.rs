@@ -1,5 +1,5 @@
-//! TLS on both sides: our own certificates, loaded again when their files change, and whom we
-//! trust.
+//! TLS on both sides: our own certificates, reloaded when their files change, and the certificate
+//! authorities that we trust.
 
 use crate::net::stream::BatchedStream;
 use arc_swap::ArcSwap;
@@ -17,17 +17,17 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-/// What is spoken inside, the first choice first.
+/// The ALPN names of both HTTP versions, the preferred one first.
 const BOTH: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// What a listener speaks inside TLS.
+/// The protocols that a listener offers over TLS.
 #[derive(Clone, Copy)]
 pub(crate) enum Protocols {
     /// HTTP/2 or HTTP/1.1.
     Both,
     Http1,
     Http2,
-    /// Something that ALPN has no name for.
+    /// A protocol without an ALPN name.
     Other,
 }
 
@@ -43,7 +43,7 @@ impl Protocols {
     }
 }
 
-/// Our own certificate.
+/// The certificate of a listener, which can be reloaded.
 pub(crate) struct OwnCertificate {
     files: Certificate,
     speaks: Protocols,
@@ -51,7 +51,7 @@ pub(crate) struct OwnCertificate {
 }
 
 impl OwnCertificate {
-    /// From its files; an error is a sentence.
+    /// Loads a certificate from its files. Errors are sentences.
     pub(crate) fn load(files: &Certificate, speaks: Protocols) -> Result<Arc<Self>, String> {
         Ok(Arc::new(Self {
             files: files.clone(),
@@ -60,7 +60,7 @@ impl OwnCertificate {
         }))
     }
 
-    /// Greets a client; who takes longer than that is not served.
+    /// Performs the TLS handshake with a client, within `timeout`.
     pub(crate) async fn greet(
         &self,
         stream: TcpStream,
@@ -73,21 +73,18 @@ impl OwnCertificate {
         ))
     }
 
-    /// Loads it again. If that fails the one from before stays.
+    /// Reloads the certificate. On failure the previous one stays in use.
     fn load_again(&self) {
         match server(&self.files, self.speaks) {
             Ok(config) => {
                 self.config.store(Arc::new(config));
-                tracing::info!(
-                    "the certificate {} was loaded again",
-                    self.files.cert.display()
-                );
+                tracing::info!("reloaded the certificate {}", self.files.cert.display());
             }
-            Err(error) => tracing::error!("{error}; the certificate from before stays in force"),
+            Err(error) => tracing::error!("{error}; the previous certificate stays in use"),
         }
     }
 
-    /// Loads it again whenever one of its files changes, until these are dropped.
+    /// Reloads the certificate whenever one of its files changes, until the watchers are dropped.
     pub(crate) fn watch(self: &Arc<Self>) -> Vec<FileWatcher> {
         let watch = |path: &Path| {
             let own = Arc::clone(self);
@@ -95,7 +92,7 @@ impl OwnCertificate {
                 Ok(watch) => Some(watch),
                 Err(error) => {
                     tracing::warn!(
-                        "{} is not watched: {error}; start ratekeeper again after a change",
+                        "cannot watch {}: {error}; restart ratekeeper after changing it",
                         path.display()
                     );
                     None
@@ -131,7 +128,7 @@ fn server(files: &Certificate, speaks: Protocols) -> Result<ServerConfig, String
                 WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(file)?), provider);
             let wrong = |error| {
                 format!(
-                    "{} cannot say which clients are served: {error}",
+                    "{} cannot be used to verify client certificates: {error}",
                     file.display()
                 )
             };
@@ -147,7 +144,7 @@ fn server(files: &Certificate, speaks: Protocols) -> Result<ServerConfig, String
 fn key(files: &Certificate) -> Result<PrivateKeyDer<'static>, String> {
     let wrong = |error| {
         format!(
-            "{} has no private key in PEM form: {error}",
+            "{} contains no private key in PEM form: {error}",
             files.key.display()
         )
     };
@@ -162,13 +159,13 @@ fn together(files: &Certificate, error: &rustls::Error) -> String {
     )
 }
 
-/// Who signs, by a file.
+/// The certificate authorities in a PEM file.
 fn authorities(file: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
         let wrong = |error| {
             format!(
-                "{} has a certificate that nobody can sign with: {error}",
+                "{} contains an invalid CA certificate: {error}",
                 file.display()
             )
         };
@@ -177,7 +174,8 @@ fn authorities(file: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// TLS to another service, by whom the gateway trusts; none if it is not an `https://` one.
+/// The TLS connector for a service, with the gateway's certificate authorities, or `None` if the
+/// service is not an `https://` one.
 pub(crate) fn connector_to(
     service: &Upstream,
     gateway: &GatewayConfig,
@@ -187,7 +185,7 @@ pub(crate) fn connector_to(
     connector(&gateway)
 }
 
-/// How `https://` upstreams are spoken to; none if there are none. An error is a sentence.
+/// The TLS connector for `https://` upstreams, or `None` if there are none. Errors are sentences.
 pub(crate) fn connector(gateway: &GatewayConfig) -> Result<Option<TlsConnector>, String> {
     if !gateway.upstreams.iter().any(|upstream| upstream.is_tls()) {
         return Ok(None);
@@ -198,8 +196,8 @@ pub(crate) fn connector(gateway: &GatewayConfig) -> Result<Option<TlsConnector>,
     Ok(Some(TlsConnector::from(Arc::new(config))))
 }
 
-/// Speaks to servers that these sign for, or whom the system trusts, and shows a certificate if
-/// there is one. An error is a sentence.
+/// A TLS client that trusts these certificate authorities, or the system's, and presents a
+/// certificate if there is one. Errors are sentences.
 pub(crate) fn client(
     ca_file: Option<&Path>,
     own: Option<&Certificate>,
@@ -211,8 +209,8 @@ pub(crate) fn client(
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
                 return Err(
-                    "this system trusts nobody, so nobody can be spoken to in TLS: install ca-certificates, or \
-                            name a file with who signs"
+                    "this system has no trusted CA certificates, so TLS connections cannot be verified: install \
+                     ca-certificates, or name a file with CA certificates"
                         .to_owned(),
                 );
             }
@@ -233,13 +231,21 @@ pub(crate) fn client(
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let wrong = |error| format!("{} has no certificate in PEM form: {error}", file.display());
+    let wrong = |error| {
+        format!(
+            "{} contains no certificate in PEM form: {error}",
+            file.display()
+        )
+    };
     let all = CertificateDer::pem_file_iter(file)
         .map_err(wrong)?
         .collect::<Result<Vec<_>, _>>()
         .map_err(wrong)?;
     if all.is_empty() {
-        Err(format!("{} has no certificate in PEM form", file.display()))
+        Err(format!(
+            "{} contains no certificate in PEM form",
+            file.display()
+        ))
     } else {
         Ok(all)
     }

@@ -1,4 +1,5 @@
-//! One single-threaded runtime with a listener of its own: accepts, serves, and stops when told to.
+//! A worker: one single-threaded runtime with its own listener. It accepts and serves connections
+//! until it is told to stop.
 
 use crate::api::NO_SNIFF;
 use crate::net::connections::{Activity, Connections, CountInFlight};
@@ -30,35 +31,36 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tower_service::Service;
 
-/// How long a client may take to send a request's head; so long an idle connection is kept, too.
+/// How long a client may take to send the head of a request; also how long an idle connection is
+/// kept.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest head of a request.
 const LARGEST_HEAD: usize = 16 * 1024;
 
-/// What a connection buffers at most: a head, and a little of what comes after it.
+/// The read buffer of a connection: a head and some bytes after it.
 const BUFFER: usize = 2 * LARGEST_HEAD;
 
 /// How long requests in flight may take to end once the worker is told to stop.
 pub(crate) const LAST_CALL: Duration = Duration::from_secs(10);
 
-/// How long a connection is kept without a request; it may be up to twice that. HTTP/1 has its own,
-/// shorter time.
+/// How long a connection without a request is kept, at least; at most twice that. HTTP/1 has its
+/// own, shorter timeout.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How long a connection without a request may take to end once it is told to.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a client may take to agree on TLS.
+/// How long the TLS handshake of a client may take.
 const GREETING: Duration = Duration::from_secs(10);
 
 pub(crate) struct Worker {
     runtime: Runtime,
     listener: Listener,
-    /// With it, TLS is spoken.
+    /// If set, the listener uses TLS.
     certificate: Option<Arc<OwnCertificate>>,
-    /// How many connections it has at once; another takes the place of the one that has been idle
-    /// for longest.
+    /// The most connections at once; beyond them, a new one replaces the one that has been idle for
+    /// longest.
     most: usize,
 }
 
@@ -95,7 +97,7 @@ impl Worker {
         });
     }
 
-    /// The same with another protocol.
+    /// Serves another protocol on the runtime of the worker.
     pub(crate) fn run_with<F: Future<Output = ()>>(
         self,
         heartbeat: Arc<Heartbeat>,
@@ -109,13 +111,12 @@ impl Worker {
         } = self;
         runtime.spawn(heartbeat.run());
         runtime.block_on(serve(listener, certificate, most));
-        // A thread that still looks up a name ends with the process.
+        // A thread that still resolves a name ends with the process.
         runtime.shutdown_background();
     }
 }
 
-/// Makes a connection of the protocol that is served, of a stream and who is at its other end; its
-/// requests are counted.
+/// Makes a connection of the protocol from a stream and its peer address. Its requests are counted.
 pub(crate) trait Connect<G>:
     Fn(WriteTimeoutStream, Option<SocketAddr>, &Arc<Activity>) -> G + Clone + Send + 'static
 {
@@ -179,7 +180,7 @@ async fn serve<G>(
     }
 }
 
-/// A connection that can end once what is in flight on it is answered.
+/// A connection that can be shut down gracefully, after the requests in flight.
 pub(crate) trait Graceful: Future<Output = Result<(), Self::Error>> {
     type Error: fmt::Display;
 
@@ -194,8 +195,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin + 'static> Graceful for Connection<I> {
     }
 }
 
-/// Serves a connection until it ends, no request has come for too long, or `stop` changes. Over
-/// HTTP/2 its client has a say in when it ends then; one that does not read is not asked.
+/// Serves a connection until it ends, the idle timeout passes, or `stop` changes. After a stop, an
+/// HTTP/2 client takes part in closing the connection; one that does not read is not waited for.
 pub(crate) async fn serve_connection<G: Graceful>(
     connection: G,
     activity: &Activity,
@@ -222,8 +223,8 @@ pub(crate) async fn serve_connection<G: Graceful>(
     }
 }
 
-/// The stream as the protocol speaks in it; none if a stop came first. TLS is not spoken over a
-/// Unix socket.
+/// Performs the TLS handshake if TLS is configured; `None` if a stop came first. Unix sockets do
+/// not use TLS.
 pub(crate) async fn greeted(
     stream: Stream,
     certificate: Option<&OwnCertificate>,
@@ -240,7 +241,7 @@ pub(crate) async fn greeted(
 
 type Connection<I> = http1::Connection<TokioIo<I>, TowerToHyperService<CountInFlight<WithPeer>>>;
 
-/// Tells the routes who is at the other end of a connection.
+/// Adds the peer address of a connection to its requests.
 #[derive(Clone)]
 pub(crate) struct WithPeer {
     app: Router,
@@ -287,7 +288,7 @@ impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for WithPeer
     }
 }
 
-/// One client's connection: HTTP/1.1 with bounds on what it may hold and how long.
+/// An HTTP/1.1 connection of a client, with bounded buffers and timeouts.
 pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
     io: I,
     peer: Option<SocketAddr>,
@@ -317,7 +318,7 @@ mod tests {
     use tokio::sync::Notify;
     use tokio::time::Instant;
 
-    /// Tokio's clock stands still here, and goes to the next timer once everybody waits.
+    /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
     async fn a_request_that_never_ends_holds_up_a_stop_for_ten_seconds() {
         let entered = Arc::new(Notify::new());
@@ -352,8 +353,8 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), LAST_CALL.as_secs());
     }
 
-    /// Another takes the place of one that is idle, whatever that has begun to send, and waits for
-    /// one that is not.
+    /// A new connection replaces one that is idle, whatever that has begun to send, and waits if
+    /// none is idle.
     #[tokio::test(start_paused = true)]
     async fn no_more_connections_than_there_may_be() {
         let (entered, answer) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -406,7 +407,7 @@ mod tests {
         assert!(last.read(&mut buffer).await.unwrap() > 0);
     }
 
-    /// Nor for as long as its head may take.
+    /// A stop does not wait for the head timeout.
     #[tokio::test(start_paused = true)]
     async fn a_head_that_never_ends_does_not_hold_up_a_stop() {
         let app = Router::new().route("/", get(async || "ok"));
@@ -421,7 +422,7 @@ mod tests {
         let server = tokio::spawn(serve(bound.listener().unwrap(), None, 10, connect, stopped));
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
-        // The clock goes on once everybody waits: it has been read.
+        // The clock advances once every task waits: the bytes have been read then.
         tokio::time::sleep(Duration::from_millis(1)).await;
         let start = Instant::now();
         stop.send_replace(true);

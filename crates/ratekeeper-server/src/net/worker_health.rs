@@ -1,7 +1,7 @@
-//! Heartbeats of the worker threads: `/readyz`, `/livez` and systemd's watchdog go by them.
+//! Heartbeats of the worker threads, for `/readyz`, `/livez` and systemd's watchdog.
 //!
 //! A worker has one thread, so a task that never yields stops everything it serves. Each worker
-//! therefore runs a small task that beats once a second, and the main thread looks whether it did.
+//! therefore runs a small task that beats once a second, and the main thread checks the beats.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,17 +14,17 @@ pub(crate) const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// A worker that has not beaten for this long is stalled: the process is not ready.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A worker that has not beaten for this long is taken for dead: only a restart helps.
+/// A worker that has not beaten for this long is dead: only a restart helps.
 const DEAD_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The beats of one worker.
+/// The heartbeat of one worker.
 pub(crate) struct Heartbeat {
     worker: String,
     beats: AtomicU64,
 }
 
 impl Heartbeat {
-    /// Beats for as long as the runtime that polls it runs.
+    /// Beats for as long as its runtime runs.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             self.beat();
@@ -83,7 +83,7 @@ impl Worker {
 }
 
 impl WorkerHealth {
-    /// The heartbeat of a worker that is checked from now on.
+    /// Registers a worker, and returns its heartbeat. It is checked from now on.
     pub(crate) fn register(&self, worker: &str) -> Arc<Heartbeat> {
         let heartbeat = Arc::new(Heartbeat {
             worker: worker.to_owned(),
@@ -97,11 +97,11 @@ impl WorkerHealth {
         heartbeat
     }
 
-    /// Looks which workers have beaten since the last check, and logs those that stall or recover.
+    /// Checks which workers have beaten since the last check, and logs those that stall or recover.
     ///
-    /// At most two intervals count from one check to the next: a process that was stopped as a
-    /// whole, by SIGSTOP or with its container, finds its workers silent for as long as that took,
-    /// and nothing is wrong with them.
+    /// At most two intervals count between two checks: a process that was stopped as a whole, by
+    /// SIGSTOP or with its container, finds its workers silent for as long as that took, and
+    /// nothing is wrong with them.
     pub(crate) fn check(&self, now: Instant) {
         let (mut stalled, mut recovered) = (Vec::new(), Vec::new());
         let mut checked = self.lock();
@@ -122,16 +122,16 @@ impl WorkerHealth {
                 _ => {}
             }
         }
-        // Whoever asks for the health does not wait for the log.
+        // Readers of the health do not wait for the log.
         drop(checked);
         for Stalled { worker, silent } in stalled {
             let seconds = silent.as_secs();
             tracing::error!(
-                "worker {worker} has not run for {seconds} s: its connections hang, and /readyz answers 503"
+                "worker {worker} has not run for {seconds} s: its connections are stuck, and /readyz returns 503"
             );
         }
         for Stalled { worker, silent } in recovered {
-            tracing::warn!("worker {worker} runs again, after {} s", silent.as_secs());
+            tracing::warn!("worker {worker} runs again after {} s", silent.as_secs());
         }
     }
 
@@ -140,7 +140,7 @@ impl WorkerHealth {
         self.silent_for(STALL_TIMEOUT)
     }
 
-    /// The same, if only a restart helps.
+    /// The worker that has been silent for longest, if only a restart helps.
     pub(crate) fn dead(&self) -> Option<Stalled> {
         self.silent_for(DEAD_TIMEOUT)
     }
@@ -155,8 +155,7 @@ impl WorkerHealth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The health after one worker, of that name, was silent for so long. For tests of whoever goes
-    /// by it.
+    /// Sets the silence of one worker, for tests of the code that depends on the health.
     #[cfg(test)]
     pub(crate) fn silence(&self, worker: &str, silent: Duration) {
         let mut checked = self.lock();
@@ -173,7 +172,7 @@ impl WorkerHealth {
 mod tests {
     use super::*;
 
-    /// Checks once a second, on a clock of the test's own.
+    /// Checks once a second, on a test clock.
     struct Checks {
         health: WorkerHealth,
         now: Instant,
@@ -197,7 +196,7 @@ mod tests {
             }
         }
 
-        /// The worst of the stalled and of the dead workers.
+        /// The worst stalled and the worst dead worker.
         fn seen(&self) -> [Option<String>; 2] {
             [self.health.stalled(), self.health.dead()]
                 .map(|stalled| stalled.map(|stalled| stalled.to_string()))

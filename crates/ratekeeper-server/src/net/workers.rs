@@ -1,5 +1,5 @@
-//! The worker threads of a server: started by name, watched by their heartbeats, waited for with a
-//! deadline.
+//! The worker threads of a server: started by name, watched by their heartbeats, joined with a
+//! timeout.
 
 use crate::net::worker_health::{Heartbeat, WorkerHealth};
 use std::io;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 pub(crate) struct Workers {
     health: Arc<WorkerHealth>,
     threads: Vec<(String, JoinHandle<()>)>,
-    /// Nothing is sent: each thread has a sender until it ends.
+    /// Each thread holds a sender until it ends; nothing is ever sent.
     running: Sender<()>,
     ended: Receiver<()>,
 }
 
 impl Workers {
-    /// None yet. Their health is kept in `health`.
+    /// An empty set of workers, whose health is recorded in `health`.
     pub(crate) fn new(health: Arc<WorkerHealth>) -> Self {
         let (running, ended) = channel();
         Self {
@@ -28,7 +28,7 @@ impl Workers {
         }
     }
 
-    /// Starts one more worker of a listener, whose threads are called after it: `http-0`, `http-1`.
+    /// Starts one more worker for a listener. Threads are named `http-0`, `http-1` and so on.
     pub(crate) fn spawn(
         &mut self,
         listener: &str,
@@ -52,15 +52,14 @@ impl Workers {
         Ok(())
     }
 
-    /// Checks the heartbeats. Whether the process as a whole is alive: no worker has ended, and
-    /// none is taken for dead.
+    /// Checks the heartbeats. Whether the process is alive: no worker has ended, and none is dead.
     pub(crate) fn check(&self) -> bool {
         self.health.check(Instant::now());
         self.health.dead().is_none() && !self.threads.iter().any(|(_, thread)| thread.is_finished())
     }
 
-    /// Waits until all have ended, for `grace` at most: a worker that is stuck ends with the
-    /// process. The names of those that still ran then.
+    /// Waits until all workers have ended, for `grace` at most: a stuck one ends with the process.
+    /// Returns the names of those still running.
     pub(crate) fn join(self, grace: Duration) -> Vec<String> {
         drop(self.running);
         let timed_out = self.ended.recv_timeout(grace) == Err(RecvTimeoutError::Timeout);
@@ -68,11 +67,11 @@ impl Workers {
         for (name, thread) in self.threads {
             if timed_out && !thread.is_finished() {
                 tracing::error!(
-                    "worker {name} has not ended within {grace:?}: the process ends without it"
+                    "worker {name} did not stop within {grace:?}: the process exits without it"
                 );
                 stuck.push(name);
             } else if thread.join().is_err() {
-                tracing::error!("worker {name} had panicked");
+                tracing::error!("worker {name} panicked");
             }
         }
         stuck

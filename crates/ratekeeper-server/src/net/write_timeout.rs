@@ -1,4 +1,4 @@
-//! A stream that waits for a client to take what is written to it, but not for ever.
+//! A stream with a write timeout.
 
 use crate::net::stream::Stream;
 use std::io::{self, IoSlice};
@@ -25,7 +25,7 @@ impl WriteTimeoutStream {
         }
     }
 
-    /// What became of a write, or that it took too long.
+    /// Passes the result of a write on, or fails it after the timeout.
     fn within<T>(
         &mut self,
         polled: Poll<io::Result<T>>,
@@ -98,7 +98,7 @@ mod tests {
     use tokio::net::UnixStream;
     use tokio::time::Instant;
 
-    /// Tokio's clock stands still here, and goes to the next timer once everybody waits.
+    /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_takes_nothing_is_given_up() {
         let (server, client) = UnixStream::pair().unwrap();

@@ -72,26 +72,26 @@ fn curl_sees_the_same_through_the_gateway() {
 #[test]
 fn what_is_no_answer_is_a_502_and_says_why_in_the_log() {
     for (answer, why) in [
-        (&b"SSH-2.0-OpenSSH_9\r\n"[..], "answered what is not HTTP/1"),
+        (&b"SSH-2.0-OpenSSH_9\r\n"[..], "response is not HTTP/1"),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
-            "two different Content-Lengths",
+            "two different Content-Length values",
         ),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
-            "a Content-Length that is none",
+            "an invalid Content-Length",
         ),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-            "a coding that is of one connection",
+            "a Transfer-Encoding other than chunked",
         ),
         (
             b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            "which HTTP/1.0 does not know",
+            "HTTP/1.0 response is chunked",
         ),
         (
             b"HTTP/1.1 200 OK\r\na: b\r\n folded\r\nContent-Length: 0\r\n\r\n",
-            "answered what is not HTTP/1",
+            "response is not HTTP/1",
         ),
         (
             b"HTTP/1.1 200 OK\r\nContent-",

@@ -235,12 +235,12 @@ fn what_is_no_request_is_told_why() {
     let why = ask(both).problem(400, "bad_request");
     assert_eq!(
         why,
-        "the request has both Content-Length and Transfer-Encoding, which is not passed on"
+        "malformed HTTP/1.1 request: both Content-Length and Transfer-Encoding are present"
     );
     let why = ask("hello\r\n\r\n").problem(400, "bad_request");
     assert_eq!(
         why,
-        "what was sent is no request of HTTP/1; write it as in GET /path HTTP/1.1"
+        "malformed HTTP/1.1 request; the first line must be like GET /path HTTP/1.1"
     );
     ask("GET / HTTP/3.0\r\n\r\n").problem(505, "unknown_version");
     ask(&format!(

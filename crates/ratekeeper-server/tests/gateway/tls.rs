@@ -86,7 +86,7 @@ fn a_wrong_certificate_is_told_at_the_start() {
     let other = authority.sign("localhost", 2100).1;
     let missing = Path::new("/nowhere/cert.pem").to_owned();
     for (cert, key, says) in [
-        (&missing, &key, "has no certificate in PEM form"),
+        (&missing, &key, "contains no certificate in PEM form"),
         (&cert, &other, "cannot be used together"),
         (&cert, &cert, "has no private key"),
     ] {
@@ -178,6 +178,9 @@ fn services_are_spoken_to_in_tls_and_only_if_they_are_who_they_should_be() {
         assert!(detail.contains("certificate"), "{detail}");
         server.signal("TERM");
         let (_, log) = server.ended();
-        assert!(log.contains("no TLS: ") && log.contains(says), "{log}");
+        assert!(
+            log.contains("TLS handshake failed: ") && log.contains(says),
+            "{log}"
+        );
     }
 }

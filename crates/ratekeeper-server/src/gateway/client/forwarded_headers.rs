@@ -1,5 +1,5 @@
-//! What upstreams are told of a client, as lines of a head: they are kept, as they seldom change
-//! from one request to the next.
+//! Cache of the forwarding headers for a client's requests, as lines of an HTTP/1 head: they seldom
+//! change from one request to the next.
 
 use axum::http::Version;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,18 +9,19 @@ pub(crate) struct ForwardedHeaders(Mutex<CachedHeaders>);
 
 #[derive(Default)]
 struct CachedHeaders {
-    /// None where there is nothing yet.
+    /// `None` while the cache is empty.
     version: Option<Version>,
     has_host: bool,
     host: Vec<u8>,
     lines: Vec<u8>,
 }
 
-/// What is longer is not kept: there may be many clients.
+/// Longer lines are not cached, as there may be many clients.
 const LONGEST: usize = 512;
 
 impl ForwardedHeaders {
-    /// Adds to `head` what `write` adds to it for this host, or added last time.
+    /// Appends to `head` the lines that `write` produces for this host and version, or produced
+    /// last time.
     pub(crate) fn add(
         &self,
         host: Option<&[u8]>,
@@ -82,7 +83,7 @@ mod tests {
         assert_eq!(
             said(Some("a"), Version::HTTP_11, "1"),
             "first\r\n1",
-            "what is long is not kept"
+            "long lines are not cached"
         );
         assert_eq!(said(Some("a"), Version::HTTP_11, "2"), "first\r\n1");
         assert_eq!(said(Some("b"), Version::HTTP_11, "3"), "first\r\n3");

@@ -1,5 +1,5 @@
-//! Follows the frames of HTTP/2 that a client sends, as far as it takes to know whether a head has
-//! begun and not ended. What is wrong with them is for h2 to say.
+//! Follows the HTTP/2 frames of a client just far enough to know whether a head has begun and not
+//! ended. h2 reports malformed frames.
 
 /// The length of the preface, before the first frame.
 const PREFACE_BYTES: usize = super::connection::PREFACE.len();
@@ -12,16 +12,16 @@ const CONTINUATION: u8 = 0x9;
 const END_HEADERS: u8 = 0x4;
 
 pub(super) struct FrameReader {
-    /// How much of the preface is to come.
+    /// How many bytes of the preface are still to come.
     preface: usize,
-    /// The header of the frame at hand, as far as it has come.
+    /// The header of the current frame, as far as it has come.
     header: [u8; HEADER_BYTES],
     have: usize,
-    /// How much of its payload is to come.
+    /// How many bytes of its payload are still to come.
     payload: usize,
     /// Whether a head has begun whose last frame has not.
     continues: bool,
-    /// Whether the frame at hand is of a head.
+    /// Whether the current frame belongs to a head.
     is_of_head: bool,
 }
 
@@ -37,7 +37,7 @@ impl FrameReader {
         }
     }
 
-    /// Reads on.
+    /// Reads the next bytes.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
         let skipped = self.preface.min(bytes.len());
         self.preface -= skipped;
@@ -69,7 +69,7 @@ impl FrameReader {
         }
     }
 
-    /// Whether the preface is to come, or a head has begun and not ended.
+    /// Whether the preface is still to come, or a head has begun and not ended.
     pub(super) fn is_in_head(&self) -> bool {
         self.preface > 0 || self.continues || self.is_of_head && self.payload > 0
     }
@@ -100,7 +100,7 @@ mod tests {
         frame
     }
 
-    /// Whether it is in a head behind the header of each frame, and behind each byte that follows.
+    /// Whether the reader is in a head after each frame header, and after each byte that follows.
     fn in_heads(frames: &[Vec<u8>]) -> Vec<bool> {
         let mut reader = FrameReader::new();
         reader.feed(PREFACE);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut.
+        /// However the bytes are split.
         #[test]
         fn what_is_read_does_not_depend_on_how_it_comes(
             frames in prop::collection::vec((0u8..12, any::<u8>(), 0usize..300), 0..8),

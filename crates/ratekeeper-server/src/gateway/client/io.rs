@@ -1,5 +1,5 @@
-//! A client's stream as hyper reads and writes HTTP/2 over it, whose frames leave nothing to be
-//! understood differently.
+//! A client's stream as hyper reads and writes HTTP/2 over it. The framing of HTTP/2 is
+//! unambiguous, so it needs no smuggling guard.
 
 use super::frame_reader::FrameReader;
 use super::state::Client;
@@ -13,14 +13,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(super) struct Io {
     stream: ReadBudget<Stream>,
     client: Arc<Client>,
-    /// What was read before it was known what it is.
+    /// Bytes that were read to detect the protocol.
     first: Vec<u8>,
     frames: FrameReader,
 }
 
 impl Io {
     pub(super) fn new(stream: Stream, client: Arc<Client>, first: Vec<u8>) -> Self {
-        // It begins with a preface, which is to come in time like any head.
+        // The preface is subject to the head timeout.
         client.heard(true, false);
         Self {
             stream: ReadBudget::new(stream),

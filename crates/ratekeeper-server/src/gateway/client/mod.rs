@@ -1,4 +1,4 @@
-//! The clients of the gateway: their connections, what they may do on them and for how long.
+//! Client connections of the gateway: protocol detection, HTTP/1 and HTTP/2, timeouts.
 
 mod abandoned;
 mod connection;

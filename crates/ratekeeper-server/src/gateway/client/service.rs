@@ -1,4 +1,4 @@
-//! One request of a client: looked at, judged by the limits, sent on, logged.
+//! Serves one request of a client: validates it, applies the limits, forwards it, logs it.
 
 use super::abandoned::{self, Exchange, MAX_ABANDONED, permit_of_broken};
 use super::http1::too_many_headers;
@@ -30,10 +30,10 @@ use tower_layer::Layer;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest id of a client that is taken over.
+/// The longest request id that is taken over from a client.
 const MAX_REQUEST_ID: usize = 128;
 
-/// Serves the requests of one connection.
+/// The service for the requests of one connection.
 pub(super) struct ClientService {
     local: Arc<WorkerState>,
     client: Arc<Client>,
@@ -55,13 +55,13 @@ impl ClientService {
         }
     }
 
-    /// What is wrong with a request, before anybody decides on it. What goes no further is taken
-    /// out of it.
+    /// Validates a request before the limits decide on it, and removes headers that are not
+    /// forwarded.
     fn vet(&self, request: &mut Request<FromClient>) -> Result<(), Problem> {
         let gateway = &self.local.shared.gateway;
         if self.client.abandoned.is_full() {
             let detail = format!(
-                "{MAX_ABANDONED} requests of this connection were reset while an upstream was at them; wait until they have ended"
+                "{MAX_ABANDONED} requests that this connection reset are still running at an upstream; wait until they have ended"
             );
             return Err(Problem::new(Code::Unavailable, detail));
         }
@@ -70,7 +70,7 @@ impl ClientService {
         }
         give_path(request.uri_mut());
         let (authority, version) = (request.uri().authority().cloned(), request.version());
-        // Over HTTP/1 they were counted as they were read.
+        // Over HTTP/1 they were counted when the head was read.
         if version == Version::HTTP_2 && headers::count(request.headers()) > gateway.max_headers {
             return Err(too_many_headers());
         }
@@ -89,7 +89,7 @@ impl ClientService {
         if headers::has_other_codings(request.headers()) {
             return Err(Problem::new(
                 Code::UnknownCoding,
-                "the only Transfer-Encoding that is known here is chunked",
+                "the only supported Transfer-Encoding is chunked",
             ));
         }
         if let Some(most) = gateway.max_body {
@@ -112,8 +112,7 @@ impl ClientService {
     }
 }
 
-/// Gives a target that has a query and no path, as in `GET http://example.com?q=1`, the path that
-/// it stands for.
+/// Adds the path `/` to a target with a query and no path, such as `http://example.com?q=1`.
 fn give_path(uri: &mut Uri) {
     let Some(query) = uri
         .path_and_query()
@@ -123,14 +122,14 @@ fn give_path(uri: &mut Uri) {
         return;
     };
     let mut parts = uri.clone().into_parts();
-    // What was a query is one behind a slash.
+    // A query is still valid after a slash.
     parts.path_and_query = PathAndQuery::try_from(format!("/{query}")).ok();
     if let Ok(whole) = Uri::from_parts(parts) {
         *uri = whole;
     }
 }
 
-/// As hyper calls it, for HTTP/2.
+/// Called by hyper for HTTP/2 requests.
 impl hyper::service::Service<Request<Incoming>> for ClientService {
     type Response = Response<ClientResponseBody>;
     type Error = Infallible;
@@ -142,12 +141,12 @@ impl hyper::service::Service<Request<Incoming>> for ClientService {
 }
 
 impl ClientService {
-    /// The answer to a request.
+    /// Starts answering a request.
     pub(super) fn answer(&self, mut request: Request<FromClient>) -> ClientResponseFuture {
         let under_way = InFlightRequest::new(&self.client);
         let shared = &self.local.shared;
         let version = request.version();
-        // HTTP/1 leaves the body out as it writes the head.
+        // For HTTP/1 the body is left out when the head is written.
         let discards_body = version == Version::HTTP_2 && request.method() == Method::HEAD;
         let mut entry = shared.log.as_ref().map(|log| {
             let host = request
@@ -181,7 +180,7 @@ impl ClientService {
             .or_else(|| span.as_ref().map(|_| RequestRecord::default()));
         if let Some(span) = &mut span {
             span.notes.clone_from(&notes);
-            // The upstream's spans are part of this one.
+            // The upstream's spans become children of this one.
             if let Some(context) = span.traceparent() {
                 request.headers_mut().insert(TRACEPARENT, context);
             }
@@ -192,7 +191,7 @@ impl ClientService {
                 if let Some(notes) = notes {
                     request.extensions_mut().insert::<RequestRecord>(notes);
                 }
-                // The one further in is always ready.
+                // The inner service is always ready.
                 let peer = self.client.peer.map(|peer| peer.ip());
                 State::LimitedFuture {
                     future: self.limited.borrow_mut().call_from(peer, request),
@@ -209,7 +208,7 @@ impl ClientService {
     }
 }
 
-/// The id of a request, by which the upstream finds it, too: that of the client, or else a new one.
+/// The id of a request, also sent to the upstream: the client's, or else a new one.
 fn request_id(headers: &mut HeaderMap) -> String {
     let is_usable = |id: &&str| {
         (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
@@ -222,7 +221,7 @@ fn request_id(headers: &mut HeaderMap) -> String {
         Some(id) => id.to_owned(),
         None => {
             let id = format!("{:032x}", fastrand::u128(..));
-            // Hexadecimal digits are a value.
+            // Hexadecimal digits are a valid value.
             if let Ok(value) = HeaderValue::from_str(&id) {
                 headers.insert(REQUEST_ID, value);
             }
@@ -239,12 +238,12 @@ fn name(version: Version) -> &'static str {
     }
 }
 
-/// Where it is told how a request went: a line of the access log, a span.
+/// Where the outcome of a request is recorded: an access log entry and a span.
 type RequestRecords = (Option<Box<Entry>>, Option<Box<Span>>);
 
 pub(super) type LimitedFuture = ResponseFuture<Forward, FromClient, GatewayDecider>;
 
-/// The answer to a request.
+/// The response to a request.
 pub(super) struct ClientResponseFuture {
     state: State,
     rest: Option<(InFlightRequest, RequestRecords)>,
@@ -306,7 +305,7 @@ impl Future for ClientResponseFuture {
     }
 }
 
-/// The client has left, or is cut off, before the upstream has answered.
+/// If the client leaves or is cut off before the upstream has answered, the exchange is abandoned.
 impl Drop for ClientResponseFuture {
     fn drop(&mut self) {
         if let Some((under_way, _)) = &self.rest
@@ -319,8 +318,8 @@ impl Drop for ClientResponseFuture {
     }
 }
 
-/// Leaves out the body of a response to HEAD, for hyper would send it in HTTP/2. Its length stays
-/// in the head.
+/// Discards the body of a response to HEAD, which hyper would send over HTTP/2. The Content-Length
+/// stays.
 fn discard_body(response: &mut Response<ResponseBody<Reply, Pending<GatewayDecider>>>) {
     if let Some(length) = response.body().size_hint().exact() {
         response
@@ -331,7 +330,7 @@ fn discard_body(response: &mut Response<ResponseBody<Reply, Pending<GatewayDecid
     *response.body_mut() = ResponseBody::from(Reply::empty());
 }
 
-/// The body of an answer on its way to the client: with it ends the request.
+/// The body of a response on its way to the client. The request ends with it.
 pub(super) struct ClientResponseBody {
     body: ResponseBody<Reply, Pending<GatewayDecider>>,
     entry: Option<Box<Entry>>,
@@ -339,7 +338,7 @@ pub(super) struct ClientResponseBody {
     under_way: Option<InFlightRequest>,
 }
 
-/// The client has left, or is cut off, before the end of the answer.
+/// If the client leaves or is cut off before the end of the response, the exchange is abandoned.
 impl Drop for ClientResponseBody {
     fn drop(&mut self) {
         if let Some(under_way) = &self.under_way
@@ -378,7 +377,7 @@ impl Body for ClientResponseBody {
             entry.whole |= this.body.is_end_stream();
         }
         if let Some(Err(error)) = &frame {
-            tracing::warn!("an answer broke off: {error}");
+            tracing::warn!("a response was cut off: {error}");
         }
         Poll::Ready(frame)
     }

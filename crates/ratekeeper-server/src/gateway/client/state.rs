@@ -1,4 +1,4 @@
-//! What is known of a client's connection: who it is, what it is doing, since when.
+//! State of a client's connection: its address, its activity, its deadlines.
 
 use super::abandoned::AbandonedExchanges;
 use super::forwarded_headers::ForwardedHeaders;
@@ -13,14 +13,14 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Who has no address, as forwarding headers have it.
+/// The name of a client without an address in forwarding headers.
 const UNKNOWN: &str = "unknown";
 
-/// The zero of all times here.
+/// The origin of all times in this module.
 static BEGINNING: LazyLock<Timestamp> = LazyLock::new(|| CoarseClock.now());
 
-/// Milliseconds since the process began, never 0, give or take a tick of the kernel: nobody's
-/// patience is measured finer, and each request asks.
+/// Milliseconds since the process began, never 0. Accurate to a tick of the kernel, which is enough
+/// for timeouts: every request asks.
 pub(crate) fn now() -> u64 {
     let beginning = *BEGINNING;
     u64::try_from(CoarseClock.now().saturating_since(beginning).as_millis())
@@ -28,44 +28,42 @@ pub(crate) fn now() -> u64 {
         .saturating_add(1)
 }
 
-/// What a connection holds from when it is let in until the last of it is gone.
+/// The permits of a connection, from when it is accepted until the last of it is gone.
 pub(crate) struct Admission {
-    /// Among all connections that there may be.
+    /// Counts towards `max_connections`.
     pub(crate) _permit: OwnedSemaphorePermit,
-    /// Among those of its address; none if that may have any number.
+    /// Counts towards the limit of its address, if there is one.
     pub(crate) _address: Option<AddressSlot>,
     pub(crate) drain: Arc<Drain>,
 }
 
 pub(crate) struct Client {
-    /// None on a Unix socket.
+    /// `None` on a Unix socket.
     pub(crate) peer: Option<SocketAddr>,
-    /// Whether what it says about others is believed.
+    /// Whether its forwarding headers are trusted.
     pub(crate) trusted: bool,
     pub(crate) tls: bool,
-    /// Its address as it is written into X-Forwarded-For.
+    /// Its address as in X-Forwarded-For.
     pub(crate) written: HeaderValue,
-    /// The same as it is written into Forwarded.
+    /// Its address as in Forwarded.
     pub(crate) node: String,
-    /// What upstreams are told of it.
+    /// The cached forwarding headers for upstreams.
     pub(crate) about: ForwardedHeaders,
-    /// How it is told something before its answer, where it speaks HTTP/1.
+    /// Sends informational responses, over HTTP/1.
     pub(crate) informed: OnceLock<InformationalSender>,
-    /// What it has left behind.
+    /// The exchanges that it has abandoned.
     pub(crate) abandoned: AbandonedExchanges,
-    /// Its place among the connections that there may be, and whether they are to leave. None in
-    /// tests.
+    /// Its connection permits, and the stages of stopping. `None` in tests.
     admission: Option<Admission>,
-    /// Whether another protocol is spoken now, of which nothing is known.
+    /// Whether the connection has switched to another protocol, whose activity is unknown here.
     pub(crate) tunnel: AtomicBool,
-    /// Whether requests share the connection, as in HTTP/2: a head that does not end is in the way
-    /// of all of them.
+    /// Whether requests share the connection, as in HTTP/2: an unfinished head blocks all of them.
     pub(crate) is_shared: AtomicBool,
     /// Whether a head has begun and not ended.
     in_head: AtomicBool,
-    /// Whether all that was read of it are whole requests, and nothing waits to be read.
+    /// Whether everything that was read are whole requests, and nothing waits to be read.
     said_all: AtomicBool,
-    /// How many requests are under way.
+    /// How many requests are in flight.
     under_way: AtomicUsize,
     /// Since when there is none.
     idle_since: AtomicU64,
@@ -75,7 +73,7 @@ pub(crate) struct Client {
     blocked_since: AtomicU64,
 }
 
-/// A request that is under way until this is dropped.
+/// A request that is in flight until this is dropped.
 pub(crate) struct InFlightRequest(Arc<Client>);
 
 impl InFlightRequest {
@@ -86,12 +84,12 @@ impl InFlightRequest {
 }
 
 impl InFlightRequest {
-    /// The client whose request it is.
+    /// The client that sent the request.
     pub(super) fn client(&self) -> &Arc<Client> {
         &self.0
     }
 
-    /// Whether the client is to be told that this answer is the last.
+    /// Whether the response must announce the end of the connection.
     pub(crate) fn is_last(&self) -> bool {
         self.0
             .admission
@@ -108,7 +106,7 @@ impl Drop for InFlightRequest {
     }
 }
 
-/// How long each thing may last.
+/// The timeouts of a client connection.
 #[derive(Clone, Copy)]
 pub(crate) struct ClientTimeouts {
     pub(crate) head: Duration,
@@ -129,7 +127,7 @@ impl Client {
             Some(ip) => ip.to_string(),
             None => UNKNOWN.to_owned(),
         };
-        // An address is text.
+        // The text of an address is a valid header value.
         let written = ip.and_then(|ip| HeaderValue::try_from(ip.to_string()).ok());
         let written = written.unwrap_or(HeaderValue::from_static(UNKNOWN));
         let now = now();
@@ -154,7 +152,7 @@ impl Client {
         }
     }
 
-    /// The same client, whose exchanges with upstreams are kept for so long after it has left.
+    /// Sets how long exchanges with upstreams are kept after the client has left.
     pub(crate) fn abandoned_timeout(self, timeout: Duration) -> Self {
         Self {
             abandoned: AbandonedExchanges::new(timeout),
@@ -162,7 +160,7 @@ impl Client {
         }
     }
 
-    /// How far the gateway is with stopping; None in tests.
+    /// The stages of stopping the gateway; `None` in tests.
     pub(crate) fn drain(&self) -> Option<&Drain> {
         self.admission.as_ref().map(|admission| &*admission.drain)
     }
@@ -171,8 +169,8 @@ impl Client {
         if self.tls { "https" } else { "http" }
     }
 
-    /// Bytes were read; whether a head is left unfinished by them, and whether a request is
-    /// finished by the last of them.
+    /// Records a read: whether it leaves a head unfinished, and whether it ends with the end of a
+    /// request.
     pub(crate) fn heard(&self, in_head: bool, is_whole: bool) {
         self.said_all.store(is_whole, Relaxed);
         if in_head != self.in_head.load(Relaxed) {
@@ -183,18 +181,18 @@ impl Client {
         }
     }
 
-    /// There is something that nobody has read yet.
+    /// Records that there are unread bytes.
     pub(crate) fn says_more(&self) {
         self.said_all.store(false, Relaxed);
     }
 
-    /// Whether it has asked, and waits: all that it can say is that it leaves, or what it asks
-    /// next.
+    /// Whether the client waits for a response, with nothing unread: it can only leave or send its
+    /// next request.
     pub(crate) fn only_waits(&self) -> bool {
         self.said_all.load(Relaxed) && self.under_way.load(Relaxed) > 0
     }
 
-    /// Whether it took what was written to it.
+    /// Records whether the client took any of what was written to it.
     pub(crate) fn took(&self, some: bool) {
         if self.is_blocked() == some {
             self.blocked_since
@@ -202,7 +200,7 @@ impl Client {
         }
     }
 
-    /// Whether it takes nothing of what is written to it.
+    /// Whether the client takes nothing of what is written to it.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked_since.load(Relaxed) != 0
     }
@@ -211,12 +209,12 @@ impl Client {
         self.under_way.load(Relaxed) == 0 && !self.in_head.load(Relaxed)
     }
 
-    /// Since when nothing was asked for.
+    /// Since when no request has been in flight.
     pub(crate) fn idle_since(&self) -> u64 {
         self.idle_since.load(Relaxed)
     }
 
-    /// When it is to be cut off if nothing changes; none if that is for others to say.
+    /// When the connection is cut off if nothing changes, or `None` if other timeouts apply.
     pub(crate) fn deadline(&self, patience: &ClientTimeouts) -> Option<u64> {
         let after = |since: u64, time: Duration| {
             since.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
@@ -232,8 +230,7 @@ impl Client {
             (_, true) if self.is_shared.load(Relaxed) => {
                 Some(after(self.head_since.load(Relaxed), patience.head))
             }
-            // Of those that ask without waiting for an answer the next head may have begun long
-            // before it was its turn.
+            // With pipelining the next head may have begun long before its turn.
             (0, true) => Some(after(
                 self.head_since.load(Relaxed).max(self.idle_since()),
                 patience.head,
@@ -262,7 +259,7 @@ mod tests {
         assert_eq!(
             client.deadline(&patience),
             None,
-            "while another request is under way nobody waits for it"
+            "no deadline while another request is in flight"
         );
         drop(asked);
         client.idle_since.store(5_000, Relaxed);
@@ -272,7 +269,7 @@ mod tests {
         assert_eq!(
             client.deadline(&patience),
             Some(6_100),
-            "and one that begins later from its first byte on"
+            "a head that begins later is timed from its first byte"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The requests that share a connection of HTTP/2. Each may be blocked by its client alone: one of
-//! whose answer nothing is taken is ended, and the connection goes on.
+//! Write timeouts of HTTP/2 streams. If a client takes nothing of one response, its stream is
+//! ended, and the connection goes on.
 
 use super::state::Client;
 use hyper::rt::Executor;
@@ -11,17 +11,17 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
-/// Runs the streams of a connection.
+/// The executor of a connection's streams.
 #[derive(Clone)]
 pub(crate) struct Streams {
-    /// None where a connection of which nothing is taken is ended as a whole.
+    /// `None` where a blocked connection is ended as a whole.
     pub(crate) client: Option<Arc<Client>>,
-    /// How long a client may take nothing of an answer.
+    /// How long a client may take nothing of a response.
     pub(crate) idle: Duration,
 }
 
-/// All that is run are requests and their answers: CONNECT, whose streams have no answer to tell
-/// of, is refused.
+/// Every future that is executed is a request with its response: CONNECT, whose streams have no
+/// response body, is rejected.
 impl<F> Executor<F> for Streams
 where
     F: Future<Output = ()> + Send + 'static,
@@ -35,15 +35,14 @@ where
     }
 }
 
-/// What came of polling a stream.
+/// The progress of a stream in one poll.
 #[derive(Clone, Copy)]
 pub(crate) enum StreamProgress {
-    /// Nothing: it waits for room that the client has to give.
+    /// None: it waits until the client makes room.
     Blocked,
-    /// The answer was asked for a piece, and gave it.
+    /// The response body was polled, and gave a frame.
     Moved,
-    /// The answer was asked for a piece and has none yet: how long that may take is measured
-    /// elsewhere.
+    /// The response or its body was polled and is pending: other timeouts apply to that.
     Waits,
 }
 
@@ -52,7 +51,7 @@ thread_local! {
 }
 
 impl StreamProgress {
-    /// Told by answers and their bodies while they are polled.
+    /// Records the progress; called by responses and their bodies while they are polled.
     pub(crate) fn tell(self) {
         TURN.set(self);
     }
@@ -63,7 +62,7 @@ pin_project! {
         #[pin]
         stream: F,
         of: Streams,
-        // Goes off when the client has taken nothing for too long.
+        // Fires when the client has taken nothing for too long.
         timer: Option<Pin<Box<Sleep>>>,
     }
 }
@@ -71,7 +70,7 @@ pin_project! {
 impl<F: Future<Output = ()>> Future for WatchedFuture<F> {
     type Output = ();
 
-    /// To end is to be dropped: what is not complete is reset then.
+    /// Completing drops the stream, which resets it if it is incomplete.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
         StreamProgress::Blocked.tell();
@@ -91,10 +90,10 @@ impl<F: Future<Output = ()>> Future for WatchedFuture<F> {
                 .timer
                 .get_or_insert_with(|| Box::pin(sleep(this.of.idle)));
             ready!(timer.as_mut().poll(cx));
-            // While the whole connection is stuck, that is not the fault of one stream.
+            // While the whole connection is blocked, that is not the fault of one stream.
             let client = this.of.client.as_deref();
             if !client.is_some_and(Client::is_blocked) {
-                tracing::debug!(peer = ?client.and_then(|client| client.peer), "nothing of an answer was taken for too long");
+                tracing::debug!(peer = ?client.and_then(|client| client.peer), "stream reset: its client did not read the response in time");
                 return Poll::Ready(());
             }
             *this.timer = None;

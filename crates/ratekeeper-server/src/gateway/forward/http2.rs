@@ -1,4 +1,4 @@
-//! Sends a request on over HTTP/2, and again if the upstream did not process it.
+//! Forwards a request over HTTP/2, and retries it if the upstream did not process it.
 
 use super::{ClientGone, Forward, ForwardError, bad_target, is_repeatable, own_fault, slow_body};
 use crate::gateway::body::{BodyProgressReport, FromUpstream, Reply};
@@ -15,15 +15,15 @@ use ratekeeper_policy::config::Upstream;
 use std::future::poll_fn;
 use std::task::Poll;
 
-/// How often one request is sent again to an upstream that did not process it.
+/// How often a request is sent again to an upstream that did not process it.
 const MAX_REFUSALS: u32 = 10;
 
-/// After so many of them it is the first on a connection of its own: among many requests that a
-/// connection takes few of, it could be one of the others again and again.
+/// After this many refusals the request becomes the first one on a new connection: on a shared
+/// connection with few streams it could be the refused one again and again.
 const SHARED_REFUSALS: u32 = 3;
 
 impl Forward {
-    /// Over one of the HTTP/2 connections that this worker has with an upstream.
+    /// Sends the request over one of this worker's HTTP/2 connections to an upstream.
     pub(super) async fn over_http2(
         &self,
         picked: &mut SelectedUpstream,
@@ -48,7 +48,7 @@ impl Forward {
             let mut exchange =
                 match Http2Exchange::send(stream, head, request.body_mut(), onward.believed) {
                     Ok(exchange) => exchange,
-                    // The connection has ended since it was looked at.
+                    // The connection has ended since it was checked.
                     Err(error) => {
                         refusals += 1;
                         if refusals > MAX_REFUSALS {
@@ -100,7 +100,7 @@ impl Forward {
                     }
                     tracing::debug!(%error, "the upstream {} did not process a request", upstream);
                 }
-                // A connection that was open before may have ended in that very moment.
+                // A connection that was open before may have ended at that very moment.
                 Err(ClientGone::Broken(Http2Error::Broken(error))) => {
                     if error.is_reset()
                         || !was_open
@@ -115,7 +115,7 @@ impl Forward {
         }
     }
 
-    /// Waits for a response, or until that takes too long. Informational responses go on at once.
+    /// Waits for a response, up to the timeouts. Informational responses are forwarded at once.
     async fn http2_response(
         &self,
         exchange: &mut Http2Exchange,
@@ -143,7 +143,7 @@ impl Forward {
     }
 }
 
-/// The head of the same request as HTTP/2 has it.
+/// The head of the request in HTTP/2 form.
 fn head(
     request: &Request<BodyProgressReport>,
     target: Uri,
@@ -153,7 +153,7 @@ fn head(
     head.method_mut().clone_from(request.method());
     (*head.uri_mut(), *head.version_mut()) = (target, Version::HTTP_2);
     onward.each(request.headers(), |name, value| {
-        // The host is in the target. What was a header is one.
+        // The host is in the target. Header values stay valid.
         if let (true, Ok(value)) = (name != HOST, HeaderValue::from_bytes(value)) {
             head.headers_mut().append(name, value);
         }
@@ -161,11 +161,11 @@ fn head(
     head
 }
 
-/// Where an upstream of HTTP/2 has what was asked for; none if that is no target.
+/// The URI of the request at an HTTP/2 upstream, or `None` if it is not a valid target.
 fn target(request: &Request<BodyProgressReport>, upstream: &Upstream) -> Option<Uri> {
     let asked = request.uri();
     let path = asked.path_and_query()?;
-    // All of the service, of `OPTIONS *`, is under no path.
+    // The target `*` of `OPTIONS *` stands for the whole service and has no path.
     let path = match upstream.prefix() {
         "" => path.clone(),
         _ if path == "*" => path.clone(),
@@ -178,7 +178,7 @@ fn target(request: &Request<BodyProgressReport>, upstream: &Upstream) -> Option<
     };
     let authority = match asked.authority() {
         Some(authority) => authority.clone(),
-        // The host that the client of HTTP/1.1 asks for.
+        // The host that an HTTP/1.1 client requests.
         None => {
             let host = request
                 .headers()

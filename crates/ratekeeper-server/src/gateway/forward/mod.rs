@@ -1,4 +1,4 @@
-//! Sends a request on to an upstream, and its answer back, both as they come.
+//! Forwards requests to an upstream and streams the responses back.
 
 mod http2;
 
@@ -27,10 +27,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_service::Service;
 
-/// Nobody knows when an upstream takes requests again: a second is as good as any.
+/// Retry-After where it is unknown when an upstream recovers.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 
-/// Sends the requests of one client on. Clones are of the same client.
+/// The service that forwards the requests of one client. Clones share that client.
 #[derive(Clone)]
 pub(super) struct Forward {
     pub(super) local: Arc<WorkerState>,
@@ -52,24 +52,24 @@ impl Service<Request<FromClient>> for Forward {
         let user = this.local.shared.user.clone();
         let rate = this.local.shared.body_rate;
         let mut request = request.map(|body| BodyProgressReport::new(body, most, rate, user));
-        // By reference: else it would have its place in the future of each function that it goes
-        // through.
+        // By reference: else the request would be stored in the future of each function that it
+        // passes through.
         Box::pin(async move { Ok(this.forward(&mut request).await) })
     }
 }
 
-/// Why there is no answer of the upstream that was asked.
+/// Why the chosen upstream gave no response.
 enum ForwardError {
-    /// Nothing of the request was sent: another may be asked.
+    /// Nothing of the request was sent: another upstream may be tried.
     NotSent(UpstreamError),
     Trouble(UpstreamError),
-    /// The upstream is well, and did not process the request, however often it was sent. Without
-    /// its body no other upstream can be asked.
+    /// The upstream is healthy but did not process the request, however often it was sent. With a
+    /// body it cannot be sent to another upstream.
     Refused {
         trouble: UpstreamError,
         has_body: bool,
     },
-    /// It is the client's own body.
+    /// The request body of the client failed.
     Body(Problem),
 }
 
@@ -83,7 +83,7 @@ impl Forward {
         }
         let notes = request.extensions_mut().remove::<RequestRecord>();
         let version = request.version();
-        // Only where it may change is it there.
+        // Only a request that may switch protocols still has the header here.
         let upgrade = headers::upgrade(request.headers());
         let onward = RequestHeaderRewriter {
             client: &self.client,
@@ -108,21 +108,20 @@ impl Forward {
             }
             let index = picked.index;
             let answered = match gateway.http2 {
-                // What few requests need has memory of its own, so that the futures of all others
-                // are small to move.
+                // Boxed, as few requests need it: the futures of all others are cheaper to move.
                 true => Box::pin(self.over_http2(&mut picked, request, &onward, &times)).await,
                 false => self.over_link(&mut picked, request, &onward, &times).await,
             };
             match answered {
                 Ok(mut response) => {
-                    // From now on either side may be silent in turn, as the two of them agree.
+                    // From now on either side may stay silent, as the two of them agree.
                     if let Some(progress) = &times.sent {
                         progress.answered.store(true, Relaxed);
                     }
                     picked.judge(!is_failure(response.status()));
                     let spoken = response.version();
                     headers::via(response.headers_mut(), spoken);
-                    // The version of an answer is of its connection.
+                    // The version of the response is that of the client's connection.
                     *response.version_mut() = version.max(Version::HTTP_11);
                     return response;
                 }
@@ -153,7 +152,7 @@ impl Forward {
                 }
                 Err(ForwardError::Body(problem)) => {
                     let mut response = own(problem.plain());
-                    // The upstream may go on with what it has of the request.
+                    // The upstream may go on with the part of the request that it has.
                     response.extensions_mut().insert(BrokenByClient);
                     return response;
                 }
@@ -161,7 +160,7 @@ impl Forward {
         }
     }
 
-    /// By what the upstream is chosen.
+    /// Writes the key by which the upstream is chosen.
     fn key(&self, request: &Request<BodyProgressReport>, key: &mut Vec<u8>) {
         let shared = &self.local.shared;
         let said = match &shared.gateway.balance_by {
@@ -182,7 +181,7 @@ impl Forward {
         }
     }
 
-    /// Over a connection of HTTP/1.1 that nobody else uses, one that was kept or a new one.
+    /// Sends the request over an HTTP/1.1 connection, a pooled one or a new one.
     async fn over_link(
         &self,
         picked: &mut SelectedUpstream,
@@ -194,8 +193,8 @@ impl Forward {
         let (pool, upstream) = (&pools[picked.index], &picked.peer.upstream);
         let mut is_repeated = false;
         loop {
-            // What is sent again goes over a new one: else a request that an upstream dies of would
-            // end all that are kept.
+            // A retry uses a new connection: else a request that crashes the upstream would end all
+            // pooled ones.
             let kept = if is_repeated { None } else { pool.take().await };
             let was_kept = kept.is_some();
             let mut link = match kept {
@@ -231,11 +230,12 @@ impl Forward {
                         .unsent()
                         .map(|body| *request.body_mut() = body)
                         .is_some();
-                    // What may be seen twice may be sent again, too.
+                    // A safe request may be sent twice.
                     let again = unsent || !link.has_heard() && is_repeatable(request, times);
                     match fault {
                         H1Error::Body(error) => return Err(ForwardError::Body(own_fault(error))),
-                        // One that was kept may have ended in that very moment.
+                        // A pooled connection may have been closed by the upstream at that very
+                        // moment.
                         H1Error::Io(_) | H1Error::Closed if again && was_kept => {
                             is_repeated = !unsent;
                             continue;
@@ -259,7 +259,7 @@ impl Forward {
                 let protocol = headers::upgrade(response.headers());
                 let (Some(_), Some(protocol)) = (&onward.upgrade, protocol) else {
                     return Err(ForwardError::Trouble(UpstreamError::Strange(
-                        "changed to a protocol that nobody asked for",
+                        "switched to a protocol that was not requested",
                     )));
                 };
                 headers::strip(response.headers_mut());
@@ -286,8 +286,8 @@ impl Forward {
         }
     }
 
-    /// Waits for the head of an answer, or until that takes too long. What comes before it and only
-    /// informs goes on at once.
+    /// Waits for the head of the response, up to the timeouts. Informational responses are
+    /// forwarded at once.
     async fn answer(
         &self,
         link: &mut H1UpstreamConn,
@@ -311,7 +311,7 @@ impl Forward {
         })
         .await
     }
-    /// Passes an informational response on.
+    /// Forwards an informational response.
     fn inform(
         &self,
         version: Version,
@@ -319,7 +319,7 @@ impl Forward {
         headers: &HeaderMap,
         cx: &mut Context<'_>,
     ) {
-        // Who waits to be asked for its body is asked by us; HTTP/1.0 knows nothing of the kind.
+        // The gateway itself sends 100 Continue; HTTP/1.0 has no informational responses.
         if let (Version::HTTP_11, Some(informed)) = (version, self.client.informed.get())
             && status != StatusCode::CONTINUE
         {
@@ -328,19 +328,19 @@ impl Forward {
     }
 }
 
-/// Why there is no head of an answer.
+/// Why there is no response head.
 enum ClientGone<E> {
     Broken(E),
     Late(TimeoutKind),
 }
 
-/// Whether a request without an answer may be sent again: if nothing is changed by it, and there is
-/// no body that is gone.
+/// Whether a request without a response may be sent again: its method is safe, and no body was
+/// consumed.
 fn is_repeatable(request: &Request<BodyProgressReport>, times: &Timeouts) -> bool {
     request.method().is_safe() && times.sent.is_none()
 }
 
-/// What a client is told of its own body.
+/// The problem that a client gets when its own request body fails.
 fn own_fault(error: BodyError) -> Problem {
     match error {
         BodyError::TooLarge => too_large(),
@@ -352,18 +352,18 @@ fn own_fault(error: BodyError) -> Problem {
 fn broken_body() -> Problem {
     Problem::new(
         Code::BrokenBody,
-        "the body of the request broke off, or is malformed; send it again",
+        "the request body ended early or is malformed; send the request again",
     )
 }
 
 fn slow_body() -> Problem {
     Problem::new(
         Code::BodyTimeout,
-        "the rest of the body did not come in time; send it again",
+        "the request body came too slowly; send the request again",
     )
 }
 
-/// Whether an answer says that the upstream is not well, rather than that a request went wrong.
+/// Whether a status says that the upstream is unhealthy, rather than that a request failed.
 fn is_failure(status: StatusCode) -> bool {
     matches!(
         status,
@@ -374,35 +374,34 @@ fn is_failure(status: StatusCode) -> bool {
 pub(super) fn bad_target() -> Problem {
     Problem::new(
         Code::BadTarget,
-        "the target of the request is no path; send it as in GET /path HTTP/1.1",
+        "the request target is not a path; write it as in GET /path HTTP/1.1",
     )
 }
 
 pub(super) fn too_large() -> Problem {
     Problem::new(
         Code::BodyTooLarge,
-        "the body of the request is larger than this gateway takes",
+        "the request body is larger than this gateway allows",
     )
 }
 
-/// An answer of our own.
+/// A response of the gateway's own.
 pub(super) fn own(response: Response<Bytes>) -> Response<Reply> {
     response.map(|bytes| Reply::Own(Some(bytes).filter(|bytes| !bytes.is_empty())))
 }
 
-/// The same for what never reached an upstream: the limits give back what they counted.
+/// The same for a request that never reached an upstream: the limits refund it.
 fn unreached(mut response: Response<Bytes>) -> Response<Reply> {
     response.extensions_mut().insert(NotReached);
     own(response)
 }
 
 fn recovering() -> Problem {
-    let detail =
-        "the service behind this gateway is failing, and is given time to recover; try again later";
+    let detail = "no upstream is available; try again later";
     Problem::new(Code::Unavailable, detail)
 }
 
-/// A response to a request that may be sent again after a while.
+/// A response to a request that may be retried after a while.
 fn unavailable(problem: Problem, retry_after: Option<Duration>) -> Response<Reply> {
     let mut response = problem.plain();
     let wait = retry_after.unwrap_or(UNKNOWN_WAIT);

@@ -1,5 +1,4 @@
-//! What a proxy changes in a head: what is of one connection only goes no further, and who asked is
-//! written down.
+//! Header rewriting of the proxy: removes hop-by-hop headers and adds forwarding headers.
 
 use super::client::Client;
 use super::http1::put_header;
@@ -14,7 +13,7 @@ use axum::http::uri::Authority;
 use ratekeeper_policy::{matching::HostPattern, request::RequestError, request::check_hosts};
 use smallvec::SmallVec;
 
-/// Headers that are of one connection, beside those that Connection names.
+/// Hop-by-hop headers, beside those that Connection names.
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("http2-settings"),
@@ -27,7 +26,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// What may not come after the body, beside those.
+/// Headers that may not be trailers, beside the hop-by-hop ones.
 const NO_TRAILERS: [HeaderName; 11] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -46,8 +45,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// What a header says, each time. To look at the few headers of a message is quicker than to look
-/// for one by its hash.
+/// All values of a header. Scanning the few headers of a message is quicker than hashing the name.
 pub(super) fn all<'a>(
     headers: &'a HeaderMap,
     name: &'a HeaderName,
@@ -58,26 +56,26 @@ pub(super) fn all<'a>(
         .map(|(_, value)| value)
 }
 
-/// What it says first.
+/// The first value of a header.
 pub(super) fn first<'a>(headers: &'a HeaderMap, name: &'a HeaderName) -> Option<&'a HeaderValue> {
     all(headers, name).next()
 }
 
-/// Whether a header is of one connection, whatever Connection says.
+/// Whether a header is hop-by-hop whatever Connection says.
 pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     HOP_BY_HOP.contains(name)
 }
 
-/// Whether a header may come after the body: what says how to read a message, or who asked, comes
-/// too late there.
+/// Whether a header may be a trailer. Headers that frame a message or name the client come too late
+/// there.
 pub(super) fn may_trail(name: &HeaderName) -> bool {
     !NO_TRAILERS.contains(name) && !is_hop_by_hop(name) && !tells_who(name.as_str())
 }
 
-/// Takes out what is of one connection only.
+/// Removes hop-by-hop headers.
 pub(super) fn strip(headers: &mut HeaderMap) {
     let hop = |name: &HeaderName| HOP_BY_HOP.iter().position(|hop| hop == name);
-    // To look at the few headers of a message is quicker than to look for nine.
+    // Scanning the few headers of a message is quicker than looking up nine names.
     let found = headers
         .keys()
         .filter_map(hop)
@@ -88,7 +86,7 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     for name in named(headers) {
         headers.remove(name);
     }
-    // A body in chunks has the length that they have, whatever else is said.
+    // The length of a chunked body is that of its chunks, whatever Content-Length says.
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
@@ -99,9 +97,9 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Takes what goes no further out of a request, before anybody decides on it: policies see what the
-/// upstream will get. A protocol that it may change to stays, and so does TE where trailers are
-/// welcome.
+/// Removes the headers of a request that are not forwarded, before the policies decide: policies
+/// see what the upstream will get. A protocol that the connection may switch to stays, and so does
+/// TE where trailers are accepted.
 pub(super) fn strip_request(headers: &mut HeaderMap, may_upgrade: bool) {
     if !headers.keys().any(is_hop_by_hop) {
         return;
@@ -117,17 +115,17 @@ pub(super) fn strip_request(headers: &mut HeaderMap, may_upgrade: bool) {
     }
 }
 
-/// Headers that Connection makes those of one connection, too.
+/// Headers that Connection makes hop-by-hop, too.
 fn named(headers: &HeaderMap) -> SmallVec<[HeaderName; 4]> {
     connection_names(headers)
         .filter(|name| !is_usual(name))
         .filter_map(|name| HeaderName::from_bytes(name).ok())
-        // A client may not talk us out of what the policies went by.
+        // A client may not remove what the policies decided by.
         .filter(|name| *name != HOST && *name != CONTENT_LENGTH && !tells_who(name.as_str()))
         .collect()
 }
 
-/// What Connection names.
+/// The names in Connection.
 fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let values = headers.get_all(CONNECTION).into_iter();
     values
@@ -135,15 +133,15 @@ fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
         .map(<[u8]>::trim_ascii)
 }
 
-/// What it says without naming a header that needs to be taken out for it.
+/// Options of Connection that name no header to remove.
 fn is_usual(name: &[u8]) -> bool {
     [&b"keep-alive"[..], b"close", b"upgrade", b"te"]
         .iter()
         .any(|usual| name.eq_ignore_ascii_case(usual))
 }
 
-/// The protocol that a request or a response changes to, if it does. Never to HTTP/2: requests over
-/// it would pass every limit.
+/// The protocol that a request or a response switches to, if any. Never HTTP/2: requests over it
+/// would bypass every limit.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let upgrade = first(headers, &UPGRADE)?;
     let is_http2 = |name: &[u8]| {
@@ -163,28 +161,27 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
         .then(|| upgrade.clone())
 }
 
-/// Whether a value of TE says that trailers are welcome.
+/// Whether a value of TE accepts trailers.
 pub(super) fn welcomes_trailers(value: &[u8]) -> bool {
     value
         .split(|byte| *byte == b',')
         .any(|said| said.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
-/// Says that the connection changes to another protocol.
+/// Adds the headers of a protocol switch.
 pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, protocol);
 }
 
-/// Whether a body is coded in a way that ends here: chunks are taken apart and made again, others
-/// are not.
+/// Whether a body has a transfer coding other than chunked. Chunks are decoded and encoded again;
+/// other codings are not.
 pub(super) fn has_other_codings(headers: &HeaderMap) -> bool {
     all(headers, &TRANSFER_ENCODING)
         .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
-/// Leaves one host to ask for, which target and Host agree on. It must be one of those that are
-/// served.
+/// Makes target and Host name one host, which must be one of those that are served.
 pub(super) fn one_host(
     headers: &mut HeaderMap,
     target: Option<&Authority>,
@@ -196,13 +193,13 @@ pub(super) fn one_host(
     if said > 1 || said == 0 && needed {
         return Err(Problem::new(
             Code::BadHost,
-            "a request has one header Host, and no two",
+            "a request must have exactly one Host header",
         ));
     }
     let authority = target.map(|target| target.as_str().as_bytes());
     check_hosts(authority, all(headers, &HOST).map(HeaderValue::as_bytes)).map_err(bad_host)?;
     if let Some(target) = target {
-        // Of a target there is nothing in it that a header may not have.
+        // A target contains nothing that a header value may not.
         if let Ok(host) = HeaderValue::from_str(target.as_str()) {
             headers.insert(HOST, host);
         }
@@ -211,7 +208,7 @@ pub(super) fn one_host(
     if !served.is_empty() && !served.iter().any(|pattern| pattern.matches_host(host)) {
         return Err(Problem::new(
             Code::WrongHost,
-            "that host is not served here",
+            "this gateway does not serve the requested host",
         ));
     }
     Ok(())
@@ -221,8 +218,8 @@ fn bad_host(error: RequestError) -> Problem {
     Problem::new(Code::BadHost, error.to_string())
 }
 
-/// Whether a header tells who asked, also if it is spelled with underscores: to many services that
-/// is the same.
+/// Whether a header names the client, also if it is spelled with underscores, which many services
+/// treat alike.
 fn tells_who(name: &str) -> bool {
     const PREFIX: &str = "x-forwarded-";
     let is = |name: &str, known: &str| {
@@ -243,46 +240,46 @@ fn tells_who(name: &str) -> bool {
     }
 }
 
-/// How the headers of a request go on to an upstream: without what is of one connection only, and
-/// with who asked. What Connection names is gone by then: see [`strip_request`].
+/// Writes the headers of a request for an upstream: without hop-by-hop headers, with forwarding
+/// headers. Headers that Connection names are gone by then: see [`strip_request`].
 ///
-/// What the client itself says of that, in these headers or in `believed`, goes on only if it is
-/// trusted. A trusted proxy that writes one of X-Forwarded-For and Forwarded is added to in that
-/// one: what it began in one would be untrue in the other.
+/// The client's own forwarding headers, including `trusted_header`, are forwarded only if the
+/// client is a trusted proxy. If that wrote just one of X-Forwarded-For and Forwarded, only that
+/// one is appended to: starting the other here would name the proxy as the client.
 pub(super) struct RequestHeaderRewriter<'a> {
     pub(super) client: &'a Client,
-    /// The header that trusted proxies tell clients in.
+    /// The header in which trusted proxies name the client.
     pub(super) believed: &'a HeaderName,
-    /// The version that the client speaks.
+    /// The HTTP version of the client.
     pub(super) version: Version,
-    /// The protocol that it wants to change to.
+    /// The protocol that the client wants to switch to.
     pub(super) upgrade: Option<HeaderValue>,
 }
 
-/// What a trusted proxy has written of who asked, and what else a request says that is written
+/// The forwarding headers of a trusted proxy, and other headers of the request that are written
 /// anew.
 #[derive(Default, PartialEq, Eq)]
 struct Said {
-    /// X-Forwarded-For.
+    /// X-Forwarded-For is present.
     list: bool,
-    /// Forwarded.
+    /// Forwarded is present.
     pairs: bool,
     proto: bool,
     host: bool,
-    /// That trailers are welcome.
+    /// TE accepts trailers.
     trailers: bool,
 }
 
 impl RequestHeaderRewriter<'_> {
-    /// Tells every header that goes on, Host first, but for how long the body is, and what is of
-    /// one connection of HTTP/1: whoever sends it says so.
+    /// Calls `write` for each forwarded header, Host first. Leaves out framing and HTTP/1
+    /// connection headers: the caller writes those.
     pub(super) fn each(&self, headers: &HeaderMap, mut tell: impl FnMut(&HeaderName, &[u8])) {
         let host = first(headers, &HOST);
         let said = self.theirs(headers, host, &mut tell);
         self.ours(&said, host, tell);
     }
 
-    /// The same as the lines of a head.
+    /// Writes the same headers as lines of an HTTP/1 head.
     pub(super) fn write(&self, headers: &HeaderMap, head: &mut Vec<u8>) {
         let host = first(headers, &HOST);
         let said = self.theirs(headers, host, |name, value| put_header(head, name, value));
@@ -290,7 +287,7 @@ impl RequestHeaderRewriter<'_> {
             self.ours(&said, host, |name, value| put_header(lines, name, value))
         };
         match said == Said::default() && self.upgrade.is_none() {
-            // Then it is the same for all requests of a client to that host.
+            // The lines are then the same for all requests of a client to that host.
             true => {
                 self.client
                     .about
@@ -303,7 +300,7 @@ impl RequestHeaderRewriter<'_> {
         }
     }
 
-    /// What is of one connection of HTTP/1. TE is one of the options of Connection (RFC 9110,
+    /// Writes the hop-by-hop headers of HTTP/1. TE must be an option of Connection (RFC 9110,
     /// 10.1.4).
     fn connection(&self, said: &Said, head: &mut Vec<u8>) {
         match (said.trailers, &self.upgrade) {
@@ -317,7 +314,7 @@ impl RequestHeaderRewriter<'_> {
         }
     }
 
-    /// What the client says, as far as it goes on.
+    /// Writes the client's headers that are forwarded.
     fn theirs(
         &self,
         headers: &HeaderMap,
@@ -331,13 +328,13 @@ impl RequestHeaderRewriter<'_> {
         let mut said = Said::default();
         for (name, value) in headers {
             if *name == HOST || *name == CONTENT_LENGTH || is_hop_by_hop(name) {
-                // Trailers may be asked for across hops; nothing else of TE may.
+                // TE may ask for trailers across hops, and for nothing else.
                 said.trailers |= *name == TE && welcomes_trailers(value.as_bytes());
                 continue;
             }
             if tells_who(name.as_str()) || name == self.believed {
-                // A trusted proxy writes them with hyphens; others it may have passed on as they
-                // came.
+                // A trusted proxy writes these with hyphens; other spellings may come from its
+                // clients.
                 if !client.trusted || name.as_str().contains('_') && tells_who(name.as_str()) {
                     continue;
                 }
@@ -351,7 +348,7 @@ impl RequestHeaderRewriter<'_> {
         said
     }
 
-    /// What is written beside it.
+    /// Writes the forwarding headers that the gateway adds.
     fn ours(
         &self,
         said: &Said,
@@ -378,7 +375,7 @@ impl RequestHeaderRewriter<'_> {
     }
 }
 
-/// Who asked for which host, as an element of Forwarded.
+/// The element that the gateway adds to Forwarded: the client, the protocol and the host.
 fn element(client: &Client, host: Option<&HeaderValue>) -> SmallVec<[u8; 128]> {
     let mut element = SmallVec::new();
     let mut put = |text: &str| element.extend_from_slice(text.as_bytes());
@@ -399,13 +396,12 @@ fn element(client: &Client, host: Option<&HeaderValue>) -> SmallVec<[u8; 128]> {
     element
 }
 
-/// How many headers there are, those of HTTP/2 counted as HTTP/1.1 would have them: the pieces of a
-/// cookie are one.
+/// The number of headers as HTTP/1.1 would have them: the parts of an HTTP/2 cookie count as one.
 pub(super) fn count(headers: &HeaderMap) -> usize {
     headers.len() - headers.get_all(COOKIE).iter().count().saturating_sub(1)
 }
 
-/// HTTP/2 may send a cookie in pieces; HTTP/1.1 has one header for all of them.
+/// Joins the cookie headers that HTTP/2 may split; HTTP/1.1 has one for all of them.
 pub(super) fn one_cookie(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().count() > 1 {
         let pieces: Vec<&[u8]> = headers
@@ -413,14 +409,14 @@ pub(super) fn one_cookie(headers: &mut HeaderMap) {
             .iter()
             .map(HeaderValue::as_bytes)
             .collect();
-        // Pieces of headers make a header.
+        // Header values joined by `; ` are a valid value.
         if let Ok(whole) = HeaderValue::from_bytes(&pieces.join(&b"; "[..])) {
             headers.insert(COOKIE, whole);
         }
     }
 }
 
-/// Writes down that it came through here, by which version.
+/// Adds this gateway to Via, with the HTTP version in which the message was received.
 pub(super) fn via(headers: &mut HeaderMap, version: Version) {
     headers.append(VIA, HeaderValue::from_static(through(version)));
 }

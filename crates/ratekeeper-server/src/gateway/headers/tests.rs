@@ -1,4 +1,4 @@
-//! What is passed on, what is not, and what is added.
+//! Which headers are forwarded, removed and added.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A body that comes in chunks, taken apart.
+//! Decoder of the chunked transfer coding.
 
 use super::{empty_line_end, take};
 use crate::gateway::headers;
@@ -6,23 +6,22 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::{Buf, BytesMut};
 
-/// Bytes that stand beside the data, in all chunks together or in trailers: with more of them it is
-/// nobody's body.
+/// The most bytes of chunk extensions in a body, and of trailers.
 const MOST_BESIDE: usize = 16 * 1024;
 
-/// So many trailers.
+/// The most trailers.
 const MOST_TRAILERS: usize = 64;
 
-/// Chunks that are there at once are merged up to this size.
+/// Available chunks are merged up to this size.
 const MAX_MERGED: usize = 4 * 1024;
 
-/// What is wrong with a body, in words that go on from who sent it.
+/// What is malformed in a body: a phrase that follows its sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MalformedError(pub(crate) &'static str);
 
-const CHUNK: MalformedError = MalformedError("has a malformed chunk");
+const CHUNK: MalformedError = MalformedError("malformed chunk");
 
-/// How far a body has come.
+/// The state of the decoder.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     state: State,
@@ -32,25 +31,25 @@ pub(crate) struct Chunks {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// The size of a chunk, and how many digits it has so far.
+    /// A chunk size, with the number of digits so far.
     Size(u64, u32),
-    /// What follows the size, up to the end of the line.
+    /// The extension after a size, up to the end of the line.
     Extension(u64),
     SizeEnd(u64),
     Data(u64),
     DataCr,
     DataLf,
-    /// How many bytes of the trailers were looked through for their end.
+    /// How many bytes of the trailers were scanned for their end.
     Trailers(usize),
     Over,
 }
 
-/// What there is next.
+/// The next part of a body.
 #[derive(PartialEq, Debug)]
 pub(crate) enum ChunkEvent {
     Data(Bytes),
     Trailers(HeaderMap),
-    /// More must be read.
+    /// More bytes must be read.
     More,
     Over,
 }
@@ -67,9 +66,9 @@ impl Chunks {
         self.state == State::Over
     }
 
-    /// Takes the next piece out of what was read, data of at most so many bytes. Small chunks that
-    /// are there at once come as one piece: each would be a frame of HTTP/2, and a client may take
-    /// many small frames for an attack.
+    /// Decodes the next part of the buffer, with at most `max` bytes of data. Small chunks that are
+    /// available together are merged: each would be an HTTP/2 frame, and a client may take many
+    /// small frames for an attack.
     pub(crate) fn next(
         &mut self,
         read: &mut BytesMut,
@@ -109,7 +108,7 @@ impl Chunks {
                         match self.after(byte) {
                             Ok(state) => self.state = state,
                             Err(malformed) if merged.is_empty() => return Err(malformed),
-                            // What came before it is good, and the byte is still there.
+                            // The data before it is good, and the byte is still in the buffer.
                             Err(_) => return Ok(ChunkEvent::Data(merged.into_bytes())),
                         }
                         read.advance(1);
@@ -125,7 +124,7 @@ impl Chunks {
         }
     }
 
-    /// The state after a byte that is no data.
+    /// The state after a framing byte.
     fn after(&mut self, byte: u8) -> Result<State, MalformedError> {
         Ok(match (self.state, byte) {
             (State::Size(size, digits), _)
@@ -139,7 +138,7 @@ impl Chunks {
             (State::Size(size, 1..), b'\r') => State::SizeEnd(size),
             (State::Size(size, 1..), b';' | b' ' | b'\t') => State::Extension(size),
             (State::Extension(size), b'\r') => State::SizeEnd(size),
-            // A lone end of line may hide what others take for a chunk.
+            // A lone LF may hide bytes that other parsers take for a chunk.
             (State::Extension(size), _) if byte != b'\n' && self.beside < MOST_BESIDE => {
                 // Some servers pad sizes with spaces.
                 self.beside += usize::from(byte != b' ');
@@ -154,10 +153,10 @@ impl Chunks {
     }
 }
 
-/// Takes the trailers out of what was read, of which so many bytes were looked through before; none
-/// if more must be read.
+/// Parses the trailers, of which `scanned` bytes were scanned before, or returns `None` if more
+/// must be read.
 fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, MalformedError> {
-    const MALFORMED: MalformedError = MalformedError("has malformed trailers, or too many");
+    const MALFORMED: MalformedError = MalformedError("malformed trailers, or too many");
     let end = match empty_line_end(read, scanned) {
         Some(end) if end <= MOST_BESIDE => end,
         None if read.len() <= MOST_BESIDE => return Ok(None),
@@ -185,7 +184,7 @@ fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, Ma
     Ok(Some(trailers))
 }
 
-/// The data of chunks that become one piece. That of a single chunk is not copied once more.
+/// The data of chunks that are merged. A single chunk is not copied again.
 #[derive(Default)]
 struct MergedChunks {
     first: Bytes,
@@ -198,13 +197,13 @@ impl MergedChunks {
         self.first.is_empty()
     }
 
-    /// Whether so many bytes may be added: any number to nothing.
+    /// Whether `length` bytes may be added. Nothing is too long for an empty buffer.
     fn has_space(&self, length: u64, most: u64) -> bool {
         let length = self.first.len().max(self.all.len()) as u64 + length;
         self.is_empty() || length <= most.min(MAX_MERGED as u64)
     }
 
-    /// Takes up to so many bytes out of what was read.
+    /// Takes up to `length` bytes from `read`.
     fn add(&mut self, read: &mut BytesMut, length: u64) {
         if self.is_empty() {
             self.first = take(read, length);
@@ -236,8 +235,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The data and the trailers of a body that comes in pieces of this size; what is left over
-    /// must be nothing.
+    /// The data and the trailers of a body that arrives in pieces of this size. Nothing may be left
+    /// over.
     fn taken_apart(
         text: &[u8],
         size: usize,
@@ -371,8 +370,8 @@ mod tests {
         }
     }
 
-    /// Each byte of trailers is looked at once, however they are cut: so each try says how far it
-    /// has come.
+    /// Each byte of trailers is scanned once, however they are split, as each attempt records how
+    /// far it got.
     #[test]
     fn trailers_that_come_byte_by_byte_are_not_looked_through_again() {
         let text = format!("0\r\n{}\r\n", "x-sum: 1\r\n".repeat(MOST_TRAILERS));

@@ -1,4 +1,4 @@
-//! What it takes to speak HTTP/1, with clients as with upstreams.
+//! HTTP/1 parts that the client side and the upstream side share.
 
 mod buffer;
 mod chunks;

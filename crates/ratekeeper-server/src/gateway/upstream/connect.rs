@@ -1,4 +1,4 @@
-//! Connections to upstreams, plain or in TLS.
+//! Opens connections to upstreams, over TCP, Unix sockets or TLS.
 
 use super::error::UpstreamError;
 use crate::net::stream::{BatchedStream, Stream};
@@ -13,7 +13,7 @@ use tokio_rustls::{TlsConnector, TlsStream};
 
 #[derive(Clone)]
 pub(crate) struct Connector {
-    /// None if no upstream is an `https://` one.
+    /// `None` if no upstream is an `https://` one.
     pub(crate) tls: Option<TlsConnector>,
     pub(crate) within: Duration,
 }
@@ -45,7 +45,7 @@ impl Connector {
     }
 }
 
-/// To the first of its addresses that answers.
+/// Connects to the first address of the host that accepts.
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     match host.parse::<IpAddr>() {
         Ok(ip) => TcpStream::connect((ip, port)).await,

@@ -1,4 +1,4 @@
-//! Asks upstreams whether they are well, again and again.
+//! Active health checks of upstreams.
 
 use super::{Connector, MAX_HEADERS, Peer, UpstreamError, authority};
 use crate::gateway::body::BodyProgressReport;
@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// So many checks in a row must fail before an upstream is taken for ill: one may be bad luck.
+/// How many checks in a row must fail before an upstream counts as unhealthy.
 const FAILURES: u32 = 2;
 
-/// How an upstream is asked.
+/// How an upstream is checked.
 #[derive(Clone)]
 pub(crate) struct Check {
     pub(crate) path: String,
@@ -23,28 +23,28 @@ pub(crate) struct Check {
     pub(crate) connector: Connector,
 }
 
-/// For ever.
+/// Checks an upstream for ever.
 pub(crate) async fn watch(peer: Arc<Peer>, check: Check) {
     let mut ticks = interval(check.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failures = 0;
     loop {
         ticks.tick().await;
-        // One that takes longer than the pause between checks is not well.
+        // A check that takes longer than the interval has failed.
         let answer =
             match timeout(check.every.max(check.connector.within), ask(&peer, &check)).await {
                 Ok(Ok(status)) if status < 400 => Ok(()),
-                Ok(Ok(status)) => Err(format!("it answers {status}")),
+                Ok(Ok(status)) => Err(format!("it answered {status}")),
                 Ok(Err(trouble)) => Err(trouble),
-                Err(_) => Err("it does not answer".to_owned()),
+                Err(_) => Err("no answer in time".to_owned()),
             };
         failures = if answer.is_ok() { 0 } else { failures + 1 };
         let (was, is) = (peer.well.load(Relaxed), failures < FAILURES);
         if is != was {
             peer.well.store(is, Relaxed);
             match answer {
-                Ok(()) => tracing::info!("the upstream {} is well again", peer.upstream),
-                Err(why) => tracing::warn!("the upstream {} is not well: {why}", peer.upstream),
+                Ok(()) => tracing::info!("upstream {} is healthy again", peer.upstream),
+                Err(why) => tracing::warn!("upstream {} is unhealthy: {why}", peer.upstream),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The services behind the gateway: which one gets a request, and whether it is well.
+//! Upstream selection: load balancing, health, circuit breakers.
 
 mod connect;
 mod error;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The host and the port of an upstream, as they are written behind one another.
+/// The authority (host and port) of an upstream.
 pub(crate) fn authority(upstream: &Upstream) -> String {
     match upstream.host() {
         host if host.contains(':') => format!("[{host}]:{}", upstream.port()),
@@ -36,7 +36,7 @@ pub(crate) fn authority(upstream: &Upstream) -> String {
     }
 }
 
-/// An answer that stopped coming.
+/// The error of a response body that timed out.
 #[derive(Debug)]
 pub(crate) struct TimedOut(pub(crate) TimeoutKind);
 
@@ -48,32 +48,32 @@ impl fmt::Display for TimedOut {
 
 impl std::error::Error for TimedOut {}
 
-/// As it is unless somebody says otherwise.
+/// A breaker with default settings.
 fn breaker() -> CircuitBreaker<CoarseClock> {
     CircuitBreaker::builder()
         .clock(CoarseClock)
         .build()
-        .expect("what nobody has changed is valid")
+        .expect("the default settings are valid")
 }
 
-/// One service, as all workers see it.
+/// One upstream, as all workers see it.
 pub(crate) struct Peer {
     pub(crate) upstream: Upstream,
-    /// Requests that it is busy with.
+    /// Requests in flight there.
     active: AtomicUsize,
-    /// What the last health checks say.
+    /// The result of the last health checks.
     well: AtomicBool,
-    /// It counts by the second: a clock that is right to a few milliseconds will do.
+    /// The breaker works in seconds, so a clock with an accuracy of a few milliseconds is enough.
     breaker: Option<CircuitBreaker<CoarseClock>>,
     pub(crate) answered: AtomicU64,
     pub(crate) failed: AtomicU64,
 }
 
-/// A request that an upstream is busy with, until this is dropped.
+/// A request in flight at an upstream, until this is dropped.
 pub(crate) struct Active(Option<Arc<Peer>>);
 
 impl Active {
-    /// Moves on to where the answer is.
+    /// Moves the guard to the body of the response.
     pub(crate) fn take(&mut self) -> Self {
         Self(self.0.take())
     }
@@ -87,14 +87,14 @@ impl Drop for Active {
     }
 }
 
-/// All of them.
+/// All upstreams, and how one is chosen.
 pub(crate) struct Upstreams {
     pub(crate) peers: Vec<Arc<Peer>>,
     balance: Balance,
     next: AtomicUsize,
 }
 
-/// The one that gets a request.
+/// The upstream that gets a request.
 pub(crate) struct SelectedUpstream {
     pub(crate) index: usize,
     pub(crate) peer: Arc<Peer>,
@@ -105,7 +105,7 @@ pub(crate) struct SelectedUpstream {
 /// Upstreams that were tried already, or may not be called.
 pub(crate) type TriedPeers = SmallVec<[usize; 8]>;
 
-/// Nobody is there to be called.
+/// No upstream may be called.
 pub(crate) struct NoUpstreamError {
     /// When to try again, if a breaker says so.
     pub(crate) retry_after: Option<Duration>,
@@ -130,13 +130,13 @@ impl Upstreams {
         }
     }
 
-    /// Whether a request needs a key to be sent on.
+    /// Whether upstreams are chosen by a key of the request.
     pub(crate) fn is_by_key(&self) -> bool {
         self.balance == Balance::ByKey && self.peers.len() > 1
     }
 
-    /// Chooses one that was not tried. One that is not well is taken only if no other is left: a
-    /// health check may be wrong, too, and there is nothing to lose.
+    /// Chooses an upstream that was not tried. An unhealthy one is used only if no other is left: a
+    /// health check may be wrong, and there is nothing to lose.
     pub(crate) fn pick(
         &self,
         key: &[u8],
@@ -181,7 +181,7 @@ impl Upstreams {
 
     fn best(&self, key: &[u8], turn: usize, well: bool, passed: &TriedPeers) -> Option<usize> {
         let many = self.peers.len();
-        // Begins with another one each time, so that equals take turns.
+        // Starts at another one each time, so that equals take turns.
         let candidates = (0..many)
             .map(|at| (turn % many + at) % many)
             .filter(|index| {
@@ -191,8 +191,8 @@ impl Upstreams {
             Balance::Least => {
                 candidates.min_by_key(|index| self.peers[*index].active.load(Relaxed))
             }
-            // The highest of all hashes of the key with an upstream: without one of them the others
-            // keep their keys.
+            // Rendezvous hashing: the upstream with the highest hash of itself and the key. Without
+            // one of them, the others keep their keys.
             Balance::ByKey => candidates.max_by_key(|index| {
                 FixedState::with_seed(0).hash_one((key, self.peers[*index].upstream.to_string()))
             }),
@@ -202,7 +202,7 @@ impl Upstreams {
 }
 
 impl SelectedUpstream {
-    /// How it went, for its breaker.
+    /// Reports the outcome to the breaker.
     pub(crate) fn judge(&mut self, went_well: bool) {
         let count = if went_well {
             &self.peer.answered
@@ -223,7 +223,7 @@ impl Peer {
         self.well.load(Relaxed)
     }
 
-    /// What its breaker is doing.
+    /// The state of its breaker.
     pub(crate) fn breaker(&self) -> Option<State> {
         self.breaker.as_ref().map(CircuitBreaker::state)
     }

@@ -1,4 +1,4 @@
-//! Which upstream gets a request.
+//! Upstream selection.
 
 use super::*;
 use ratekeeper_policy::config::Config;
@@ -33,7 +33,7 @@ fn the_least_busy() {
     assert_eq!(indices, [0, 1, 2]);
     let free = held[1].index;
     drop(held.into_iter().nth(1));
-    // The others are busy no more either, but this one was before them.
+    // The others are no longer in use either, but this one was chosen before them.
     let _busy: Vec<SelectedUpstream> = (0..3).map(|_| pick(&upstreams, "")).collect();
     assert!(upstreams.peers[free].active() >= 1);
 }

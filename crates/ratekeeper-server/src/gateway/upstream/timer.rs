@@ -1,4 +1,4 @@
-//! How long an upstream is waited for. The timer stays armed from one request to the next: most
+//! Timeouts of an upstream exchange. The timer stays armed from one request to the next: most
 //! requests never touch it.
 
 use std::pin::Pin;
@@ -8,27 +8,27 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How far a request with a body is.
+/// The progress of a request with a body.
 #[derive(Default)]
 pub(crate) struct BodyProgress {
-    /// Pieces of the body that were sent on: a long upload is not the upstream's fault.
+    /// Body frames forwarded so far: a long upload is not the upstream's fault.
     pub(crate) sent: AtomicU64,
-    /// Whether the answer has begun.
+    /// Whether the response has begun.
     pub(crate) answered: AtomicBool,
 }
 
 pub(crate) type Progress = Arc<BodyProgress>;
 
-/// What took too long.
+/// Which timeout passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimeoutKind {
-    /// Neither side sent anything for so long.
+    /// Neither side sent anything for this long.
     Idle(Duration),
-    /// All of it.
+    /// The whole exchange took longer than this.
     Total(Duration),
 }
 
-/// The times of one request.
+/// The timeouts of one request.
 #[derive(Clone)]
 pub(crate) struct Timeouts {
     pub(crate) begun: Instant,
@@ -40,7 +40,7 @@ pub(crate) struct Timeouts {
 pub(crate) struct Timer {
     sleep: Pin<Box<Sleep>>,
     times: Timeouts,
-    /// When it is too late, if nothing moves until then.
+    /// When the idle timeout passes if nothing moves until then.
     deadline: Instant,
     moved: bool,
     seen: u64,
@@ -59,7 +59,7 @@ impl Timer {
         }
     }
 
-    /// For the next request.
+    /// Starts over for the next request.
     pub(crate) fn begin(&mut self, times: Timeouts) {
         self.deadline = times.begun + times.idle;
         let first = times
@@ -71,12 +71,12 @@ impl Timer {
         (self.moved, self.seen, self.times) = (false, 0, times);
     }
 
-    /// Something came: it is waited for again, for as long at least.
+    /// Something came: the idle timeout starts over.
     pub(crate) fn moved(&mut self) {
         self.moved = true;
     }
 
-    /// Ready when it is too late.
+    /// Ready when a timeout has passed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TimeoutKind> {
         while self.sleep.as_mut().poll(cx).is_ready() {
             let now = Instant::now();

@@ -1,11 +1,10 @@
-//! Small writes of a worker wait until everything that is ready has been looked at, and then go out
+//! Write batching: small writes of a worker are deferred until every ready task has run, then made
 //! one after the other.
 //!
-//! A worker that answers as it reads goes from its own code to the kernel's and back with each
-//! request, and wakes whoever it writes to each time. Written in a row they cost a good deal less,
-//! and who is written to finds several at once. Nobody waits longer for it: what is put off is put
-//! off until the end of the queue of tasks that are ready, and a worker with nothing else to do
-//! writes at once.
+//! A worker that responds as it reads switches between its own code and the kernel's with each
+//! request, and wakes a peer each time. Writes in a row cost much less, and peers receive several
+//! responses at once. The delay is small: deferred writes are made at the end of the queue of ready
+//! tasks, and a worker without other work writes at once.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,16 +18,16 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// What is written at once if it is as long as this.
+/// Writes of this size or more are not deferred.
 const LARGE: usize = 16 * 1024;
 
-/// How often it is looked whether a connection that cannot be written to is still wanted.
+/// How often an unwritable connection is checked for whether it is still wanted.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Room that is kept for what comes next.
+/// How much buffer memory is kept for later writes.
 const KEPT: usize = 4 * 1024;
 
-/// A connection whose small writes go out with those of others.
+/// A connection whose small writes are batched with those of others.
 pub(crate) struct BatchedStream {
     read: OwnedReadHalf,
     shared: Arc<Shared>,
@@ -39,21 +38,21 @@ struct Shared {
     late: Mutex<DeferredWrites>,
 }
 
-/// What is still to be written.
+/// The bytes still to be written.
 #[derive(Default)]
 struct DeferredWrites {
     bytes: Vec<u8>,
-    /// Whether somebody will write it.
+    /// Whether the connection is in the batch.
     listed: bool,
-    /// Whether nobody will read the answer: then nothing more is written.
+    /// Whether the response is no longer wanted: then nothing more is written.
     over: bool,
     error: Option<io::Error>,
-    /// Who waits for room, or for the end.
+    /// The task that waits for room, or for the end.
     waker: Option<Waker>,
 }
 
 thread_local! {
-    /// What this worker writes next.
+    /// The connections that this worker writes to next.
     static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
 }
 
@@ -63,8 +62,8 @@ struct Batch {
     waker: Option<Waker>,
 }
 
-/// Writes what the connections of this worker have put off, again and again. A connection in a
-/// thread without it puts off nothing.
+/// Makes the deferred writes of this worker's connections, for ever. On a thread without it nothing
+/// is deferred.
 pub(crate) async fn write_batches() {
     BATCH.set(Some(Batch::default()));
     let mut streams = Vec::new();
@@ -85,7 +84,7 @@ pub(crate) async fn write_batches() {
     .await;
 }
 
-/// Puts a connection on the list; false if there is none.
+/// Adds a connection to the batch; false if there is none.
 fn list(shared: &Arc<Shared>) -> bool {
     BATCH.with_borrow_mut(|batch| {
         let Some(batch) = batch else { return false };
@@ -104,15 +103,15 @@ impl Shared {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what was put off. What is not taken at once is written when it is.
+    /// Makes the deferred writes. What the socket does not take now is written when it is writable.
     fn write_late(self: Arc<Self>) {
         if self.lock().is_done(&self.write) {
             return;
         }
         tokio::spawn(async move {
             loop {
-                // Now and then it is looked whether anybody still waits for it: who does not read
-                // may never be writable.
+                // A peer that does not read may never become writable, so this also checks whether
+                // the connection is still wanted.
                 let _ = timeout(LOOK, self.write.writable()).await;
                 if self.lock().is_done(&self.write) {
                     return;
@@ -123,14 +122,14 @@ impl Shared {
 }
 
 impl DeferredWrites {
-    /// Whether nobody need come back to write more.
+    /// Whether no further write is needed.
     fn is_done(&mut self, stream: &OwnedWriteHalf) -> bool {
         let done = self.write(stream) || self.over;
         self.listed &= !done;
         done
     }
 
-    /// Writes as much as is taken; whether that is all.
+    /// Writes as much as the socket takes; true if that is everything.
     fn write(&mut self, stream: &OwnedWriteHalf) -> bool {
         let mut written = 0;
         while written < self.bytes.len() {
@@ -143,7 +142,7 @@ impl DeferredWrites {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => self.error = Some(error),
             }
-            // Nobody will ever read the rest.
+            // The peer will never read the rest.
             written = self.bytes.len();
         }
         if written < self.bytes.len() {
@@ -173,23 +172,23 @@ impl BatchedStream {
         }
     }
 
-    /// Until there is something to read.
+    /// Ready when there is something to read.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         self.read.readable().await
     }
 
-    /// Ready when nothing is put off any more.
+    /// Ready when no write is deferred any more.
     fn poll_late(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut late = self.shared.lock();
         if !late.write(&self.shared.write) {
-            // What is left is on the list, and whoever writes it wakes us.
+            // The rest is in the batch, and writing it wakes this task.
             late.waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
         Poll::Ready(late.error.take().map_or(Ok(()), Err))
     }
 
-    /// Puts these bytes off, if they are few; how many that are.
+    /// Defers these bytes if they are few; returns their number then.
     fn put_off(&self, bufs: &[io::IoSlice<'_>]) -> Option<io::Result<usize>> {
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut late = self.shared.lock();
@@ -227,7 +226,7 @@ impl BatchedStream {
 }
 
 impl Drop for BatchedStream {
-    /// What is put off is still written if it is taken at once; it is not waited for.
+    /// Deferred bytes are still written if the socket takes them at once, without waiting.
     fn drop(&mut self) {
         self.shared.lock().over = true;
     }
@@ -267,7 +266,7 @@ impl AsyncWrite for BatchedStream {
         true
     }
 
-    /// What is put off is as good as written.
+    /// Deferred bytes count as written.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -328,7 +327,7 @@ mod tests {
         );
     }
 
-    /// More than the kernel takes of one who does not read.
+    /// More bytes than the kernel buffers for a peer that does not read.
     #[tokio::test]
     async fn whoever_reads_late_gets_all_of_it_in_order() {
         const PIECE: usize = 1_000;
@@ -339,7 +338,7 @@ mod tests {
         let writing = tokio::spawn(async move {
             for number in 0..PIECES {
                 near.write_all(&[number as u8; PIECE]).await.unwrap();
-                // Some of them find the list written, some do not.
+                // Some writes find the batch empty, some do not.
                 if number % 7 == 0 {
                     yield_now().await;
                 }
@@ -347,7 +346,7 @@ mod tests {
             near.shutdown().await.unwrap();
             near
         });
-        // It is full before anything is read.
+        // The socket is full before anything is read.
         while !writing.is_finished() && far.readable().await.is_ok() {
             yield_now().await;
             let mut some = vec![0; PIECE];
@@ -384,13 +383,13 @@ mod tests {
         }
     }
 
-    /// One who never reads holds nothing once the connection is given up.
+    /// A peer that never reads keeps nothing alive once the connection is dropped.
     #[tokio::test]
     async fn what_nobody_takes_is_let_go_with_the_connection() {
         tokio::spawn(write_batches());
         yield_now().await;
         let (mut near, far) = pair().await;
-        // Until no more is taken, and what was put off waits for room.
+        // Until the socket takes no more, and deferred bytes wait for room.
         loop {
             let full = poll_fn(|cx| {
                 Poll::Ready(Pin::new(&mut near).poll_write(cx, &[0; 4_096]).is_pending())
@@ -415,7 +414,7 @@ mod tests {
         tokio::spawn(write_batches());
         yield_now().await;
         let (mut near, far) = pair().await;
-        // A reset comes back for what is written.
+        // Writing to a closed connection is answered with a reset.
         drop(far);
         let mut told = false;
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! A connection to a client or an upstream: plain, in TLS, or over a Unix socket.
+//! A connection to a client or an upstream: TCP, TLS or a Unix socket.
 
 mod batched;
 mod read_budget;
@@ -15,14 +15,14 @@ use tokio_rustls::TlsStream;
 
 pub(crate) enum Stream {
     Plain(TcpStream),
-    /// The same of a worker that writes to many at once.
+    /// A TCP connection whose small writes are batched.
     Batched(BatchedStream),
     Tls(Box<TlsStream<BatchedStream>>),
     Unix(UnixStream),
 }
 
 impl Stream {
-    /// Until there is something to read, or to be decrypted.
+    /// Ready when there is something to read, or to decrypt.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Plain(stream) => stream.readable().await,
@@ -34,7 +34,8 @@ impl Stream {
 }
 
 impl Stream {
-    /// What has come, without taking it; no bytes at the end. Of a connection as it was accepted.
+    /// Reads available bytes without consuming them; none at the end. Only for a connection as it
+    /// was accepted.
     pub(crate) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.peek(buffer).await,

@@ -1,22 +1,21 @@
-//! A stream that is not read without end in one turn of its task: HTTP/2 parses all frames that a
-//! poll can read before any other task runs, so a burst of small frames would pile up unread
-//! although everybody reads as fast as they come.
+//! A stream with a read budget per poll. HTTP/2 parses all frames that one poll can read before
+//! other tasks run, so a burst of small frames would pile up even if every reader is quick.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that are read before other tasks get their turn.
+/// Bytes that are read before other tasks run.
 const MAX_TURN: usize = 32 * 1024;
 
-/// So many frames of one byte at most, each with a head of nine.
+/// At most this many frames of one byte, each with a header of nine.
 pub(crate) const MAX_FRAMES_PER_TURN: usize = MAX_TURN / 10;
 
 /// A stream that yields to other tasks after [`MAX_TURN`] bytes were read from it.
 pub(crate) struct ReadBudget<S> {
     stream: S,
-    /// Bytes read in this turn.
+    /// Bytes read since it last yielded.
     read: usize,
 }
 
@@ -35,8 +34,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadBudget<S> {
         let this = self.get_mut();
         if this.read >= MAX_TURN {
             this.read = 0;
-            // Woken at once, it might have several turns before a task that yields, too, passes on
-            // what was read.
+            // Woken at once, this task might be polled several times before a task that yields,
+            // too, forwards the bytes read.
             return yield_to_others(cx);
         }
         let before = buf.filled().len();
@@ -79,8 +78,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadBudget<S> {
     }
 }
 
-/// Ends this poll of a task that could go on. It is polled again after the other tasks that are
-/// ready, and after the runtime has looked for events.
+/// Ends this poll of a task that could go on. It is polled again after the other ready tasks, and
+/// after the runtime has polled for events.
 pub(crate) fn yield_to_others<T>(cx: &mut Context<'_>) -> Poll<T> {
     let _ = pin!(tokio::task::yield_now()).poll(cx);
     Poll::Pending

@@ -1,4 +1,4 @@
-//! One connection of a client, from its first byte to its last.
+//! One client connection, from its first byte to its last.
 
 use super::http1::{ClientSocket, HeadLimits, Http1};
 use super::io::Io;
@@ -24,25 +24,25 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
-/// What a client that speaks HTTP/2 begins with.
+/// The connection preface of HTTP/2.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A client that asks for nothing is closed this long after its last request, once the gateway
-/// stops: its next request may be on its way.
+/// How long an idle connection is kept after its last request once the gateway stops: its next
+/// request may be on its way.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Requests at once on one connection of HTTP/2.
+/// The most concurrent streams of an HTTP/2 connection.
 const MOST_STREAMS: u32 = 128;
 
-/// Bytes of a request's body that a client of HTTP/2 may send before the upstream has taken any.
+/// How many bytes of a request body an HTTP/2 client may send before the upstream has taken any.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// The same for all requests of a connection. It also bounds frames that wait: h2 counts what is
-/// missing to 256 bytes in each, and closes the connection at half of this. So a connection takes
-/// 12 MiB at most, and 16,000 frames of one byte may wait.
+/// The window of all streams of a connection together. It also bounds queued frames: h2 counts each
+/// as 256 bytes at least, and closes the connection at half of this. So a connection takes 12 MiB
+/// at most, and 16,000 frames of one byte may wait.
 const CONNECTION_WINDOW: u32 = 32 * STREAM_WINDOW;
 
-/// How often a connection of HTTP/2 is asked for a sign of life, and how long that may take.
+/// How often an HTTP/2 connection is pinged, and how long the pong may take.
 const PING: Duration = Duration::from_secs(20);
 
 /// Serves a connection until it ends.
@@ -79,8 +79,8 @@ async fn connection(
     }
     let address = match (peer, &shared.address_limit) {
         (Some(peer), Some(limit)) if !trusted => {
-            // It is closed, and the next one may come: no word of ours is worth what an attacker
-            // would have us write.
+            // The connection is closed without a response: an attacker could have us write one for
+            // each of many.
             let Some(slot) = limit.admit(peer.ip()) else {
                 return Ok(());
             };
@@ -96,12 +96,12 @@ async fn connection(
             (Stream::Tls(Box::new(stream)), true, http2)
         }
         (mut stream, _) => {
-            // Its first byte may take as long as the next request of one that is kept.
+            // The first byte may take as long as the next request on a kept connection.
             let begun = timeout(gateway.keep_alive, stream.readable());
             tokio::select! {
                 begun = begun => begun??,
                 () = stopping(&local) => {
-                    // What has come already is served.
+                    // Bytes that have come already are served.
                     if timeout(LINGER, stream.readable()).await.is_err() {
                         return Ok(());
                     }
@@ -147,7 +147,7 @@ async fn connection(
             headers: gateway.max_headers,
         };
         let wire = ClientSocket::new(stream, Arc::clone(&client), bounds, &first);
-        // It has none before.
+        // It was not set before.
         drop(client.informed.set(wire.informed()));
         watched(
             Box::pin(Http1::new(wire, Arc::clone(&client), service)),
@@ -158,8 +158,8 @@ async fn connection(
     }
 }
 
-/// Who a trusted proxy speaks for. Not a byte more is taken than it writes: what follows is for
-/// others.
+/// Reads the client's address from the PROXY protocol of a trusted proxy. Consumes only that head:
+/// the bytes after it belong to TLS or HTTP.
 async fn read_proxy(stream: &mut Stream) -> io::Result<Option<SocketAddr>> {
     let mut head = Vec::new();
     loop {
@@ -176,7 +176,7 @@ async fn read_proxy(stream: &mut Stream) -> io::Result<Option<SocketAddr>> {
             Read::Wrong => {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    "a trusted proxy did not begin with the PROXY protocol",
+                    "a trusted proxy did not send a PROXY protocol header",
                 ));
             }
         };
@@ -187,7 +187,7 @@ async fn read_proxy(stream: &mut Stream) -> io::Result<Option<SocketAddr>> {
     }
 }
 
-/// Whether the client begins as HTTP/2 does. What was read is in `first`.
+/// Whether the client begins with the HTTP/2 preface. The bytes read are in `first`.
 async fn is_http2(stream: &mut Stream, first: &mut Vec<u8>) -> io::Result<bool> {
     while first.len() < PREFACE.len() {
         let mut buffer = [0; PREFACE.len()];
@@ -201,7 +201,7 @@ async fn is_http2(stream: &mut Stream, first: &mut Vec<u8>) -> io::Result<bool> 
     Ok(true)
 }
 
-/// Until the gateway stops.
+/// Ready when the gateway stops.
 async fn stopping(local: &WorkerState) {
     let drain = &local.shared.drain;
     loop {
@@ -213,21 +213,21 @@ async fn stopping(local: &WorkerState) {
     }
 }
 
-/// A connection that can be told to end.
+/// A connection that can be shut down gracefully.
 trait ServeConnection: Future<Output = Result<(), Self::Error>> {
     type Error: Into<Box<dyn Error + Send + Sync>>;
 
-    /// Whether it may be told while requests are under way.
+    /// Whether it may be shut down while requests are in flight.
     const AT_ONCE: bool;
 
-    /// Ends it once what is under way is answered.
+    /// Ends it once the requests in flight are answered.
     fn leave(self: Pin<&mut Self>);
 }
 
 impl ServeConnection for Http1 {
     type Error = io::Error;
 
-    // Each answer says already that it is the last, and the client knows.
+    // Each response already says that it is the last.
     const AT_ONCE: bool = false;
 
     fn leave(self: Pin<&mut Self>) {
@@ -245,7 +245,7 @@ impl ServeConnection for http2::Connection<TokioIo<Io>, ClientService, Streams> 
     }
 }
 
-/// Lets a connection run, and cuts it off when it takes too long for something.
+/// Runs a connection, and cuts it off when a timeout passes.
 async fn watched<S: ServeConnection>(
     mut connection: Pin<Box<S>>,
     local: &WorkerState,
@@ -260,7 +260,7 @@ async fn watched<S: ServeConnection>(
     let drain = &local.shared.drain;
     let mut watchdog = Watchdog::new(patience.keep_alive);
     let mut changed = Box::pin(drain.changed());
-    // It is polled once, so that it wakes us, and again only if there is something new.
+    // The notification is polled once to register the waker, and again only after a change.
     let mut stage = None;
     let mut told = None;
     poll_fn(|cx| {
@@ -281,10 +281,10 @@ async fn watched<S: ServeConnection>(
                 None if S::AT_ONCE || client.is_idle() && leave <= now() => {
                     told = Some(now());
                     connection.as_mut().leave();
-                    // It may be over at once.
+                    // The connection may have ended at once.
                     cx.waker().wake_by_ref();
                 }
-                // It has had its time to answer, and what does not read does not answer.
+                // The client has had its time to close; one that does not read will not.
                 Some(_) if client.is_idle() && leave <= now() => return Poll::Ready(Ok(())),
                 _ if client.is_idle() => {
                     deadline = Some(deadline.map_or(leave, |deadline| deadline.min(leave)))
@@ -293,7 +293,7 @@ async fn watched<S: ServeConnection>(
             }
         }
         match watchdog.poll(deadline, cx) {
-            // It was the time to be told to leave.
+            // That was only the time for the graceful shutdown.
             Poll::Ready(()) if cut_off.is_none_or(|cut_off| cut_off > now()) => {
                 cx.waker().wake_by_ref();
                 Poll::Pending
@@ -304,15 +304,14 @@ async fn watched<S: ServeConnection>(
     .await
 }
 
-/// A timer that goes off at a deadline which moves all the time. It stays where it is as long as it
-/// is early enough.
+/// A timer for a deadline that moves often. It is only reset if it would fire too late.
 struct Watchdog {
     timer: Pin<Box<Sleep>>,
-    /// When it goes off, on our own clock.
+    /// When the timer fires, in milliseconds of [`now`].
     armed: u64,
 }
 
-/// Without a deadline it is looked at now and then all the same.
+/// Without a deadline the timer still fires at this interval.
 const NOW_AND_THEN: u64 = 30_000;
 
 impl Watchdog {
@@ -321,7 +320,7 @@ impl Watchdog {
             .unwrap_or(u64::MAX)
             .min(NOW_AND_THEN);
         let timer = Box::pin(sleep_until(Instant::now() + Duration::from_millis(first)));
-        // As if it had gone off: it must be polled once.
+        // As if it had fired: it must be polled once.
         Self { timer, armed: 0 }
     }
 

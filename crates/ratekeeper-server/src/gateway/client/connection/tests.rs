@@ -1,4 +1,4 @@
-//! How a connection begins.
+//! The first bytes of a connection.
 
 use super::*;
 use std::pin::pin;
@@ -6,7 +6,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::yield_now;
 
-/// A connection as it is accepted, and its other end.
+/// An accepted connection and its other end.
 type Pair = (Stream, Box<dyn AsyncWrite + Unpin>);
 
 async fn pairs() -> [Pair; 2] {
@@ -24,7 +24,7 @@ fn address() -> Option<SocketAddr> {
     "203.0.113.8:4711".parse().ok()
 }
 
-/// A head of version 2 with so many bytes behind the addresses, and what follows it.
+/// A head of version 2 with `more` bytes after the addresses, and the bytes that follow it.
 fn bytes(more: usize) -> Vec<u8> {
     let length = u16::try_from(12 + more).unwrap().to_be_bytes();
     let addresses = [203, 0, 113, 8, 127, 0, 0, 1, 0x12, 0x67, 0, 80];
@@ -44,7 +44,7 @@ async fn rest(stream: &mut Stream) -> [u8; 4] {
     rest
 }
 
-/// A task that reads byte by byte has spent its budget long before the end of this one.
+/// A task that reads byte by byte would use up its budget long before the end of this head.
 #[tokio::test]
 async fn a_head_of_the_proxy_protocol_that_is_there_is_read_at_once() {
     for (mut near, mut far) in pairs().await {

@@ -1,4 +1,4 @@
-//! The body of a request, for whoever sends it on.
+//! The body of a client's HTTP/1 request, for the task that forwards it.
 
 use super::socket::{SocketState, WeakClientSocket, broken};
 use crate::gateway::body::BodyError;
@@ -7,8 +7,8 @@ use http_body::{Body, Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The body of a request of HTTP/1, read from the connection as it is asked for. It ends with its
-/// request, and does not hold the connection.
+/// The body of an HTTP/1 request, read from the connection as it is polled. It ends with its
+/// request, and does not keep the connection open.
 pub(crate) struct ClientBody {
     wire: WeakClientSocket,
     number: u64,
@@ -19,7 +19,8 @@ impl ClientBody {
         Self { wire, number }
     }
 
-    /// What `of` says of the connection; none if it has ended, or goes on with another request.
+    /// Calls `of` with the connection's state, or returns `None` if the connection has ended or
+    /// serves another request.
     fn with<T>(&self, of: impl FnOnce(&mut SocketState) -> T) -> Option<T> {
         let wire = self.wire.upgrade()?;
         let mut ends = wire.lock();
@@ -42,7 +43,11 @@ impl Body for ClientBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let polled = self.with(|ends| ends.poll_asked(cx));
-        polled.unwrap_or_else(|| Poll::Ready(Some(Err(broken("was answered before its end")))))
+        polled.unwrap_or_else(|| {
+            Poll::Ready(Some(Err(broken(
+                "the request was answered before the body ended",
+            ))))
+        })
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,9 +1,9 @@
-//! One connection of HTTP/1: reads a request, has it answered, writes the answer, and so on until
-//! one side has had enough.
+//! Serves one HTTP/1 client connection: reads a request, waits for the response, writes it, until
+//! one side closes.
 //!
-//! The body of a request is read from the socket by whoever sends it on: in the connection's own
-//! task, or, to an upstream in HTTP/2, in that of hyper. What the guard refuses never comes that
-//! far.
+//! The body of a request is read from the socket by the task that forwards it: the connection's own
+//! task, or hyper's task for an HTTP/2 upstream. Bytes that the smuggling guard rejects never reach
+//! the parser.
 
 mod body;
 mod request;
@@ -38,16 +38,16 @@ use std::time::Duration;
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep};
 
-/// So much of a body that nobody wants is taken, so that the connection can be used again.
+/// How much of an unwanted body is discarded so that the connection can be reused.
 const MOST_UNWANTED: usize = 64 * 1024;
 
-/// Who is still sending when its connection ends is listened to for so long, and so many bytes:
-/// else it may lose its answer.
+/// For how long, and for how many bytes, a client that is still sending is read before its
+/// connection is closed: else it may lose the response.
 const LINGER: Duration = Duration::from_secs(2);
 const MOST_LINGERING: usize = 16 << 20;
 
-/// What a request costs of the budget of a poll: so many of those that a client sends without
-/// waiting are answered at most.
+/// What one request costs of the poll budget, which bounds how many pipelined requests are served
+/// in one poll.
 const REQUEST_COST: usize = 4 * 1024;
 
 pin_project! {
@@ -56,7 +56,7 @@ pin_project! {
         client: Arc<Client>,
         service: ClientService,
         writer: MessageWriter<ClientResponseBody>,
-        // Whether the request at hand is the last.
+        // Whether the current request is the last.
         leaving: bool,
         #[pin]
         state: State,
@@ -77,7 +77,7 @@ pin_project! {
             asked: ParsedRequest,
             switch: Option<ProtocolSwitch>,
         },
-        /// The rest of a body that nobody wants is in the way of the next request.
+        /// The rest of an unwanted body precedes the next request.
         Discarding {
             left: usize,
         },
@@ -103,7 +103,7 @@ impl Http1 {
         }
     }
 
-    /// Ends it once what is under way is answered.
+    /// Ends the connection once the requests in flight are answered.
     pub(super) fn leave(self: Pin<&mut Self>) {
         *self.project().leaving = true;
     }
@@ -167,7 +167,7 @@ impl Future for Http1 {
                     if let Some(switch) = switch.take() {
                         if !this.wire.lock().can_switch() {
                             return Poll::Ready(Err(io::Error::other(
-                                "bytes of another protocol came before it was spoken",
+                                "the client sent bytes of another protocol before the switch",
                             )));
                         }
                         switch.give(UpgradedSocket::new(this.wire.clone()));
@@ -213,14 +213,14 @@ impl Future for Http1 {
     }
 }
 
-/// Pending, unless the client has left meanwhile: that takes its request along.
+/// Pending, unless the client has left meanwhile: then the request is dropped.
 fn gone(wire: &ClientSocket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
     wire.lock()
         .poll_gone(cx)
         .map(|()| Err(io::ErrorKind::UnexpectedEof.into()))
 }
 
-/// Begins an answer.
+/// Begins a response.
 fn answering(
     mut response: Response<ClientResponseBody>,
     mut asked: ParsedRequest,
@@ -234,8 +234,7 @@ fn answering(
     };
     let mut ends = wire.lock();
     let interim = ends.take_interim(switch.is_some());
-    // What is at hand of a body that nobody wants is not in the way; for the rest of it nobody
-    // waits.
+    // The available part of an unwanted body is discarded now; its rest is not waited for.
     if ends.is_unwanted() && ends.poll_discard(&mut { MOST_UNWANTED }, cx) != Poll::Ready(true) {
         asked.keep = false;
     }
@@ -253,7 +252,7 @@ fn answering(
     State::Answered { asked, switch }
 }
 
-/// Begins the answer to what is no request, which is the last.
+/// Begins the response to a malformed request, which is the last one.
 fn refusing<B>(writer: &mut MessageWriter<B>, problem: &Problem) -> State {
     let mut asked = ParsedRequest {
         version: Version::HTTP_11,
@@ -272,7 +271,7 @@ fn refusing<B>(writer: &mut MessageWriter<B>, problem: &Problem) -> State {
     }
 }
 
-/// Writes the answer, as its body comes; ready when all of it is written.
+/// Writes the response as its body comes; ready when all of it is written.
 fn poll_answer<B: Body<Data = Bytes, Error = Broken> + Unpin>(
     wire: &ClientSocket,
     client: &Client,
@@ -287,8 +286,8 @@ fn poll_answer<B: Body<Data = Bytes, Error = Broken> + Unpin>(
     sent.map_err(io::Error::from)
 }
 
-/// The client's side of a connection that an answer is written to. It is locked for each write: the
-/// body of the answer may read that of the request from it in between.
+/// The sink for a response. It locks the connection for each write only: in between, the response
+/// body may read the request body from it.
 struct ToSocket<'a> {
     wire: &'a ClientSocket,
     client: &'a Client,
@@ -304,7 +303,7 @@ impl MessageSink for ToSocket<'_> {
         let mut ends = self.wire.lock();
         let before = out.left();
         let written = out.poll_write(&mut ends.stream, cx);
-        // A client that takes little takes something.
+        // Even a slow client takes something.
         if out.left() < before {
             self.client.took(true);
         }
@@ -319,7 +318,7 @@ impl MessageSink for ToSocket<'_> {
     }
 }
 
-/// Why there is no more of the body of an answer.
+/// Why a response body ended early.
 type Broken = Box<dyn Error + Send + Sync>;
 
 #[cfg(test)]
@@ -333,8 +332,8 @@ mod tests {
     use tokio::io::AsyncReadExt;
     use tokio::net::UnixStream;
 
-    /// What went wrong while the client does not read is not forgotten: asked again, that body
-    /// looks like one that has ended.
+    /// An error that occurs while the client is not reading is kept: polled again, that body looks
+    /// like one that has ended.
     #[tokio::test]
     async fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {
         for framing in [Framing::Chunked, Framing::Known(100_000)] {

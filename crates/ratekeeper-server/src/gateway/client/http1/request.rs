@@ -1,5 +1,5 @@
-//! The head of a client's request, and how the body that follows it ends. The guard has seen it
-//! before.
+//! Parses the head of a client's request, and how its body is framed. The smuggling guard has
+//! checked the bytes before.
 
 use crate::api::{Code, Problem};
 use crate::gateway::{forward, headers};
@@ -11,48 +11,48 @@ use axum::http::header::{TRANSFER_ENCODING, UPGRADE};
 use axum::http::{Method, Request, Uri, Version};
 use std::mem::MaybeUninit;
 
-/// What a head may have.
+/// The limits of a head.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadLimits {
     pub(crate) bytes: usize,
     pub(crate) headers: usize,
 }
 
-/// So many headers need no memory of their own to be read.
+/// Up to this many headers are parsed without allocating.
 const USUAL_HEADERS: usize = 100;
 
-/// A request, without its body.
+/// A parsed head: the request without its body.
 pub(super) struct Head {
     pub(super) request: Request<()>,
     pub(super) length: Length,
-    /// Whether the client waits to be asked for the body.
+    /// Whether the client expects 100 Continue.
     pub(super) expects: bool,
-    /// Whether it may change to another protocol.
+    /// Whether it may switch to another protocol.
     pub(super) upgrades: bool,
     pub(super) asked: ParsedRequest,
 }
 
-/// How the body of a request ends.
+/// The framing of a request body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Length {
-    /// After so many bytes.
+    /// A body of this many bytes.
     Known(u64),
     Chunked,
 }
 
-/// What the answer has to go by.
+/// What writing the response needs to know of the request.
 #[derive(Clone, Copy)]
 pub(super) struct ParsedRequest {
     pub(super) version: Version,
-    /// Whether it is HEAD, whose answers have no body.
+    /// Whether the method is HEAD, whose responses have no body.
     pub(super) is_head: bool,
-    /// Whether the connection may be used again.
+    /// Whether the connection may be reused.
     pub(super) keep: bool,
-    /// Whether trailers are welcome.
+    /// Whether trailers are accepted.
     pub(super) trailers: bool,
 }
 
-/// Reads a head, and says how long it is; none if more must be read.
+/// Parses a head, and returns its length with it, or `None` if more must be read.
 pub(super) fn read(bytes: &[u8], bounds: HeadLimits) -> Result<Option<(usize, Head)>, Problem> {
     if bounds.headers > USUAL_HEADERS {
         return read_into(
@@ -68,7 +68,7 @@ pub(super) fn read(bytes: &[u8], bounds: HeadLimits) -> Result<Option<(usize, He
 pub(crate) fn too_many_headers() -> Problem {
     Problem::new(
         Code::HeadTooLarge,
-        "the request has more headers than this gateway takes",
+        "the request has more headers than this gateway allows",
     )
 }
 
@@ -85,7 +85,7 @@ fn read_into<'a>(
         Ok(_) => {
             return Err(Problem::new(
                 Code::HeadTooLarge,
-                "the head of the request is larger than this gateway takes",
+                "the request head is larger than this gateway allows",
             ));
         }
         Err(httparse::Error::TooManyHeaders) => {
@@ -94,12 +94,12 @@ fn read_into<'a>(
         Err(httparse::Error::Version) if names_http(bytes) => {
             return Err(Problem::new(
                 Code::UnknownVersion,
-                "the only versions that are known here are HTTP/1.0, 1.1 and 2",
+                "unsupported HTTP version; this gateway supports HTTP/1.0, 1.1 and 2",
             ));
         }
         Err(_) => return Err(no_http()),
     };
-    // All parts are parts of one copy.
+    // All parts are slices of one copy.
     let copy = Bytes::copy_from_slice(&bytes[..end]);
     let part = |part: &[u8]| {
         let at = part.as_ptr().addr() - bytes.as_ptr().addr();
@@ -113,7 +113,7 @@ fn read_into<'a>(
     if path.len() > LONGEST_TARGET {
         return Err(Problem::new(
             Code::TargetTooLong,
-            "the target of the request is longer than this gateway takes",
+            "the request target is longer than this gateway allows",
         ));
     }
     let uri = Uri::from_maybe_shared(part(path.as_bytes())).map_err(|_| forward::bad_target())?;
@@ -161,7 +161,7 @@ fn read_into<'a>(
     )))
 }
 
-/// Whether the first line ends like that of a request.
+/// Whether the first line ends like a request line.
 fn names_http(bytes: &[u8]) -> bool {
     let line = bytes
         .trim_ascii_start()
@@ -173,17 +173,17 @@ fn names_http(bytes: &[u8]) -> bool {
         .is_some_and(|version| version.starts_with(b"HTTP/"))
 }
 
-/// As the http crate has it.
+/// The maximum of the http crate.
 const LONGEST_TARGET: usize = u16::MAX as usize - 1;
 
 pub(super) fn no_http() -> Problem {
     Problem::new(
         Code::BadRequest,
-        "what was sent is no request of HTTP/1; write it as in GET /path HTTP/1.1",
+        "malformed HTTP/1.1 request; the first line must be like GET /path HTTP/1.1",
     )
 }
 
-/// What the headers say of the connection and the body.
+/// What the headers say about the connection and the body.
 struct ConnectionHeaders {
     closes: bool,
     keeps: bool,
@@ -215,7 +215,7 @@ impl ConnectionHeaders {
                 self.keeps |= word.eq_ignore_ascii_case(b"keep-alive");
             }
         } else if *name == CONTENT_LENGTH {
-            // The guard lets one pass, of digits alone.
+            // The guard has checked that it is one number.
             let length = str::from_utf8(value)
                 .ok()
                 .and_then(|length| length.parse().ok())
@@ -223,7 +223,8 @@ impl ConnectionHeaders {
             self.length = Length::Known(length);
         } else if *name == TRANSFER_ENCODING {
             self.length = Length::Chunked;
-            // Another coding is refused; and another reader may find another end of such a body.
+            // Other codings are rejected later; and another reader may find another end of such a
+            // body.
             self.closes |= !value.eq_ignore_ascii_case(b"chunked");
         } else if *name == EXPECT {
             self.expects = value.eq_ignore_ascii_case(b"100-continue");

@@ -1,4 +1,4 @@
-//! The head of an answer as a client of HTTP/1 gets it, and how the body that follows it ends.
+//! Writes the head of a response to an HTTP/1 client, and decides the framing of its body.
 
 use super::request::ParsedRequest;
 use crate::gateway::http1::{Framing, put_header};
@@ -9,8 +9,7 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::time::SystemTime;
 
-/// Writes the head of an answer to what was asked. Whether the connection is used again is then for
-/// sure.
+/// Writes the head of the response to a request. It decides whether the connection is reused.
 pub(super) fn write_head<B: Body>(
     head: &mut Vec<u8>,
     response: &Response<B>,
@@ -28,11 +27,12 @@ pub(super) fn write_head<B: Body>(
         StatusCode::OK => head.extend_from_slice(b"200 OK\r\n"),
         status => {
             let reason = status.canonical_reason().unwrap_or_default();
-            // To write into memory cannot fail.
+            // Writing into memory cannot fail.
             drop(write!(head, "{} {reason}\r\n", status.as_u16()));
         }
     }
-    // What has no body may still say how long it would be, but for what never has one.
+    // A response without a body may still have a Content-Length, except where it can never have a
+    // body.
     let tells_length =
         framing == Framing::Empty && status != StatusCode::NO_CONTENT && !status.is_informational();
     let ResponseFraming {
@@ -83,7 +83,7 @@ pub(super) fn write_head<B: Body>(
     framing
 }
 
-/// What a head has said already.
+/// The framing headers that a head has already.
 #[derive(Default)]
 struct ResponseFraming {
     date: bool,
@@ -91,7 +91,7 @@ struct ResponseFraming {
     length: bool,
 }
 
-/// How the body of an answer ends (RFC 9112, 6.3).
+/// The framing of a response body (RFC 9112, 6.3).
 fn framing<B: Body>(response: &Response<B>, asked: &ParsedRequest) -> Framing {
     let status = response.status();
     if asked.is_head
@@ -108,7 +108,7 @@ fn framing<B: Body>(response: &Response<B>, asked: &ParsedRequest) -> Framing {
     }
 }
 
-/// Writes an answer that only informs, and has nothing but a head.
+/// Writes an informational response, which is only a head.
 pub(super) fn write_informational(head: &mut Vec<u8>, status: StatusCode, headers: &HeaderMap) {
     drop(write!(
         head,
@@ -116,7 +116,7 @@ pub(super) fn write_informational(head: &mut Vec<u8>, status: StatusCode, header
         status.as_u16(),
         status.canonical_reason().unwrap_or_default()
     ));
-    // What has no body has no length either.
+    // It has no body, so no length either.
     let told = headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH);
     told.for_each(|(name, value)| put_header(head, name, value.as_bytes()));
     head.extend_from_slice(b"\r\n");
@@ -138,7 +138,7 @@ fn write_length(head: &mut Vec<u8>, length: u64) {
     head.extend_from_slice(b"\r\n");
 }
 
-/// Most answers have the date of the upstream.
+/// Rarely called: most responses have the date of the upstream.
 #[cold]
 fn write_date(head: &mut Vec<u8>) {
     thread_local!(static LAST: RefCell<(u64, Vec<u8>)> = const { RefCell::new((0, Vec::new())) });
@@ -179,8 +179,7 @@ mod tests {
         StreamBody::new(futures_util::stream::empty()).boxed()
     }
 
-    /// The lines behind the first, but for the date; how the body ends; whether the connection is
-    /// kept.
+    /// The lines after the first, except the date; the framing; whether the connection is kept.
     fn written(
         status: u16,
         headers: &[(&'static str, &'static str)],

@@ -1,4 +1,4 @@
-//! The head of an answer, and how the body that follows it ends.
+//! Parses the head of an upstream's response, and how its body is framed.
 
 use super::H1Error;
 use crate::gateway::headers;
@@ -16,41 +16,41 @@ pub(super) const MAX_HEAD_BYTES: usize = 400 * 1024;
 /// The most headers of a response.
 pub(crate) const MAX_HEADERS: usize = 1_000;
 
-/// Up to so many headers are parsed without allocating.
+/// Up to this many headers are parsed without allocating.
 const USUAL_HEADERS: usize = 100;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
-/// What an upstream answers.
+/// A parsed response head.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) status: StatusCode,
-    /// Without what is of one connection only, but for that of 101.
+    /// Without hop-by-hop headers, except in a 101.
     pub(crate) headers: HeaderMap,
     pub(crate) is_http10: bool,
     pub(super) length: Length,
-    /// Whether the connection may be used again.
+    /// Whether the connection may be reused.
     pub(super) keep: bool,
 }
 
 impl Head {
-    /// Whether the answer is still to come.
+    /// Whether the final response is still to come.
     pub(crate) fn only_informs(&self) -> bool {
         self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
     }
 }
 
-/// How the body of an answer ends.
+/// The framing of a response body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Length {
-    /// After so many bytes.
+    /// A body of this many bytes.
     Known(u64),
     Chunked,
-    /// With the connection.
+    /// Until the connection ends.
     Close,
 }
 
-/// Reads a head, and says how long it is; none if more must be read.
+/// Parses a head, and returns its length with it, or `None` if more must be read.
 pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>, H1Error> {
     let config = httparse::ParserConfig::default();
     let (mut usual, mut many) = ([const { MaybeUninit::uninit() }; USUAL_HEADERS], Vec::new());
@@ -64,18 +64,18 @@ pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>
     let end = match parsed {
         Ok(httparse::Status::Complete(end)) if end <= MAX_HEAD_BYTES => end,
         Ok(httparse::Status::Partial) if bytes.len() <= MAX_HEAD_BYTES => return Ok(None),
-        Ok(_) => return Err(H1Error::Wrong("answered with a head of more than 400 KiB")),
+        Ok(_) => return Err(H1Error::Wrong("response head is larger than 400 KiB")),
         Err(httparse::Error::TooManyHeaders) => {
-            return Err(H1Error::Wrong("answered with more than 1,000 headers"));
+            return Err(H1Error::Wrong("response has more than 1,000 headers"));
         }
-        Err(_) => return Err(H1Error::Wrong("answered what is not HTTP/1")),
+        Err(_) => return Err(H1Error::Wrong("response is not HTTP/1")),
     };
     let status = response
         .code
         .and_then(|code| StatusCode::from_u16(code).ok());
-    let status = status.ok_or(H1Error::Wrong("answered with a status that is none"))?;
+    let status = status.ok_or(H1Error::Wrong("response has an invalid status"))?;
     let is_http10 = response.version == Some(0);
-    // All values are parts of one copy.
+    // All values are slices of one copy.
     let copy = Bytes::copy_from_slice(&bytes[..end]);
     let mut found = HeadEnd {
         keep: !is_http10,
@@ -83,7 +83,7 @@ pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>
     };
     let mut map = HeaderMap::with_capacity(response.headers.len() + 4);
     for header in &*response.headers {
-        let wrong = || H1Error::Wrong("answered with a header that is none");
+        let wrong = || H1Error::Wrong("response has an invalid header");
         let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| wrong())?;
         if found.goes_on(&name, header.value)? {
             let value = copy.slice(place(bytes, header.value));
@@ -96,7 +96,7 @@ pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>
     let length = found.length(status, asked, is_http10)?;
     match found.known {
         _ if found.length_is_void => drop(map.remove(CONTENT_LENGTH)),
-        // Said twice, or not as numbers are written: it goes on once, and plainly.
+        // A repeated or unusually written length is forwarded once, in plain form.
         Some(known) if found.length_is_odd => drop(map.insert(CONTENT_LENGTH, known.into())),
         _ => {}
     }
@@ -116,40 +116,39 @@ pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>
     )))
 }
 
-/// Where a part of the bytes is in them.
+/// The range of a part in the bytes.
 fn place(bytes: &[u8], part: &[u8]) -> Range<usize> {
     let at = part.as_ptr().addr() - bytes.as_ptr().addr();
     at..at + part.len()
 }
 
-/// What the headers say of the connection and the body.
+/// What the headers say about the connection and the body.
 #[derive(Default)]
 struct HeadEnd {
     keep: bool,
     closes: bool,
     known: Option<u64>,
     chunked: bool,
-    /// Whether more is of this connection only than what is left out at once.
+    /// Whether there are more hop-by-hop headers than the fixed ones.
     of_connection: bool,
     length_is_void: bool,
     length_is_odd: bool,
 }
 
 impl HeadEnd {
-    /// Whether a header goes on to the client.
+    /// Whether a header is forwarded to the client.
     fn goes_on(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, H1Error> {
         if *name == CONTENT_LENGTH {
-            // The same number may be said again, by two headers or in a list.
+            // The same number may be repeated, in two headers or in a list.
             let is_plain =
                 value == b"0" || !value.starts_with(b"0") && value.iter().all(u8::is_ascii_digit);
             self.length_is_odd |= self.known.is_some() || !is_plain;
             for said in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                let said = number(said).ok_or(H1Error::Wrong(
-                    "answered with a Content-Length that is none",
-                ))?;
+                let said =
+                    number(said).ok_or(H1Error::Wrong("response has an invalid Content-Length"))?;
                 if self.known.replace(said).is_some_and(|known| known != said) {
                     return Err(H1Error::Wrong(
-                        "answered with two different Content-Lengths",
+                        "response has two different Content-Length values",
                     ));
                 }
             }
@@ -163,10 +162,10 @@ impl HeadEnd {
             }
             return Ok(self.of_connection);
         } else if *name == TRANSFER_ENCODING {
-            // Chunks are taken apart and made again; other codings are not.
+            // Chunks are decoded and encoded again; other codings are not.
             if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
                 return Err(H1Error::Wrong(
-                    "answered in a coding that is of one connection",
+                    "response has a Transfer-Encoding other than chunked",
                 ));
             }
             self.chunked = true;
@@ -179,7 +178,7 @@ impl HeadEnd {
         Ok(true)
     }
 
-    /// How the body ends (RFC 9112, 6.3).
+    /// The framing of the body (RFC 9112, 6.3).
     fn length(
         &mut self,
         status: StatusCode,
@@ -188,12 +187,10 @@ impl HeadEnd {
     ) -> Result<Length, H1Error> {
         if self.chunked {
             if is_http10 {
-                return Err(H1Error::Wrong(
-                    "answered in chunks, which HTTP/1.0 does not know",
-                ));
+                return Err(H1Error::Wrong("HTTP/1.0 response is chunked"));
             }
-            // Chunks have the length that they have, whatever else is said; who says both may be
-            // confused further on.
+            // Chunks take precedence over Content-Length. An upstream that sends both may be
+            // confused later, so the connection is not reused.
             if self.known.is_some() {
                 (self.length_is_void, self.closes) = (true, true);
             }
@@ -210,7 +207,7 @@ impl HeadEnd {
     }
 }
 
-/// Digits and nothing else.
+/// Parses digits and nothing else.
 fn number(text: &[u8]) -> Option<u64> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(text)

@@ -1,8 +1,8 @@
 //! One HTTP/1.1 connection to an upstream.
 //!
-//! It has no task of its own: the request that uses it drives it, and then the body of the answer
+//! It has no task of its own: the request that uses it drives it, and then the body of the response
 //! does. So a request goes to the upstream and back without waking another task. Heads are written
-//! from what the client sent and read into what the client gets, with nothing in between.
+//! straight from the client's request and parsed straight into the client's response.
 
 mod head;
 mod request_body;
@@ -25,11 +25,11 @@ use std::fmt;
 use std::io;
 use std::task::{Context, Poll, ready};
 
-/// How much is read at once: of a head, and of a body.
+/// How much is read at once, of a head and of a body.
 const HEAD_ROOM: usize = 8 * 1024;
 const BODY_ROOM: usize = 64 * 1024;
 
-/// Of a body for a client of HTTP/2 no piece is longer: how soon the next one is asked for tells
+/// The longest piece of a body for an HTTP/2 client: how soon the next one is asked for shows
 /// whether the client takes any.
 const HTTP2_PIECE: u64 = 16 * 1024;
 
@@ -41,23 +41,22 @@ pub(crate) struct H1UpstreamConn {
     read: BytesMut,
     sending: RequestWriter,
     receiving: ReceiveState,
-    /// What was asked last.
+    /// The method of the last request.
     method: Method,
-    /// How long a piece of the body may be.
+    /// The longest piece of the body.
     piece: u64,
-    /// How much of what was read was looked through for the end of a head, and how much was tried
-    /// to be read as one.
+    /// How many bytes in the buffer were scanned for the end of a head, and how many were tried to
+    /// be parsed as one.
     scanned: usize,
     tried: usize,
-    /// Whether it may be used again after this answer.
+    /// Whether the connection may be reused after this response.
     keep: bool,
-    /// Whether it was just looked at: nothing had come, and who looked is woken when something
-    /// does.
+    /// Whether it was just polled: nothing had come, and the waker is registered.
     listening: bool,
     pub(crate) timer: Timer,
 }
 
-/// What comes next.
+/// The next part of the response.
 #[derive(Debug)]
 enum ReceiveState {
     Head,
@@ -67,25 +66,23 @@ enum ReceiveState {
     Over,
 }
 
-/// Why there is no answer, or no more of it.
+/// Why the exchange failed.
 #[derive(Debug)]
 pub(crate) enum H1Error {
     Io(io::Error),
-    /// It was closed too early.
+    /// The connection was closed too early.
     Closed,
-    /// It is not as it should be; what the upstream did, in words.
+    /// The response was invalid; the phrase says what it had.
     Wrong(&'static str),
-    /// It is the client's own body.
+    /// The request body of the client failed.
     Body(BodyError),
 }
 
 impl fmt::Display for H1Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(error) => write!(f, "broke off: {error}"),
-            Self::Closed => {
-                f.write_str("broke off: it closed the connection before the end of its answer")
-            }
+            Self::Io(error) => write!(f, "connection failed: {error}"),
+            Self::Closed => f.write_str("it closed the connection before the end of the response"),
             Self::Wrong(what) => f.write_str(what),
             Self::Body(error) => error.fmt(f),
         }
@@ -119,17 +116,17 @@ impl H1UpstreamConn {
             && !self.sending.is_busy()
     }
 
-    /// Whether it is still there. Nobody looked while nobody used it: it may have ended. To be
-    /// polled by the task that then sends a request.
+    /// Whether the connection is still open: it may have been closed while it was idle. Call it in
+    /// the task that then sends a request.
     pub(crate) fn is_alive(&mut self, cx: &mut Context<'_>) -> bool {
-        // To the front of the buffer again, which was used last and is near.
+        // Reuses the front of the buffer, which is still in the cache.
         let _ = self.read.try_reclaim(HEAD_ROOM);
-        // Whatever comes unasked is nothing to go on with.
+        // Unexpected bytes make the connection unusable.
         self.listening = fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending();
         self.listening
     }
 
-    /// Takes a request on. Its body goes with it.
+    /// Begins a request, and takes its body.
     pub(crate) fn begin(
         &mut self,
         request: &mut Request<BodyProgressReport>,
@@ -147,18 +144,18 @@ impl H1UpstreamConn {
         self.sending.begin(request, upstream, onward);
     }
 
-    /// The body of a request of which the upstream has nothing yet.
+    /// Takes back the body of a request of which nothing was sent yet.
     pub(crate) fn unsent(&mut self) -> Option<BodyProgressReport> {
         self.sending.stop()
     }
 
-    /// The head of the answer, or of one before it that only informs: then there will be another.
+    /// The head of the response, or of an informational one: then there will be another.
     pub(crate) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, H1Error>> {
         let mut broken = None;
         if self.sending.is_busy()
             && let Poll::Ready(Err(fault)) = self.sending.poll(&mut self.stream, cx)
         {
-            // Who does not read on may have answered already.
+            // An upstream that stops reading may have answered already.
             match fault {
                 H1Error::Io(_) if self.sending.has_begun() => {
                     self.cease();
@@ -195,9 +192,9 @@ impl H1UpstreamConn {
         }
     }
 
-    /// Whether it is worth another try to read a head: its end has come, or so much more that what
-    /// is no head is found early. So each byte is read a bounded number of times, however a head is
-    /// cut.
+    /// Whether parsing the head is worth another try: its end has come, or so many more bytes that
+    /// an invalid one is found early. So each byte is parsed a bounded number of times, however a
+    /// head is split.
     fn may_have_head(&mut self) -> bool {
         let from = std::mem::replace(&mut self.scanned, self.read.len());
         let has_line = || self.read[from..].contains(&b'\n');
@@ -210,18 +207,18 @@ impl H1UpstreamConn {
         is_due
     }
 
-    /// Sends nothing more of a request, and is not used again.
+    /// Stops sending the request, and prevents reuse of the connection.
     fn cease(&mut self) {
         self.sending.stop();
         self.keep = false;
     }
 
-    /// Whether it is the client that is waited for, of whose body the next piece has not come.
+    /// Whether the exchange waits for the client to send more of the body.
     pub(crate) fn waits_for_client(&self) -> bool {
         self.sending.waits_for_client()
     }
 
-    /// Whether anything of the answer has come.
+    /// Whether any of the response has come.
     pub(crate) fn has_heard(&self) -> bool {
         !self.read.is_empty() || !matches!(self.receiving, ReceiveState::Head)
     }
@@ -238,7 +235,7 @@ impl H1UpstreamConn {
         }
     }
 
-    /// The next piece of the body.
+    /// The next frame of the body.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -246,7 +243,7 @@ impl H1UpstreamConn {
         if self.sending.is_busy()
             && let Poll::Ready(Err(_)) = self.sending.poll(&mut self.stream, cx)
         {
-            // It has its answer already.
+            // The response has begun already.
             self.cease();
         }
         loop {
@@ -298,7 +295,7 @@ impl H1UpstreamConn {
         }
     }
 
-    /// Whether all of the answer has come.
+    /// Whether the whole response has come.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.receiving, ReceiveState::Over)
     }
@@ -311,7 +308,7 @@ impl H1UpstreamConn {
         }
     }
 
-    /// The connection itself, for another protocol, and what has come over it already.
+    /// The stream, for another protocol, and the bytes already read from it.
     pub(crate) fn into_stream(self) -> (Stream, BytesMut) {
         (self.stream, self.read)
     }
@@ -326,7 +323,7 @@ mod tests {
     use tokio::net::UnixStream;
     use tokio::time::Instant;
 
-    /// A head of many lines that come one by one is not read from its start for each of them.
+    /// A head of many lines that come one by one is not parsed from its start for each of them.
     #[tokio::test]
     async fn a_head_that_comes_line_by_line_is_tried_a_few_times() {
         let (near, mut far) = UnixStream::pair().unwrap();

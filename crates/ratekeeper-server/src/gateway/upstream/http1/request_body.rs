@@ -1,4 +1,4 @@
-//! A request on its way to an upstream.
+//! Writes a request to an upstream over HTTP/1.1.
 
 use super::H1Error;
 use crate::gateway::body::{BodyError, BodyProgressReport};
@@ -19,7 +19,7 @@ pub(super) struct RequestWriter {
 }
 
 impl RequestWriter {
-    /// Takes a request on: writes its head down, and keeps its body.
+    /// Begins a request: writes its head and takes its body.
     pub(super) fn begin(
         &mut self,
         request: &mut Request<BodyProgressReport>,
@@ -28,7 +28,7 @@ impl RequestWriter {
     ) {
         let body = std::mem::replace(request.body_mut(), BodyProgressReport::empty());
         let has_body = !body.is_end_stream();
-        // The length goes by what comes, not by what the header says.
+        // The framing follows the body, not the header.
         let framing = match body.size_hint().exact() {
             _ if !has_body => Framing::Empty,
             Some(length) => Framing::Known(length),
@@ -43,19 +43,19 @@ impl RequestWriter {
                 .uri()
                 .path_and_query()
                 .map_or("/", |path| path.as_str());
-            // All of the service, of `OPTIONS *`, is under no path.
+            // The target `*` of `OPTIONS *` stands for the whole service and has no path.
             if path != "*" {
                 first.extend_from_slice(upstream.prefix().as_bytes());
             }
             first.extend_from_slice(path.as_bytes());
             first.extend_from_slice(b" HTTP/1.1\r\n");
             if headers::first(headers, &HOST).is_none() {
-                // HTTP/1.0 needs none, HTTP/1.1 does.
+                // HTTP/1.0 needs no Host, HTTP/1.1 does.
                 put_header(first, &HOST, authority(upstream).as_bytes());
             }
             onward.write(headers, first);
             match framing {
-                // To write into memory cannot fail.
+                // Writing into memory cannot fail.
                 Framing::Known(length) => drop(write!(first, "content-length: {length}\r\n")),
                 Framing::Chunked => {
                     put_header(first, &TRANSFER_ENCODING, b"chunked");
@@ -83,23 +83,23 @@ impl RequestWriter {
         self.writer.is_busy()
     }
 
-    /// Whether the upstream has any of it.
+    /// Whether any of it was sent.
     pub(super) fn has_begun(&self) -> bool {
         self.writer.has_begun()
     }
 
-    /// Whether it is the client that is waited for, of whose body the next piece has not come.
+    /// Whether the request waits for the client to send more of the body.
     pub(super) fn waits_for_client(&self) -> bool {
         self.writer.waits_for_body()
     }
 
-    /// Sends nothing more. The body, if the upstream has nothing of the request yet.
+    /// Stops sending. Returns the body, if nothing of the request was sent yet.
     pub(super) fn stop(&mut self) -> Option<BodyProgressReport> {
         let body = self.writer.stop();
         (!self.has_begun()).then(|| body.unwrap_or_else(BodyProgressReport::empty))
     }
 
-    /// Sends as much as is taken; ready when that is all.
+    /// Sends as much as the upstream takes; ready when everything is sent.
     pub(super) fn poll(
         &mut self,
         stream: &mut Stream,
@@ -116,7 +116,7 @@ impl RequestWriter {
     }
 }
 
-/// The trailers that the header Trailer names, as far as they may be sent.
+/// The trailers that the header Trailer announces and that may be sent.
 fn announced_trailers(headers: &HeaderMap, believed: &HeaderName) -> Trailers {
     let values = headers.get_all(TRAILER).into_iter();
     let names = values

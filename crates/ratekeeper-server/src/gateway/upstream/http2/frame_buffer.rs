@@ -1,21 +1,21 @@
-//! Bytes that were received and not taken yet. Small pieces are put together: a frame of one byte
-//! costs one byte here.
+//! Bytes that were received and not taken yet. Small pieces are merged: a frame of one byte costs
+//! one byte here.
 
 use axum::body::Bytes;
 use bytes::BytesMut;
 use std::collections::VecDeque;
 
-/// A piece that is shorter is copied. A longer one is passed on in its own memory.
+/// A shorter piece is copied. A longer one is passed on in its own memory.
 const SMALL: usize = 1024;
 
-/// No piece is longer: how soon the next one is asked for tells whether a client takes any.
+/// The longest piece: how soon the next one is asked for shows whether the client takes any.
 const MAX_PIECE: usize = 16 * 1024;
 
 /// A queue of bytes.
 #[derive(Default)]
 pub(super) struct FrameBuffer {
     pieces: VecDeque<Bytes>,
-    /// What comes after them.
+    /// The bytes after them.
     tail: BytesMut,
 }
 
@@ -47,7 +47,7 @@ impl FrameBuffer {
         self.pieces.is_empty() && self.tail.is_empty()
     }
 
-    /// Takes all of it, if it is one piece of at most [`MAX_PIECE`].
+    /// Takes everything, if it is one piece of at most [`MAX_PIECE`].
     pub(super) fn take_single(&mut self) -> Option<Bytes> {
         match (self.pieces.len(), self.tail.len()) {
             (0, length) if length <= MAX_PIECE => Some(self.tail.split().freeze()),

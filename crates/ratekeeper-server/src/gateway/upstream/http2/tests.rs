@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// An upstream that allows so many streams on a connection, and counts the connections that it has.
+/// An upstream that allows `max_streams` streams per connection, and counts its connections.
 async fn upstream(max_streams: u32) -> (Upstream, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = format!("http://{}", listener.local_addr().unwrap())
@@ -56,11 +56,11 @@ async fn a_connection_is_opened_when_all_streams_are_used_and_closed_when_it_was
         streams.push(stream(&pool, &upstream).await);
         assert_eq!(connections(&pool), expected);
     }
-    // A stream that is free again is used before another connection is opened.
+    // A free stream is used before another connection is opened.
     streams.remove(0);
     streams.push(stream(&pool, &upstream).await);
     assert_eq!(connections(&pool), 3);
-    // There are never more than so many; above that streams wait for their turn.
+    // The number of connections is bounded; beyond that streams wait.
     for _ in 0..3 * MAX_CONNECTIONS {
         streams.push(stream(&pool, &upstream).await);
     }
@@ -71,7 +71,7 @@ async fn a_connection_is_opened_when_all_streams_are_used_and_closed_when_it_was
     assert_eq!(connections(&pool), MAX_CONNECTIONS, "they are in use");
     let kept = streams.swap_remove(0);
     drop(streams);
-    // When it is first seen to be idle its time begins.
+    // Its idle time begins when it is first seen to be idle.
     let idle = now + IDLE_TIMEOUT * 3;
     pool.tidy(idle);
     pool.tidy(idle + IDLE_TIMEOUT - Duration::from_millis(1));
@@ -126,8 +126,8 @@ async fn an_upstream_that_speaks_no_http2_is_not_reached() {
     assert_eq!(connections(&pool), 0);
 }
 
-/// The other end of a connection, frame by frame: tells when each ping comes, and answers so many
-/// of them.
+/// The other end of a connection, frame by frame: returns the times of the pings, and answers the
+/// first `answers` of them.
 async fn pinged(mut stream: DuplexStream, answers: usize) -> Vec<u64> {
     let begun = Instant::now();
     let mut pings = Vec::new();

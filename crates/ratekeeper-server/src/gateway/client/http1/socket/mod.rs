@@ -1,5 +1,5 @@
-//! What comes from a client of HTTP/1, and is answered in between: heads, and bodies as somebody
-//! asks for them.
+//! The socket of an HTTP/1 client: reads heads and bodies, and writes informational responses in
+//! between.
 
 use super::body::ClientBody;
 use super::request::{self, Head, HeadLimits, Length};
@@ -21,25 +21,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::AsyncWrite;
 
-/// How much is read at once: of a head, and of a body.
+/// How much is read at once, of a head and of a body.
 const HEAD_ROOM: usize = 8 * 1024;
 const BODY_ROOM: usize = 64 * 1024;
 
-/// So many bytes of answers that only inform may wait to be written.
+/// How many bytes of informational responses may wait to be written.
 const MOST_INTERIM: usize = 16 * 1024;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// A connection of which one task reads heads, and the body of a request what belongs to it. That
-/// may be polled by another task, and outlive its request, where the upstream speaks HTTP/2.
+/// A connection whose own task reads heads, while the body of a request reads what belongs to it.
+/// With an HTTP/2 upstream, another task may poll the body, and it may outlive its request.
 #[derive(Clone)]
 pub(crate) struct ClientSocket(Arc<Mutex<SocketState>>);
 
-/// The same for who does not hold the connection.
+/// The same without keeping the connection open.
 pub(super) struct WeakClientSocket(Weak<Mutex<SocketState>>);
 
 impl WeakClientSocket {
-    /// None if the connection has ended.
+    /// `None` if the connection has ended.
     pub(super) fn upgrade(&self) -> Option<ClientSocket> {
         self.0.upgrade().map(ClientSocket)
     }
@@ -50,35 +50,35 @@ pub(super) struct SocketState {
     client: Arc<Client>,
     guard: Guard,
     bounds: HeadLimits,
-    /// What was read and not yet taken. The guard has let it pass, but for the last bytes of it, so
-    /// many: they may be of another protocol.
+    /// Bytes that were read and not consumed. The guard has accepted them, except the last `unseen`
+    /// ones, which may be of another protocol.
     pub(super) read: BytesMut,
     unseen: usize,
-    /// How much of that was tried to be read as a head.
+    /// How much of that was tried to be parsed as a head.
     tried: usize,
-    /// Whether there was room made for a body.
+    /// Whether the buffer was enlarged for a body.
     is_large: bool,
-    /// Why it lets nothing more pass.
+    /// Why the guard rejected the next byte.
     refused: Option<Refusal>,
-    /// Whether the client says no more.
+    /// Whether the client has closed its side.
     ended: bool,
-    /// Which request is at hand: a body may be asked for longer than anybody wants it.
+    /// The number of the current request: a body may be polled after its request has ended.
     pub(super) number: u64,
     coming: NextHead,
-    /// Whether nobody will ask for the rest of the body.
+    /// Whether the rest of the body is no longer needed.
     pub(super) unwanted: bool,
-    /// Who asked for the body last, and who waits for its end.
+    /// Wakers of the task that polled the body last, and of the task that waits for its end.
     asks: Option<Waker>,
     waits: Option<Waker>,
-    /// Whether the client waits to be asked for the body.
+    /// Whether the client still waits for 100 Continue.
     expects: bool,
-    /// Whether what comes next may be of another protocol.
+    /// Whether the next bytes may be of another protocol.
     upgrades: bool,
-    /// What is written before the answer.
+    /// Bytes to write before the response.
     interim: BytesMut,
 }
 
-/// What is still to come of a request.
+/// The rest of the current request.
 enum NextHead {
     Nothing,
     Known(u64),
@@ -92,7 +92,7 @@ pub(super) enum HeadError {
 }
 
 impl ClientSocket {
-    /// `first` was read from the stream already.
+    /// `first` are bytes already read from the stream.
     pub(crate) fn new(
         stream: Stream,
         client: Arc<Client>,
@@ -131,36 +131,36 @@ impl ClientSocket {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A way to tell the client something before its answer.
+    /// A sender of informational responses.
     pub(crate) fn informed(&self) -> InformationalSender {
         InformationalSender(self.weak())
     }
 
-    /// For who does not hold the connection.
+    /// A weak handle.
     fn weak(&self) -> WeakClientSocket {
         WeakClientSocket(Arc::downgrade(&self.0))
     }
 
-    /// The body of the request at hand, if it has one.
+    /// The body of the current request, if it has one.
     pub(super) fn body(&self, length: Length) -> Option<ClientBody> {
         (length != Length::Known(0)).then(|| ClientBody::new(self.weak(), self.lock().number))
     }
 }
 
 impl SocketState {
-    /// The next request; none if there is none.
+    /// The next request, or `None` at the end of the connection.
     pub(super) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Head>, HeadError>> {
         loop {
-            // Some clients send an empty line behind a body.
+            // Some clients send an empty line after a body.
             while self.read.starts_with(b"\r\n") {
                 self.read.advance(2);
                 // Its CR may have come alone.
                 self.tried = self.tried.saturating_sub(2);
             }
-            // Another try is worth it when another line has come.
+            // Parsing again is worthwhile only after another line.
             let is_new =
                 self.read[self.tried..].contains(&b'\n') || self.read.len() >= self.bounds.bytes;
             if is_new
@@ -183,21 +183,21 @@ impl SocketState {
             }
             self.tried = self.read.len();
             if self.tried == 0 && std::mem::take(&mut self.is_large) {
-                // There may be many who have nothing to say for a long time.
+                // There may be many connections that stay idle for long.
                 self.read = BytesMut::new();
             } else if self.tried == 0 {
-                // To the front of the buffer again, which was used last and is near.
+                // Reuses the front of the buffer, which is still in the cache.
                 let _ = self.read.try_reclaim(HEAD_ROOM);
             }
             if !ready!(self.poll_fill(HEAD_ROOM, cx)).map_err(HeadError::Io)? {
                 return Poll::Ready(Ok(None));
             }
-            // What was refused may have begun before.
+            // The rejected part may have begun before.
             self.tried = self.tried.min(self.read.len());
         }
     }
 
-    /// The request at hand is answered: what is still to come of it is nobody's.
+    /// Ends the current request, which is answered: the rest of it will be discarded.
     pub(super) fn end_request(&mut self, cx: &Context<'_>) {
         self.number += 1;
         self.unwanted = true;
@@ -206,7 +206,7 @@ impl SocketState {
         }
     }
 
-    /// Reads as much as comes at once; false at the end.
+    /// Reads the available bytes; false at the end.
     fn poll_fill(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.ended || self.refused.is_some() {
             return Poll::Ready(Ok(false));
@@ -215,7 +215,8 @@ impl SocketState {
         let more = ready!(fill(&mut self.stream, &mut self.read, room, cx))?;
         self.ended = !more;
         match more {
-            // Who may change to another protocol speaks it next, or asks again if it may not.
+            // A client that may switch protocols speaks the new one next, or sends another request
+            // if the switch fails.
             true if self.upgrades && !self.is_coming() => self.unseen += self.read.len() - before,
             true => self.look(before),
             false => {}
@@ -223,14 +224,14 @@ impl SocketState {
         Poll::Ready(Ok(more))
     }
 
-    /// Has the guard look at what was read from `before` on. What it refuses is not there.
+    /// Feeds the bytes read from `before` on to the guard, and removes what it rejects.
     fn look(&mut self, before: usize) {
         match self.guard.feed(&self.read[before..]) {
             Ok(()) => self
                 .client
                 .heard(self.guard.is_in_head(), self.guard.is_at_end()),
             Err((at, refusal)) => {
-                tracing::debug!(peer = ?self.client.peer, "refused {}", refusal.words());
+                tracing::debug!(peer = ?self.client.peer, "request rejected: {}", refusal.words());
                 self.read.truncate(before + at);
                 self.refused = Some(refusal);
                 self.client.says_more();
@@ -238,11 +239,11 @@ impl SocketState {
         }
     }
 
-    /// Ready when the client has left while it waits for an answer. What it asks next is read on
-    /// the way, as far as there is room.
+    /// Ready when the client has left while it waits for a response. Its next request is read
+    /// meanwhile, as far as there is room.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_coming() {
-            // Somebody else may read it.
+            // Another task may read it.
             match &mut self.waits {
                 Some(waits) => waits.clone_from(cx.waker()),
                 none => *none = Some(cx.waker().clone()),
@@ -263,28 +264,28 @@ impl SocketState {
         Poll::Pending
     }
 
-    /// Whether more of the body is to come.
+    /// Whether the body has more bytes to come.
     pub(super) fn is_coming(&self) -> bool {
         !matches!(self.coming, NextHead::Nothing)
     }
 
-    /// Whether nobody will ask for what is to come.
+    /// Whether the rest of the body is to be discarded.
     pub(super) fn is_unwanted(&self) -> bool {
         self.unwanted && self.is_coming()
     }
 
-    /// Whether all that came was understood, and belongs to a request that has ended or to another
+    /// Whether all bytes that came were accepted, and belong to a finished request or to another
     /// protocol.
     pub(super) fn can_switch(&self) -> bool {
         self.refused.is_none() && !self.is_coming()
     }
 
-    /// Whether nothing of another request has come.
+    /// Whether no byte of another request has come.
     pub(super) fn is_idle(&self) -> bool {
         self.refused.is_none() && self.read.is_empty()
     }
 
-    /// What is known of its length.
+    /// The remaining length of the body, as far as it is known.
     pub(super) fn size_hint(&self) -> SizeHint {
         match self.coming {
             NextHead::Nothing => SizeHint::with_exact(0),
@@ -293,8 +294,8 @@ impl SocketState {
         }
     }
 
-    /// The next piece of a request's body, for who sends it on, and may do so in another task than
-    /// the one that reads heads.
+    /// Polls the body for the task that forwards it, which may be another one than the task that
+    /// reads heads.
     pub(super) fn poll_asked(
         &mut self,
         cx: &mut Context<'_>,
@@ -313,7 +314,7 @@ impl SocketState {
         polled
     }
 
-    /// The next piece of a request's body.
+    /// The next frame of a request body.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             match &mut self.coming {
@@ -360,7 +361,7 @@ impl SocketState {
         }
     }
 
-    /// Writes what is written before the answer, as far as it is taken.
+    /// Writes the informational responses, as far as the client takes them.
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.interim.is_empty() {
             return Ok(());
@@ -376,10 +377,10 @@ impl SocketState {
         Ok(())
     }
 
-    /// What of that was not taken: the answer stands behind it.
+    /// Takes the unwritten rest of the informational responses, which precedes the response.
     pub(super) fn take_interim(&mut self, switches: bool) -> BytesMut {
-        // Who has its answer is not asked for its body any more, and stays with HTTP unless that
-        // says otherwise.
+        // After its response a client is not asked for the body any more, and it stays with HTTP
+        // unless the response switches protocols.
         (self.expects, self.upgrades) = (false, switches);
         let unseen = std::mem::take(&mut self.unseen);
         if unseen > 0 && !switches {
@@ -388,8 +389,8 @@ impl SocketState {
         std::mem::take(&mut self.interim)
     }
 
-    /// Takes what comes of a body that nobody wants, so that the next request can be read; ready
-    /// when that is all of it, with false if it is too much or broken.
+    /// Discards an unwanted body, so that the next request can be read. Ready with true at its end,
+    /// with false if it is too long or malformed.
     pub(super) fn poll_discard(&mut self, left: &mut usize, cx: &mut Context<'_>) -> Poll<bool> {
         while self.is_coming() {
             match ready!(self.poll_body(cx)) {
@@ -407,8 +408,7 @@ impl SocketState {
         Poll::Ready(true)
     }
 
-    /// Takes whatever comes, and forgets it; ready at the end, or when there were more bytes than
-    /// so many.
+    /// Discards all bytes. Ready at the end of the stream, or when `left` is used up.
     pub(super) fn poll_forget(&mut self, left: &mut usize, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.read.clear();
@@ -420,11 +420,11 @@ impl SocketState {
     }
 }
 
-/// A client that can be told something before its answer.
+/// Sends informational responses to a client.
 pub(crate) struct InformationalSender(WeakClientSocket);
 
 impl InformationalSender {
-    /// Passes on an answer that only informs, if not too much of that kind waits already.
+    /// Queues an informational response, unless too many bytes wait already.
     pub(crate) fn tell(&self, status: StatusCode, headers: &HeaderMap, cx: &mut Context<'_>) {
         let Some(wire) = self.0.upgrade() else { return };
         let mut ends = wire.lock();
@@ -433,19 +433,16 @@ impl InformationalSender {
         if ends.interim.len() + head.len() <= MOST_INTERIM {
             ends.interim.extend_from_slice(&head);
         }
-        // What goes wrong here goes wrong again with the answer.
+        // An error here recurs with the response.
         let _ = ends.poll_interim(cx);
     }
 }
 
-/// What a client is told whose request is refused.
+/// The problem that a client gets when the guard rejects its request.
 fn told(refusal: Refusal) -> Problem {
     Problem::new(
         Code::BadRequest,
-        format!(
-            "the request has {}, which is not passed on",
-            refusal.words()
-        ),
+        format!("malformed HTTP/1.1 request: {}", refusal.words()),
     )
 }
 
@@ -459,7 +456,7 @@ impl BodyError {
     }
 }
 
-/// Whoever asks for a body is not woken by a socket that is gone.
+/// Wakes the task that polls the body, as the socket is gone.
 impl Drop for SocketState {
     fn drop(&mut self) {
         if let Some(asks) = self.asks.take() {

@@ -1,4 +1,4 @@
-//! Requests as they come in pieces, over a socket that stands for a client's.
+//! Requests that arrive in pieces, over a socket pair.
 
 use super::*;
 use crate::gateway::client::state::InFlightRequest;
@@ -14,8 +14,8 @@ const BOUNDS: HeadLimits = HeadLimits {
     headers: 16,
 };
 
-/// The requests that a client makes of these bytes, sent in pieces of that size, each with its
-/// body; and how it ends.
+/// The requests parsed from these bytes, sent in pieces of this size, each with its body; and how
+/// the connection ends.
 fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -27,7 +27,7 @@ fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
         let wire = ClientSocket::new(Stream::Unix(near), client, BOUNDS, b"");
         let sending = async {
             for piece in bytes.chunks(piece) {
-                // Who does not listen any more has refused something.
+                // A reader that has closed its side has rejected something.
                 if far.write_all(piece).await.is_err() {
                     return;
                 }
@@ -35,8 +35,8 @@ fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
             }
             drop(far);
         };
-        // It closes its end when it refuses something: else the other one may wait for room for
-        // ever.
+        // The reader closes its side when it rejects something: else the writer may wait for room
+        // for ever.
         let hearing = async move {
             let wire = wire;
             let mut heard = Vec::new();
@@ -61,7 +61,7 @@ fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
     })
 }
 
-/// An upstream in HTTP/2 may go on asking for the body of a request that it has answered.
+/// An HTTP/2 upstream may go on polling the body of a request that it has answered.
 #[tokio::test]
 async fn a_body_takes_nothing_of_the_next_request_and_does_not_hold_the_connection() {
     let (mut far, near) = UnixStream::pair().unwrap();
@@ -109,7 +109,7 @@ async fn a_body_takes_nothing_of_the_next_request_and_does_not_hold_the_connecti
     );
 }
 
-/// What comes while it is open which protocol is spoken next belongs to the one that it is.
+/// Until the switch is decided, the bytes that come belong to the protocol that is switched to.
 #[tokio::test]
 async fn who_may_change_its_protocol_is_listened_to_before_it_does() {
     let asked = async |next: &[u8]| {
@@ -166,8 +166,8 @@ async fn who_may_change_its_protocol_is_listened_to_before_it_does() {
     poll_fn(|cx| wire.lock().poll_gone(cx)).await;
 }
 
-/// The CR of an empty line comes alone, and then its LF with what follows: that is not a request
-/// line yet.
+/// The CR of an empty line comes alone, then its LF with more bytes: that is not a request line
+/// yet.
 #[tokio::test]
 async fn an_empty_line_that_comes_in_two_pieces_is_skipped_like_one_that_comes_at_once() {
     let (mut far, near) = UnixStream::pair().unwrap();
@@ -175,7 +175,7 @@ async fn an_empty_line_that_comes_in_two_pieces_is_skipped_like_one_that_comes_a
     let wire = ClientSocket::new(Stream::Unix(near), client, BOUNDS, b"");
     for piece in [&b"\r"[..], b"\n "] {
         far.write_all(piece).await.unwrap();
-        // The runtime looks for events meanwhile.
+        // The runtime polls for events meanwhile.
         tokio::task::yield_now().await;
         let polled = poll_fn(|cx| Poll::Ready(wire.lock().poll_head(cx))).await;
         assert!(polled.is_pending());
@@ -188,7 +188,7 @@ async fn an_empty_line_that_comes_in_two_pieces_is_skipped_like_one_that_comes_a
     );
 }
 
-/// A body, and how it is sent.
+/// A body, and its chunk size if it is chunked.
 fn message() -> impl Strategy<Value = (Vec<u8>, Option<usize>)> {
     let body = prop::collection::vec(
         prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'0'), any::<u8>()],
@@ -198,8 +198,8 @@ fn message() -> impl Strategy<Value = (Vec<u8>, Option<usize>)> {
 }
 
 proptest! {
-    /// Whatever is in the bodies, and wherever it is cut: what one request is to the guard is one
-    /// to the reader behind it.
+    /// Whatever the bodies contain, and wherever the bytes are split: the guard and the parser
+    /// agree on each request.
     #[test]
     fn requests_behind_one_another_are_heard_as_they_were_sent(
         messages in prop::collection::vec(message(), 1..6),

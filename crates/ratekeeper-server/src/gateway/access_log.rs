@@ -34,18 +34,18 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct AccessLog {
     queue: SyncSender<Message>,
     every: u64,
-    shared: Arc<Shared>,
+    shared: Arc<LogState>,
 }
 
 /// A message to the writer thread.
 enum Message {
-    Line(String),
+    LogLine(String),
     Reopen,
 }
 
 #[derive(Default)]
-struct Shared {
-    seen: AtomicU64,
+struct LogState {
+    sampled: AtomicU64,
     lost: AtomicU64,
     /// Whether to open the file again before the next line.
     reopen: AtomicBool,
@@ -69,7 +69,7 @@ impl AccessLog {
             _ => return Ok(None),
         };
         let (queue, queued) = sync_channel(MAX_QUEUED);
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<LogState>::default();
         let mut writer = Writer::new(out, path, Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("access-log".to_owned())
@@ -97,15 +97,15 @@ impl AccessLog {
     }
 
     fn log(&self, line: String) {
-        if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::Line(line)) {
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::LogLine(line)) {
             self.shared.lost.fetch_add(1, Relaxed);
         }
     }
 
     /// Whether to log this one of the successful requests: one in `every` is logged.
-    fn is_turn(&self) -> bool {
+    fn is_sampled(&self) -> bool {
         self.shared
-            .seen
+            .sampled
             .fetch_add(1, Relaxed)
             .is_multiple_of(self.every)
     }
@@ -133,7 +133,7 @@ struct Writer<W> {
     out: W,
     /// The path of the file, or `None` for standard output.
     path: Option<PathBuf>,
-    shared: Arc<Shared>,
+    shared: Arc<LogState>,
     /// Whole lines, except that the first may be partly written already.
     batch: Vec<u8>,
     /// Whether the last byte written is inside a line.
@@ -151,7 +151,7 @@ impl Writer<File> {
                     self.write_batch();
                     self.reopen();
                 }
-                if let Message::Line(line) = message {
+                if let Message::LogLine(line) = message {
                     self.batch.extend_from_slice(line.as_bytes());
                 }
                 next = if self.batch.len() < MAX_BATCH_BYTES {
@@ -162,7 +162,7 @@ impl Writer<File> {
             }
             self.write_batch();
         }
-        self.lose(self.batch.len());
+        self.drop_lines(self.batch.len());
     }
 
     /// Opens the file again, after a rename. On failure the old file stays in use.
@@ -172,7 +172,7 @@ impl Writer<File> {
             Ok(file) => {
                 self.out = file;
                 // The rest of a line is worth nothing in another file.
-                self.lose(self.batch.len());
+                self.drop_lines(self.batch.len());
             }
             Err(error) => {
                 tracing::error!(
@@ -185,7 +185,7 @@ impl Writer<File> {
 }
 
 impl<W: Write> Writer<W> {
-    fn new(out: W, path: Option<PathBuf>, shared: Arc<Shared>) -> Self {
+    fn new(out: W, path: Option<PathBuf>, shared: Arc<LogState>) -> Self {
         Self {
             out,
             path,
@@ -225,8 +225,8 @@ impl<W: Write> Writer<W> {
                         .position(|byte| *byte == b'\n')
                         .filter(|_| self.is_torn);
                     let rest = torn.map(|end| self.batch[..=end].to_vec());
-                    let kept = rest.as_ref().map_or(0, Vec::len);
-                    self.lose(self.batch.len() - kept);
+                    let rest_len = rest.as_ref().map_or(0, Vec::len);
+                    self.drop_lines(self.batch.len() - rest_len);
                     self.batch = rest.unwrap_or_default();
                     return;
                 }
@@ -239,7 +239,7 @@ impl<W: Write> Writer<W> {
 
     /// Counts the lines that end in the last `bytes` bytes of the batch as lost, and drops them. If
     /// that is the whole batch, the next line starts a new one.
-    fn lose(&mut self, bytes: usize) {
+    fn drop_lines(&mut self, bytes: usize) {
         let from = self.batch.len() - bytes;
         let lost = self.batch[from..]
             .iter()
@@ -263,7 +263,7 @@ struct RecordedDecision {
     decided_at: Option<Timestamp>,
     verdict: Option<&'static str>,
     policies: Vec<String>,
-    account: Option<VerdictSummary>,
+    summary: Option<VerdictSummary>,
     retry_after_ms: Option<u64>,
     client: Option<IpAddr>,
     upstream: Option<String>,
@@ -272,19 +272,19 @@ struct RecordedDecision {
 impl RequestRecord {
     /// Records the outcome of the limits; for the layer's hook.
     pub(crate) fn verdict(head: &Head<'_>, denial: Option<&Denial<'_>>) {
-        let Some(notes) = head.extensions.get::<Self>() else {
+        let Some(record) = head.extensions.get::<Self>() else {
             return;
         };
-        let mut found = notes.found();
-        found.client = head.ip();
-        found.verdict = Some(match denial {
+        let mut record = record.lock();
+        record.client = head.ip();
+        record.verdict = Some(match denial {
             None => "allowed",
             Some(denial) if denial.is_shadow() => "shadow_denied",
             Some(_) => "denied",
         });
         if let Some(denial) = denial {
-            found.policies = denial.policies().map(ToOwned::to_owned).collect();
-            found.retry_after_ms = denial
+            record.policies = denial.policies().map(ToOwned::to_owned).collect();
+            record.retry_after_ms = denial
                 .retry_after()
                 .map(ratekeeper_tower::response::whole_millis);
         }
@@ -296,20 +296,20 @@ impl RequestRecord {
         engine: &Engine<AnyStore<SystemClock>>,
         verdict: &PolicyVerdict,
     ) {
-        let Some(notes) = head.extensions.get::<Self>() else {
+        let Some(record) = head.extensions.get::<Self>() else {
             return;
         };
-        let account = engine.summary(verdict);
-        let mut found = notes.found();
-        (found.decided_at, found.account) = (Some(verdict.decided_at()), account);
+        let summary = engine.summary(verdict);
+        let mut record = record.lock();
+        (record.decided_at, record.summary) = (Some(verdict.decided_at()), summary);
     }
 
     /// The recorded attributes, for a span.
     pub(crate) fn decided(&self) -> DecisionAttributes {
-        let found = self.found();
-        let (policies, upstream) = (found.policies.clone(), found.upstream.clone());
+        let record = self.lock();
+        let (policies, upstream) = (record.policies.clone(), record.upstream.clone());
         DecisionAttributes {
-            outcome: found.verdict,
+            outcome: record.verdict,
             source: None,
             policies,
             upstream,
@@ -317,20 +317,20 @@ impl RequestRecord {
     }
 
     pub(crate) fn upstream(&self, name: &impl ToString) {
-        self.found().upstream = Some(name.to_string());
+        self.lock().upstream = Some(name.to_string());
     }
 
-    fn found(&self) -> std::sync::MutexGuard<'_, RecordedDecision> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RecordedDecision> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The log entry of one request, written when dropped.
-pub(crate) struct Entry {
+pub(crate) struct LogEntry {
     log: AccessLog,
-    notes: RequestRecord,
-    begun: Instant,
-    begun_at: SystemTime,
+    record: RequestRecord,
+    started: Instant,
+    started_at: SystemTime,
     pub(crate) request_id: String,
     peer: Option<IpAddr>,
     method: Method,
@@ -343,7 +343,7 @@ pub(crate) struct Entry {
     pub(crate) whole: bool,
 }
 
-impl Entry {
+impl LogEntry {
     pub(crate) fn new(
         log: &AccessLog,
         (method, uri, host): (&Method, &Uri, Option<&str>),
@@ -352,9 +352,9 @@ impl Entry {
     ) -> Self {
         Self {
             log: log.clone(),
-            notes: RequestRecord::default(),
-            begun: Instant::now(),
-            begun_at: SystemTime::now(),
+            record: RequestRecord::default(),
+            started: Instant::now(),
+            started_at: SystemTime::now(),
             request_id: String::new(),
             peer,
             method: method.clone(),
@@ -367,13 +367,13 @@ impl Entry {
         }
     }
 
-    pub(crate) fn notes(&self) -> RequestRecord {
-        self.notes.clone()
+    pub(crate) fn record(&self) -> RequestRecord {
+        self.record.clone()
     }
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct LogLine<'a> {
     /// When the request was decided on, or else when it came.
     time: String,
     request_id: &'a str,
@@ -401,19 +401,23 @@ struct Line<'a> {
     upstream: Option<&'a str>,
 }
 
-impl Drop for Entry {
+impl Drop for LogEntry {
     fn drop(&mut self) {
-        let found = self.notes.found();
-        let went_well =
-            matches!(self.status, 100..=499) && self.whole && found.verdict == Some("allowed");
-        if went_well && !self.log.is_turn() {
+        let record = self.record.lock();
+        let succeeded =
+            matches!(self.status, 100..=499) && self.whole && record.verdict == Some("allowed");
+        if succeeded && !self.log.is_sampled() {
             return;
         }
-        let account = found.account.as_ref();
-        let line = Line {
-            time: rfc3339(found.decided_at.unwrap_or_else(|| timestamp(self.begun_at))),
+        let summary = record.summary.as_ref();
+        let line = LogLine {
+            time: rfc3339(
+                record
+                    .decided_at
+                    .unwrap_or_else(|| timestamp(self.started_at)),
+            ),
             request_id: &self.request_id,
-            client: found.client.or(self.peer),
+            client: record.client.or(self.peer),
             peer: self.peer,
             method: self.method.as_str(),
             host: self.host.as_deref(),
@@ -422,14 +426,14 @@ impl Drop for Entry {
             status: self.status,
             bytes: self.bytes,
             whole: self.whole,
-            duration_ms: self.begun.elapsed().as_micros() as f64 / 1e3,
-            verdict: found.verdict,
-            policy: account.map(|account| &*account.policy),
-            plan: account.and_then(|account| account.plan.as_deref()),
-            key: account.and_then(|account| account.key.as_deref()),
-            policies: &found.policies,
-            retry_after_ms: found.retry_after_ms,
-            upstream: found.upstream.as_deref(),
+            duration_ms: self.started.elapsed().as_micros() as f64 / 1e3,
+            verdict: record.verdict,
+            policy: summary.map(|summary| &*summary.policy),
+            plan: summary.and_then(|summary| summary.plan.as_deref()),
+            key: summary.and_then(|summary| summary.key.as_deref()),
+            policies: &record.policies,
+            retry_after_ms: record.retry_after_ms,
+            upstream: record.upstream.as_deref(),
         };
         // Structs of text and numbers always have a JSON form.
         let mut text = serde_json::to_string(&line).unwrap_or_default();
@@ -481,13 +485,13 @@ mod tests {
 
     impl Write for Disk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let taken = bytes.len().min(self.free);
-            if taken == 0 {
+            let written = bytes.len().min(self.free);
+            if written == 0 {
                 return Err(ErrorKind::StorageFull.into());
             }
-            self.free -= taken;
-            self.content.extend_from_slice(&bytes[..taken]);
-            Ok(taken)
+            self.free -= written;
+            self.content.extend_from_slice(&bytes[..written]);
+            Ok(written)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -500,7 +504,7 @@ mod tests {
     #[test]
     fn no_line_is_torn_by_a_full_disk() {
         for free in 0..=9 {
-            let shared = Arc::<Shared>::default();
+            let shared = Arc::<LogState>::default();
             let mut writer = Writer::new(
                 Disk {
                     free,

@@ -3,7 +3,9 @@
 
 use super::body_rate::{BodyRate, BodyTimer};
 use super::client::ClientBody;
-use super::upstream::{Active, H1UpstreamConn, Http2Body, Pool, Progress, TimedOut, Timer};
+use super::upstream::{
+    ActiveRequest, H1UpstreamConn, Http1Pool, Http2Body, Progress, TimeoutError, Timer,
+};
 use crate::api::user_header::UserHeader;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -17,13 +19,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
 /// The body of a request as it comes from a client.
-pub(crate) enum FromClient {
+pub(crate) enum IncomingBody {
     None,
     Http1(ClientBody),
     Http2(Incoming),
 }
 
-impl Body for FromClient {
+impl Body for IncomingBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -39,7 +41,9 @@ impl Body for FromClient {
                     Poll::Ready(Some(frame.map_err(|error| BodyError::Client(error.into()))))
                 }
                 // An HTTP/2 stream that was reset without an error looks like one that has ended.
-                None => Poll::Ready((!body.is_end_stream()).then_some(Err(BodyError::Length))),
+                None => {
+                    Poll::Ready((!body.is_end_stream()).then_some(Err(BodyError::LengthMismatch)))
+                }
             },
         }
     }
@@ -62,13 +66,13 @@ impl Body for FromClient {
 }
 
 /// A request body as it is sent to an upstream: bounded in size and rate, and counted.
-pub(crate) struct BodyProgressReport {
+pub(crate) struct RequestBody {
     /// Frames to send first: they were read already, for an upstream that refused the request
     /// unprocessed.
     replay: VecDeque<Frame<Bytes>>,
-    body: FromClient,
+    body: IncomingBody,
     /// How many bytes may still come.
-    left: u64,
+    remaining: u64,
     progress: Option<Progress>,
     /// Limits how long the gateway waits for more of the body.
     timer: Option<BodyTimer>,
@@ -76,12 +80,12 @@ pub(crate) struct BodyProgressReport {
     user: Option<Arc<UserHeader>>,
 }
 
-impl BodyProgressReport {
+impl RequestBody {
     pub(crate) fn empty() -> Self {
         Self {
             replay: VecDeque::new(),
-            body: FromClient::None,
-            left: 0,
+            body: IncomingBody::None,
+            remaining: 0,
             progress: None,
             timer: None,
             user: None,
@@ -91,8 +95,8 @@ impl BodyProgressReport {
     /// Wraps a body, with at most `max_bytes` bytes, at least this rate, and the user header
     /// removed from the trailers.
     pub(crate) fn new(
-        body: FromClient,
-        most: Option<u64>,
+        body: IncomingBody,
+        max_bytes: Option<u64>,
         rate: Option<BodyRate>,
         user: Option<Arc<UserHeader>>,
     ) -> Self {
@@ -102,7 +106,7 @@ impl BodyProgressReport {
         Self {
             replay: VecDeque::new(),
             body,
-            left: most.unwrap_or(u64::MAX),
+            remaining: max_bytes.unwrap_or(u64::MAX),
             progress: Some(Progress::default()),
             timer: rate.map(BodyTimer::new),
             user,
@@ -130,9 +134,9 @@ pub(crate) enum BodyError {
     /// The client's connection failed, or the body was malformed.
     Client(Box<dyn Error + Send + Sync>),
     /// The body was longer or shorter than announced.
-    Length,
+    LengthMismatch,
     /// The body came too slowly.
-    Slow,
+    TooSlow,
 }
 
 impl fmt::Display for BodyError {
@@ -140,15 +144,15 @@ impl fmt::Display for BodyError {
         match self {
             Self::TooLarge => f.write_str("the body is too large"),
             Self::Client(error) => write!(f, "cannot read the request body: {error}"),
-            Self::Length => f.write_str("the body is longer or shorter than announced"),
-            Self::Slow => f.write_str("the client sent the body too slowly"),
+            Self::LengthMismatch => f.write_str("the body is longer or shorter than announced"),
+            Self::TooSlow => f.write_str("the client sent the body too slowly"),
         }
     }
 }
 
 impl Error for BodyError {}
 
-impl Body for BodyProgressReport {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -165,7 +169,7 @@ impl Body for BodyProgressReport {
             && let (Some(timer), Some(progress)) = (&mut this.timer, &this.progress)
             && !progress.answered.load(Relaxed)
         {
-            return timer.poll(cx).map(|()| Some(Err(BodyError::Slow)));
+            return timer.poll(cx).map(|()| Some(Err(BodyError::TooSlow)));
         }
         polled.map(|frame| {
             if let Some(progress) = &this.progress {
@@ -182,9 +186,9 @@ impl Body for BodyProgressReport {
             if let Some(timer) = &mut this.timer {
                 timer.received(length);
             }
-            Some(match this.left.checked_sub(length) {
-                Some(left) => {
-                    this.left = left;
+            Some(match this.remaining.checked_sub(length) {
+                Some(remaining) => {
+                    this.remaining = remaining;
                     Ok(frame)
                 }
                 None => Err(BodyError::TooLarge),
@@ -213,67 +217,68 @@ impl Body for BodyProgressReport {
 }
 
 /// The body of a response: the upstream's, or one of the gateway's own.
-pub(crate) enum Reply {
+pub(crate) enum ProxyBody {
     Own(Option<Bytes>),
-    Upstream(FromUpstream),
+    Upstream(UpstreamBody),
 }
 
-impl Reply {
+impl ProxyBody {
     pub(crate) fn empty() -> Self {
         Self::Own(None)
     }
 }
 
 /// The body of an upstream's response.
-pub(crate) struct FromUpstream {
-    via: UpstreamBody,
+pub(crate) struct UpstreamBody {
+    conn: UpstreamBodyConn,
     /// Counts the request as active at the upstream until the body ends.
-    _active: Active,
+    _active: ActiveRequest,
 }
 
 /// The connection that an upstream's body comes over.
-enum UpstreamBody {
+enum UpstreamBodyConn {
     /// An HTTP/1.1 connection, which this body drives, and returns to the pool at its end.
-    Link(Box<H1UpstreamConn>, Arc<Pool>),
+    Http1(Box<H1UpstreamConn>, Arc<Http1Pool>),
     /// A stream of a shared HTTP/2 connection. Boxed, so that the other variants are cheap to move.
-    Shared(Box<(Http2Body, Timer)>),
+    Http2(Box<(Http2Body, Timer)>),
     Done,
 }
 
-impl FromUpstream {
-    pub(crate) fn over_link(
-        mut link: Box<H1UpstreamConn>,
-        pool: Arc<Pool>,
-        active: Active,
+impl UpstreamBody {
+    pub(crate) fn over_http1(
+        mut conn: Box<H1UpstreamConn>,
+        pool: Arc<Http1Pool>,
+        active: ActiveRequest,
     ) -> Self {
-        link.timer.moved();
+        conn.timer.moved();
         Self {
-            via: UpstreamBody::Link(link, pool),
+            conn: UpstreamBodyConn::Http1(conn, pool),
             _active: active,
         }
     }
 
-    pub(crate) fn over_http2(body: Http2Body, mut timer: Timer, active: Active) -> Self {
+    pub(crate) fn over_http2(body: Http2Body, mut timer: Timer, active: ActiveRequest) -> Self {
         timer.moved();
         Self {
-            via: UpstreamBody::Shared(Box::new((body, timer))),
+            conn: UpstreamBodyConn::Http2(Box::new((body, timer))),
             _active: active,
         }
     }
 
     /// Returns the connection to the pool, if the body has ended.
     fn finish(&mut self) {
-        if !matches!(&self.via, UpstreamBody::Link(link, _) if link.is_over()) {
+        if !matches!(&self.conn, UpstreamBodyConn::Http1(conn, _) if conn.is_finished()) {
             return;
         }
-        if let UpstreamBody::Link(link, pool) = std::mem::replace(&mut self.via, UpstreamBody::Done)
+        if let UpstreamBodyConn::Http1(conn, pool) =
+            std::mem::replace(&mut self.conn, UpstreamBodyConn::Done)
         {
-            pool.give(link);
+            pool.put(conn);
         }
     }
 }
 
-impl Body for FromUpstream {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = Box<dyn Error + Send + Sync>;
 
@@ -282,45 +287,45 @@ impl Body for FromUpstream {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        let (frame, timer) = match &mut this.via {
-            UpstreamBody::Link(link, _) => {
-                (link.poll_frame(cx).map_err(Into::into), &mut link.timer)
+        let (frame, timer) = match &mut this.conn {
+            UpstreamBodyConn::Http1(conn, _) => {
+                (conn.poll_frame(cx).map_err(Into::into), &mut conn.timer)
             }
-            UpstreamBody::Shared(shared) => {
+            UpstreamBodyConn::Http2(shared) => {
                 let (body, timer) = &mut **shared;
                 (body.poll_frame(cx).map_err(Into::into), timer)
             }
-            UpstreamBody::Done => return Poll::Ready(None),
+            UpstreamBodyConn::Done => return Poll::Ready(None),
         };
         if frame.is_ready() {
             timer.moved();
             this.finish();
             return frame;
         }
-        timer.poll(cx).map(|overdue| {
-            this.via = UpstreamBody::Done;
-            Some(Err(TimedOut(overdue).into()))
+        timer.poll(cx).map(|kind| {
+            this.conn = UpstreamBodyConn::Done;
+            Some(Err(TimeoutError(kind).into()))
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.via {
-            UpstreamBody::Link(link, _) => link.is_over(),
-            UpstreamBody::Shared(shared) => shared.0.is_end_stream(),
-            UpstreamBody::Done => true,
+        match &self.conn {
+            UpstreamBodyConn::Http1(conn, _) => conn.is_finished(),
+            UpstreamBodyConn::Http2(shared) => shared.0.is_end_stream(),
+            UpstreamBodyConn::Done => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.via {
-            UpstreamBody::Link(link, _) => link.size_hint(),
-            UpstreamBody::Shared(shared) => shared.0.size_hint(),
-            UpstreamBody::Done => SizeHint::with_exact(0),
+        match &self.conn {
+            UpstreamBodyConn::Http1(conn, _) => conn.size_hint(),
+            UpstreamBodyConn::Http2(shared) => shared.0.size_hint(),
+            UpstreamBodyConn::Done => SizeHint::with_exact(0),
         }
     }
 }
 
-impl Body for Reply {
+impl Body for ProxyBody {
     type Data = Bytes;
     type Error = Box<dyn Error + Send + Sync>;
 

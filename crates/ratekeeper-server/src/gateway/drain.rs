@@ -9,7 +9,7 @@ use tokio::sync::futures::OwnedNotified;
 pub(crate) enum Stage {
     Serving,
     /// Clients are asked to close their connections, and served until they do.
-    Leaving,
+    Draining,
     /// New connections are not accepted, and idle ones are closed.
     Stopping,
 }
@@ -24,7 +24,7 @@ impl Drain {
     pub(crate) fn stage(&self) -> Stage {
         match self.stage.load(SeqCst) {
             0 => Stage::Serving,
-            1 => Stage::Leaving,
+            1 => Stage::Draining,
             _ => Stage::Stopping,
         }
     }

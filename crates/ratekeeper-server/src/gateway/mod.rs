@@ -7,16 +7,16 @@ mod body_rate;
 mod client;
 mod drain;
 mod forward;
-mod guard;
 mod headers;
 mod http1;
 mod proxy_protocol;
+mod smuggling_guard;
 mod tunnel;
 mod upstream;
 
 pub(crate) use access_log::RequestRecord;
 pub(crate) use body_rate::{BodyRate, BodyTimer};
-pub(crate) use client::{StreamProgress, Streams};
+pub(crate) use client::{StreamExecutor, StreamProgress};
 pub(crate) use drain::{Drain, Stage};
 pub(crate) use upstream::{Connector, Peer};
 
@@ -25,7 +25,7 @@ use crate::app::App;
 use crate::cli::ProxyArgs;
 use crate::net::listen::Listener;
 use crate::net::stream::write_batches;
-use crate::net::tls::{self, OwnCertificate, Protocols};
+use crate::net::tls::{self, Protocols, ServerCertificate};
 use crate::observe::traces::Tracer;
 use crate::run::serve::{Flags, Start};
 use crate::store::AnyStore;
@@ -42,14 +42,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use upstream::{Check, Http2Pool, Pool, TIDY_INTERVAL, Upstreams, watch_health};
+use upstream::{CLEANUP_INTERVAL, HealthCheck, Http1Pool, Http2Pool, Upstreams, run_health_checks};
 
 /// The value of `--by` that counts all requests in one bucket.
-const ALL: &str = "all";
+const ALL_REQUESTS: &str = "all";
 
 /// How long connections that are already being established may take to be accepted when the gateway
 /// stops.
-const LAST_ARRIVALS: Duration = Duration::from_millis(100);
+const ACCEPT_GRACE: Duration = Duration::from_millis(100);
 
 /// The decider of the gateway's rate limit layer.
 type GatewayDecider = PolicyDecider<AnyStore<SystemClock>>;
@@ -75,7 +75,7 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
                 .map_err(|error| format!("--upstream {text}: {error}"))
         })
         .collect::<Result<Vec<_>, String>>()?;
-    let by = counted_by(&by)?;
+    let by = parse_by(&by)?;
     let policies = limit.map(|limit| {
         let policy = Policy::new("limit").limit(limit);
         Policies::new().policy(match by {
@@ -103,28 +103,28 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
 }
 
 /// The attribute that `--by` names, or `None` for one bucket. Errors are sentences.
-fn counted_by(by: &str) -> Result<Option<Attribute>, String> {
+fn parse_by(by: &str) -> Result<Option<Attribute>, String> {
     const NAMES: &str = "ip, header:NAME, user, api_key, host, method, path, endpoint or all";
-    match config::known_attribute(by, &[ALL.to_owned()]) {
-        Ok(Attribute::Custom(all)) if *all == *ALL => Ok(None),
+    match config::known_attribute(by, &[ALL_REQUESTS.to_owned()]) {
+        Ok(Attribute::Custom(all)) if *all == *ALL_REQUESTS => Ok(None),
         Ok(Attribute::Header(name)) if HeaderName::try_from(&*name).is_err() => Err(format!(
             "--by {by}: write the name of a header, as in header:x-api-key"
         )),
         Ok(attribute) => Ok(Some(attribute)),
         Err(unknown) => {
-            let meant = unknown
+            let suggestion = unknown
                 .suggestion()
-                .map(|meant| format!("did you mean `{meant}`? "));
+                .map(|suggestion| format!("did you mean `{suggestion}`? "));
             Err(format!(
                 "--by {by}: not a known attribute; {}use {NAMES}",
-                meant.unwrap_or_default()
+                suggestion.unwrap_or_default()
             ))
         }
     }
 }
 
 /// The state that all workers of a gateway share.
-pub(crate) struct Shared {
+pub(crate) struct GatewayState {
     gateway: GatewayConfig,
     layer: RateLimitLayer<GatewayDecider>,
     identity: Identity,
@@ -132,7 +132,7 @@ pub(crate) struct Shared {
     user: Option<Arc<UserHeader>>,
     pub(crate) upstreams: Upstreams,
     connector: Connector,
-    certificate: Option<Arc<OwnCertificate>>,
+    certificate: Option<Arc<ServerCertificate>>,
     log: Option<AccessLog>,
     traces: Option<Tracer>,
     /// The lowest rate at which request bodies may come.
@@ -144,9 +144,9 @@ pub(crate) struct Shared {
 
 /// The state of one worker.
 pub(crate) struct WorkerState {
-    shared: Arc<Shared>,
+    shared: Arc<GatewayState>,
     /// HTTP/1.1 connections of this worker, one pool for each upstream.
-    pools: Vec<Arc<Pool>>,
+    pools: Vec<Arc<Http1Pool>>,
     /// HTTP/2 connections of this worker, one pool for each upstream.
     http2_pools: Vec<Arc<Http2Pool>>,
 }
@@ -157,7 +157,7 @@ pub(crate) struct GatewayGuard {
     _writing: Option<WriterThread>,
 }
 
-impl Shared {
+impl GatewayState {
     /// Builds the state from the configuration. Errors are sentences.
     pub(crate) fn new(
         app: &App<SystemClock>,
@@ -168,7 +168,7 @@ impl Shared {
         let log = log.map_err(|error| {
             format!("cannot open the access log {}: {error}", gateway.access_log)
         })?;
-        let (log, writing) = log.unzip();
+        let (log, log_writer) = log.unzip();
         let mut layer = layer(&app.engine, &config.identity, &app.seen, &app.waits)
             .preflight(gateway.preflight)
             .preflight_stats(&app.preflights);
@@ -183,11 +183,11 @@ impl Shared {
         }
         let files = gateway.tls.as_ref().or(config.server.tls.http.as_ref());
         let certificate = files
-            .map(|files| OwnCertificate::load(files, Protocols::Both))
+            .map(|files| ServerCertificate::load(files, Protocols::Both))
             .transpose()?;
         let watches = certificate
             .as_ref()
-            .map(OwnCertificate::watch)
+            .map(ServerCertificate::watch)
             .unwrap_or_default();
         let shared = Self {
             layer,
@@ -216,7 +216,7 @@ impl Shared {
             Arc::new(shared),
             GatewayGuard {
                 _watches: watches,
-                _writing: writing,
+                _writing: log_writer,
             },
         ))
     }
@@ -227,7 +227,7 @@ impl Shared {
     }
 
     /// The header in which trusted proxies name the client.
-    fn identity_header(&self) -> &HeaderName {
+    fn trusted_header(&self) -> &HeaderName {
         self.forwarding.name()
     }
 
@@ -251,27 +251,27 @@ impl Shared {
     }
 
     /// Starts the health checks of the upstreams, if configured. Must be called inside a runtime.
-    pub(crate) fn watch_health(&self) {
+    pub(crate) fn run_health_checks(&self) {
         let Some(path) = &self.gateway.health_path else {
             return;
         };
         for peer in &self.upstreams.peers {
-            let check = Check {
+            let check = HealthCheck {
                 path: path.clone(),
-                every: self.gateway.health_interval,
+                interval: self.gateway.health_interval,
                 http2: self.gateway.http2,
                 connector: self.connector.clone(),
             };
-            tokio::spawn(watch_health(Arc::clone(peer), check));
+            tokio::spawn(run_health_checks(Arc::clone(peer), check));
         }
     }
 }
 
 /// Serves one listener until the gateway stops, then finishes the requests in flight.
-pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usize) {
-    let most = shared.gateway.max_connections.div_ceil(workers).max(1);
-    let (drain, last_call) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
-    let pools: Vec<Arc<Pool>> = shared
+pub(crate) async fn serve(listener: Listener, shared: Arc<GatewayState>, workers: usize) {
+    let max_connections = shared.gateway.max_connections.div_ceil(workers).max(1);
+    let (drain, grace) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
+    let pools: Vec<Arc<Http1Pool>> = shared
         .upstreams
         .peers
         .iter()
@@ -283,58 +283,58 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
         .iter()
         .map(|_| Arc::default())
         .collect();
-    let local = Arc::new(WorkerState {
+    let worker = Arc::new(WorkerState {
         shared,
         pools: pools.clone(),
         http2_pools: http2_pools.clone(),
     });
     tokio::spawn(async move {
-        let mut ticks = interval(TIDY_INTERVAL);
+        let mut ticks = interval(CLEANUP_INTERVAL);
         // Ticks are the pools' clock, so missed ticks are not made up for.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let now = ticks.tick().await;
-            pools.iter().for_each(|pool| pool.tidy());
-            http2_pools.iter().for_each(|pool| pool.tidy(now));
+            pools.iter().for_each(|pool| pool.clear_expired());
+            http2_pools.iter().for_each(|pool| pool.clear_expired(now));
         }
     });
     tokio::spawn(write_batches());
-    let room = Arc::new(Semaphore::new(most));
+    let permits = Arc::new(Semaphore::new(max_connections));
     loop {
         let changed = drain.changed();
         if drain.stage() == Stage::Stopping {
             break;
         }
-        let place = Arc::clone(&room).acquire_owned();
+        let permit = Arc::clone(&permits).acquire_owned();
         tokio::select! {
             biased;
             () = changed => {}
-            (place, (stream, peer)) = async { (place.await, listener.accept().await) } => {
+            (permit, (stream, peer)) = async { (permit.await, listener.accept().await) } => {
                 // The semaphore is never closed.
-                let Ok(place) = place else { break };
-                tokio::spawn(client::serve(Arc::clone(&local), stream, peer, place));
+                let Ok(permit) = permit else { break };
+                tokio::spawn(client::serve(Arc::clone(&worker), stream, peer, permit));
             }
         }
     }
     // Connections that were established before, or are being established now, are still served.
-    if let Err(error) = listener.close_door() {
+    if let Err(error) = listener.refuse_new_connections() {
         tracing::debug!(%error, "connections that come now may be reset");
     }
     let rest = async {
         loop {
             let (stream, peer) = listener.accept().await;
-            let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
                 return;
             };
-            tokio::spawn(client::serve(Arc::clone(&local), stream, peer, place));
+            tokio::spawn(client::serve(Arc::clone(&worker), stream, peer, permit));
         }
     };
-    let _ = timeout(LAST_ARRIVALS, rest).await;
+    let _ = timeout(ACCEPT_GRACE, rest).await;
     drop(listener);
     // All permits are free once no connection is left.
-    let all = u32::try_from(most).unwrap_or(u32::MAX);
-    if timeout(last_call, room.acquire_many(all)).await.is_err() {
-        tracing::warn!("requests still in flight after {last_call:?} were cut off");
+    let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
+    if timeout(grace, permits.acquire_many(all)).await.is_err() {
+        tracing::warn!("requests still in flight after {grace:?} were cut off");
     }
 }
 
@@ -342,19 +342,19 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
 /// identifies.
 pub(crate) fn layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
-    believed: &config::IdentityConfig,
+    config: &config::IdentityConfig,
     seen: &Identity,
     waits: &DelayStats,
 ) -> RateLimitLayer<PolicyDecider<AnyStore<C>>> {
     let mut layer = RateLimitLayer::new(engine.clone())
-        .identity(identity(believed, seen))
+        .identity(identity(config, seen))
         .delay_stats(waits)
         .strict();
     let name = |name: &Option<String>| {
         name.as_ref()
             .and_then(|name| HeaderName::try_from(name).ok())
     };
-    if let Some(user) = believed
+    if let Some(user) = config
         .user
         .as_ref()
         .and_then(|user| HeaderName::try_from(&user.header).ok())
@@ -364,33 +364,30 @@ pub(crate) fn layer<C: Clock>(
         // the proxy itself.
         layer = layer.user_header(user, TrustedPeers::everyone());
     }
-    if let Some(api_key) = name(&believed.api_key) {
+    if let Some(api_key) = name(&config.api_key) {
         layer = layer.api_key_header(api_key);
     }
-    if let Some(class) = name(&believed.class) {
+    if let Some(class) = name(&config.class) {
         layer = layer.class_header(class);
     }
-    if let Some(start) = name(&believed.start) {
+    if let Some(start) = name(&config.start) {
         layer = layer.start_header(start);
     }
     layer
 }
 
 /// The configured identity, built on `direct`, which trusts no proxy.
-fn identity(believed: &config::IdentityConfig, nobody: &Identity) -> Identity {
-    let proxies = believed.trusted_proxies.iter().copied();
-    let identity = nobody
-        .clone()
-        .trust_all(proxies)
-        .header(forwarding(believed));
-    if believed.trusts_unix {
+fn identity(config: &config::IdentityConfig, direct: &Identity) -> Identity {
+    let proxies = config.trusted_proxies.iter().copied();
+    let identity = direct.clone().trust_all(proxies).header(forwarding(config));
+    if config.trusts_unix {
         identity.trust_unix()
     } else {
         identity
     }
 }
 
-fn forwarding(believed: &config::IdentityConfig) -> Forwarding {
+fn forwarding(config: &config::IdentityConfig) -> Forwarding {
     // The configuration only accepts valid header names.
-    Forwarding::named(&believed.header).unwrap_or_default()
+    Forwarding::named(&config.header).unwrap_or_default()
 }

@@ -254,7 +254,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let Poll::Ready(response) = this.future.poll(cx) else {
-            StreamProgress::Waits.tell();
+            StreamProgress::Waiting.record();
             return Poll::Pending;
         };
         let response = response?;
@@ -287,9 +287,9 @@ impl<B: Body> Body for CountedBody<B> {
         if polled.is_ready() {
             StreamProgress::Moved
         } else {
-            StreamProgress::Waits
+            StreamProgress::Waiting
         }
-        .tell();
+        .record();
         polled
     }
 

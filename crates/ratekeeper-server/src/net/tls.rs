@@ -44,38 +44,38 @@ impl Protocols {
 }
 
 /// The certificate of a listener, which can be reloaded.
-pub(crate) struct OwnCertificate {
+pub(crate) struct ServerCertificate {
     files: Certificate,
-    speaks: Protocols,
+    protocols: Protocols,
     config: ArcSwap<ServerConfig>,
 }
 
-impl OwnCertificate {
+impl ServerCertificate {
     /// Loads a certificate from its files. Errors are sentences.
-    pub(crate) fn load(files: &Certificate, speaks: Protocols) -> Result<Arc<Self>, String> {
+    pub(crate) fn load(files: &Certificate, protocols: Protocols) -> Result<Arc<Self>, String> {
         Ok(Arc::new(Self {
             files: files.clone(),
-            speaks,
-            config: ArcSwap::from_pointee(server(files, speaks)?),
+            protocols,
+            config: ArcSwap::from_pointee(server(files, protocols)?),
         }))
     }
 
     /// Performs the TLS handshake with a client, within `timeout`.
-    pub(crate) async fn greet(
+    pub(crate) async fn handshake(
         &self,
         stream: TcpStream,
-        within: Duration,
+        handshake_timeout: Duration,
     ) -> io::Result<TlsStream<BatchedStream>> {
         let handshake =
             TlsAcceptor::from(self.config.load_full()).accept(BatchedStream::new(stream));
         Ok(TlsStream::Server(
-            timeout(within, Box::pin(handshake)).await??,
+            timeout(handshake_timeout, Box::pin(handshake)).await??,
         ))
     }
 
     /// Reloads the certificate. On failure the previous one stays in use.
-    fn load_again(&self) {
-        match server(&self.files, self.speaks) {
+    fn reload(&self) {
+        match server(&self.files, self.protocols) {
             Ok(config) => {
                 self.config.store(Arc::new(config));
                 tracing::info!("reloaded the certificate {}", self.files.cert.display());
@@ -87,8 +87,8 @@ impl OwnCertificate {
     /// Reloads the certificate whenever one of its files changes, until the watchers are dropped.
     pub(crate) fn watch(self: &Arc<Self>) -> Vec<FileWatcher> {
         let watch = |path: &Path| {
-            let own = Arc::clone(self);
-            match FileWatcher::new(path, move || own.load_again()) {
+            let certificate = Arc::clone(self);
+            match FileWatcher::new(path, move || certificate.reload()) {
                 Ok(watch) => Some(watch),
                 Err(error) => {
                     tracing::warn!(
@@ -113,45 +113,47 @@ impl OwnCertificate {
     }
 }
 
-fn server(files: &Certificate, speaks: Protocols) -> Result<ServerConfig, String> {
+fn server(files: &Certificate, protocols: Protocols) -> Result<ServerConfig, String> {
     let chain = certificates(&files.cert)?;
     let key = key(files)?;
-    let wrong = |error: rustls::Error| together(files, &error);
+    let invalid = |error: rustls::Error| key_mismatch(files, &error);
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(wrong)?;
+        .map_err(invalid)?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(file) => {
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(file)?), provider);
-            let wrong = |error| {
+            let verifier = WebPkiClientVerifier::builder_with_provider(
+                Arc::new(ca_certificates(file)?),
+                provider,
+            );
+            let invalid = |error| {
                 format!(
                     "{} cannot be used to verify client certificates: {error}",
                     file.display()
                 )
             };
-            builder.with_client_cert_verifier(verifier.build().map_err(wrong)?)
+            builder.with_client_cert_verifier(verifier.build().map_err(invalid)?)
         }
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(wrong)?;
-    config.alpn_protocols = speaks.names();
-    config.ticketer = ring::Ticketer::new().map_err(wrong)?;
+    let mut config = builder.with_single_cert(chain, key).map_err(invalid)?;
+    config.alpn_protocols = protocols.names();
+    config.ticketer = ring::Ticketer::new().map_err(invalid)?;
     Ok(config)
 }
 
 fn key(files: &Certificate) -> Result<PrivateKeyDer<'static>, String> {
-    let wrong = |error| {
+    let invalid = |error| {
         format!(
             "{} contains no private key in PEM form: {error}",
             files.key.display()
         )
     };
-    PrivateKeyDer::from_pem_file(&files.key).map_err(wrong)
+    PrivateKeyDer::from_pem_file(&files.key).map_err(invalid)
 }
 
-fn together(files: &Certificate, error: &rustls::Error) -> String {
+fn key_mismatch(files: &Certificate, error: &rustls::Error) -> String {
     format!(
         "{} and {} cannot be used together: {error}",
         files.cert.display(),
@@ -160,16 +162,16 @@ fn together(files: &Certificate, error: &rustls::Error) -> String {
 }
 
 /// The certificate authorities in a PEM file.
-fn authorities(file: &Path) -> Result<RootCertStore, String> {
+fn ca_certificates(file: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
-        let wrong = |error| {
+        let invalid = |error| {
             format!(
                 "{} contains an invalid CA certificate: {error}",
                 file.display()
             )
         };
-        roots.add(certificate).map_err(wrong)?;
+        roots.add(certificate).map_err(invalid)?;
     }
     Ok(roots)
 }
@@ -200,10 +202,10 @@ pub(crate) fn connector(gateway: &GatewayConfig) -> Result<Option<TlsConnector>,
 /// certificate if there is one. Errors are sentences.
 pub(crate) fn client(
     ca_file: Option<&Path>,
-    own: Option<&Certificate>,
+    certificate: Option<&Certificate>,
 ) -> Result<ClientConfig, String> {
     let roots = match ca_file {
-        Some(file) => authorities(file)?,
+        Some(file) => ca_certificates(file)?,
         None => {
             let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -222,25 +224,25 @@ pub(crate) fn client(
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
     let builder = builder.with_root_certificates(roots);
-    match own {
+    match certificate {
         None => Ok(builder.with_no_client_auth()),
-        Some(own) => builder
-            .with_client_auth_cert(certificates(&own.cert)?, key(own)?)
-            .map_err(|error| together(own, &error)),
+        Some(certificate) => builder
+            .with_client_auth_cert(certificates(&certificate.cert)?, key(certificate)?)
+            .map_err(|error| key_mismatch(certificate, &error)),
     }
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let wrong = |error| {
+    let invalid = |error| {
         format!(
             "{} contains no certificate in PEM form: {error}",
             file.display()
         )
     };
     let all = CertificateDer::pem_file_iter(file)
-        .map_err(wrong)?
+        .map_err(invalid)?
         .collect::<Result<Vec<_>, _>>()
-        .map_err(wrong)?;
+        .map_err(invalid)?;
     if all.is_empty() {
         Err(format!(
             "{} contains no certificate in PEM form",

@@ -5,7 +5,7 @@ use crate::api::NO_SNIFF;
 use crate::net::connections::{Activity, Connections, CountInFlight};
 use crate::net::listen::{BoundSocket, Listener};
 use crate::net::stream::Stream;
-use crate::net::tls::OwnCertificate;
+use crate::net::tls::ServerCertificate;
 use crate::net::worker_health::Heartbeat;
 use crate::net::write_timeout::WriteTimeoutStream;
 use axum::Router;
@@ -36,13 +36,13 @@ use tower_service::Service;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest head of a request.
-const LARGEST_HEAD: usize = 16 * 1024;
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// The read buffer of a connection: a head and some bytes after it.
-const BUFFER: usize = 2 * LARGEST_HEAD;
+const MAX_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES;
 
 /// How long requests in flight may take to end once the worker is told to stop.
-pub(crate) const LAST_CALL: Duration = Duration::from_secs(10);
+pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
 /// How long a connection without a request is kept, at least; at most twice that. HTTP/1 has its
 /// own, shorter timeout.
@@ -52,23 +52,23 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long the TLS handshake of a client may take.
-const GREETING: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Worker {
     runtime: Runtime,
     listener: Listener,
     /// If set, the listener uses TLS.
-    certificate: Option<Arc<OwnCertificate>>,
+    certificate: Option<Arc<ServerCertificate>>,
     /// The most connections at once; beyond them, a new one replaces the one that has been idle for
     /// longest.
-    most: usize,
+    max_connections: usize,
 }
 
 impl Worker {
     pub(crate) fn new(
         listener: BoundSocket,
-        certificate: Option<&Arc<OwnCertificate>>,
-        most: usize,
+        certificate: Option<&Arc<ServerCertificate>>,
+        max_connections: usize,
     ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let listener = {
@@ -79,7 +79,7 @@ impl Worker {
             runtime,
             listener,
             certificate: certificate.cloned(),
-            most,
+            max_connections,
         })
     }
 
@@ -90,10 +90,10 @@ impl Worker {
         connect: impl Connect<G>,
         stop: watch::Receiver<bool>,
     ) where
-        G: Graceful + Send + 'static,
+        G: GracefulConnection + Send + 'static,
     {
-        self.run_with(heartbeat, |listener, certificate, most| {
-            serve(listener, certificate, most, connect, stop)
+        self.run_with(heartbeat, |listener, certificate, max_connections| {
+            serve(listener, certificate, max_connections, connect, stop)
         });
     }
 
@@ -101,16 +101,16 @@ impl Worker {
     pub(crate) fn run_with<F: Future<Output = ()>>(
         self,
         heartbeat: Arc<Heartbeat>,
-        serve: impl FnOnce(Listener, Option<Arc<OwnCertificate>>, usize) -> F,
+        serve: impl FnOnce(Listener, Option<Arc<ServerCertificate>>, usize) -> F,
     ) {
         let Self {
             runtime,
             listener,
             certificate,
-            most,
+            max_connections,
         } = self;
         runtime.spawn(heartbeat.run());
-        runtime.block_on(serve(listener, certificate, most));
+        runtime.block_on(serve(listener, certificate, max_connections));
         // A thread that still resolves a name ends with the process.
         runtime.shutdown_background();
     }
@@ -129,14 +129,14 @@ impl<G, F: Fn(WriteTimeoutStream, Option<SocketAddr>, &Arc<Activity>) -> G + Clo
 
 async fn serve<G>(
     listener: Listener,
-    certificate: Option<Arc<OwnCertificate>>,
-    most: usize,
+    certificate: Option<Arc<ServerCertificate>>,
+    max_connections: usize,
     connect: impl Connect<G>,
     mut stop: watch::Receiver<bool>,
 ) where
-    G: Graceful + Send + 'static,
+    G: GracefulConnection + Send + 'static,
 {
-    let connections = Connections::new(most);
+    let connections = Connections::new(max_connections);
     loop {
         let accepted = async {
             let accepted = listener.accept().await;
@@ -151,7 +151,7 @@ async fn serve<G>(
         tokio::spawn(async move {
             let activity = Arc::clone(slot.activity());
             let serving = async move {
-                match greeted(stream, certificate.as_deref(), stop.clone()).await {
+                match accept_tls(stream, certificate.as_deref(), stop.clone()).await {
                     Ok(Some(stream)) => {
                         let connection = connect(WriteTimeoutStream::new(stream), peer, &activity);
                         serve_connection(connection, &activity, stop)
@@ -172,22 +172,22 @@ async fn serve<G>(
         });
     }
     drop(listener);
-    if tokio::time::timeout(LAST_CALL, connections.closed())
+    if tokio::time::timeout(SHUTDOWN_GRACE, connections.closed())
         .await
         .is_err()
     {
-        tracing::warn!("requests still in flight after {LAST_CALL:?} were cut off");
+        tracing::warn!("requests still in flight after {SHUTDOWN_GRACE:?} were cut off");
     }
 }
 
 /// A connection that can be shut down gracefully, after the requests in flight.
-pub(crate) trait Graceful: Future<Output = Result<(), Self::Error>> {
+pub(crate) trait GracefulConnection: Future<Output = Result<(), Self::Error>> {
     type Error: fmt::Display;
 
     fn graceful_shutdown(self: Pin<&mut Self>);
 }
 
-impl<I: AsyncRead + AsyncWrite + Unpin + 'static> Graceful for Connection<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin + 'static> GracefulConnection for Connection<I> {
     type Error = hyper::Error;
 
     fn graceful_shutdown(self: Pin<&mut Self>) {
@@ -197,7 +197,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin + 'static> Graceful for Connection<I> {
 
 /// Serves a connection until it ends, the idle timeout passes, or `stop` changes. After a stop, an
 /// HTTP/2 client takes part in closing the connection; one that does not read is not waited for.
-pub(crate) async fn serve_connection<G: Graceful>(
+pub(crate) async fn serve_connection<G: GracefulConnection>(
     connection: G,
     activity: &Activity,
     mut stop: watch::Receiver<bool>,
@@ -225,14 +225,14 @@ pub(crate) async fn serve_connection<G: Graceful>(
 
 /// Performs the TLS handshake if TLS is configured; `None` if a stop came first. Unix sockets do
 /// not use TLS.
-pub(crate) async fn greeted(
+pub(crate) async fn accept_tls(
     stream: Stream,
-    certificate: Option<&OwnCertificate>,
+    certificate: Option<&ServerCertificate>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<Option<Stream>> {
     match (stream, certificate) {
         (Stream::Plain(stream), Some(certificate)) => tokio::select! {
-            greeted = certificate.greet(stream, GREETING) => Ok(Some(Stream::Tls(Box::new(greeted?)))),
+            accept_tls = certificate.handshake(stream, HANDSHAKE_TIMEOUT) => Ok(Some(Stream::Tls(Box::new(accept_tls?)))),
             _ = stop.wait_for(|stop| *stop) => Ok(None),
         },
         (stream, _) => Ok(Some(stream)),
@@ -298,8 +298,8 @@ pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .max_header_size(LARGEST_HEAD)
-        .max_buf_size(BUFFER)
+        .max_header_size(MAX_HEAD_BYTES)
+        .max_buf_size(MAX_BUFFER_BYTES)
         .serve_connection(
             TokioIo::new(io),
             TowerToHyperService::new(CountInFlight::new(WithPeer { app, peer }, activity)),
@@ -336,7 +336,7 @@ mod tests {
         let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
             .unwrap()
             .remove(0);
-        let address = bound.at().unwrap().tcp().unwrap();
+        let address = bound.address().unwrap().tcp().unwrap();
         let listener = bound.listener().unwrap();
         let (stop, stopped) = watch::channel(false);
         let server = tokio::spawn(serve(listener, None, 10, connect, stopped));
@@ -350,7 +350,7 @@ mod tests {
         let start = Instant::now();
         stop.send_replace(true);
         server.await.unwrap();
-        assert_eq!(start.elapsed().as_secs(), LAST_CALL.as_secs());
+        assert_eq!(start.elapsed().as_secs(), SHUTDOWN_GRACE.as_secs());
     }
 
     /// A new connection replaces one that is idle, whatever that has begun to send, and waits if
@@ -375,7 +375,7 @@ mod tests {
         let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
             .unwrap()
             .remove(0);
-        let address = bound.at().unwrap().tcp().unwrap();
+        let address = bound.address().unwrap().tcp().unwrap();
         let (_stop, stopped) = watch::channel(false);
         tokio::spawn(serve(bound.listener().unwrap(), None, 1, connect, stopped));
         let send = async |text: &str| {
@@ -417,7 +417,7 @@ mod tests {
         let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
             .unwrap()
             .remove(0);
-        let address = bound.at().unwrap().tcp().unwrap();
+        let address = bound.address().unwrap().tcp().unwrap();
         let (stop, stopped) = watch::channel(false);
         let server = tokio::spawn(serve(bound.listener().unwrap(), None, 10, connect, stopped));
         let mut client = TcpStream::connect(address).await.unwrap();
@@ -433,14 +433,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_does_not_greet_is_given_up() {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let place =
-            std::env::temp_dir().join(format!("ratekeeper-{}-greeting", std::process::id()));
-        std::fs::create_dir_all(&place).unwrap();
-        let (cert, key) = (place.join("cert.pem"), place.join("key.pem"));
+        let dir = std::env::temp_dir().join(format!("ratekeeper-{}-greeting", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
         std::fs::write(&cert, made.cert.pem()).unwrap();
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-        let own = OwnCertificate::load(&Certificate::new(cert, key), Protocols::Http1).unwrap();
-        std::fs::remove_dir_all(place).unwrap();
+        let certificate =
+            ServerCertificate::load(&Certificate::new(cert, key), Protocols::Http1).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _silent = TcpStream::connect(listener.local_addr().unwrap())
             .await
@@ -448,11 +448,11 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         let (_stop, stopped) = watch::channel(false);
         let start = Instant::now();
-        let greeted = greeted(Stream::Plain(stream), Some(&own), stopped).await;
+        let accept_tls = accept_tls(Stream::Plain(stream), Some(&certificate), stopped).await;
         assert_eq!(
-            greeted.err().map(|error| error.kind()),
+            accept_tls.err().map(|error| error.kind()),
             Some(io::ErrorKind::TimedOut)
         );
-        assert_eq!(start.elapsed().as_secs(), GREETING.as_secs());
+        assert_eq!(start.elapsed().as_secs(), HANDSHAKE_TIMEOUT.as_secs());
     }
 }

@@ -39,12 +39,12 @@ impl Heartbeat {
 
 /// A worker that has not beaten for too long.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Stalled {
+pub(crate) struct StalledWorker {
     pub(crate) worker: String,
     pub(crate) silent: Duration,
 }
 
-impl fmt::Display for Stalled {
+impl fmt::Display for StalledWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -74,8 +74,8 @@ struct Worker {
 }
 
 impl Worker {
-    fn stalled(&self) -> Stalled {
-        Stalled {
+    fn stalled(&self) -> StalledWorker {
+        StalledWorker {
             worker: self.heartbeat.worker.clone(),
             silent: self.silent,
         }
@@ -124,28 +124,28 @@ impl WorkerHealth {
         }
         // Readers of the health do not wait for the log.
         drop(checked);
-        for Stalled { worker, silent } in stalled {
+        for StalledWorker { worker, silent } in stalled {
             let seconds = silent.as_secs();
             tracing::error!(
                 "worker {worker} has not run for {seconds} s: its connections are stuck, and /readyz returns 503"
             );
         }
-        for Stalled { worker, silent } in recovered {
+        for StalledWorker { worker, silent } in recovered {
             tracing::warn!("worker {worker} runs again after {} s", silent.as_secs());
         }
     }
 
     /// The worker that has been silent for longest, if that makes the process not ready.
-    pub(crate) fn stalled(&self) -> Option<Stalled> {
+    pub(crate) fn stalled(&self) -> Option<StalledWorker> {
         self.silent_for(STALL_TIMEOUT)
     }
 
     /// The worker that has been silent for longest, if only a restart helps.
-    pub(crate) fn dead(&self) -> Option<Stalled> {
+    pub(crate) fn dead(&self) -> Option<StalledWorker> {
         self.silent_for(DEAD_TIMEOUT)
     }
 
-    fn silent_for(&self, timeout: Duration) -> Option<Stalled> {
+    fn silent_for(&self, timeout: Duration) -> Option<StalledWorker> {
         let checked = self.lock();
         let longest = checked.workers.iter().max_by_key(|worker| worker.silent)?;
         (longest.silent >= timeout).then(|| longest.stalled())

@@ -6,7 +6,7 @@
 use super::service::LimitedFuture;
 use super::state::Client;
 use crate::gateway::GatewayDecider;
-use crate::gateway::body::Reply;
+use crate::gateway::body::ProxyBody;
 use crate::gateway::drain::Stage;
 use axum::http::Response;
 use http_body::Body;
@@ -28,7 +28,7 @@ pub(super) enum Exchange {
     /// The upstream has not answered yet.
     Unanswered(LimitedFuture),
     /// The rest of the response body.
-    Body(ResponseBody<Reply, Pending<GatewayDecider>>),
+    Body(ResponseBody<ProxyBody, Pending<GatewayDecider>>),
     /// The client broke the exchange off. The end of the upstream's work is unknown: the permit is
     /// held until the timeout.
     Permit(Pending<GatewayDecider>),
@@ -65,14 +65,14 @@ impl AbandonedExchanges {
 pub(super) fn keep(client: &Arc<Client>, exchange: Exchange) {
     if let (true, Ok(runtime)) = (client.abandoned.is_on(), Handle::try_current()) {
         client.abandoned.count.fetch_add(1, Relaxed);
-        runtime.spawn(run(Counted(Arc::clone(client)), exchange));
+        runtime.spawn(run(AbandonedExchange(Arc::clone(client)), exchange));
     }
 }
 
 /// A counted exchange: dropping this lowers the count.
-struct Counted(Arc<Client>);
+struct AbandonedExchange(Arc<Client>);
 
-impl Drop for Counted {
+impl Drop for AbandonedExchange {
     fn drop(&mut self) {
         self.0.abandoned.count.fetch_sub(1, Relaxed);
     }
@@ -80,24 +80,24 @@ impl Drop for Counted {
 
 /// Ends an exchange when the upstream has answered, after the timeout, or when the gateway stops.
 /// Ending it early drops it, which closes the connection to the upstream or resets its stream.
-async fn run(client: Counted, exchange: Exchange) {
+async fn run(client: AbandonedExchange, exchange: Exchange) {
     let client = &*client.0;
-    let ended = pin!(timeout(client.abandoned.timeout, finished(exchange)));
+    let finished = pin!(timeout(client.abandoned.timeout, finish(exchange)));
     tokio::select! {
-        _ = ended => {}
+        _ = finished => {}
         () = stopping(client) => {}
     }
 }
 
 /// Waits for the end of an exchange, and discards the response.
-async fn finished(exchange: Exchange) {
+async fn finish(exchange: Exchange) {
     let mut body = match exchange {
         Exchange::Body(body) => body,
-        Exchange::Permit(permit) => return hold(permit).await,
+        Exchange::Permit(permit) => return hold_permit(permit).await,
         Exchange::Unanswered(future) => {
             let Ok(mut response) = future.await;
-            if let Some(permit) = permit_of_broken(&mut response) {
-                return hold(permit).await;
+            if let Some(permit) = take_permit_if_broken(&mut response) {
+                return hold_permit(permit).await;
             }
             response.into_body()
         }
@@ -106,7 +106,7 @@ async fn finished(exchange: Exchange) {
 }
 
 /// Holds a permit until the future is dropped.
-async fn hold(permit: Pending<GatewayDecider>) {
+async fn hold_permit(permit: Pending<GatewayDecider>) {
     let _permit = permit;
     pending::<()>().await;
 }
@@ -129,8 +129,8 @@ async fn stopping(client: &Client) {
 pub(crate) struct BrokenByClient;
 
 /// Takes the permit of a request that its client broke off out of the response.
-pub(super) fn permit_of_broken(
-    response: &mut Response<ResponseBody<Reply, Pending<GatewayDecider>>>,
+pub(super) fn take_permit_if_broken(
+    response: &mut Response<ResponseBody<ProxyBody, Pending<GatewayDecider>>>,
 ) -> Option<Pending<GatewayDecider>> {
     response.extensions_mut().remove::<BrokenByClient>()?;
     response.body_mut().take_held()

@@ -20,9 +20,9 @@ pub(super) struct FrameReader {
     /// How many bytes of its payload are still to come.
     payload: usize,
     /// Whether a head has begun whose last frame has not.
-    continues: bool,
+    in_header_block: bool,
     /// Whether the current frame belongs to a head.
-    is_of_head: bool,
+    is_header_frame: bool,
 }
 
 impl FrameReader {
@@ -32,8 +32,8 @@ impl FrameReader {
             header: [0; HEADER_BYTES],
             have: 0,
             payload: 0,
-            continues: false,
-            is_of_head: false,
+            in_header_block: false,
+            is_header_frame: false,
         }
     }
 
@@ -46,13 +46,13 @@ impl FrameReader {
             let passed = self.payload.min(bytes.len());
             self.payload -= passed;
             bytes = &bytes[passed..];
-            let taken = (HEADER_BYTES - self.have).min(bytes.len());
-            if taken == 0 {
+            let read = (HEADER_BYTES - self.have).min(bytes.len());
+            if read == 0 {
                 break;
             }
-            self.header[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
-            self.have += taken;
-            bytes = &bytes[taken..];
+            self.header[self.have..self.have + read].copy_from_slice(&bytes[..read]);
+            self.have += read;
+            bytes = &bytes[read..];
             if self.have == HEADER_BYTES {
                 self.begin_payload();
             }
@@ -63,15 +63,15 @@ impl FrameReader {
         let [high, middle, low, kind, flags, ..] = self.header;
         self.payload = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         self.have = 0;
-        self.is_of_head = matches!(kind, HEADERS | CONTINUATION);
-        if self.is_of_head {
-            self.continues = flags & END_HEADERS == 0;
+        self.is_header_frame = matches!(kind, HEADERS | CONTINUATION);
+        if self.is_header_frame {
+            self.in_header_block = flags & END_HEADERS == 0;
         }
     }
 
     /// Whether the preface is still to come, or a head has begun and not ended.
     pub(super) fn is_in_head(&self) -> bool {
-        self.preface > 0 || self.continues || self.is_of_head && self.payload > 0
+        self.preface > 0 || self.in_header_block || self.is_header_frame && self.payload > 0
     }
 }
 
@@ -101,7 +101,7 @@ mod tests {
     }
 
     /// Whether the reader is in a head after each frame header, and after each byte that follows.
-    fn in_heads(frames: &[Vec<u8>]) -> Vec<bool> {
+    fn head_states(frames: &[Vec<u8>]) -> Vec<bool> {
         let mut reader = FrameReader::new();
         reader.feed(PREFACE);
         let mut found = Vec::new();
@@ -126,11 +126,11 @@ mod tests {
         reader.feed(&PREFACE[PREFACE.len() - 1..]);
         assert!(!reader.is_in_head());
         assert_eq!(
-            in_heads(&[frame(SETTINGS, 0, 0), frame(DATA, 1, 2)]),
+            head_states(&[frame(SETTINGS, 0, 0), frame(DATA, 1, 2)]),
             [false, false, false, false]
         );
         assert_eq!(
-            in_heads(&[frame(HEADERS, END_HEADERS, 2), frame(DATA, 0, 1)]),
+            head_states(&[frame(HEADERS, END_HEADERS, 2), frame(DATA, 0, 1)]),
             [true, true, false, false, false]
         );
         let continued = [
@@ -138,7 +138,7 @@ mod tests {
             frame(CONTINUATION, 0, 0),
             frame(CONTINUATION, END_HEADERS, 1),
         ];
-        assert_eq!(in_heads(&continued), [true, true, true, true, false]);
+        assert_eq!(head_states(&continued), [true, true, true, true, false]);
     }
 
     proptest! {
@@ -150,16 +150,16 @@ mod tests {
         ) {
             let mut bytes = PREFACE.to_vec();
             frames.iter().for_each(|(kind, flags, length)| bytes.extend(frame(*kind, *flags, *length)));
-            let mut whole = FrameReader::new();
-            whole.feed(&bytes);
+            let mut complete = FrameReader::new();
+            complete.feed(&bytes);
             let (mut cut, mut rest, mut next) = (FrameReader::new(), &bytes[..], cuts.iter().cycle());
             while let Some(length) = next.next().map(|length| (*length).min(rest.len())).filter(|length| *length > 0) {
                 cut.feed(&rest[..length]);
                 rest = &rest[length..];
             }
-            prop_assert_eq!(cut.is_in_head(), whole.is_in_head());
+            prop_assert_eq!(cut.is_in_head(), complete.is_in_head());
             let mut heads = frames.iter().filter(|(kind, ..)| matches!(*kind, HEADERS | CONTINUATION));
-            prop_assert_eq!(whole.is_in_head(), heads.next_back().is_some_and(|(_, flags, _)| flags & END_HEADERS == 0));
+            prop_assert_eq!(complete.is_in_head(), heads.next_back().is_some_and(|(_, flags, _)| flags & END_HEADERS == 0));
         }
 
         #[test]

@@ -21,7 +21,7 @@ pub(super) struct Io {
 impl Io {
     pub(super) fn new(stream: Stream, client: Arc<Client>, first: Vec<u8>) -> Self {
         // The preface is subject to the head timeout.
-        client.heard(true, false);
+        client.on_read(true, false);
         Self {
             stream: ReadBudget::new(stream),
             client,
@@ -47,7 +47,7 @@ impl AsyncRead for Io {
             this.first.drain(..taken);
         }
         this.frames.feed(&buf.filled()[before..]);
-        this.client.heard(this.frames.is_in_head(), false);
+        this.client.on_read(this.frames.is_in_head(), false);
         Poll::Ready(Ok(()))
     }
 }
@@ -60,7 +60,7 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.client.took(written.is_ready());
+        this.client.on_write(written.is_ready());
         written
     }
 
@@ -71,7 +71,7 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        this.client.took(written.is_ready());
+        this.client.on_write(written.is_ready());
         written
     }
 
@@ -82,7 +82,7 @@ impl AsyncWrite for Io {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = Pin::new(&mut this.stream).poll_flush(cx);
-        this.client.took(flushed.is_ready());
+        this.client.on_write(flushed.is_ready());
         flushed
     }
 

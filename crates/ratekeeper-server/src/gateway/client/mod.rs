@@ -14,4 +14,4 @@ pub(super) use abandoned::BrokenByClient;
 pub(super) use connection::serve;
 pub(crate) use http1::{ClientBody, ProtocolSwitch, UpgradedSocket};
 pub(crate) use state::{Client, now};
-pub(crate) use streams::{StreamProgress, Streams};
+pub(crate) use streams::{StreamExecutor, StreamProgress};

@@ -17,13 +17,13 @@ use tokio::sync::OwnedSemaphorePermit;
 const UNKNOWN: &str = "unknown";
 
 /// The origin of all times in this module.
-static BEGINNING: LazyLock<Timestamp> = LazyLock::new(|| CoarseClock.now());
+static START: LazyLock<Timestamp> = LazyLock::new(|| CoarseClock.now());
 
 /// Milliseconds since the process began, never 0. Accurate to a tick of the kernel, which is enough
 /// for timeouts: every request asks.
 pub(crate) fn now() -> u64 {
-    let beginning = *BEGINNING;
-    u64::try_from(CoarseClock.now().saturating_since(beginning).as_millis())
+    let start = *START;
+    u64::try_from(CoarseClock.now().saturating_since(start).as_millis())
         .unwrap_or(u64::MAX)
         .saturating_add(1)
 }
@@ -44,13 +44,13 @@ pub(crate) struct Client {
     pub(crate) trusted: bool,
     pub(crate) tls: bool,
     /// Its address as in X-Forwarded-For.
-    pub(crate) written: HeaderValue,
+    pub(crate) forwarded_for: HeaderValue,
     /// Its address as in Forwarded.
-    pub(crate) node: String,
+    pub(crate) forwarded_node: String,
     /// The cached forwarding headers for upstreams.
-    pub(crate) about: ForwardedHeaders,
+    pub(crate) forwarded_headers: ForwardedHeaders,
     /// Sends informational responses, over HTTP/1.
-    pub(crate) informed: OnceLock<InformationalSender>,
+    pub(crate) informational: OnceLock<InformationalSender>,
     /// The exchanges that it has abandoned.
     pub(crate) abandoned: AbandonedExchanges,
     /// Its connection permits, and the stages of stopping. `None` in tests.
@@ -62,9 +62,9 @@ pub(crate) struct Client {
     /// Whether a head has begun and not ended.
     in_head: AtomicBool,
     /// Whether everything that was read are whole requests, and nothing waits to be read.
-    said_all: AtomicBool,
+    is_fully_read: AtomicBool,
     /// How many requests are in flight.
-    under_way: AtomicUsize,
+    in_flight: AtomicUsize,
     /// Since when there is none.
     idle_since: AtomicU64,
     /// Since when a head is being sent.
@@ -78,7 +78,7 @@ pub(crate) struct InFlightRequest(Arc<Client>);
 
 impl InFlightRequest {
     pub(crate) fn new(client: &Arc<Client>) -> Self {
-        client.under_way.fetch_add(1, Relaxed);
+        client.in_flight.fetch_add(1, Relaxed);
         Self(Arc::clone(client))
     }
 }
@@ -100,7 +100,7 @@ impl InFlightRequest {
 
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
-        if self.0.under_way.fetch_sub(1, Relaxed) == 1 {
+        if self.0.in_flight.fetch_sub(1, Relaxed) == 1 {
             self.0.idle_since.store(now(), Relaxed);
         }
     }
@@ -122,30 +122,30 @@ impl Client {
         admission: Option<Admission>,
     ) -> Self {
         let ip = peer.map(|peer| ratekeeper_policy::address::canonical(peer.ip()));
-        let node = match ip {
+        let forwarded_node = match ip {
             Some(ip) if ip.is_ipv6() => format!("\"[{ip}]\""),
             Some(ip) => ip.to_string(),
             None => UNKNOWN.to_owned(),
         };
         // The text of an address is a valid header value.
-        let written = ip.and_then(|ip| HeaderValue::try_from(ip.to_string()).ok());
-        let written = written.unwrap_or(HeaderValue::from_static(UNKNOWN));
+        let forwarded_for = ip.and_then(|ip| HeaderValue::try_from(ip.to_string()).ok());
+        let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static(UNKNOWN));
         let now = now();
         Self {
             peer,
             trusted,
             tls,
-            written,
-            node,
-            about: ForwardedHeaders::default(),
-            informed: OnceLock::new(),
+            forwarded_for,
+            forwarded_node,
+            forwarded_headers: ForwardedHeaders::default(),
+            informational: OnceLock::new(),
             abandoned: AbandonedExchanges::default(),
             admission,
             tunnel: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
             in_head: AtomicBool::new(false),
-            said_all: AtomicBool::new(false),
-            under_way: AtomicUsize::new(0),
+            is_fully_read: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
             idle_since: AtomicU64::new(now),
             head_since: AtomicU64::new(now),
             blocked_since: AtomicU64::new(0),
@@ -171,8 +171,8 @@ impl Client {
 
     /// Records a read: whether it leaves a head unfinished, and whether it ends with the end of a
     /// request.
-    pub(crate) fn heard(&self, in_head: bool, is_whole: bool) {
-        self.said_all.store(is_whole, Relaxed);
+    pub(crate) fn on_read(&self, in_head: bool, is_whole: bool) {
+        self.is_fully_read.store(is_whole, Relaxed);
         if in_head != self.in_head.load(Relaxed) {
             if in_head {
                 self.head_since.store(now(), Relaxed);
@@ -182,18 +182,18 @@ impl Client {
     }
 
     /// Records that there are unread bytes.
-    pub(crate) fn says_more(&self) {
-        self.said_all.store(false, Relaxed);
+    pub(crate) fn mark_unread(&self) {
+        self.is_fully_read.store(false, Relaxed);
     }
 
     /// Whether the client waits for a response, with nothing unread: it can only leave or send its
     /// next request.
-    pub(crate) fn only_waits(&self) -> bool {
-        self.said_all.load(Relaxed) && self.under_way.load(Relaxed) > 0
+    pub(crate) fn is_waiting_for_response(&self) -> bool {
+        self.is_fully_read.load(Relaxed) && self.in_flight.load(Relaxed) > 0
     }
 
     /// Records whether the client took any of what was written to it.
-    pub(crate) fn took(&self, some: bool) {
+    pub(crate) fn on_write(&self, some: bool) {
         if self.is_blocked() == some {
             self.blocked_since
                 .store(if some { 0 } else { now() }, Relaxed);
@@ -206,7 +206,7 @@ impl Client {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.under_way.load(Relaxed) == 0 && !self.in_head.load(Relaxed)
+        self.in_flight.load(Relaxed) == 0 && !self.in_head.load(Relaxed)
     }
 
     /// Since when no request has been in flight.
@@ -215,27 +215,27 @@ impl Client {
     }
 
     /// When the connection is cut off if nothing changes, or `None` if other timeouts apply.
-    pub(crate) fn deadline(&self, patience: &ClientTimeouts) -> Option<u64> {
+    pub(crate) fn deadline(&self, timeouts: &ClientTimeouts) -> Option<u64> {
         let after = |since: u64, time: Duration| {
             since.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
         };
         match self.blocked_since.load(Relaxed) {
             0 => {}
-            since => return Some(after(since, patience.idle)),
+            since => return Some(after(since, timeouts.idle)),
         }
         if self.tunnel.load(Relaxed) {
             return None;
         }
-        match (self.under_way.load(Relaxed), self.in_head.load(Relaxed)) {
+        match (self.in_flight.load(Relaxed), self.in_head.load(Relaxed)) {
             (_, true) if self.is_shared.load(Relaxed) => {
-                Some(after(self.head_since.load(Relaxed), patience.head))
+                Some(after(self.head_since.load(Relaxed), timeouts.head))
             }
             // With pipelining the next head may have begun long before its turn.
             (0, true) => Some(after(
                 self.head_since.load(Relaxed).max(self.idle_since()),
-                patience.head,
+                timeouts.head,
             )),
-            (0, false) => Some(after(self.idle_since.load(Relaxed), patience.keep_alive)),
+            (0, false) => Some(after(self.idle_since.load(Relaxed), timeouts.keep_alive)),
             _ => None,
         }
     }
@@ -247,27 +247,27 @@ mod tests {
 
     #[test]
     fn a_head_that_came_behind_another_request_has_all_of_its_time_from_the_answer_on() {
-        let patience = ClientTimeouts {
+        let timeouts = ClientTimeouts {
             head: Duration::from_millis(100),
             keep_alive: Duration::from_secs(60),
             idle: Duration::from_secs(60),
         };
         let client = Arc::new(Client::new(None, false, false, None));
         let asked = InFlightRequest::new(&client);
-        client.heard(true, false);
+        client.on_read(true, false);
         client.head_since.store(1, Relaxed);
         assert_eq!(
-            client.deadline(&patience),
+            client.deadline(&timeouts),
             None,
             "no deadline while another request is in flight"
         );
         drop(asked);
         client.idle_since.store(5_000, Relaxed);
-        assert_eq!(client.deadline(&patience), Some(5_100));
+        assert_eq!(client.deadline(&timeouts), Some(5_100));
 
         client.head_since.store(6_000, Relaxed);
         assert_eq!(
-            client.deadline(&patience),
+            client.deadline(&timeouts),
             Some(6_100),
             "a head that begins later is timed from its first byte"
         );

@@ -13,23 +13,23 @@ use tokio::time::{Sleep, sleep};
 
 /// The executor of a connection's streams.
 #[derive(Clone)]
-pub(crate) struct Streams {
+pub(crate) struct StreamExecutor {
     /// `None` where a blocked connection is ended as a whole.
     pub(crate) client: Option<Arc<Client>>,
     /// How long a client may take nothing of a response.
-    pub(crate) idle: Duration,
+    pub(crate) idle_timeout: Duration,
 }
 
 /// Every future that is executed is a request with its response: CONNECT, whose streams have no
 /// response body, is rejected.
-impl<F> Executor<F> for Streams
+impl<F> Executor<F> for StreamExecutor
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        tokio::spawn(WatchedFuture {
+        tokio::spawn(StreamFuture {
             stream,
-            of: self.clone(),
+            executor: self.clone(),
             timer: None,
         });
     }
@@ -43,44 +43,44 @@ pub(crate) enum StreamProgress {
     /// The response body was polled, and gave a frame.
     Moved,
     /// The response or its body was polled and is pending: other timeouts apply to that.
-    Waits,
+    Waiting,
 }
 
 thread_local! {
-    static TURN: Cell<StreamProgress> = const { Cell::new(StreamProgress::Blocked) };
+    static PROGRESS: Cell<StreamProgress> = const { Cell::new(StreamProgress::Blocked) };
 }
 
 impl StreamProgress {
     /// Records the progress; called by responses and their bodies while they are polled.
-    pub(crate) fn tell(self) {
-        TURN.set(self);
+    pub(crate) fn record(self) {
+        PROGRESS.set(self);
     }
 }
 
 pin_project! {
-    struct WatchedFuture<F> {
+    struct StreamFuture<F> {
         #[pin]
         stream: F,
-        of: Streams,
+        executor: StreamExecutor,
         // Fires when the client has taken nothing for too long.
         timer: Option<Pin<Box<Sleep>>>,
     }
 }
 
-impl<F: Future<Output = ()>> Future for WatchedFuture<F> {
+impl<F: Future<Output = ()>> Future for StreamFuture<F> {
     type Output = ();
 
     /// Completing drops the stream, which resets it if it is incomplete.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        StreamProgress::Blocked.tell();
+        StreamProgress::Blocked.record();
         if this.stream.poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        match TURN.get() {
+        match PROGRESS.get() {
             StreamProgress::Blocked => {}
             StreamProgress::Moved => *this.timer = None,
-            StreamProgress::Waits => {
+            StreamProgress::Waiting => {
                 *this.timer = None;
                 return Poll::Pending;
             }
@@ -88,10 +88,10 @@ impl<F: Future<Output = ()>> Future for WatchedFuture<F> {
         loop {
             let timer = this
                 .timer
-                .get_or_insert_with(|| Box::pin(sleep(this.of.idle)));
+                .get_or_insert_with(|| Box::pin(sleep(this.executor.idle_timeout)));
             ready!(timer.as_mut().poll(cx));
             // While the whole connection is blocked, that is not the fault of one stream.
-            let client = this.of.client.as_deref();
+            let client = this.executor.client.as_deref();
             if !client.is_some_and(Client::is_blocked) {
                 tracing::debug!(peer = ?client.and_then(|client| client.peer), "stream reset: its client did not read the response in time");
                 return Poll::Ready(());

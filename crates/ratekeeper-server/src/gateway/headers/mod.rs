@@ -52,7 +52,7 @@ pub(super) fn all<'a>(
 ) -> impl Iterator<Item = &'a HeaderValue> {
     headers
         .iter()
-        .filter(move |(said, _)| *said == name)
+        .filter(move |(existing, _)| *existing == name)
         .map(|(_, value)| value)
 }
 
@@ -69,7 +69,7 @@ pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
 /// Whether a header may be a trailer. Headers that frame a message or name the client come too late
 /// there.
 pub(super) fn may_trail(name: &HeaderName) -> bool {
-    !NO_TRAILERS.contains(name) && !is_hop_by_hop(name) && !tells_who(name.as_str())
+    !NO_TRAILERS.contains(name) && !is_hop_by_hop(name) && !names_client(name.as_str())
 }
 
 /// Removes hop-by-hop headers.
@@ -105,7 +105,7 @@ pub(super) fn strip_request(headers: &mut HeaderMap, may_upgrade: bool) {
         return;
     }
     let protocol = if may_upgrade { upgrade(headers) } else { None };
-    let trailers = all(headers, &TE).any(|value| welcomes_trailers(value.as_bytes()));
+    let trailers = all(headers, &TE).any(|value| accepts_trailers(value.as_bytes()));
     strip(headers);
     if let Some(protocol) = protocol {
         set_upgrade(headers, protocol);
@@ -121,7 +121,7 @@ fn named(headers: &HeaderMap) -> SmallVec<[HeaderName; 4]> {
         .filter(|name| !is_usual(name))
         .filter_map(|name| HeaderName::from_bytes(name).ok())
         // A client may not remove what the policies decided by.
-        .filter(|name| *name != HOST && *name != CONTENT_LENGTH && !tells_who(name.as_str()))
+        .filter(|name| *name != HOST && *name != CONTENT_LENGTH && !names_client(name.as_str()))
         .collect()
 }
 
@@ -162,10 +162,10 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
 }
 
 /// Whether a value of TE accepts trailers.
-pub(super) fn welcomes_trailers(value: &[u8]) -> bool {
+pub(super) fn accepts_trailers(value: &[u8]) -> bool {
     value
         .split(|byte| *byte == b',')
-        .any(|said| said.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+        .any(|existing| existing.trim_ascii().eq_ignore_ascii_case(b"trailers"))
 }
 
 /// Adds the headers of a protocol switch.
@@ -188,9 +188,9 @@ pub(super) fn one_host(
     version: Version,
     served: &[HostPattern],
 ) -> Result<(), Problem> {
-    let said = all(headers, &HOST).count();
+    let existing = all(headers, &HOST).count();
     let needed = version == Version::HTTP_11 || version > Version::HTTP_11 && target.is_none();
-    if said > 1 || said == 0 && needed {
+    if existing > 1 || existing == 0 && needed {
         return Err(Problem::new(
             Code::BadHost,
             "a request must have exactly one Host header",
@@ -220,7 +220,7 @@ fn bad_host(error: RequestError) -> Problem {
 
 /// Whether a header names the client, also if it is spelled with underscores, which many services
 /// treat alike.
-fn tells_who(name: &str) -> bool {
+fn names_client(name: &str) -> bool {
     const PREFIX: &str = "x-forwarded-";
     let is = |name: &str, known: &str| {
         name.len() == known.len()
@@ -249,7 +249,7 @@ fn tells_who(name: &str) -> bool {
 pub(super) struct RequestHeaderRewriter<'a> {
     pub(super) client: &'a Client,
     /// The header in which trusted proxies name the client.
-    pub(super) believed: &'a HeaderName,
+    pub(super) trusted_header: &'a HeaderName,
     /// The HTTP version of the client.
     pub(super) version: Version,
     /// The protocol that the client wants to switch to.
@@ -259,11 +259,11 @@ pub(super) struct RequestHeaderRewriter<'a> {
 /// The forwarding headers of a trusted proxy, and other headers of the request that are written
 /// anew.
 #[derive(Default, PartialEq, Eq)]
-struct Said {
+struct ExistingHeaders {
     /// X-Forwarded-For is present.
-    list: bool,
+    x_forwarded_for: bool,
     /// Forwarded is present.
-    pairs: bool,
+    forwarded: bool,
     proto: bool,
     host: bool,
     /// TE accepts trailers.
@@ -273,37 +273,41 @@ struct Said {
 impl RequestHeaderRewriter<'_> {
     /// Calls `write` for each forwarded header, Host first. Leaves out framing and HTTP/1
     /// connection headers: the caller writes those.
-    pub(super) fn each(&self, headers: &HeaderMap, mut tell: impl FnMut(&HeaderName, &[u8])) {
+    pub(super) fn for_each(&self, headers: &HeaderMap, mut write: impl FnMut(&HeaderName, &[u8])) {
         let host = first(headers, &HOST);
-        let said = self.theirs(headers, host, &mut tell);
-        self.ours(&said, host, tell);
+        let existing = self.write_client_headers(headers, host, &mut write);
+        self.write_own_headers(&existing, host, write);
     }
 
     /// Writes the same headers as lines of an HTTP/1 head.
     pub(super) fn write(&self, headers: &HeaderMap, head: &mut Vec<u8>) {
         let host = first(headers, &HOST);
-        let said = self.theirs(headers, host, |name, value| put_header(head, name, value));
-        let ours = |lines: &mut Vec<u8>| {
-            self.ours(&said, host, |name, value| put_header(lines, name, value))
+        let existing =
+            self.write_client_headers(headers, host, |name, value| put_header(head, name, value));
+        let write_own_headers = |lines: &mut Vec<u8>| {
+            self.write_own_headers(&existing, host, |name, value| {
+                put_header(lines, name, value)
+            })
         };
-        match said == Said::default() && self.upgrade.is_none() {
+        match existing == ExistingHeaders::default() && self.upgrade.is_none() {
             // The lines are then the same for all requests of a client to that host.
-            true => {
-                self.client
-                    .about
-                    .add(host.map(HeaderValue::as_bytes), self.version, head, ours)
-            }
+            true => self.client.forwarded_headers.add(
+                host.map(HeaderValue::as_bytes),
+                self.version,
+                head,
+                write_own_headers,
+            ),
             false => {
-                self.connection(&said, head);
-                ours(head);
+                self.connection(&existing, head);
+                write_own_headers(head);
             }
         }
     }
 
     /// Writes the hop-by-hop headers of HTTP/1. TE must be an option of Connection (RFC 9110,
     /// 10.1.4).
-    fn connection(&self, said: &Said, head: &mut Vec<u8>) {
-        match (said.trailers, &self.upgrade) {
+    fn connection(&self, existing: &ExistingHeaders, head: &mut Vec<u8>) {
+        match (existing.trailers, &self.upgrade) {
             (true, Some(_)) => put_header(head, &CONNECTION, b"te, upgrade"),
             (true, None) => put_header(head, &CONNECTION, b"te"),
             (false, Some(_)) => put_header(head, &CONNECTION, b"upgrade"),
@@ -315,63 +319,63 @@ impl RequestHeaderRewriter<'_> {
     }
 
     /// Writes the client's headers that are forwarded.
-    fn theirs(
+    fn write_client_headers(
         &self,
         headers: &HeaderMap,
         host: Option<&HeaderValue>,
-        mut tell: impl FnMut(&HeaderName, &[u8]),
-    ) -> Said {
+        mut write: impl FnMut(&HeaderName, &[u8]),
+    ) -> ExistingHeaders {
         let client = self.client;
         if let Some(host) = host {
-            tell(&HOST, host.as_bytes());
+            write(&HOST, host.as_bytes());
         }
-        let mut said = Said::default();
+        let mut existing = ExistingHeaders::default();
         for (name, value) in headers {
             if *name == HOST || *name == CONTENT_LENGTH || is_hop_by_hop(name) {
                 // TE may ask for trailers across hops, and for nothing else.
-                said.trailers |= *name == TE && welcomes_trailers(value.as_bytes());
+                existing.trailers |= *name == TE && accepts_trailers(value.as_bytes());
                 continue;
             }
-            if tells_who(name.as_str()) || name == self.believed {
+            if names_client(name.as_str()) || name == self.trusted_header {
                 // A trusted proxy writes these with hyphens; other spellings may come from its
                 // clients.
-                if !client.trusted || name.as_str().contains('_') && tells_who(name.as_str()) {
+                if !client.trusted || name.as_str().contains('_') && names_client(name.as_str()) {
                     continue;
                 }
-                said.list |= *name == X_FORWARDED_FOR;
-                said.pairs |= *name == FORWARDED;
-                said.proto |= *name == X_FORWARDED_PROTO;
-                said.host |= *name == X_FORWARDED_HOST;
+                existing.x_forwarded_for |= *name == X_FORWARDED_FOR;
+                existing.forwarded |= *name == FORWARDED;
+                existing.proto |= *name == X_FORWARDED_PROTO;
+                existing.host |= *name == X_FORWARDED_HOST;
             }
-            tell(name, value.as_bytes());
+            write(name, value.as_bytes());
         }
-        said
+        existing
     }
 
     /// Writes the forwarding headers that the gateway adds.
-    fn ours(
+    fn write_own_headers(
         &self,
-        said: &Said,
+        existing: &ExistingHeaders,
         host: Option<&HeaderValue>,
-        mut tell: impl FnMut(&HeaderName, &[u8]),
+        mut write: impl FnMut(&HeaderName, &[u8]),
     ) {
         let client = self.client;
-        if said.trailers {
-            tell(&TE, b"trailers");
+        if existing.trailers {
+            write(&TE, b"trailers");
         }
-        if said.pairs || !said.list {
-            tell(&FORWARDED, &element(client, host));
+        if existing.forwarded || !existing.x_forwarded_for {
+            write(&FORWARDED, &element(client, host));
         }
-        if said.list || !said.pairs {
-            tell(&X_FORWARDED_FOR, client.written.as_bytes());
+        if existing.x_forwarded_for || !existing.forwarded {
+            write(&X_FORWARDED_FOR, client.forwarded_for.as_bytes());
         }
-        if !said.proto {
-            tell(&X_FORWARDED_PROTO, client.scheme().as_bytes());
+        if !existing.proto {
+            write(&X_FORWARDED_PROTO, client.scheme().as_bytes());
         }
-        if let (Some(host), false) = (host, said.host) {
-            tell(&X_FORWARDED_HOST, host.as_bytes());
+        if let (Some(host), false) = (host, existing.host) {
+            write(&X_FORWARDED_HOST, host.as_bytes());
         }
-        tell(&VIA, through(self.version).as_bytes());
+        write(&VIA, via_value(self.version).as_bytes());
     }
 }
 
@@ -380,7 +384,7 @@ fn element(client: &Client, host: Option<&HeaderValue>) -> SmallVec<[u8; 128]> {
     let mut element = SmallVec::new();
     let mut put = |text: &str| element.extend_from_slice(text.as_bytes());
     put("for=");
-    put(&client.node);
+    put(&client.forwarded_node);
     put(";proto=");
     put(client.scheme());
     if let Some(host) = host
@@ -417,11 +421,11 @@ pub(super) fn one_cookie(headers: &mut HeaderMap) {
 }
 
 /// Adds this gateway to Via, with the HTTP version in which the message was received.
-pub(super) fn via(headers: &mut HeaderMap, version: Version) {
-    headers.append(VIA, HeaderValue::from_static(through(version)));
+pub(super) fn add_via(headers: &mut HeaderMap, version: Version) {
+    headers.append(VIA, HeaderValue::from_static(via_value(version)));
 }
 
-fn through(version: Version) -> &'static str {
+fn via_value(version: Version) -> &'static str {
     match version {
         Version::HTTP_2 => "2.0 ratekeeper",
         Version::HTTP_10 => "1.0 ratekeeper",

@@ -2,14 +2,14 @@
 
 use super::*;
 
-fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+fn map(forwarded: &[(&'static str, &'static str)]) -> HeaderMap {
     let pair = |(name, value): &(&'static str, &'static str)| {
         (
             HeaderName::from_static(name),
             HeaderValue::from_static(value),
         )
     };
-    pairs.iter().map(pair).collect()
+    forwarded.iter().map(pair).collect()
 }
 
 fn names(headers: &HeaderMap) -> Vec<&str> {
@@ -42,9 +42,9 @@ fn what_is_of_one_connection_goes_no_further() {
     let mut request = headers.clone();
     strip_request(&mut request, false);
     assert_eq!(names(&request), ["accept", "te"], "what policies see");
-    let told = onward(&request, &client, &X_FORWARDED_FOR);
+    let sent = rewriter(&request, &client, &X_FORWARDED_FOR);
     assert_eq!(
-        names(&told),
+        names(&sent),
         [
             "accept",
             "forwarded",
@@ -65,37 +65,37 @@ fn what_is_of_one_connection_goes_no_further() {
     assert_eq!(names(&upgrade), ["connection", "upgrade"]);
     strip_request(&mut upgrade, false);
     assert_eq!(names(&upgrade), [""; 0]);
-    let told = onward(
+    let sent = rewriter(
         &map(&[("te", "gzip"), ("content-length", "5")]),
         &client,
         &X_FORWARDED_FOR,
     );
-    assert!(!told.contains_key("te") && !told.contains_key("content-length"));
+    assert!(!sent.contains_key("te") && !sent.contains_key("content-length"));
 }
 
 /// What goes on of the headers of a request.
-fn onward(headers: &HeaderMap, client: &Client, believed: &HeaderName) -> HeaderMap {
-    let (mut told, mut lines) = (HeaderMap::new(), Vec::new());
-    let onward = RequestHeaderRewriter {
+fn rewriter(headers: &HeaderMap, client: &Client, trusted_header: &HeaderName) -> HeaderMap {
+    let (mut sent, mut lines) = (HeaderMap::new(), Vec::new());
+    let rewriter = RequestHeaderRewriter {
         client,
-        believed,
+        trusted_header,
         version: Version::HTTP_11,
         upgrade: None,
     };
-    onward.each(headers, |name, value| {
-        told.append(name, HeaderValue::from_bytes(value).unwrap());
+    rewriter.for_each(headers, |name, value| {
+        sent.append(name, HeaderValue::from_bytes(value).unwrap());
         put_header(&mut lines, name, value);
     });
     // As lines it is the same, also when they were kept.
     for _ in 0..2 {
         let mut head = Vec::new();
-        onward.write(headers, &mut head);
+        rewriter.write(headers, &mut head);
         // But for what is of one connection.
         let head = String::from_utf8(head).unwrap();
-        assert_eq!(head.contains("connection: te\r\n"), told.contains_key("te"));
+        assert_eq!(head.contains("connection: te\r\n"), sent.contains_key("te"));
         assert_eq!(head.replace("connection: te\r\n", "").as_bytes(), lines);
     }
-    told
+    sent
 }
 
 #[test]
@@ -107,14 +107,14 @@ fn te_goes_with_an_option_of_connection() {
             .into_iter()
             .collect();
         let upgrade = protocol.map(HeaderValue::from_static);
-        let onward = RequestHeaderRewriter {
+        let rewriter = RequestHeaderRewriter {
             client: &client,
-            believed: &X_FORWARDED_FOR,
+            trusted_header: &X_FORWARDED_FOR,
             version: Version::HTTP_11,
             upgrade,
         };
         let mut head = Vec::new();
-        onward.write(&headers, &mut head);
+        rewriter.write(&headers, &mut head);
         let head = String::from_utf8(head).unwrap();
         let lines: Vec<&str> = head
             .lines()
@@ -149,7 +149,7 @@ fn client(ip: &str, trusted: bool) -> Client {
 
 #[test]
 fn a_client_cannot_say_who_it_is() {
-    let headers = onward(
+    let headers = rewriter(
         &map(&[
             ("x-forwarded-for", "1.2.3.4"),
             ("forwarded", "for=1.2.3.4"),
@@ -168,7 +168,7 @@ fn a_client_cannot_say_who_it_is() {
 
 #[test]
 fn nor_by_another_spelling_or_another_header() {
-    let said = [
+    let existing = [
         ("x_forwarded_for", "1.2.3.4"),
         ("x-forwarded_proto", "https"),
         ("x-forwarded-port", "1"),
@@ -176,12 +176,12 @@ fn nor_by_another_spelling_or_another_header() {
         ("x-forwarded", "kept"),
         ("accept", "*/*"),
     ];
-    let mut headers = map(&said);
+    let mut headers = map(&existing);
     let own = HeaderName::from_static("cf-connecting-ip");
     headers.insert(&own, HeaderValue::from_static("1.2.3.4"));
-    let told = onward(&headers, &client("203.0.113.7", false), &own);
+    let sent = rewriter(&headers, &client("203.0.113.7", false), &own);
     assert_eq!(
-        names(&told),
+        names(&sent),
         [
             "accept",
             "forwarded",
@@ -191,9 +191,9 @@ fn nor_by_another_spelling_or_another_header() {
             "x-forwarded-proto"
         ]
     );
-    let told = onward(&headers, &client("203.0.113.7", true), &own);
+    let sent = rewriter(&headers, &client("203.0.113.7", true), &own);
     assert_eq!(
-        names(&told),
+        names(&sent),
         [
             "accept",
             "cf-connecting-ip",
@@ -212,7 +212,7 @@ fn nor_by_another_spelling_or_another_header() {
 #[test]
 fn a_trusted_proxy_is_added_to() {
     let proxy = client("10.0.0.1", true);
-    let headers = onward(
+    let headers = rewriter(
         &map(&[
             ("x-forwarded-for", "1.2.3.4"),
             ("x-forwarded-proto", "https"),
@@ -227,7 +227,7 @@ fn a_trusted_proxy_is_added_to() {
         !headers.contains_key("forwarded"),
         "the proxy would be taken for the client"
     );
-    let headers = onward(
+    let headers = rewriter(
         &map(&[("forwarded", "for=1.2.3.4"), ("host", "[::1]:8080")]),
         &proxy,
         &X_FORWARDED_FOR,
@@ -238,7 +238,7 @@ fn a_trusted_proxy_is_added_to() {
         ["for=1.2.3.4", "for=10.0.0.1;proto=http;host=\"[::1]:8080\""]
     );
     assert!(!headers.contains_key("x-forwarded-for"));
-    let headers = onward(
+    let headers = rewriter(
         &HeaderMap::new(),
         &client("2001:db8::7", false),
         &X_FORWARDED_FOR,
@@ -248,10 +248,10 @@ fn a_trusted_proxy_is_added_to() {
 
 #[test]
 fn nobody_changes_to_http2_past_the_limits() {
-    let asks = |protocol| upgrade(&map(&[("connection", "upgrade"), ("upgrade", protocol)]));
-    assert_eq!(asks("websocket").unwrap(), "websocket");
+    let upgrades_to = |protocol| upgrade(&map(&[("connection", "upgrade"), ("upgrade", protocol)]));
+    assert_eq!(upgrades_to("websocket").unwrap(), "websocket");
     for http2 in ["h2c", "H2C", "websocket, h2c", "h2"] {
-        assert_eq!(asks(http2), None);
+        assert_eq!(upgrades_to(http2), None);
     }
 }
 

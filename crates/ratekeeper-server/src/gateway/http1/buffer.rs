@@ -11,8 +11,8 @@ use tokio::io::AsyncReadExt;
 const SMALL: usize = 4 * 1024;
 
 /// Takes up to `max` bytes, at least one if there is any.
-pub(crate) fn take(read: &mut BytesMut, most: u64) -> Bytes {
-    let length = usize::try_from(most).unwrap_or(usize::MAX).min(read.len());
+pub(crate) fn take(read: &mut BytesMut, max: u64) -> Bytes {
+    let length = usize::try_from(max).unwrap_or(usize::MAX).min(read.len());
     if length > SMALL {
         return read.split_to(length).freeze();
     }

@@ -1,7 +1,7 @@
 //! Fairness between connections: the work that one of them may do before the others of its worker
 //! run.
 
-use crate::net::stream::MAX_FRAMES_PER_TURN;
+use crate::net::stream::MAX_FRAMES_PER_POLL;
 
 /// Bytes that one connection forwards before it yields.
 const MAX_BYTES_PER_POLL: usize = 256 * 1024;
@@ -10,7 +10,7 @@ const MAX_BYTES_PER_POLL: usize = 256 * 1024;
 const STEP_COST: usize = 64;
 
 // Frames that come faster than they are forwarded pile up, until h2 ends the connection.
-const _: () = assert!(MAX_BYTES_PER_POLL / (STEP_COST + 1) >= MAX_FRAMES_PER_TURN);
+const _: () = assert!(MAX_BYTES_PER_POLL / (STEP_COST + 1) >= MAX_FRAMES_PER_POLL);
 
 /// The work that a connection may do in one poll.
 ///

@@ -21,12 +21,12 @@ pub(crate) enum UpstreamError {
     /// An HTTP/2 connection failed.
     Http2(h2::Error),
     /// It did not process the request, and it cannot be sent again.
-    Refused(h2::Error),
+    Unprocessed(h2::Error),
     /// An HTTP/1.1 exchange failed.
-    Fault(H1Error),
-    Late(TimeoutKind),
+    Http1(H1Error),
+    Timeout(TimeoutKind),
     /// The response was not what was asked for.
-    Strange(&'static str),
+    InvalidResponse(&'static str),
 }
 
 impl UpstreamError {
@@ -42,21 +42,21 @@ impl UpstreamError {
                 "the upstream's TLS certificate is not trusted; ask the operator to fix it"
                     .to_owned(),
             ),
-            Self::Refused(_) => (
+            Self::Unprocessed(_) => (
                 Code::Unavailable,
                 "the upstream did not process the request; send it again".to_owned(),
             ),
             Self::Broken(_)
             | Self::Http2(_)
-            | Self::Fault(H1Error::Io(_) | H1Error::Closed | H1Error::Body(_)) => (
+            | Self::Http1(H1Error::Io(_) | H1Error::Closed | H1Error::Body(_)) => (
                 Code::BadUpstream,
                 "the connection to the upstream failed; try again later".to_owned(),
             ),
-            Self::Strange(_) | Self::Fault(H1Error::Wrong(_)) => (
+            Self::InvalidResponse(_) | Self::Http1(H1Error::InvalidResponse(_)) => (
                 Code::BadUpstream,
                 "the upstream sent an invalid response".to_owned(),
             ),
-            Self::Late(TimeoutKind::Idle(time) | TimeoutKind::Total(time)) => (
+            Self::Timeout(TimeoutKind::Idle(time) | TimeoutKind::Total(time)) => (
                 Code::SlowUpstream,
                 format!("the upstream did not answer within {time:?}"),
             ),
@@ -78,11 +78,11 @@ impl fmt::Display for UpstreamError {
                     .map_or(Ok(()), |source| write!(f, ": {source}"))
             }
             Self::Http2(error) => write!(f, "connection failed: {error}"),
-            Self::Refused(error) => write!(f, "request rejected unprocessed: {error}"),
-            Self::Fault(fault) => fault.fmt(f),
-            Self::Late(TimeoutKind::Idle(time)) => write!(f, "no data for {time:?}"),
-            Self::Late(TimeoutKind::Total(time)) => write!(f, "not finished within {time:?}"),
-            Self::Strange(what) => f.write_str(what),
+            Self::Unprocessed(error) => write!(f, "request rejected unprocessed: {error}"),
+            Self::Http1(fault) => fault.fmt(f),
+            Self::Timeout(TimeoutKind::Idle(time)) => write!(f, "no data for {time:?}"),
+            Self::Timeout(TimeoutKind::Total(time)) => write!(f, "not finished within {time:?}"),
+            Self::InvalidResponse(what) => f.write_str(what),
         }
     }
 }

@@ -10,10 +10,10 @@ mod timer;
 
 pub(crate) use connect::Connector;
 pub(crate) use error::UpstreamError;
-pub(crate) use health::{Check, watch as watch_health};
+pub(crate) use health::{HealthCheck, run_health_checks};
 pub(crate) use http1::{H1Error, H1UpstreamConn, Head, MAX_HEADERS};
 pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, Received};
-pub(crate) use pool::{Pool, TIDY_INTERVAL};
+pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};
 pub(crate) use timer::{Progress, TimeoutKind, Timeouts, Timer};
 
 use foldhash::fast::FixedState;
@@ -38,15 +38,15 @@ pub(crate) fn authority(upstream: &Upstream) -> String {
 
 /// The error of a response body that timed out.
 #[derive(Debug)]
-pub(crate) struct TimedOut(pub(crate) TimeoutKind);
+pub(crate) struct TimeoutError(pub(crate) TimeoutKind);
 
-impl fmt::Display for TimedOut {
+impl fmt::Display for TimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        UpstreamError::Late(self.0).fmt(f)
+        UpstreamError::Timeout(self.0).fmt(f)
     }
 }
 
-impl std::error::Error for TimedOut {}
+impl std::error::Error for TimeoutError {}
 
 /// A breaker with default settings.
 fn breaker() -> CircuitBreaker<CoarseClock> {
@@ -62,7 +62,7 @@ pub(crate) struct Peer {
     /// Requests in flight there.
     active: AtomicUsize,
     /// The result of the last health checks.
-    well: AtomicBool,
+    healthy: AtomicBool,
     /// The breaker works in seconds, so a clock with an accuracy of a few milliseconds is enough.
     breaker: Option<CircuitBreaker<CoarseClock>>,
     pub(crate) answered: AtomicU64,
@@ -70,16 +70,16 @@ pub(crate) struct Peer {
 }
 
 /// A request in flight at an upstream, until this is dropped.
-pub(crate) struct Active(Option<Arc<Peer>>);
+pub(crate) struct ActiveRequest(Option<Arc<Peer>>);
 
-impl Active {
+impl ActiveRequest {
     /// Moves the guard to the body of the response.
     pub(crate) fn take(&mut self) -> Self {
         Self(self.0.take())
     }
 }
 
-impl Drop for Active {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         if let Some(peer) = &self.0 {
             peer.active.fetch_sub(1, Relaxed);
@@ -98,7 +98,7 @@ pub(crate) struct Upstreams {
 pub(crate) struct SelectedUpstream {
     pub(crate) index: usize,
     pub(crate) peer: Arc<Peer>,
-    pub(crate) active: Active,
+    pub(crate) active: ActiveRequest,
     call: Option<Call<CoarseClock>>,
 }
 
@@ -117,7 +117,7 @@ impl Upstreams {
             Arc::new(Peer {
                 upstream: upstream.clone(),
                 active: AtomicUsize::new(0),
-                well: AtomicBool::new(true),
+                healthy: AtomicBool::new(true),
                 breaker: gateway.breaker.then(breaker),
                 answered: AtomicU64::new(0),
                 failed: AtomicU64::new(0),
@@ -142,15 +142,15 @@ impl Upstreams {
         key: &[u8],
         tried: &TriedPeers,
     ) -> Result<SelectedUpstream, NoUpstreamError> {
-        let mut passed = tried.clone();
+        let mut excluded = tried.clone();
         let mut retry_after: Option<Duration> = None;
-        let turn = if self.peers.len() > 1 {
+        let offset = if self.peers.len() > 1 {
             self.next.fetch_add(1, Relaxed)
         } else {
             0
         };
-        for well in [true, false] {
-            while let Some(index) = self.best(key, turn, well, &passed) {
+        for healthy in [true, false] {
+            while let Some(index) = self.best(key, offset, healthy, &excluded) {
                 let peer = &self.peers[index];
                 match peer
                     .breaker
@@ -160,7 +160,7 @@ impl Upstreams {
                 {
                     Ok(call) => {
                         peer.active.fetch_add(1, Relaxed);
-                        let active = Active(Some(Arc::clone(peer)));
+                        let active = ActiveRequest(Some(Arc::clone(peer)));
                         return Ok(SelectedUpstream {
                             index,
                             peer: Arc::clone(peer),
@@ -171,7 +171,7 @@ impl Upstreams {
                     Err(open) => {
                         let after = open.retry_after();
                         retry_after = Some(retry_after.map_or(after, |known| known.min(after)));
-                        passed.push(index);
+                        excluded.push(index);
                     }
                 }
             }
@@ -179,13 +179,19 @@ impl Upstreams {
         Err(NoUpstreamError { retry_after })
     }
 
-    fn best(&self, key: &[u8], turn: usize, well: bool, passed: &TriedPeers) -> Option<usize> {
+    fn best(
+        &self,
+        key: &[u8],
+        offset: usize,
+        healthy: bool,
+        excluded: &TriedPeers,
+    ) -> Option<usize> {
         let many = self.peers.len();
         // Starts at another one each time, so that equals take turns.
         let candidates = (0..many)
-            .map(|at| (turn % many + at) % many)
+            .map(|at| (offset % many + at) % many)
             .filter(|index| {
-                !passed.contains(index) && (!well || self.peers[*index].well.load(Relaxed))
+                !excluded.contains(index) && (!healthy || self.peers[*index].healthy.load(Relaxed))
             });
         match self.balance {
             Balance::Least => {
@@ -203,7 +209,7 @@ impl Upstreams {
 
 impl SelectedUpstream {
     /// Reports the outcome to the breaker.
-    pub(crate) fn judge(&mut self, went_well: bool) {
+    pub(crate) fn report(&mut self, went_well: bool) {
         let count = if went_well {
             &self.peer.answered
         } else {
@@ -219,8 +225,8 @@ impl SelectedUpstream {
 }
 
 impl Peer {
-    pub(crate) fn is_well(&self) -> bool {
-        self.well.load(Relaxed)
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.healthy.load(Relaxed)
     }
 
     /// The state of its breaker.

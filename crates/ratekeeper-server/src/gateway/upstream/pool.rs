@@ -12,7 +12,7 @@ use tokio::task::unconstrained;
 type Idle = Vec<(Box<H1UpstreamConn>, u64)>;
 
 #[derive(Default)]
-pub(crate) struct Pool {
+pub(crate) struct Http1Pool {
     state: Mutex<State>,
 }
 
@@ -28,34 +28,34 @@ struct State {
 const MAX_IDLE: usize = 512;
 
 /// How often idle connections are checked.
-pub(crate) const TIDY_INTERVAL: Duration = Duration::from_secs(5);
+pub(crate) const CLEANUP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long an idle connection is kept at least; at most one interval longer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-impl Pool {
+impl Http1Pool {
     /// Takes the connection used last that is still alive.
     pub(crate) async fn take(&self) -> Option<Box<H1UpstreamConn>> {
         loop {
-            let (mut link, _) = self.state().idle.pop()?;
+            let (mut conn, _) = self.state().idle.pop()?;
             // Even if the task has used up its budget: else every connection would look alive then.
-            if unconstrained(poll_fn(|cx| Poll::Ready(link.is_alive(cx)))).await {
-                return Some(link);
+            if unconstrained(poll_fn(|cx| Poll::Ready(conn.is_alive(cx)))).await {
+                return Some(conn);
             }
         }
     }
 
     /// Returns a connection to the pool, if it can take another request.
-    pub(crate) fn give(&self, link: Box<H1UpstreamConn>) {
+    pub(crate) fn put(&self, conn: Box<H1UpstreamConn>) {
         let State { idle, tick } = &mut *self.state();
-        if link.is_free() && idle.len() < MAX_IDLE {
-            idle.push((link, *tick));
+        if conn.is_free() && idle.len() < MAX_IDLE {
+            idle.push((conn, *tick));
         }
     }
 
     /// Closes connections that were idle for too long. Call it once per interval.
-    pub(crate) fn tidy(&self) {
-        const MAX_TICKS: u64 = IDLE_TIMEOUT.as_secs() / TIDY_INTERVAL.as_secs();
+    pub(crate) fn clear_expired(&self) {
+        const MAX_TICKS: u64 = IDLE_TIMEOUT.as_secs() / CLEANUP_INTERVAL.as_secs();
         let State { idle, tick } = &mut *self.state();
         *tick += 1;
         idle.retain(|(_, since)| *tick - *since <= MAX_TICKS);
@@ -79,24 +79,24 @@ mod tests {
     async fn a_connection_is_kept_for_half_a_minute_after_its_last_request_has_ended() {
         for request in [Duration::ZERO, 2 * IDLE_TIMEOUT] {
             let (near, _far) = UnixStream::pair().unwrap();
-            let pool = Pool::default();
-            let begun = Instant::now();
-            let times = Timeouts {
-                begun,
+            let pool = Http1Pool::default();
+            let started = Instant::now();
+            let timeouts = Timeouts {
+                started,
                 idle: 3 * IDLE_TIMEOUT,
                 total: None,
                 sent: None,
             };
-            let link = H1UpstreamConn::new(Stream::Unix(near), times);
-            while begun.elapsed() < request {
-                sleep(TIDY_INTERVAL).await;
-                pool.tidy();
+            let conn = H1UpstreamConn::new(Stream::Unix(near), timeouts);
+            while started.elapsed() < request {
+                sleep(CLEANUP_INTERVAL).await;
+                pool.clear_expired();
             }
-            pool.give(link);
+            pool.put(conn);
             let idle_since = Instant::now();
             while !pool.state().idle.is_empty() {
-                sleep(TIDY_INTERVAL).await;
-                pool.tidy();
+                sleep(CLEANUP_INTERVAL).await;
+                pool.clear_expired();
             }
             assert_eq!(
                 idle_since.elapsed().as_secs(),

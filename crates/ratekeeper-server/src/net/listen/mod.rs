@@ -27,10 +27,10 @@ pub(crate) enum BoundSocket {
 
 impl BoundSocket {
     /// Its address, with the actual port if port 0 was requested.
-    pub(crate) fn at(&self) -> io::Result<Listen> {
+    pub(crate) fn address(&self) -> io::Result<Listen> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
-            Self::Unix(door) => Ok(Listen::Unix(door.path().to_owned())),
+            Self::Unix(socket) => Ok(Listen::Unix(socket.path().to_owned())),
         }
     }
 
@@ -38,9 +38,9 @@ impl BoundSocket {
     pub(crate) fn listener(self) -> io::Result<Listener> {
         match self {
             Self::Tcp(listener) => TcpListener::from_std(listener).map(Listener::Tcp),
-            Self::Unix(door) => door
+            Self::Unix(socket) => socket
                 .listener()
-                .map(|(listener, door)| Listener::Unix(listener, door)),
+                .map(|(listener, socket)| Listener::Unix(listener, socket)),
         }
     }
 }
@@ -80,11 +80,11 @@ impl Listener {
     }
 
     /// Stops new connections, while those that are established can still be accepted.
-    pub(crate) fn close_door(&self) -> io::Result<()> {
+    pub(crate) fn refuse_new_connections(&self) -> io::Result<()> {
         match self {
-            Self::Tcp(listener) => close_door(listener),
-            Self::Unix(_, door) => {
-                door.close();
+            Self::Tcp(listener) => refuse_new_connections(listener),
+            Self::Unix(_, socket) => {
+                socket.close();
                 Ok(())
             }
         }
@@ -92,13 +92,13 @@ impl Listener {
 }
 
 /// Binds `count` listeners to an address that no other process uses.
-pub(crate) fn bind(at: &Listen, many: usize) -> io::Result<Vec<BoundSocket>> {
-    match at {
-        Listen::Unix(path) => Ok(unix::bind(path, many)?
+pub(crate) fn bind(address: &Listen, count: usize) -> io::Result<Vec<BoundSocket>> {
+    match address {
+        Listen::Unix(path) => Ok(unix::bind(path, count)?
             .into_iter()
             .map(BoundSocket::Unix)
             .collect()),
-        Listen::Tcp(address) => Ok(bind_tcp(*address, many)?
+        Listen::Tcp(address) => Ok(bind_tcp(*address, count)?
             .into_iter()
             .map(BoundSocket::Tcp)
             .collect()),
@@ -113,13 +113,13 @@ pub(crate) fn bind(at: &Listen, many: usize) -> io::Result<Vec<BoundSocket>> {
 /// SO_REUSEPORT alone would let a second ratekeeper onto the same port, each with half of the calls
 /// and all of the limit. So the first socket is bound without it, which fails if the port is in
 /// use, and shares the port only afterwards.
-fn bind_tcp(address: SocketAddr, many: usize) -> io::Result<Vec<std::net::TcpListener>> {
+fn bind_tcp(address: SocketAddr, count: usize) -> io::Result<Vec<std::net::TcpListener>> {
     let first = socket(address)?;
     first.bind(&address.into())?;
     first.set_reuse_port(true)?;
     let bound = first.local_addr()?;
     let mut sockets = vec![first];
-    for _ in 1..many {
+    for _ in 1..count {
         let next = socket(address)?;
         next.set_reuse_port(true)?;
         next.bind(&bound)?;
@@ -149,7 +149,7 @@ fn listener(socket: Socket) -> io::Result<std::net::TcpListener> {
 /// so the queue must be emptied first, and no new one may come meanwhile. A dropped SYN is sent
 /// again by the client a second later, and refused then, as on a closed port.
 #[cfg(target_os = "linux")]
-fn close_door(listener: &impl AsFd) -> io::Result<()> {
+fn refuse_new_connections(listener: &impl AsFd) -> io::Result<()> {
     use socket2::{SockFilter, SockRef};
     // The byte of a TCP header that has the flags, and the SYN flag.
     const FLAGS: u32 = 13;
@@ -168,7 +168,7 @@ fn close_door(listener: &impl AsFd) -> io::Result<()> {
 
 /// Other systems have no socket filters.
 #[cfg(not(target_os = "linux"))]
-fn close_door(_: &impl AsFd) -> io::Result<()> {
+fn refuse_new_connections(_: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
@@ -199,7 +199,7 @@ mod tests {
         let accepted: Vec<_> = accepted.collect();
         assert_eq!(accepted.iter().sum::<usize>(), 64);
         // The probability that one of three gets none of 64 is 1 in 10^11.
-        assert!(accepted.iter().all(|many| *many > 0), "{accepted:?}");
+        assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
     }
 
     /// A connection established before is served, and none can be established after.
@@ -210,7 +210,7 @@ mod tests {
         let listener = bind_tcp(any_port(), 1).unwrap().remove(0);
         let address = listener.local_addr().unwrap();
         let _before = TcpStream::connect(address).unwrap();
-        close_door(&listener).unwrap();
+        refuse_new_connections(&listener).unwrap();
         let after = TcpStream::connect_timeout(&address, Duration::from_millis(50));
         assert_eq!(after.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(listener.accept().is_ok());

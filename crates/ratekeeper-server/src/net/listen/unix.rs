@@ -60,8 +60,8 @@ impl Drop for SocketFile {
 
 /// Binds `count` listeners to the socket at this path. A file that a dead process left is removed;
 /// a live one is in use.
-pub(super) fn bind(path: &Path, many: usize) -> io::Result<Vec<UnixSocketPath>> {
-    make_room(path)?;
+pub(super) fn bind(path: &Path, count: usize) -> io::Result<Vec<UnixSocketPath>> {
+    remove_stale(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
@@ -73,21 +73,21 @@ pub(super) fn bind(path: &Path, many: usize) -> io::Result<Vec<UnixSocketPath>> 
     fs::set_permissions(path, Permissions::from_mode(MODE))?;
     socket.listen(BACKLOG)?;
     let first = UnixListener::from(socket);
-    let mut doors = Vec::with_capacity(many);
-    for _ in 1..many {
-        doors.push(UnixSocketPath {
+    let mut sockets = Vec::with_capacity(count);
+    for _ in 1..count {
+        sockets.push(UnixSocketPath {
             listener: Some(first.try_clone()?),
             file: Arc::clone(&file),
         });
     }
-    doors.push(UnixSocketPath {
+    sockets.push(UnixSocketPath {
         listener: Some(first),
         file,
     });
-    Ok(doors)
+    Ok(sockets)
 }
 
-fn make_room(path: &Path) -> io::Result<()> {
+fn remove_stale(path: &Path) -> io::Result<()> {
     let there = match fs::symlink_metadata(path) {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

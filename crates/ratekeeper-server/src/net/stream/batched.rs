@@ -19,23 +19,23 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// Writes of this size or more are not deferred.
-const LARGE: usize = 16 * 1024;
+const LARGE_WRITE: usize = 16 * 1024;
 
 /// How often an unwritable connection is checked for whether it is still wanted.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How much buffer memory is kept for later writes.
-const KEPT: usize = 4 * 1024;
+const MAX_KEPT_CAPACITY: usize = 4 * 1024;
 
 /// A connection whose small writes are batched with those of others.
 pub(crate) struct BatchedStream {
     read: OwnedReadHalf,
-    shared: Arc<Shared>,
+    writer: Arc<BatchedWriter>,
 }
 
-struct Shared {
+struct BatchedWriter {
     write: OwnedWriteHalf,
-    late: Mutex<DeferredWrites>,
+    deferred: Mutex<DeferredWrites>,
 }
 
 /// The bytes still to be written.
@@ -43,9 +43,9 @@ struct Shared {
 struct DeferredWrites {
     bytes: Vec<u8>,
     /// Whether the connection is in the batch.
-    listed: bool,
+    is_batched: bool,
     /// Whether the response is no longer wanted: then nothing more is written.
-    over: bool,
+    is_closed: bool,
     error: Option<io::Error>,
     /// The task that waits for room, or for the end.
     waker: Option<Waker>,
@@ -58,7 +58,7 @@ thread_local! {
 
 #[derive(Default)]
 struct Batch {
-    streams: Vec<Arc<Shared>>,
+    streams: Vec<Arc<BatchedWriter>>,
     waker: Option<Waker>,
 }
 
@@ -76,8 +76,8 @@ pub(crate) async fn write_batches() {
                 none => *none = Some(cx.waker().clone()),
             }
         });
-        for shared in streams.drain(..) {
-            shared.write_late();
+        for writer in streams.drain(..) {
+            writer.write_deferred();
         }
         Poll::<()>::Pending
     })
@@ -85,7 +85,7 @@ pub(crate) async fn write_batches() {
 }
 
 /// Adds a connection to the batch; false if there is none.
-fn list(shared: &Arc<Shared>) -> bool {
+fn add_to_batch(writer: &Arc<BatchedWriter>) -> bool {
     BATCH.with_borrow_mut(|batch| {
         let Some(batch) = batch else { return false };
         if batch.streams.is_empty()
@@ -93,18 +93,18 @@ fn list(shared: &Arc<Shared>) -> bool {
         {
             waker.wake_by_ref();
         }
-        batch.streams.push(Arc::clone(shared));
+        batch.streams.push(Arc::clone(writer));
         true
     })
 }
 
-impl Shared {
+impl BatchedWriter {
     fn lock(&self) -> MutexGuard<'_, DeferredWrites> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the deferred writes. What the socket does not take now is written when it is writable.
-    fn write_late(self: Arc<Self>) {
+    fn write_deferred(self: Arc<Self>) {
         if self.lock().is_done(&self.write) {
             return;
         }
@@ -112,7 +112,7 @@ impl Shared {
             loop {
                 // A peer that does not read may never become writable, so this also checks whether
                 // the connection is still wanted.
-                let _ = timeout(LOOK, self.write.writable()).await;
+                let _ = timeout(CHECK_INTERVAL, self.write.writable()).await;
                 if self.lock().is_done(&self.write) {
                     return;
                 }
@@ -124,8 +124,8 @@ impl Shared {
 impl DeferredWrites {
     /// Whether no further write is needed.
     fn is_done(&mut self, stream: &OwnedWriteHalf) -> bool {
-        let done = self.write(stream) || self.over;
-        self.listed &= !done;
+        let done = self.write(stream) || self.is_closed;
+        self.is_batched &= !done;
         done
     }
 
@@ -150,7 +150,7 @@ impl DeferredWrites {
             return false;
         }
         self.bytes.clear();
-        if self.bytes.capacity() > KEPT {
+        if self.bytes.capacity() > MAX_KEPT_CAPACITY {
             self.bytes = Vec::new();
         }
         if let Some(waker) = self.waker.take() {
@@ -165,9 +165,9 @@ impl BatchedStream {
         let (read, write) = stream.into_split();
         Self {
             read,
-            shared: Arc::new(Shared {
+            writer: Arc::new(BatchedWriter {
                 write,
-                late: Mutex::default(),
+                deferred: Mutex::default(),
             }),
         }
     }
@@ -178,34 +178,34 @@ impl BatchedStream {
     }
 
     /// Ready when no write is deferred any more.
-    fn poll_late(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut late = self.shared.lock();
-        if !late.write(&self.shared.write) {
+    fn poll_deferred(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut deferred = self.writer.lock();
+        if !deferred.write(&self.writer.write) {
             // The rest is in the batch, and writing it wakes this task.
-            late.waker = Some(cx.waker().clone());
+            deferred.waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        Poll::Ready(late.error.take().map_or(Ok(()), Err))
+        Poll::Ready(deferred.error.take().map_or(Ok(()), Err))
     }
 
     /// Defers these bytes if they are few; returns their number then.
-    fn put_off(&self, bufs: &[io::IoSlice<'_>]) -> Option<io::Result<usize>> {
+    fn defer(&self, bufs: &[io::IoSlice<'_>]) -> Option<io::Result<usize>> {
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let mut late = self.shared.lock();
-        if let Some(error) = late.error.take() {
+        let mut deferred = self.writer.lock();
+        if let Some(error) = deferred.error.take() {
             return Some(Err(error));
         }
-        if late.bytes.len() + length >= LARGE {
+        if deferred.bytes.len() + length >= LARGE_WRITE {
             return None;
         }
-        if !late.listed {
-            if !list(&self.shared) {
+        if !deferred.is_batched {
+            if !add_to_batch(&self.writer) {
                 return None;
             }
-            late.listed = true;
+            deferred.is_batched = true;
         }
         bufs.iter()
-            .for_each(|buf| late.bytes.extend_from_slice(buf));
+            .for_each(|buf| deferred.bytes.extend_from_slice(buf));
         Some(Ok(length))
     }
 
@@ -214,10 +214,10 @@ impl BatchedStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_late(cx))?;
+        ready!(self.poll_deferred(cx))?;
         loop {
-            ready!(self.shared.write.as_ref().poll_write_ready(cx))?;
-            match self.shared.write.try_write_vectored(bufs) {
+            ready!(self.writer.write.as_ref().poll_write_ready(cx))?;
+            match self.writer.write.try_write_vectored(bufs) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => return Poll::Ready(written),
             }
@@ -228,7 +228,7 @@ impl BatchedStream {
 impl Drop for BatchedStream {
     /// Deferred bytes are still written if the socket takes them at once, without waiting.
     fn drop(&mut self) {
-        self.shared.lock().over = true;
+        self.writer.lock().is_closed = true;
     }
 }
 
@@ -256,8 +256,8 @@ impl AsyncWrite for BatchedStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.put_off(bufs) {
-            Some(put_off) => Poll::Ready(put_off),
+        match self.defer(bufs) {
+            Some(defer) => Poll::Ready(defer),
             None => self.poll_write_large(cx, bufs),
         }
     }
@@ -272,9 +272,9 @@ impl AsyncWrite for BatchedStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_late(cx))?;
+        ready!(self.poll_deferred(cx))?;
         Poll::Ready(
-            socket2::SockRef::from(self.shared.write.as_ref()).shutdown(std::net::Shutdown::Write),
+            socket2::SockRef::from(self.writer.write.as_ref()).shutdown(std::net::Shutdown::Write),
         )
     }
 }
@@ -293,8 +293,8 @@ mod tests {
         (BatchedStream::new(near.unwrap()), far.unwrap().0)
     }
 
-    fn is_put_off(stream: &BatchedStream) -> bool {
-        !stream.shared.lock().bytes.is_empty()
+    fn is_deferred(stream: &BatchedStream) -> bool {
+        !stream.writer.lock().bytes.is_empty()
     }
 
     #[tokio::test]
@@ -302,7 +302,7 @@ mod tests {
         let (mut alone, mut far) = pair().await;
         alone.write_all(b"at once").await.unwrap();
         assert!(
-            !is_put_off(&alone),
+            !is_deferred(&alone),
             "there is nobody who would write it later"
         );
         let mut read = [0; 7];
@@ -315,9 +315,9 @@ mod tests {
         one.write_all(b"a").await.unwrap();
         one.flush().await.unwrap();
         two.write_all(b"b").await.unwrap();
-        assert!(is_put_off(&one) && is_put_off(&two));
+        assert!(is_deferred(&one) && is_deferred(&two));
         yield_now().await;
-        assert!(!is_put_off(&one) && !is_put_off(&two));
+        assert!(!is_deferred(&one) && !is_deferred(&two));
         assert_eq!(
             (
                 of_one.read_u8().await.unwrap(),
@@ -362,7 +362,7 @@ mod tests {
                 .enumerate()
                 .all(|(number, piece)| piece.iter().all(|byte| *byte == number as u8))
         );
-        assert!(!is_put_off(&writing.await.unwrap()));
+        assert!(!is_deferred(&writing.await.unwrap()));
     }
 
     #[tokio::test]
@@ -374,7 +374,7 @@ mod tests {
             near.write_all(b"the last").await.unwrap();
             if shut_down {
                 near.shutdown().await.unwrap();
-                assert!(!is_put_off(&near));
+                assert!(!is_deferred(&near));
             }
             drop(near);
             let mut read = String::new();
@@ -400,11 +400,11 @@ mod tests {
             }
             yield_now().await;
         }
-        let shared = Arc::downgrade(&near.shared);
+        let writer = Arc::downgrade(&near.writer);
         drop(near);
         tokio::time::pause();
-        while shared.upgrade().is_some() {
-            tokio::time::advance(LOOK).await;
+        while writer.upgrade().is_some() {
+            tokio::time::advance(CHECK_INTERVAL).await;
         }
         drop(far);
     }

@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes that are read before other tasks run.
-const MAX_TURN: usize = 32 * 1024;
+const MAX_BYTES_PER_POLL: usize = 32 * 1024;
 
 /// At most this many frames of one byte, each with a header of nine.
-pub(crate) const MAX_FRAMES_PER_TURN: usize = MAX_TURN / 10;
+pub(crate) const MAX_FRAMES_PER_POLL: usize = MAX_BYTES_PER_POLL / 10;
 
-/// A stream that yields to other tasks after [`MAX_TURN`] bytes were read from it.
+/// A stream that yields to other tasks after [`MAX_BYTES_PER_POLL`] bytes were read from it.
 pub(crate) struct ReadBudget<S> {
     stream: S,
     /// Bytes read since it last yielded.
@@ -32,7 +32,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadBudget<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.read >= MAX_TURN {
+        if this.read >= MAX_BYTES_PER_POLL {
             this.read = 0;
             // Woken at once, this task might be polled several times before a task that yields,
             // too, forwards the bytes read.
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_long_burst_is_read_in_turns() {
-        let burst = vec![0; 3 * MAX_TURN];
+        let burst = vec![0; 3 * MAX_BYTES_PER_POLL];
         let mut stream = ReadBudget::new(&burst[..]);
         let mut cx = Context::from_waker(Waker::noop());
         let (mut room, mut turns) = (vec![0; 1024], vec![0]);
@@ -109,6 +109,14 @@ mod tests {
                 Poll::Pending => turns.push(0),
             }
         }
-        assert_eq!(turns, [MAX_TURN, MAX_TURN, MAX_TURN, 0]);
+        assert_eq!(
+            turns,
+            [
+                MAX_BYTES_PER_POLL,
+                MAX_BYTES_PER_POLL,
+                MAX_BYTES_PER_POLL,
+                0
+            ]
+        );
     }
 }

@@ -52,7 +52,7 @@ async fn a_head_of_the_proxy_protocol_that_is_there_is_read_at_once() {
         near.readable().await.unwrap();
         yield_now().await;
         let polled = {
-            let mut reading = pin!(read_proxy(&mut near));
+            let mut reading = pin!(read_proxy_header(&mut near));
             poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await
         };
         assert!(
@@ -73,7 +73,7 @@ async fn a_head_of_the_proxy_protocol_may_come_in_pieces_and_nothing_behind_it_i
                     yield_now().await;
                 }
             };
-            let (found, ()) = tokio::join!(read_proxy(&mut near), writing);
+            let (found, ()) = tokio::join!(read_proxy_header(&mut near), writing);
             assert_eq!(found.unwrap(), address());
             assert_eq!(&rest(&mut near).await, b"rest");
         }
@@ -86,7 +86,7 @@ async fn a_connection_that_ends_within_a_head_of_the_proxy_protocol_is_not_waite
         far.write_all(&bytes(20)[..20]).await.unwrap();
         drop(far);
         assert_eq!(
-            read_proxy(&mut near).await.unwrap_err().kind(),
+            read_proxy_header(&mut near).await.unwrap_err().kind(),
             io::ErrorKind::UnexpectedEof
         );
     }

@@ -24,17 +24,17 @@ const USUAL_HEADERS: usize = 100;
 /// A parsed head: the request without its body.
 pub(super) struct Head {
     pub(super) request: Request<()>,
-    pub(super) length: Length,
+    pub(super) length: BodyLength,
     /// Whether the client expects 100 Continue.
-    pub(super) expects: bool,
+    pub(super) expects_continue: bool,
     /// Whether it may switch to another protocol.
-    pub(super) upgrades: bool,
-    pub(super) asked: ParsedRequest,
+    pub(super) may_upgrade: bool,
+    pub(super) info: RequestInfo,
 }
 
 /// The framing of a request body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Length {
+pub(super) enum BodyLength {
     /// A body of this many bytes.
     Known(u64),
     Chunked,
@@ -42,27 +42,27 @@ pub(super) enum Length {
 
 /// What writing the response needs to know of the request.
 #[derive(Clone, Copy)]
-pub(super) struct ParsedRequest {
+pub(super) struct RequestInfo {
     pub(super) version: Version,
     /// Whether the method is HEAD, whose responses have no body.
     pub(super) is_head: bool,
     /// Whether the connection may be reused.
-    pub(super) keep: bool,
+    pub(super) keep_alive: bool,
     /// Whether trailers are accepted.
     pub(super) trailers: bool,
 }
 
 /// Parses a head, and returns its length with it, or `None` if more must be read.
-pub(super) fn read(bytes: &[u8], bounds: HeadLimits) -> Result<Option<(usize, Head)>, Problem> {
-    if bounds.headers > USUAL_HEADERS {
+pub(super) fn read(bytes: &[u8], limits: HeadLimits) -> Result<Option<(usize, Head)>, Problem> {
+    if limits.headers > USUAL_HEADERS {
         return read_into(
             bytes,
-            bounds,
-            &mut vec![MaybeUninit::uninit(); bounds.headers],
+            limits,
+            &mut vec![MaybeUninit::uninit(); limits.headers],
         );
     }
-    let mut room = [const { MaybeUninit::uninit() }; USUAL_HEADERS];
-    read_into(bytes, bounds, &mut room[..bounds.headers])
+    let mut buffer = [const { MaybeUninit::uninit() }; USUAL_HEADERS];
+    read_into(bytes, limits, &mut buffer[..limits.headers])
 }
 
 pub(crate) fn too_many_headers() -> Problem {
@@ -75,13 +75,13 @@ pub(crate) fn too_many_headers() -> Problem {
 #[inline]
 fn read_into<'a>(
     bytes: &'a [u8],
-    bounds: HeadLimits,
-    room: &mut [MaybeUninit<httparse::Header<'a>>],
+    limits: HeadLimits,
+    buffer: &mut [MaybeUninit<httparse::Header<'a>>],
 ) -> Result<Option<(usize, Head)>, Problem> {
     let mut parsed = httparse::Request::new(&mut []);
-    let end = match parsed.parse_with_uninit_headers(bytes, room) {
-        Ok(httparse::Status::Complete(end)) if end <= bounds.bytes => end,
-        Ok(httparse::Status::Partial) if bytes.len() < bounds.bytes => return Ok(None),
+    let end = match parsed.parse_with_uninit_headers(bytes, buffer) {
+        Ok(httparse::Status::Complete(end)) if end <= limits.bytes => end,
+        Ok(httparse::Status::Partial) if bytes.len() < limits.bytes => return Ok(None),
         Ok(_) => {
             return Err(Problem::new(
                 Code::HeadTooLarge,
@@ -91,13 +91,13 @@ fn read_into<'a>(
         Err(httparse::Error::TooManyHeaders) => {
             return Err(too_many_headers());
         }
-        Err(httparse::Error::Version) if names_http(bytes) => {
+        Err(httparse::Error::Version) if is_http_request_line(bytes) => {
             return Err(Problem::new(
                 Code::UnknownVersion,
                 "unsupported HTTP version; this gateway supports HTTP/1.0, 1.1 and 2",
             ));
         }
-        Err(_) => return Err(no_http()),
+        Err(_) => return Err(malformed()),
     };
     // All parts are slices of one copy.
     let copy = Bytes::copy_from_slice(&bytes[..end]);
@@ -108,9 +108,9 @@ fn read_into<'a>(
     let method = parsed
         .method
         .and_then(|method| Method::from_bytes(method.as_bytes()).ok())
-        .ok_or_else(no_http)?;
-    let path = parsed.path.ok_or_else(no_http)?;
-    if path.len() > LONGEST_TARGET {
+        .ok_or_else(malformed)?;
+    let path = parsed.path.ok_or_else(malformed)?;
+    if path.len() > MAX_TARGET_BYTES {
         return Err(Problem::new(
             Code::TargetTooLong,
             "the request target is longer than this gateway allows",
@@ -122,24 +122,24 @@ fn read_into<'a>(
     } else {
         Version::HTTP_11
     };
-    let mut asked = ParsedRequest {
+    let mut info = RequestInfo {
         version,
         is_head: method == Method::HEAD,
-        keep: false,
+        keep_alive: false,
         trailers: false,
     };
-    let mut said = ConnectionHeaders::default();
+    let mut found = ConnectionHeaders::default();
     let mut map = HeaderMap::with_capacity(parsed.headers.len());
     for header in &*parsed.headers {
-        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| no_http())?;
-        said.hear(&name, header.value)?;
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| malformed())?;
+        found.record(&name, header.value)?;
         map.append(
             name,
-            HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| no_http())?,
+            HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| malformed())?,
         );
     }
-    asked.keep = !said.closes && (version == Version::HTTP_11 || said.keeps);
-    asked.trailers = said.trailers;
+    info.keep_alive = !found.close && (version == Version::HTTP_11 || found.keeps);
+    info.trailers = found.trailers;
     let mut request = Request::new(());
     (
         *request.method_mut(),
@@ -147,22 +147,23 @@ fn read_into<'a>(
         *request.version_mut(),
     ) = (method, uri, version);
     *request.headers_mut() = map;
-    let is_new = version == Version::HTTP_11;
-    let upgrades = said.upgrades && is_new && headers::upgrade(request.headers()).is_some();
+    let is_http11 = version == Version::HTTP_11;
+    let may_upgrade =
+        found.may_upgrade && is_http11 && headers::upgrade(request.headers()).is_some();
     Ok(Some((
         end,
         Head {
             request,
-            length: said.length,
-            expects: said.expects && is_new,
-            upgrades,
-            asked,
+            length: found.length,
+            expects_continue: found.expects_continue && is_http11,
+            may_upgrade,
+            info,
         },
     )))
 }
 
 /// Whether the first line ends like a request line.
-fn names_http(bytes: &[u8]) -> bool {
+fn is_http_request_line(bytes: &[u8]) -> bool {
     let line = bytes
         .trim_ascii_start()
         .split(|byte| *byte == b'\n')
@@ -174,9 +175,9 @@ fn names_http(bytes: &[u8]) -> bool {
 }
 
 /// The maximum of the http crate.
-const LONGEST_TARGET: usize = u16::MAX as usize - 1;
+const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
 
-pub(super) fn no_http() -> Problem {
+pub(super) fn malformed() -> Problem {
     Problem::new(
         Code::BadRequest,
         "malformed HTTP/1.1 request; the first line must be like GET /path HTTP/1.1",
@@ -185,22 +186,22 @@ pub(super) fn no_http() -> Problem {
 
 /// What the headers say about the connection and the body.
 struct ConnectionHeaders {
-    closes: bool,
+    close: bool,
     keeps: bool,
-    expects: bool,
-    upgrades: bool,
+    expects_continue: bool,
+    may_upgrade: bool,
     trailers: bool,
-    length: Length,
+    length: BodyLength,
 }
 
 impl Default for ConnectionHeaders {
     fn default() -> Self {
-        let length = Length::Known(0);
+        let length = BodyLength::Known(0);
         Self {
-            closes: false,
+            close: false,
             keeps: false,
-            expects: false,
-            upgrades: false,
+            expects_continue: false,
+            may_upgrade: false,
             trailers: false,
             length,
         }
@@ -208,10 +209,10 @@ impl Default for ConnectionHeaders {
 }
 
 impl ConnectionHeaders {
-    fn hear(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Problem> {
+    fn record(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Problem> {
         if *name == CONNECTION {
             for word in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                self.closes |= word.eq_ignore_ascii_case(b"close");
+                self.close |= word.eq_ignore_ascii_case(b"close");
                 self.keeps |= word.eq_ignore_ascii_case(b"keep-alive");
             }
         } else if *name == CONTENT_LENGTH {
@@ -219,19 +220,19 @@ impl ConnectionHeaders {
             let length = str::from_utf8(value)
                 .ok()
                 .and_then(|length| length.parse().ok())
-                .ok_or_else(no_http)?;
-            self.length = Length::Known(length);
+                .ok_or_else(malformed)?;
+            self.length = BodyLength::Known(length);
         } else if *name == TRANSFER_ENCODING {
-            self.length = Length::Chunked;
+            self.length = BodyLength::Chunked;
             // Other codings are rejected later; and another reader may find another end of such a
             // body.
-            self.closes |= !value.eq_ignore_ascii_case(b"chunked");
+            self.close |= !value.eq_ignore_ascii_case(b"chunked");
         } else if *name == EXPECT {
-            self.expects = value.eq_ignore_ascii_case(b"100-continue");
+            self.expects_continue = value.eq_ignore_ascii_case(b"100-continue");
         } else if *name == UPGRADE {
-            self.upgrades = true;
+            self.may_upgrade = true;
         } else if *name == TE {
-            self.trailers |= headers::welcomes_trailers(value);
+            self.trailers |= headers::accepts_trailers(value);
         }
         Ok(())
     }
@@ -242,7 +243,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BOUNDS: HeadLimits = HeadLimits {
+    const LIMITS: HeadLimits = HeadLimits {
         bytes: 1_024,
         headers: 8,
     };
@@ -253,21 +254,21 @@ mod tests {
             head in "((GET|\\PC{0,3}) \\PC{0,6} HTTP/1.[01]\r\n)?((Content-Length|Connection|TE|x): ?\\PC{0,8}\r\n){0,4}(\r\n)?",
             bytes in prop::collection::vec(any::<u8>(), 0..60),
         ) {
-            let _ = read(head.as_bytes(), BOUNDS);
-            let _ = read(&bytes, HeadLimits { headers: 200, ..BOUNDS });
+            let _ = read(head.as_bytes(), LIMITS);
+            let _ = read(&bytes, HeadLimits { headers: 200, ..LIMITS });
         }
     }
 
     fn head(text: &str) -> Head {
-        let (end, head) = read(text.as_bytes(), BOUNDS)
+        let (end, head) = read(text.as_bytes(), LIMITS)
             .unwrap()
             .expect("a whole head");
         assert_eq!(end, text.len());
         head
     }
 
-    fn refused(text: &str) -> u16 {
-        read(text.as_bytes(), BOUNDS)
+    fn status_of(text: &str) -> u16 {
+        read(text.as_bytes(), LIMITS)
             .err()
             .map_or(200, |problem| problem.status().as_u16())
     }
@@ -281,7 +282,7 @@ mod tests {
         );
         assert_eq!(
             (request.method(), request.uri().to_string(), length),
-            (&Method::POST, "/a?b=c".into(), Length::Known(12))
+            (&Method::POST, "/a?b=c".into(), BodyLength::Known(12))
         );
         assert_eq!(
             request
@@ -293,7 +294,7 @@ mod tests {
         );
         assert_eq!(
             head("GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").length,
-            Length::Chunked
+            BodyLength::Chunked
         );
         assert_eq!(
             head("GET http://a.b/c HTTP/1.1\r\n\r\n")
@@ -307,12 +308,12 @@ mod tests {
 
     #[test]
     fn whether_a_connection_is_kept() {
-        let keeps = |version: &str, said: &str| {
+        let keeps = |version: &str, found: &str| {
             head(&format!(
-                "GET / HTTP/{version}\r\nConnection: {said}\r\n\r\n"
+                "GET / HTTP/{version}\r\nConnection: {found}\r\n\r\n"
             ))
-            .asked
-            .keep
+            .info
+            .keep_alive
         };
         assert!(keeps("1.1", "x") && keeps("1.1", "keep-alive") && keeps("1.0", "te, Keep-Alive"));
         assert!(
@@ -325,13 +326,14 @@ mod tests {
         let head = head(
             "PUT / HTTP/1.1\r\nExpect: 100-Continue\r\nTE: gzip;q=0.5, Trailers\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
         );
-        assert!(head.expects && head.asked.trailers && head.upgrades);
+        assert!(head.expects_continue && head.info.trailers && head.may_upgrade);
         assert!(
-            !self::head("GET / HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n").upgrades
+            !self::head("GET / HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n")
+                .may_upgrade
         );
-        assert!(!self::head("GET / HTTP/1.1\r\nUpgrade: x\r\n\r\n").upgrades);
+        assert!(!self::head("GET / HTTP/1.1\r\nUpgrade: x\r\n\r\n").may_upgrade);
         assert!(
-            !self::head("PUT / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n").expects,
+            !self::head("PUT / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n").expects_continue,
             "it does not know that"
         );
     }
@@ -341,32 +343,32 @@ mod tests {
         let text = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
         for end in 0..text.len() {
             assert!(
-                read(&text.as_bytes()[..end], BOUNDS).unwrap().is_none(),
+                read(&text.as_bytes()[..end], LIMITS).unwrap().is_none(),
                 "{end}"
             );
         }
-        assert_eq!(refused("GET / HTTP/1.2\r\n\r\n"), 505);
-        assert_eq!(refused("GET  / HTTP/1.1\r\n\r\n"), 400);
-        assert_eq!(refused("hello\r\n\r\n"), 400);
-        assert_eq!(refused("PROXY TCP4 192.0.2.1 192.0.2.2 4711 80\r\n"), 400);
+        assert_eq!(status_of("GET / HTTP/1.2\r\n\r\n"), 505);
+        assert_eq!(status_of("GET  / HTTP/1.1\r\n\r\n"), 400);
+        assert_eq!(status_of("hello\r\n\r\n"), 400);
+        assert_eq!(status_of("PROXY TCP4 192.0.2.1 192.0.2.2 4711 80\r\n"), 400);
         assert_eq!(
-            refused(&format!(
+            status_of(&format!(
                 "GET / HTTP/1.1\r\nX: {}",
-                "x".repeat(BOUNDS.bytes)
+                "x".repeat(LIMITS.bytes)
             )),
             431
         );
         assert_eq!(
-            refused(&format!(
+            status_of(&format!(
                 "GET / HTTP/1.1\r\nX: {}\r\n\r\n",
-                "x".repeat(BOUNDS.bytes)
+                "x".repeat(LIMITS.bytes)
             )),
             431
         );
         assert_eq!(
-            refused(&format!(
+            status_of(&format!(
                 "GET / HTTP/1.1\r\n{}\r\n",
-                "x: 1\r\n".repeat(BOUNDS.headers + 1)
+                "x: 1\r\n".repeat(LIMITS.headers + 1)
             )),
             431
         );

@@ -15,14 +15,14 @@ pub(crate) struct ProtocolSwitch(Arc<Mutex<Option<oneshot::Sender<UpgradedSocket
 
 impl ProtocolSwitch {
     pub(crate) fn new() -> (Self, oneshot::Receiver<UpgradedSocket>) {
-        let (give, given) = oneshot::channel();
-        (Self(Arc::new(Mutex::new(Some(give)))), given)
+        let (sender, receiver) = oneshot::channel();
+        (Self(Arc::new(Mutex::new(Some(sender)))), receiver)
     }
 
-    pub(super) fn give(&self, connection: UpgradedSocket) {
-        if let Some(give) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    pub(super) fn hand_over(&self, connection: UpgradedSocket) {
+        if let Some(sender) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // The receiver is gone if the tunnel has ended already.
-            drop(give.send(connection));
+            drop(sender.send(connection));
         }
     }
 }
@@ -31,8 +31,8 @@ impl ProtocolSwitch {
 pub(crate) struct UpgradedSocket(ClientSocket);
 
 impl UpgradedSocket {
-    pub(super) fn new(wire: ClientSocket) -> Self {
-        Self(wire)
+    pub(super) fn new(socket: ClientSocket) -> Self {
+        Self(socket)
     }
 }
 

@@ -2,8 +2,8 @@
 //! requests to upstreams; it knows neither sockets nor tasks, so that tests drive it with any
 //! sequence of frames, short writes and pauses.
 
-use super::outgoing::ResponseWriter;
 use super::poll_budget::PollBudget;
+use super::write_buffer::WriteBuffer;
 use crate::net::stream::yield_to_others;
 use axum::body::Bytes;
 use axum::http::HeaderName;
@@ -81,7 +81,7 @@ pub(crate) trait MessageSink {
     /// Writes everything in the buffer, then flushes the connection if `flush`.
     fn poll_send(
         &mut self,
-        out: &mut ResponseWriter,
+        out: &mut WriteBuffer,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>>;
@@ -90,7 +90,7 @@ pub(crate) trait MessageSink {
 impl<S: AsyncWrite + Unpin> MessageSink for S {
     fn poll_send(
         &mut self,
-        out: &mut ResponseWriter,
+        out: &mut WriteBuffer,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
@@ -105,7 +105,7 @@ impl<S: AsyncWrite + Unpin> MessageSink for S {
 
 /// Writes the messages of one connection, one at a time.
 pub(crate) struct MessageWriter<B> {
-    out: ResponseWriter,
+    out: WriteBuffer,
     /// `None` once all of it was taken.
     body: Option<B>,
     framing: Framing,
@@ -124,7 +124,7 @@ enum FrameTaken {
 impl<B> Default for MessageWriter<B> {
     fn default() -> Self {
         Self {
-            out: ResponseWriter::default(),
+            out: WriteBuffer::default(),
             body: None,
             framing: Framing::Empty,
             trailers: Trailers::None,

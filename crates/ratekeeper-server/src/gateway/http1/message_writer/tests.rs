@@ -204,7 +204,7 @@ struct Counted<'a>(&'a mut MockSocket);
 impl MessageSink for Counted<'_> {
     fn poll_send(
         &mut self,
-        out: &mut ResponseWriter,
+        out: &mut WriteBuffer,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
@@ -382,18 +382,18 @@ fn expected(message: &Message) -> (Vec<u8>, Ended) {
     (out, Ok(()))
 }
 
-fn lengths(most: usize) -> impl Strategy<Value = usize> {
+fn lengths(max: usize) -> impl Strategy<Value = usize> {
     // Around the sizes that are gathered, copied, and read at once.
     let near = |length: usize| length.saturating_sub(20)..length + 20;
     prop_oneof![
         Just(0),
         1..40usize,
-        1..most,
+        1..max,
         near(4 << 10),
         near(16 << 10),
         near(64 << 10)
     ]
-    .prop_map(move |length| length.min(most))
+    .prop_map(move |length| length.min(max))
 }
 
 fn body_steps() -> impl Strategy<Value = Vec<BodyStep>> {

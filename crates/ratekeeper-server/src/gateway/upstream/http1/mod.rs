@@ -5,22 +5,22 @@
 //! straight from the client's request and parsed straight into the client's response.
 
 mod head;
-mod request_body;
+mod request_writer;
 
 pub(crate) use head::{Head, MAX_HEADERS};
 
 use super::timer::{Timeouts, Timer};
-use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers::RequestHeaderRewriter;
-use crate::gateway::http1::{ChunkEvent, Chunks, empty_line_end, fill, take};
+use crate::gateway::http1::{ChunkEvent, ChunkedDecoder, empty_line_end, fill, take};
 use crate::net::stream::Stream;
 use axum::body::Bytes;
 use axum::http::{Method, Request, Version};
 use bytes::{Buf, BytesMut};
-use head::Length;
+use head::BodyLength;
 use http_body::{Frame, SizeHint};
 use ratekeeper_policy::config::Upstream;
-use request_body::RequestWriter;
+use request_writer::RequestWriter;
 use std::fmt;
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -34,7 +34,7 @@ const BODY_ROOM: usize = 64 * 1024;
 const HTTP2_PIECE: u64 = 16 * 1024;
 
 /// A body up to this size that came with its head is taken at once.
-const WHOLE: u64 = 16 * 1024;
+const MAX_WHOLE_BODY: u64 = 16 * 1024;
 
 pub(crate) struct H1UpstreamConn {
     stream: Stream,
@@ -48,11 +48,11 @@ pub(crate) struct H1UpstreamConn {
     /// How many bytes in the buffer were scanned for the end of a head, and how many were tried to
     /// be parsed as one.
     scanned: usize,
-    tried: usize,
+    parsed: usize,
     /// Whether the connection may be reused after this response.
-    keep: bool,
+    keep_alive: bool,
     /// Whether it was just polled: nothing had come, and the waker is registered.
-    listening: bool,
+    is_watched: bool,
     pub(crate) timer: Timer,
 }
 
@@ -61,9 +61,9 @@ pub(crate) struct H1UpstreamConn {
 enum ReceiveState {
     Head,
     Known(u64),
-    Chunked(Chunks),
+    Chunked(ChunkedDecoder),
     Close,
-    Over,
+    Finished,
 }
 
 /// Why the exchange failed.
@@ -73,7 +73,7 @@ pub(crate) enum H1Error {
     /// The connection was closed too early.
     Closed,
     /// The response was invalid; the phrase says what it had.
-    Wrong(&'static str),
+    InvalidResponse(&'static str),
     /// The request body of the client failed.
     Body(BodyError),
 }
@@ -83,7 +83,7 @@ impl fmt::Display for H1Error {
         match self {
             Self::Io(error) => write!(f, "connection failed: {error}"),
             Self::Closed => f.write_str("it closed the connection before the end of the response"),
-            Self::Wrong(what) => f.write_str(what),
+            Self::InvalidResponse(what) => f.write_str(what),
             Self::Body(error) => error.fmt(f),
         }
     }
@@ -92,26 +92,26 @@ impl fmt::Display for H1Error {
 impl std::error::Error for H1Error {}
 
 impl H1UpstreamConn {
-    pub(crate) fn new(stream: Stream, times: Timeouts) -> Box<Self> {
+    pub(crate) fn new(stream: Stream, timeouts: Timeouts) -> Box<Self> {
         Box::new(Self {
             stream,
             read: BytesMut::new(),
             sending: RequestWriter::default(),
-            receiving: ReceiveState::Over,
+            receiving: ReceiveState::Finished,
             method: Method::GET,
             piece: u64::MAX,
             scanned: 0,
-            tried: 0,
-            keep: true,
-            listening: false,
-            timer: Timer::new(times),
+            parsed: 0,
+            keep_alive: true,
+            is_watched: false,
+            timer: Timer::new(timeouts),
         })
     }
 
     /// Whether another request can be sent.
     pub(crate) fn is_free(&self) -> bool {
-        self.keep
-            && matches!(self.receiving, ReceiveState::Over)
+        self.keep_alive
+            && matches!(self.receiving, ReceiveState::Finished)
             && self.read.is_empty()
             && !self.sending.is_busy()
     }
@@ -122,30 +122,30 @@ impl H1UpstreamConn {
         // Reuses the front of the buffer, which is still in the cache.
         let _ = self.read.try_reclaim(HEAD_ROOM);
         // Unexpected bytes make the connection unusable.
-        self.listening = fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending();
-        self.listening
+        self.is_watched = fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending();
+        self.is_watched
     }
 
     /// Begins a request, and takes its body.
     pub(crate) fn begin(
         &mut self,
-        request: &mut Request<BodyProgressReport>,
+        request: &mut Request<RequestBody>,
         upstream: &Upstream,
-        onward: &RequestHeaderRewriter<'_>,
+        rewriter: &RequestHeaderRewriter<'_>,
     ) {
         self.method.clone_from(request.method());
-        self.piece = if onward.version == Version::HTTP_2 {
+        self.piece = if rewriter.version == Version::HTTP_2 {
             HTTP2_PIECE
         } else {
             u64::MAX
         };
         self.receiving = ReceiveState::Head;
-        (self.scanned, self.tried) = (0, 0);
-        self.sending.begin(request, upstream, onward);
+        (self.scanned, self.parsed) = (0, 0);
+        self.sending.begin(request, upstream, rewriter);
     }
 
     /// Takes back the body of a request of which nothing was sent yet.
-    pub(crate) fn unsent(&mut self) -> Option<BodyProgressReport> {
+    pub(crate) fn unsent(&mut self) -> Option<RequestBody> {
         self.sending.stop()
     }
 
@@ -153,18 +153,18 @@ impl H1UpstreamConn {
     pub(crate) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, H1Error>> {
         let mut broken = None;
         if self.sending.is_busy()
-            && let Poll::Ready(Err(fault)) = self.sending.poll(&mut self.stream, cx)
+            && let Poll::Ready(Err(error)) = self.sending.poll(&mut self.stream, cx)
         {
             // An upstream that stops reading may have answered already.
-            match fault {
+            match error {
                 H1Error::Io(_) if self.sending.has_begun() => {
-                    self.cease();
-                    broken = Some(fault);
+                    self.stop_sending();
+                    broken = Some(error);
                 }
-                fault => return Poll::Ready(Err(fault)),
+                error => return Poll::Ready(Err(error)),
             }
         }
-        if std::mem::take(&mut self.listening) && broken.is_none() {
+        if std::mem::take(&mut self.is_watched) && broken.is_none() {
             return Poll::Pending;
         }
         loop {
@@ -172,14 +172,14 @@ impl H1UpstreamConn {
                 && let Some((length, head)) = head::read(&self.read, &self.method)?
             {
                 self.read.advance(length);
-                (self.scanned, self.tried) = (0, 0);
-                if !head.only_informs() {
-                    self.keep &= head.keep;
+                (self.scanned, self.parsed) = (0, 0);
+                if !head.is_informational() {
+                    self.keep_alive &= head.keep_alive;
                     self.receiving = match head.length {
-                        Length::Known(0) => ReceiveState::Over,
-                        Length::Known(length) => ReceiveState::Known(length),
-                        Length::Chunked => ReceiveState::Chunked(Chunks::new()),
-                        Length::Close => ReceiveState::Close,
+                        BodyLength::Known(0) => ReceiveState::Finished,
+                        BodyLength::Known(length) => ReceiveState::Known(length),
+                        BodyLength::Chunked => ReceiveState::Chunked(ChunkedDecoder::new()),
+                        BodyLength::Close => ReceiveState::Close,
                     };
                 }
                 return Poll::Ready(Ok(head));
@@ -199,18 +199,18 @@ impl H1UpstreamConn {
         let from = std::mem::replace(&mut self.scanned, self.read.len());
         let has_line = || self.read[from..].contains(&b'\n');
         let is_due = empty_line_end(&self.read, from).is_some()
-            || self.read.len() >= 2 * self.tried && has_line()
+            || self.read.len() >= 2 * self.parsed && has_line()
             || self.read.len() > head::MAX_HEAD_BYTES;
         if is_due {
-            self.tried = self.read.len();
+            self.parsed = self.read.len();
         }
         is_due
     }
 
     /// Stops sending the request, and prevents reuse of the connection.
-    fn cease(&mut self) {
+    fn stop_sending(&mut self) {
         self.sending.stop();
-        self.keep = false;
+        self.keep_alive = false;
     }
 
     /// Whether the exchange waits for the client to send more of the body.
@@ -219,16 +219,18 @@ impl H1UpstreamConn {
     }
 
     /// Whether any of the response has come.
-    pub(crate) fn has_heard(&self) -> bool {
+    pub(crate) fn has_response_bytes(&self) -> bool {
         !self.read.is_empty() || !matches!(self.receiving, ReceiveState::Head)
     }
 
     /// The body, if all of it came with the head.
     pub(crate) fn whole_body(&mut self) -> Option<Bytes> {
         match self.receiving {
-            ReceiveState::Over => Some(Bytes::new()),
-            ReceiveState::Known(length) if length <= WHOLE && self.read.len() as u64 >= length => {
-                self.receiving = ReceiveState::Over;
+            ReceiveState::Finished => Some(Bytes::new()),
+            ReceiveState::Known(length)
+                if length <= MAX_WHOLE_BODY && self.read.len() as u64 >= length =>
+            {
+                self.receiving = ReceiveState::Finished;
                 Some(take(&mut self.read, length))
             }
             _ => None,
@@ -244,17 +246,17 @@ impl H1UpstreamConn {
             && let Poll::Ready(Err(_)) = self.sending.poll(&mut self.stream, cx)
         {
             // The response has begun already.
-            self.cease();
+            self.stop_sending();
         }
         loop {
             let room = match &mut self.receiving {
-                ReceiveState::Head | ReceiveState::Over => return Poll::Ready(None),
+                ReceiveState::Head | ReceiveState::Finished => return Poll::Ready(None),
                 ReceiveState::Known(left) => {
                     if !self.read.is_empty() {
                         let data = take(&mut self.read, self.piece.min(*left));
                         *left -= data.len() as u64;
                         if *left == 0 {
-                            self.receiving = ReceiveState::Over;
+                            self.receiving = ReceiveState::Finished;
                         }
                         return Poll::Ready(Some(Ok(Frame::data(data))));
                     }
@@ -267,19 +269,19 @@ impl H1UpstreamConn {
                     }
                     BODY_ROOM
                 }
-                ReceiveState::Chunked(chunks) => {
-                    let piece = chunks
+                ReceiveState::Chunked(decoder) => {
+                    let piece = decoder
                         .next(&mut self.read, self.piece)
-                        .map_err(|wrong| H1Error::Wrong(wrong.0))?;
-                    if chunks.is_over() {
-                        self.receiving = ReceiveState::Over;
+                        .map_err(|wrong| H1Error::InvalidResponse(wrong.0))?;
+                    if decoder.is_finished() {
+                        self.receiving = ReceiveState::Finished;
                     }
                     match piece {
                         ChunkEvent::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
                         ChunkEvent::Trailers(trailers) => {
                             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                         }
-                        ChunkEvent::Over => return Poll::Ready(None),
+                        ChunkEvent::Finished => return Poll::Ready(None),
                         ChunkEvent::More => BODY_ROOM,
                     }
                 }
@@ -287,7 +289,7 @@ impl H1UpstreamConn {
             match ready!(fill(&mut self.stream, &mut self.read, room, cx)) {
                 Ok(true) => {}
                 Ok(false) if matches!(self.receiving, ReceiveState::Close) => {
-                    self.receiving = ReceiveState::Over
+                    self.receiving = ReceiveState::Finished
                 }
                 Ok(false) => return Poll::Ready(Some(Err(H1Error::Closed))),
                 Err(error) => return Poll::Ready(Some(Err(H1Error::Io(error)))),
@@ -296,14 +298,14 @@ impl H1UpstreamConn {
     }
 
     /// Whether the whole response has come.
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.receiving, ReceiveState::Over)
+    pub(crate) fn is_finished(&self) -> bool {
+        matches!(self.receiving, ReceiveState::Finished)
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self.receiving {
             ReceiveState::Known(left) => SizeHint::with_exact(left),
-            ReceiveState::Over => SizeHint::with_exact(0),
+            ReceiveState::Finished => SizeHint::with_exact(0),
             _ => SizeHint::default(),
         }
     }
@@ -327,28 +329,28 @@ mod tests {
     #[tokio::test]
     async fn a_head_that_comes_line_by_line_is_tried_a_few_times() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let times = Timeouts {
-            begun: Instant::now(),
+        let timeouts = Timeouts {
+            started: Instant::now(),
             idle: Duration::from_secs(60),
             total: None,
             sent: None,
         };
-        let mut link = H1UpstreamConn::new(Stream::Unix(near), times);
-        link.receiving = ReceiveState::Head;
-        let (mut tries, mut tried) = (0, 0);
+        let mut conn = H1UpstreamConn::new(Stream::Unix(near), timeouts);
+        conn.receiving = ReceiveState::Head;
+        let (mut tries, mut parsed) = (0, 0);
         far.write_all(b"HTTP/1.1 204 No Content\r\n").await.unwrap();
         for _ in 0..900 {
             far.write_all(b"set-cookie: a=b\r\n").await.unwrap();
             assert!(
-                poll_fn(|cx| Poll::Ready(link.poll_head(cx)))
+                poll_fn(|cx| Poll::Ready(conn.poll_head(cx)))
                     .await
                     .is_pending()
             );
-            tries += usize::from(std::mem::replace(&mut tried, link.tried) != link.tried);
+            tries += usize::from(std::mem::replace(&mut parsed, conn.parsed) != conn.parsed);
         }
         assert!(tries <= 12, "{tries} tries of a head of 14 KB");
         far.write_all(b"\r\n").await.unwrap();
-        let head = poll_fn(|cx| link.poll_head(cx)).await.unwrap();
+        let head = poll_fn(|cx| conn.poll_head(cx)).await.unwrap();
         assert_eq!(head.headers.len(), 900);
     }
 }

@@ -59,7 +59,7 @@ struct ConnectionState {
     /// Whether a stream was opened since the last check.
     used: AtomicBool,
     /// Whether any part of a response came since the last ping.
-    heard: AtomicBool,
+    mark_received: AtomicBool,
 }
 
 /// The right to one stream of a connection.
@@ -73,8 +73,8 @@ pub(super) struct StreamGuard(Arc<ConnectionState>);
 
 impl StreamGuard {
     /// Records that a part of the response has come.
-    pub(super) fn heard(&self) {
-        self.0.heard.store(true, Relaxed);
+    pub(super) fn mark_received(&self) {
+        self.0.mark_received.store(true, Relaxed);
     }
 }
 
@@ -111,7 +111,7 @@ impl H2UpstreamConn {
             .handshake(ReadBudget::new(stream));
         let (send, mut connection) = handshake.await.map_err(UpstreamError::Http2)?;
         poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
-            Poll::Ready(Ok(())) => Poll::Ready(Err(UpstreamError::Strange(
+            Poll::Ready(Ok(())) => Poll::Ready(Err(UpstreamError::InvalidResponse(
                 "closed a connection without any HTTP/2 settings",
             ))),
             Poll::Ready(Err(error)) => Poll::Ready(Err(UpstreamError::Http2(error))),
@@ -215,7 +215,7 @@ impl Pinger {
         self.poll_pong(cx);
         while self.timer.as_mut().poll(cx).is_ready() {
             self.timer.as_mut().reset(Instant::now() + PING_INTERVAL);
-            if self.state.heard.swap(false, Relaxed) {
+            if self.state.mark_received.swap(false, Relaxed) {
                 self.silent = 0;
             } else if self.waits {
                 return Poll::Ready(());

@@ -146,7 +146,7 @@ impl Transfer {
         loop {
             let end = match ready!(stream.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    self.guard.heard();
+                    self.guard.mark_received();
                     let mut received = lock(&self.received);
                     received.buffer.push(data);
                     let reader = received.reader.take();

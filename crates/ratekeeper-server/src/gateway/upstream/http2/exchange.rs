@@ -3,7 +3,7 @@
 use super::connection::{StreamGuard, StreamPermit};
 use super::download::Http2Body;
 use super::upload::Upload;
-use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::body::{BodyError, RequestBody};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, response};
 use h2::Reason;
@@ -59,8 +59,8 @@ impl Http2Exchange {
     pub(crate) fn send(
         permit: StreamPermit,
         mut head: Request<()>,
-        body: &mut BodyProgressReport,
-        believed: &HeaderName,
+        body: &mut RequestBody,
+        trusted_header: &HeaderName,
     ) -> Result<Self, h2::Error> {
         let StreamPermit { mut send, guard } = permit;
         let has_body = !body.is_end_stream();
@@ -70,8 +70,8 @@ impl Http2Exchange {
                 .insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
         let (response, stream) = send.send_request(head, !has_body)?;
-        let body = std::mem::replace(body, BodyProgressReport::empty());
-        let upload = has_body.then(|| Upload::new(stream, body, believed.clone()));
+        let body = std::mem::replace(body, RequestBody::empty());
+        let upload = has_body.then(|| Upload::new(stream, body, trusted_header.clone()));
         Ok(Self {
             response,
             upload,
@@ -86,10 +86,10 @@ impl Http2Exchange {
     }
 
     /// The body from its beginning, to send it again, or `None` if too much of it was sent already.
-    pub(crate) fn into_body(self) -> Option<BodyProgressReport> {
+    pub(crate) fn into_body(self) -> Option<RequestBody> {
         match self.upload {
             Some(upload) => upload.into_body(),
-            None => (!self.had_body).then(BodyProgressReport::empty),
+            None => (!self.had_body).then(RequestBody::empty),
         }
     }
 
@@ -111,7 +111,7 @@ impl Http2Exchange {
         let Some(guard) = self.guard.take() else {
             return Poll::Pending;
         };
-        guard.heard();
+        guard.mark_received();
         let mut upload = self.upload.take();
         upload.iter_mut().for_each(Upload::forget_replay);
         let length = head

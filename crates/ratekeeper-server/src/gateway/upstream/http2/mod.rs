@@ -98,7 +98,7 @@ impl Http2Pool {
     }
 
     /// Closes connections that had no request for [`IDLE_TIMEOUT`]. Call it regularly.
-    pub(crate) fn tidy(&self, now: Instant) {
+    pub(crate) fn clear_expired(&self, now: Instant) {
         self.lock().retain_mut(|pooled| {
             if !pooled.connection.is_open() {
                 return false;

@@ -67,17 +67,17 @@ async fn a_connection_is_opened_when_all_streams_are_used_and_closed_when_it_was
     assert_eq!(connections(&pool), MAX_CONNECTIONS);
 
     let now = Instant::now();
-    pool.tidy(now + IDLE_TIMEOUT * 2);
+    pool.clear_expired(now + IDLE_TIMEOUT * 2);
     assert_eq!(connections(&pool), MAX_CONNECTIONS, "they are in use");
     let kept = streams.swap_remove(0);
     drop(streams);
     // Its idle time begins when it is first seen to be idle.
     let idle = now + IDLE_TIMEOUT * 3;
-    pool.tidy(idle);
-    pool.tidy(idle + IDLE_TIMEOUT - Duration::from_millis(1));
+    pool.clear_expired(idle);
+    pool.clear_expired(idle + IDLE_TIMEOUT - Duration::from_millis(1));
     assert_eq!(connections(&pool), MAX_CONNECTIONS);
     drop(stream(&pool, &upstream).await);
-    pool.tidy(idle + IDLE_TIMEOUT);
+    pool.clear_expired(idle + IDLE_TIMEOUT);
     assert_eq!(connections(&pool), 1, "the one in use");
     while open.load(SeqCst) > 1 {
         tokio::task::yield_now().await;
@@ -129,7 +129,7 @@ async fn an_upstream_that_speaks_no_http2_is_not_reached() {
 /// The other end of a connection, frame by frame: returns the times of the pings, and answers the
 /// first `answers` of them.
 async fn pinged(mut stream: DuplexStream, answers: usize) -> Vec<u64> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut pings = Vec::new();
     stream.read_exact(&mut [0; 24]).await.unwrap();
     stream
@@ -141,7 +141,7 @@ async fn pinged(mut stream: DuplexStream, answers: usize) -> Vec<u64> {
         let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
         stream.read_exact(&mut payload).await.unwrap();
         if head[3] == 6 {
-            pings.push(begun.elapsed().as_secs());
+            pings.push(started.elapsed().as_secs());
             if pings.len() <= answers {
                 head[4] = 1;
                 stream
@@ -151,7 +151,7 @@ async fn pinged(mut stream: DuplexStream, answers: usize) -> Vec<u64> {
             }
         }
     }
-    pings.push(begun.elapsed().as_secs());
+    pings.push(started.elapsed().as_secs());
     pings
 }
 

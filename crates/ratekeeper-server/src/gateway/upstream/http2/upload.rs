@@ -1,6 +1,6 @@
 //! The body of an HTTP/2 request, on its way to an upstream.
 
-use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName};
@@ -17,7 +17,7 @@ const MAX_REPLAY: usize = 64 * 1024;
 /// Sends a body as the upstream takes it.
 pub(super) struct Upload {
     stream: SendStream<Bytes>,
-    body: BodyProgressReport,
+    body: RequestBody,
     /// Bytes that were read of the body and not sent yet.
     chunk: Bytes,
     /// Whether the whole body was read.
@@ -26,7 +26,7 @@ pub(super) struct Upload {
     done: bool,
     replay: Replay,
     /// The header in which trusted proxies name the client, which may not be a trailer.
-    believed: HeaderName,
+    trusted_header: HeaderName,
 }
 
 /// The frames read of a body so far, or `None` if they are too large.
@@ -48,8 +48,8 @@ impl Replay {
 impl Upload {
     pub(super) fn new(
         stream: SendStream<Bytes>,
-        body: BodyProgressReport,
-        believed: HeaderName,
+        body: RequestBody,
+        trusted_header: HeaderName,
     ) -> Self {
         Self {
             stream,
@@ -58,7 +58,7 @@ impl Upload {
             ended: false,
             done: false,
             replay: Replay(Some((VecDeque::new(), 0))),
-            believed,
+            trusted_header,
         }
     }
 
@@ -73,7 +73,7 @@ impl Upload {
     }
 
     /// The whole body again, or `None` if too much of it was sent already.
-    pub(super) fn into_body(self) -> Option<BodyProgressReport> {
+    pub(super) fn into_body(self) -> Option<RequestBody> {
         let (frames, _) = self.replay.0?;
         Some(self.body.replayed(frames))
     }
@@ -161,7 +161,7 @@ impl Upload {
             Some((last.clone()?, value))
         });
         named
-            .filter(|(name, _)| headers::may_trail(name) && *name != self.believed)
+            .filter(|(name, _)| headers::may_trail(name) && *name != self.trusted_header)
             .collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Writes a request to an upstream over HTTP/1.1.
 
 use super::H1Error;
-use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers::{self, RequestHeaderRewriter};
 use crate::gateway::http1::{Framing, MessageWriter, PollBudget, Trailers, WriteError, put_header};
 use crate::gateway::upstream::authority;
@@ -15,18 +15,18 @@ use std::task::{Context, Poll, ready};
 
 #[derive(Default)]
 pub(super) struct RequestWriter {
-    writer: MessageWriter<BodyProgressReport>,
+    writer: MessageWriter<RequestBody>,
 }
 
 impl RequestWriter {
     /// Begins a request: writes its head and takes its body.
     pub(super) fn begin(
         &mut self,
-        request: &mut Request<BodyProgressReport>,
+        request: &mut Request<RequestBody>,
         upstream: &Upstream,
-        onward: &RequestHeaderRewriter<'_>,
+        rewriter: &RequestHeaderRewriter<'_>,
     ) {
-        let body = std::mem::replace(request.body_mut(), BodyProgressReport::empty());
+        let body = std::mem::replace(request.body_mut(), RequestBody::empty());
         let has_body = !body.is_end_stream();
         // The framing follows the body, not the header.
         let framing = match body.size_hint().exact() {
@@ -53,13 +53,13 @@ impl RequestWriter {
                 // HTTP/1.0 needs no Host, HTTP/1.1 does.
                 put_header(first, &HOST, authority(upstream).as_bytes());
             }
-            onward.write(headers, first);
+            rewriter.write(headers, first);
             match framing {
                 // Writing into memory cannot fail.
                 Framing::Known(length) => drop(write!(first, "content-length: {length}\r\n")),
                 Framing::Chunked => {
                     put_header(first, &TRANSFER_ENCODING, b"chunked");
-                    trailers = announced_trailers(headers, onward.believed);
+                    trailers = announced_trailers(headers, rewriter.trusted_header);
                 }
                 Framing::Empty | Framing::Close => {
                     let expected = matches!(
@@ -94,9 +94,9 @@ impl RequestWriter {
     }
 
     /// Stops sending. Returns the body, if nothing of the request was sent yet.
-    pub(super) fn stop(&mut self) -> Option<BodyProgressReport> {
+    pub(super) fn stop(&mut self) -> Option<RequestBody> {
         let body = self.writer.stop();
-        (!self.has_begun()).then(|| body.unwrap_or_else(BodyProgressReport::empty))
+        (!self.has_begun()).then(|| body.unwrap_or_else(RequestBody::empty))
     }
 
     /// Sends as much as the upstream takes; ready when everything is sent.
@@ -111,17 +111,17 @@ impl RequestWriter {
             .map_err(|error| match error {
                 WriteError::Io(error) => H1Error::Io(error),
                 WriteError::Body(error) => H1Error::Body(error),
-                WriteError::Length => H1Error::Body(BodyError::Length),
+                WriteError::Length => H1Error::Body(BodyError::LengthMismatch),
             })
     }
 }
 
 /// The trailers that the header Trailer announces and that may be sent.
-fn announced_trailers(headers: &HeaderMap, believed: &HeaderName) -> Trailers {
+fn announced_trailers(headers: &HeaderMap, trusted_header: &HeaderName) -> Trailers {
     let values = headers.get_all(TRAILER).into_iter();
     let names = values
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-        .filter(|name| headers::may_trail(name) && name != believed);
+        .filter(|name| headers::may_trail(name) && name != trusted_header);
     Trailers::Named(names.collect())
 }

@@ -7,10 +7,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::{Buf, BytesMut};
 
 /// The most bytes of chunk extensions in a body, and of trailers.
-const MOST_BESIDE: usize = 16 * 1024;
+const MAX_OVERHEAD_BYTES: usize = 16 * 1024;
 
 /// The most trailers.
-const MOST_TRAILERS: usize = 64;
+const MAX_TRAILERS: usize = 64;
 
 /// Available chunks are merged up to this size.
 const MAX_MERGED: usize = 4 * 1024;
@@ -23,10 +23,10 @@ const CHUNK: MalformedError = MalformedError("malformed chunk");
 
 /// The state of the decoder.
 #[derive(Debug)]
-pub(crate) struct Chunks {
+pub(crate) struct ChunkedDecoder {
     state: State,
     /// Bytes of extensions so far.
-    beside: usize,
+    overhead: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ enum State {
     DataLf,
     /// How many bytes of the trailers were scanned for their end.
     Trailers(usize),
-    Over,
+    Finished,
 }
 
 /// The next part of a body.
@@ -51,19 +51,19 @@ pub(crate) enum ChunkEvent {
     Trailers(HeaderMap),
     /// More bytes must be read.
     More,
-    Over,
+    Finished,
 }
 
-impl Chunks {
+impl ChunkedDecoder {
     pub(crate) fn new() -> Self {
         Self {
             state: State::Size(0, 0),
-            beside: 0,
+            overhead: 0,
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.state == State::Over
+    pub(crate) fn is_finished(&self) -> bool {
+        self.state == State::Finished
     }
 
     /// Decodes the next part of the buffer, with at most `max` bytes of data. Small chunks that are
@@ -72,14 +72,14 @@ impl Chunks {
     pub(crate) fn next(
         &mut self,
         read: &mut BytesMut,
-        most: u64,
+        max: u64,
     ) -> Result<ChunkEvent, MalformedError> {
         let mut merged = MergedChunks::default();
         loop {
             match self.state {
                 State::Data(left) if !read.is_empty() => {
-                    let length = left.min(most).min(read.len() as u64);
-                    if merged.has_space(length, most) {
+                    let length = left.min(max).min(read.len() as u64);
+                    if merged.has_space(length, max) {
                         self.state = if length == left {
                             State::DataCr
                         } else {
@@ -89,20 +89,20 @@ impl Chunks {
                         continue;
                     }
                 }
-                State::Over if merged.is_empty() => return Ok(ChunkEvent::Over),
+                State::Finished if merged.is_empty() => return Ok(ChunkEvent::Finished),
                 State::Trailers(scanned) if merged.is_empty() => {
                     let Some(trailers) = trailers(read, scanned)? else {
                         self.state = State::Trailers(read.len());
                         return Ok(ChunkEvent::More);
                     };
-                    self.state = State::Over;
+                    self.state = State::Finished;
                     return Ok(if trailers.is_empty() {
-                        ChunkEvent::Over
+                        ChunkEvent::Finished
                     } else {
                         ChunkEvent::Trailers(trailers)
                     });
                 }
-                State::Data(_) | State::Over | State::Trailers(_) => {}
+                State::Data(_) | State::Finished | State::Trailers(_) => {}
                 _ => {
                     if let Some(&byte) = read.first() {
                         match self.after(byte) {
@@ -139,9 +139,9 @@ impl Chunks {
             (State::Size(size, 1..), b';' | b' ' | b'\t') => State::Extension(size),
             (State::Extension(size), b'\r') => State::SizeEnd(size),
             // A lone LF may hide bytes that other parsers take for a chunk.
-            (State::Extension(size), _) if byte != b'\n' && self.beside < MOST_BESIDE => {
+            (State::Extension(size), _) if byte != b'\n' && self.overhead < MAX_OVERHEAD_BYTES => {
                 // Some servers pad sizes with spaces.
-                self.beside += usize::from(byte != b' ');
+                self.overhead += usize::from(byte != b' ');
                 State::Extension(size)
             }
             (State::SizeEnd(0), b'\n') => State::Trailers(0),
@@ -158,11 +158,11 @@ impl Chunks {
 fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, MalformedError> {
     const MALFORMED: MalformedError = MalformedError("malformed trailers, or too many");
     let end = match empty_line_end(read, scanned) {
-        Some(end) if end <= MOST_BESIDE => end,
-        None if read.len() <= MOST_BESIDE => return Ok(None),
+        Some(end) if end <= MAX_OVERHEAD_BYTES => end,
+        None if read.len() <= MAX_OVERHEAD_BYTES => return Ok(None),
         _ => return Err(MALFORMED),
     };
-    let mut room = [httparse::EMPTY_HEADER; MOST_TRAILERS];
+    let mut room = [httparse::EMPTY_HEADER; MAX_TRAILERS];
     let Ok(httparse::Status::Complete((length, found))) =
         httparse::parse_headers(&read[..end], &mut room)
     else {
@@ -198,9 +198,9 @@ impl MergedChunks {
     }
 
     /// Whether `length` bytes may be added. Nothing is too long for an empty buffer.
-    fn has_space(&self, length: u64, most: u64) -> bool {
+    fn has_space(&self, length: u64, max: u64) -> bool {
         let length = self.first.len().max(self.all.len()) as u64 + length;
-        self.is_empty() || length <= most.min(MAX_MERGED as u64)
+        self.is_empty() || length <= max.min(MAX_MERGED as u64)
     }
 
     /// Takes up to `length` bytes from `read`.
@@ -241,16 +241,16 @@ mod tests {
         text: &[u8],
         size: usize,
     ) -> Result<(Vec<u8>, HeaderMap), Option<MalformedError>> {
-        let (mut chunks, mut read) = (Chunks::new(), BytesMut::new());
+        let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::new());
         let (mut data, mut trailers) = (Vec::new(), HeaderMap::new());
         let mut pieces = text.chunks(size);
         loop {
-            match chunks.next(&mut read, u64::MAX).map_err(Some)? {
+            match decoder.next(&mut read, u64::MAX).map_err(Some)? {
                 ChunkEvent::Data(more) => data.extend_from_slice(&more),
                 ChunkEvent::Trailers(found) => trailers = found,
                 ChunkEvent::More => read.extend_from_slice(pieces.next().ok_or(None)?),
-                ChunkEvent::Over => {
-                    assert!(chunks.is_over() && read.is_empty() && pieces.next().is_none());
+                ChunkEvent::Finished => {
+                    assert!(decoder.is_finished() && read.is_empty() && pieces.next().is_none());
                     return Ok((data, trailers));
                 }
             }
@@ -284,14 +284,17 @@ mod tests {
             (&[10, 5_000, 10, 20], &[10, 5_000, 30]),
         ] {
             let text: String = sizes.iter().map(|size| of(*size)).collect();
-            let (mut chunks, mut read, mut found) =
-                (Chunks::new(), BytesMut::from(text.as_bytes()), Vec::new());
-            while let ChunkEvent::Data(data) = chunks.next(&mut read, u64::MAX).unwrap() {
+            let (mut decoder, mut read, mut found) = (
+                ChunkedDecoder::new(),
+                BytesMut::from(text.as_bytes()),
+                Vec::new(),
+            );
+            while let ChunkEvent::Data(data) = decoder.next(&mut read, u64::MAX).unwrap() {
                 found.push(data.len());
             }
             assert_eq!(found, pieces, "{sizes:?}");
             let mut read = BytesMut::from(text.as_bytes());
-            let Ok(ChunkEvent::Data(data)) = Chunks::new().next(&mut read, 7) else {
+            let Ok(ChunkEvent::Data(data)) = ChunkedDecoder::new().next(&mut read, 7) else {
                 panic!("no data")
             };
             assert_eq!(data.len(), 7.min(sizes.iter().sum()));
@@ -300,15 +303,15 @@ mod tests {
 
     #[test]
     fn what_came_before_a_malformed_chunk_is_not_lost() {
-        let (mut chunks, mut read) = (
-            Chunks::new(),
+        let (mut decoder, mut read) = (
+            ChunkedDecoder::new(),
             BytesMut::from(&b"1\r\na\r\n2\r\nbc\r\nx"[..]),
         );
         assert_eq!(
-            chunks.next(&mut read, u64::MAX),
+            decoder.next(&mut read, u64::MAX),
             Ok(ChunkEvent::Data(Bytes::from("abc")))
         );
-        assert_eq!(chunks.next(&mut read, u64::MAX), Err(CHUNK));
+        assert_eq!(decoder.next(&mut read, u64::MAX), Err(CHUNK));
     }
 
     #[test]
@@ -340,13 +343,13 @@ mod tests {
 
     #[test]
     fn what_stands_beside_the_data_is_bounded() {
-        let extension = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(MOST_BESIDE + 1));
+        let extension = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(MAX_OVERHEAD_BYTES + 1));
         assert!(taken_apart(extension.as_bytes(), 1_000).is_err());
-        let again = format!("{}0\r\n\r\n", "1;xx\r\na\r\n".repeat(MOST_BESIDE));
+        let again = format!("{}0\r\n\r\n", "1;xx\r\na\r\n".repeat(MAX_OVERHEAD_BYTES));
         assert!(taken_apart(again.as_bytes(), 1_000).is_err());
-        let trailers = format!("0\r\na: {}\r\n\r\n", "x".repeat(MOST_BESIDE * 2));
+        let trailers = format!("0\r\na: {}\r\n\r\n", "x".repeat(MAX_OVERHEAD_BYTES * 2));
         assert!(taken_apart(trailers.as_bytes(), 1_000).is_err());
-        let many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MOST_TRAILERS + 1));
+        let many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MAX_TRAILERS + 1));
         assert!(taken_apart(many.as_bytes(), 1_000).is_err());
     }
 
@@ -357,16 +360,16 @@ mod tests {
             "x5\r\nhello\r\n0\r\n\r\n",
             "0\r\nno header\r\n\r\n0\r\n\r\n",
         ] {
-            let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text));
+            let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::from(text));
             let fault = loop {
-                match chunks.next(&mut read, u64::MAX) {
+                match decoder.next(&mut read, u64::MAX) {
                     Ok(ChunkEvent::Data(_)) => {}
                     Ok(other) => panic!("{other:?} of {text:?}"),
                     Err(fault) => break fault,
                 }
             };
-            assert_eq!(chunks.next(&mut read, u64::MAX), Err(fault), "{text:?}");
-            assert!(!chunks.is_over());
+            assert_eq!(decoder.next(&mut read, u64::MAX), Err(fault), "{text:?}");
+            assert!(!decoder.is_finished());
         }
     }
 
@@ -374,20 +377,20 @@ mod tests {
     /// far it got.
     #[test]
     fn trailers_that_come_byte_by_byte_are_not_looked_through_again() {
-        let text = format!("0\r\n{}\r\n", "x-sum: 1\r\n".repeat(MOST_TRAILERS));
-        let (mut chunks, mut read) = (Chunks::new(), BytesMut::new());
+        let text = format!("0\r\n{}\r\n", "x-sum: 1\r\n".repeat(MAX_TRAILERS));
+        let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::new());
         for (at, byte) in text.bytes().enumerate() {
-            assert!(at < 4 || chunks.state == State::Trailers(at - 3));
+            assert!(at < 4 || decoder.state == State::Trailers(at - 3));
             read.extend_from_slice(&[byte]);
-            match chunks.next(&mut read, u64::MAX).unwrap() {
+            match decoder.next(&mut read, u64::MAX).unwrap() {
                 ChunkEvent::More => assert!(at + 1 < text.len()),
                 ChunkEvent::Trailers(trailers) => {
-                    assert_eq!((trailers.len(), at + 1), (MOST_TRAILERS, text.len()))
+                    assert_eq!((trailers.len(), at + 1), (MAX_TRAILERS, text.len()))
                 }
                 other => panic!("{other:?}"),
             }
         }
-        assert!(chunks.is_over() && read.is_empty());
+        assert!(decoder.is_finished() && read.is_empty());
     }
 
     proptest! {
@@ -408,8 +411,8 @@ mod tests {
 
         #[test]
         fn whatever_comes_ends_without_a_panic(text in "[0-9a-f;\r\n :]{0,60}") {
-            let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text.as_bytes()));
-            while let Ok(ChunkEvent::Data(_) | ChunkEvent::Trailers(_)) = chunks.next(&mut read, u64::MAX) {}
+            let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::from(text.as_bytes()));
+            while let Ok(ChunkEvent::Data(_) | ChunkEvent::Trailers(_)) = decoder.next(&mut read, u64::MAX) {}
         }
     }
 }

@@ -16,7 +16,7 @@ const SMALL: usize = 4 * 1024;
 const MAX_BUFFERED: usize = 16 * 1024;
 
 #[derive(Default)]
-pub(crate) struct ResponseWriter {
+pub(crate) struct WriteBuffer {
     /// The head, chunk sizes and small pieces; and how much of it is written.
     first: Vec<u8>,
     written: usize,
@@ -28,7 +28,7 @@ pub(crate) struct ResponseWriter {
     unflushed: bool,
 }
 
-impl ResponseWriter {
+impl WriteBuffer {
     /// Begins a message with its head.
     pub(crate) fn begin<T>(&mut self, head: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let first = std::mem::take(&mut self.first);

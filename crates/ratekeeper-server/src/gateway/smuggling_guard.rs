@@ -7,7 +7,7 @@
 
 /// Why bytes are rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refusal {
+pub(super) enum RejectReason {
     /// A line that does not end in CR LF, or has a CR or another control character in it.
     Line,
     /// A folded header line.
@@ -28,9 +28,9 @@ pub(super) enum Refusal {
     Long,
 }
 
-impl Refusal {
+impl RejectReason {
     /// The reason in a few words, for the log and the client.
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Line => "a line contains a control character or does not end with CR LF",
             Self::Folded => "a header line is folded",
@@ -47,7 +47,7 @@ impl Refusal {
 
 /// The parser state: where in the stream the next byte is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum At {
+enum Position {
     /// Between requests.
     Start,
     /// In the lines of a head; the first one has the version.
@@ -77,122 +77,129 @@ enum At {
 struct Framing {
     length: Option<u64>,
     chunked: bool,
-    old: bool,
+    is_http10: bool,
 }
 
 /// The smuggling guard of one connection.
-pub(super) struct Guard {
-    at: At,
+pub(super) struct SmugglingGuard {
+    position: Position,
     framing: Framing,
     /// The size of the current chunk.
     chunk: u64,
     /// A line that has not ended yet.
-    begun: Vec<u8>,
+    partial_line: Vec<u8>,
     /// Whether one request ended and another began in the bytes fed last.
-    several: bool,
+    has_next_request: bool,
     /// How many bytes of lines there may be until the head, the trailers or the extensions end.
     left: usize,
-    most: usize,
+    max_bytes: usize,
 }
 
 /// The most digits of a chunk size.
-const MOST_DIGITS: u8 = 15;
+const MAX_DIGITS: u8 = 15;
 
-impl Guard {
+impl SmugglingGuard {
     /// `max_bytes`: how many bytes a head or the trailers may have.
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(max_bytes: usize) -> Self {
         Self {
-            at: At::Start,
+            position: Position::Start,
             framing: Framing::default(),
             chunk: 0,
-            begun: Vec::new(),
-            several: false,
-            left: most,
-            most,
+            partial_line: Vec::new(),
+            has_next_request: false,
+            left: max_bytes,
+            max_bytes,
         }
     }
 
     /// Whether a head has begun and not ended.
     pub(super) fn is_in_head(&self) -> bool {
-        matches!(self.at, At::Head { .. }) || !self.begun.is_empty() && self.at == At::Start
+        matches!(self.position, Position::Head { .. })
+            || !self.partial_line.is_empty() && self.position == Position::Start
     }
 
     /// Whether the bytes fed last end with the end of a request, and contain nothing of another
     /// one.
     pub(super) fn is_at_end(&self) -> bool {
-        self.is_between() && !self.several
+        self.is_between() && !self.has_next_request
     }
 
     fn is_between(&self) -> bool {
-        self.at == At::Start && self.begun.is_empty()
+        self.position == Position::Start && self.partial_line.is_empty()
     }
 
     /// Checks the next bytes. An error names the index of the first byte that must not be passed
     /// on.
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<(), (usize, Refusal)> {
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<(), (usize, RejectReason)> {
         let mut next = 0;
-        self.several = false;
+        self.has_next_request = false;
         while next < bytes.len() {
-            self.several |= next > 0 && self.is_between();
+            self.has_next_request |= next > 0 && self.is_between();
             let rest = &bytes[next..];
-            let taken = self
+            let used = self
                 .step(rest)
-                .map_err(|(at, refusal)| (next + at, refusal))?;
-            next += taken;
+                .map_err(|(position, reason)| (next + position, reason))?;
+            next += used;
         }
         Ok(())
     }
 
     /// Consumes some bytes, at least one.
-    fn step(&mut self, rest: &[u8]) -> Result<usize, (usize, Refusal)> {
+    fn step(&mut self, rest: &[u8]) -> Result<usize, (usize, RejectReason)> {
         let byte = rest[0];
-        match self.at {
-            At::Start | At::Head { .. } | At::Trailers => return self.line(rest),
-            At::Body(left) => {
-                let taken = left.min(rest.len() as u64);
-                self.at = if taken == left {
-                    At::Start
+        match self.position {
+            Position::Start | Position::Head { .. } | Position::Trailers => return self.line(rest),
+            Position::Body(left) => {
+                let used = left.min(rest.len() as u64);
+                self.position = if used == left {
+                    Position::Start
                 } else {
-                    At::Body(left - taken)
+                    Position::Body(left - used)
                 };
-                return Ok(taken as usize);
+                return Ok(used as usize);
             }
-            At::Data => {
-                let taken = self.chunk.min(rest.len() as u64);
-                self.chunk -= taken;
+            Position::Data => {
+                let used = self.chunk.min(rest.len() as u64);
+                self.chunk -= used;
                 if self.chunk == 0 {
-                    self.at = At::DataCr;
+                    self.position = Position::DataCr;
                 }
-                return Ok(taken as usize);
+                return Ok(used as usize);
             }
-            At::Size { size, digits } => {
-                self.at = self.size(byte, size, digits).ok_or((0, Refusal::Chunk))?
+            Position::Size { size, digits } => {
+                self.position = self
+                    .size(byte, size, digits)
+                    .ok_or((0, RejectReason::Chunk))?
             }
-            At::Extension => {
-                self.left = self.left.checked_sub(1).ok_or((0, Refusal::Long))?;
+            Position::Extension => {
+                self.left = self.left.checked_sub(1).ok_or((0, RejectReason::Long))?;
                 match byte {
-                    b'\r' => self.at = At::SizeEnd,
+                    b'\r' => self.position = Position::SizeEnd,
                     byte if is_text(byte) => {}
-                    _ => return Err((0, Refusal::Chunk)),
+                    _ => return Err((0, RejectReason::Chunk)),
                 }
             }
-            At::SizeEnd if byte == b'\n' => {
-                self.at = if self.chunk == 0 {
-                    At::Trailers
+            Position::SizeEnd if byte == b'\n' => {
+                self.position = if self.chunk == 0 {
+                    Position::Trailers
                 } else {
-                    At::Data
+                    Position::Data
                 }
             }
-            At::DataCr if byte == b'\r' => self.at = At::DataLf,
-            At::DataLf if byte == b'\n' => self.at = At::Size { size: 0, digits: 0 },
-            At::SizeEnd | At::DataCr | At::DataLf => return Err((0, Refusal::Chunk)),
+            Position::DataCr if byte == b'\r' => self.position = Position::DataLf,
+            Position::DataLf if byte == b'\n' => {
+                self.position = Position::Size { size: 0, digits: 0 }
+            }
+            Position::SizeEnd | Position::DataCr | Position::DataLf => {
+                return Err((0, RejectReason::Chunk));
+            }
         }
         Ok(1)
     }
 
-    fn size(&mut self, byte: u8, size: u64, digits: u8) -> Option<At> {
+    fn size(&mut self, byte: u8, size: u64, digits: u8) -> Option<Position> {
         if let Some(digit) = (byte as char).to_digit(16) {
-            return (digits < MOST_DIGITS).then(|| At::Size {
+            return (digits < MAX_DIGITS).then(|| Position::Size {
                 size: size << 4 | u64::from(digit),
                 digits: digits + 1,
             });
@@ -202,20 +209,20 @@ impl Guard {
         }
         self.chunk = size;
         match byte {
-            b'\r' => Some(At::SizeEnd),
-            b';' => Some(At::Extension),
+            b'\r' => Some(Position::SizeEnd),
+            b';' => Some(Position::Extension),
             _ => None,
         }
     }
 
     /// Consumes a line, or the available part of one.
-    fn line(&mut self, rest: &[u8]) -> Result<usize, (usize, Refusal)> {
+    fn line(&mut self, rest: &[u8]) -> Result<usize, (usize, RejectReason)> {
         // The line ends at the first byte that is not text, which must be CR, then LF.
         let end = rest
             .iter()
             .position(|byte| !is_text(*byte))
             .unwrap_or(rest.len());
-        let before = if self.begun.last() == Some(&b'\r') {
+        let before = if self.partial_line.last() == Some(&b'\r') {
             0
         } else {
             end
@@ -223,92 +230,96 @@ impl Guard {
         self.left = self
             .left
             .checked_sub(before + 1)
-            .ok_or((0, Refusal::Long))?;
-        if before == 0 && self.begun.last() == Some(&b'\r') {
+            .ok_or((0, RejectReason::Long))?;
+        if before == 0 && self.partial_line.last() == Some(&b'\r') {
             // Only the LF may follow.
             if rest[0] != b'\n' {
-                return Err((0, Refusal::Line));
+                return Err((0, RejectReason::Line));
             }
-            let mut line = std::mem::take(&mut self.begun);
+            let mut line = std::mem::take(&mut self.partial_line);
             line.pop();
-            let ended = self.ended(&line).map_err(|refusal| (0, refusal));
+            let finish_line = self.finish_line(&line).map_err(|reason| (0, reason));
             line.clear();
-            self.begun = line;
-            return ended.map(|()| 1);
+            self.partial_line = line;
+            return finish_line.map(|()| 1);
         }
         match &rest[end..] {
-            [b'\r', b'\n', ..] if self.begun.is_empty() => {
-                self.ended(&rest[..end]).map_err(|refusal| (end, refusal))?;
+            [b'\r', b'\n', ..] if self.partial_line.is_empty() => {
+                self.finish_line(&rest[..end])
+                    .map_err(|reason| (end, reason))?;
                 Ok(end + 2)
             }
             [] | [b'\r', ..] => {
                 // Rejected at once, not when the line ends: a folded line may never end.
-                if self.begun.is_empty() && !self.may_begin(rest[0]) {
-                    return Err((0, Refusal::Folded));
+                if self.partial_line.is_empty() && !self.may_begin(rest[0]) {
+                    return Err((0, RejectReason::Folded));
                 }
-                let taken = rest.len().min(end + 1);
-                self.begun.extend_from_slice(&rest[..taken]);
-                if self.at == At::Start && end > 0 {
-                    self.at = At::Head { first: true };
+                let used = rest.len().min(end + 1);
+                self.partial_line.extend_from_slice(&rest[..used]);
+                if self.position == Position::Start && end > 0 {
+                    self.position = Position::Head { first: true };
                 }
-                Ok(taken)
+                Ok(used)
             }
-            _ => Err((end, Refusal::Line)),
+            _ => Err((end, RejectReason::Line)),
         }
     }
 
     /// Whether a line may begin with this byte.
     fn may_begin(&self, byte: u8) -> bool {
-        let first = matches!(self.at, At::Start | At::Head { first: true });
+        let first = matches!(
+            self.position,
+            Position::Start | Position::Head { first: true }
+        );
         first || !matches!(byte, b' ' | b'\t')
     }
 
     /// Checks a finished line, without its CR and LF.
-    fn ended(&mut self, line: &[u8]) -> Result<(), Refusal> {
-        match (self.at, line) {
+    fn finish_line(&mut self, line: &[u8]) -> Result<(), RejectReason> {
+        match (self.position, line) {
             // Some clients send an empty line after a body.
-            (At::Start, []) => {}
-            (At::Start | At::Head { first: true }, line) => {
+            (Position::Start, []) => {}
+            (Position::Start | Position::Head { first: true }, line) => {
                 self.framing = Framing {
-                    old: !line.ends_with(b" HTTP/1.1"),
+                    is_http10: !line.ends_with(b" HTTP/1.1"),
                     ..Framing::default()
                 };
-                self.at = At::Head { first: false };
+                self.position = Position::Head { first: false };
             }
-            (At::Head { .. }, []) => {
-                self.left = self.most;
-                self.at = match self.framing {
-                    Framing { chunked: true, .. } => At::Size { size: 0, digits: 0 },
+            (Position::Head { .. }, []) => {
+                self.left = self.max_bytes;
+                self.position = match self.framing {
+                    Framing { chunked: true, .. } => Position::Size { size: 0, digits: 0 },
                     Framing {
                         length: Some(length),
                         ..
-                    } if length > 0 => At::Body(length),
-                    _ => At::Start,
+                    } if length > 0 => Position::Body(length),
+                    _ => Position::Start,
                 };
             }
-            (At::Trailers, []) => {
-                self.left = self.most;
-                self.at = At::Start;
+            (Position::Trailers, []) => {
+                self.left = self.max_bytes;
+                self.position = Position::Start;
             }
-            (at, line) => {
+            (position, line) => {
                 if matches!(line[0], b' ' | b'\t') {
-                    return Err(Refusal::Folded);
+                    return Err(RejectReason::Folded);
                 }
                 let colon = line
                     .iter()
                     .position(|byte| *byte == b':')
-                    .ok_or(Refusal::Name)?;
+                    .ok_or(RejectReason::Name)?;
                 let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
                 if name.is_empty() || !name.iter().all(|byte| is_token(*byte)) {
-                    return Err(Refusal::Name);
+                    return Err(RejectReason::Name);
                 }
-                self.header(at == At::Trailers, name, value)?;
+                self.header(position == Position::Trailers, name, value)?;
             }
         }
         Ok(())
     }
 
-    fn header(&mut self, is_trailer: bool, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
+    fn header(&mut self, is_trailer: bool, name: &[u8], value: &[u8]) -> Result<(), RejectReason> {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         // The length rules out most names.
         match name.len() {
@@ -317,14 +328,14 @@ impl Guard {
                     length, chunked, ..
                 } = &mut self.framing;
                 match (is_trailer, *chunked, &*length) {
-                    (true, ..) => return Err(Refusal::Trailer),
-                    (_, true, _) => return Err(Refusal::Both),
-                    (_, _, Some(_)) => return Err(Refusal::Length),
+                    (true, ..) => return Err(RejectReason::Trailer),
+                    (_, true, _) => return Err(RejectReason::Both),
+                    (_, _, Some(_)) => return Err(RejectReason::Length),
                     _ => {}
                 }
                 // 18 digits always fit.
                 if !(1..=18).contains(&value.len()) || !value.iter().all(u8::is_ascii_digit) {
-                    return Err(Refusal::Length);
+                    return Err(RejectReason::Length);
                 }
                 *length = Some(
                     value
@@ -337,7 +348,7 @@ impl Guard {
                 let Framing {
                     length,
                     chunked,
-                    old,
+                    is_http10,
                 } = &mut self.framing;
                 let last = value
                     .rsplit(|byte| *byte == b',')
@@ -345,10 +356,10 @@ impl Guard {
                     .unwrap_or_default()
                     .trim_ascii();
                 match (is_trailer, *length) {
-                    (true, _) => Err(Refusal::Trailer),
-                    (_, Some(_)) => Err(Refusal::Both),
-                    _ if *chunked || *old || !last.eq_ignore_ascii_case(b"chunked") => {
-                        Err(Refusal::Coding)
+                    (true, _) => Err(RejectReason::Trailer),
+                    (_, Some(_)) => Err(RejectReason::Both),
+                    _ if *chunked || *is_http10 || !last.eq_ignore_ascii_case(b"chunked") => {
+                        Err(RejectReason::Coding)
                     }
                     _ => {
                         *chunked = true;
@@ -356,7 +367,7 @@ impl Guard {
                     }
                 }
             }
-            4 if is_trailer && is(b"host") => Err(Refusal::Trailer),
+            4 if is_trailer && is(b"host") => Err(RejectReason::Trailer),
             _ => Ok(()),
         }
     }
@@ -377,15 +388,15 @@ mod tests {
     use super::*;
 
     /// Feeds the bytes in pieces of every size; the result must be the same.
-    fn judged(bytes: &[u8]) -> Result<(), (usize, Refusal)> {
-        let whole = Guard::new(1024).feed(bytes);
+    fn check(bytes: &[u8]) -> Result<(), (usize, RejectReason)> {
+        let whole = SmugglingGuard::new(1024).feed(bytes);
         for piece in [1, 2, 3, 7] {
-            let (mut guard, mut before) = (Guard::new(1024), 0);
+            let (mut guard, mut before) = (SmugglingGuard::new(1024), 0);
             let mut result = Ok(());
             for piece in bytes.chunks(piece) {
                 result = guard
                     .feed(piece)
-                    .map_err(|(at, refusal)| (before + at, refusal));
+                    .map_err(|(position, reason)| (before + position, reason));
                 if result.is_err() {
                     break;
                 }
@@ -411,7 +422,7 @@ mod tests {
             "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, Chunked\r\n\r\nfF\r\n",
             "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\nGET / HTTP/1.1\r\nX-Empty:\r\n\r\n",
         ] {
-            assert_eq!(judged(good.as_bytes()), Ok(()), "{good:?}");
+            assert_eq!(check(good.as_bytes()), Ok(()), "{good:?}");
         }
     }
 
@@ -421,106 +432,118 @@ mod tests {
         for (bad, why) in [
             (
                 head("Content-Length: 3\r\nTransfer-Encoding: chunked"),
-                Refusal::Both,
+                RejectReason::Both,
             ),
             (
                 head("Transfer-Encoding: chunked\r\ncontent-length: 3"),
-                Refusal::Both,
+                RejectReason::Both,
             ),
             (
                 head("Content-Length: 3\r\nContent-Length: 3"),
-                Refusal::Length,
+                RejectReason::Length,
             ),
             (
                 head("Content-Length: 3\r\nContent-Length: 4"),
-                Refusal::Length,
+                RejectReason::Length,
             ),
-            (head("Content-Length: 3, 3"), Refusal::Length),
-            (head("Content-Length: +3"), Refusal::Length),
-            (head("Content-Length: -1"), Refusal::Length),
-            (head("Content-Length: 0x3"), Refusal::Length),
-            (head("Content-Length:"), Refusal::Length),
+            (head("Content-Length: 3, 3"), RejectReason::Length),
+            (head("Content-Length: +3"), RejectReason::Length),
+            (head("Content-Length: -1"), RejectReason::Length),
+            (head("Content-Length: 0x3"), RejectReason::Length),
+            (head("Content-Length:"), RejectReason::Length),
             (
                 head("Content-Length: 99999999999999999999"),
-                Refusal::Length,
+                RejectReason::Length,
             ),
             (
                 head("Transfer-Encoding: chunked, identity"),
-                Refusal::Coding,
+                RejectReason::Coding,
             ),
-            (head("Transfer-Encoding: xchunked"), Refusal::Coding),
+            (head("Transfer-Encoding: xchunked"), RejectReason::Coding),
             (
                 head("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked"),
-                Refusal::Coding,
+                RejectReason::Coding,
             ),
-            (head("Transfer-Encoding: \u{b}chunked"), Refusal::Line),
-            (head("Transfer-Encoding : chunked"), Refusal::Name),
-            (head("X: 1\r\n Transfer-Encoding: chunked"), Refusal::Folded),
-            (head("X: 1\r\n\tb"), Refusal::Folded),
-            (head(" X: 1"), Refusal::Folded),
-            (head("no colon"), Refusal::Name),
-            (head(": empty"), Refusal::Name),
-            (head("X: a\nY: b"), Refusal::Line),
-            (head("X: a\rY: b"), Refusal::Line),
-            (head("X: a\0b"), Refusal::Line),
-            ("GET / HTTP/1.1\nHost: x\r\n\r\n".to_owned(), Refusal::Line),
+            (head("Transfer-Encoding: \u{b}chunked"), RejectReason::Line),
+            (head("Transfer-Encoding : chunked"), RejectReason::Name),
+            (
+                head("X: 1\r\n Transfer-Encoding: chunked"),
+                RejectReason::Folded,
+            ),
+            (head("X: 1\r\n\tb"), RejectReason::Folded),
+            (head(" X: 1"), RejectReason::Folded),
+            (head("no colon"), RejectReason::Name),
+            (head(": empty"), RejectReason::Name),
+            (head("X: a\nY: b"), RejectReason::Line),
+            (head("X: a\rY: b"), RejectReason::Line),
+            (head("X: a\0b"), RejectReason::Line),
+            (
+                "GET / HTTP/1.1\nHost: x\r\n\r\n".to_owned(),
+                RejectReason::Line,
+            ),
             (
                 "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
-                Refusal::Coding,
+                RejectReason::Coding,
             ),
-            (head("Transfer-Encoding: chunked") + "\r\n", Refusal::Chunk),
+            (
+                head("Transfer-Encoding: chunked") + "\r\n",
+                RejectReason::Chunk,
+            ),
             (
                 head("Transfer-Encoding: chunked") + "+3\r\n",
-                Refusal::Chunk,
+                RejectReason::Chunk,
             ),
             (
                 head("Transfer-Encoding: chunked") + "0x3\r\n",
-                Refusal::Chunk,
+                RejectReason::Chunk,
             ),
             (
                 head("Transfer-Encoding: chunked") + "3 \r\nabc\r\n",
-                Refusal::Chunk,
+                RejectReason::Chunk,
             ),
             (
                 head("Transfer-Encoding: chunked") + "3\nabc\r\n",
-                Refusal::Chunk,
+                RejectReason::Chunk,
             ),
             (
                 head("Transfer-Encoding: chunked") + "3;a\nabc\r\n",
-                Refusal::Chunk,
+                RejectReason::Chunk,
             ),
             (
                 head("Transfer-Encoding: chunked") + "3\r\nabcd\r\n",
-                Refusal::Chunk,
+                RejectReason::Chunk,
             ),
             (
                 head("Transfer-Encoding: chunked") + "3\r\nabc\n",
-                Refusal::Chunk,
+                RejectReason::Chunk,
             ),
             (
                 head("Transfer-Encoding: chunked") + "ffffffffffffffff0\r\n",
-                Refusal::Chunk,
+                RejectReason::Chunk,
             ),
             (
                 head("Transfer-Encoding: chunked") + "0\r\nContent-Length: 3\r\n\r\n",
-                Refusal::Trailer,
+                RejectReason::Trailer,
             ),
             (
                 head("Transfer-Encoding: chunked") + "0\r\nHost: y\r\n\r\n",
-                Refusal::Trailer,
+                RejectReason::Trailer,
             ),
             (
                 head("Transfer-Encoding: chunked") + "0\r\n X: y\r\n\r\n",
-                Refusal::Folded,
+                RejectReason::Folded,
             ),
-            (head(&format!("X: {}", "a".repeat(2000))), Refusal::Long),
+            (
+                head(&format!("X: {}", "a".repeat(2000))),
+                RejectReason::Long,
+            ),
             (
                 head("Transfer-Encoding: chunked") + "3;" + &"a".repeat(2000),
-                Refusal::Long,
+                RejectReason::Long,
             ),
         ] {
             assert_eq!(
-                judged(bad.as_bytes()).map_err(|(_, why)| why),
+                check(bad.as_bytes()).map_err(|(_, why)| why),
                 Err(why),
                 "{bad:?}"
             );

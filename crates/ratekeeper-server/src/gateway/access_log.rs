@@ -467,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_six_digits_behind_the_second() {
+    fn times_have_microseconds() {
         for (nanos, text) in [
             (0, "1970-01-01T00:00:00.000000Z"),
             (1_893_456_000_000_125_999, "2030-01-01T00:00:00.000125Z"),
@@ -502,7 +502,7 @@ mod tests {
     /// However little of a batch was written, all lines in the file are whole, and the lost ones
     /// are counted.
     #[test]
-    fn no_line_is_torn_by_a_full_disk() {
+    fn a_full_disk_tears_no_line() {
         for free in 0..=9 {
             let shared = Arc::<LogState>::default();
             let mut writer = Writer::new(

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_as_many_as_it_may_have_and_others_have_theirs() {
+    fn the_limit_holds_per_address() {
         let limit = limit(2);
         let admit = |text: &str| limit.admit(text.parse().unwrap());
         let (first, _second) = (admit("192.0.2.1"), admit("::ffff:192.0.2.1"));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_ipv6_are_told_apart_by_their_prefix() {
+    fn ipv6_addresses_are_grouped_by_prefix() {
         let limit = limit(1);
         let admit = |text: &str| limit.admit(text.parse().unwrap());
         let _first = admit("2001:db8:0:1::1").expect("the first");

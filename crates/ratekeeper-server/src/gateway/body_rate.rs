@@ -96,7 +96,7 @@ mod tests {
 
     /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_trickles_ends_and_one_that_is_slow_does_not() {
+    async fn a_body_below_the_minimum_rate_ends_and_one_above_does_not() {
         let seconds = Duration::from_secs;
         assert_eq!(lasts(1, HOUR).await, 30, "nothing comes");
         assert_eq!(lasts(1, seconds(20)).await, 30, "a byte every 20 s");

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_read_and_in_pieces() {
+    fn both_versions_are_parsed_in_pieces_too() {
         let one = b"PROXY TCP4 203.0.113.7 10.0.0.1 4711 80\r\nGET";
         let address = Some("203.0.113.7:4711".parse().unwrap());
         assert_eq!(parse(one), ParsedHeader::Complete(one.len() - 3, address));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_wrong() {
+    fn invalid_headers_are_rejected() {
         let mut short = SIGNATURE.to_vec();
         short.extend([0x21, 0x11, 0, 3, 1, 2, 3]);
         let mut other = SIGNATURE.to_vec();

@@ -238,10 +238,10 @@ impl SmugglingGuard {
             }
             let mut line = std::mem::take(&mut self.partial_line);
             line.pop();
-            let finish_line = self.finish_line(&line).map_err(|reason| (0, reason));
+            let result = self.finish_line(&line).map_err(|reason| (0, reason));
             line.clear();
             self.partial_line = line;
-            return finish_line.map(|()| 1);
+            return result.map(|()| 1);
         }
         match &rest[end..] {
             [b'\r', b'\n', ..] if self.partial_line.is_empty() => {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_one_request_to_everybody_passes() {
+    fn unambiguous_requests_pass() {
         for good in [
             "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
             "\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.0\r\n\r\n",
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_parsers_may_read_differently_does_not() {
+    fn ambiguous_requests_are_rejected() {
         let head = |lines: &str| format!("POST / HTTP/1.1\r\nHost: x\r\n{lines}\r\n\r\n");
         for (bad, why) in [
             (

@@ -315,7 +315,7 @@ mod tests {
 
     /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
-    async fn the_connection_that_is_idle_longest_makes_way() {
+    async fn the_longest_idle_connection_is_replaced() {
         let connections = Connections::new(3);
         let (first, second, third) = (
             connections.admit().await,
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_none_is_idle_another_waits_for_one() {
+    async fn a_new_connection_waits_until_one_is_idle() {
         let connections = Connections::new(1);
         let slot = connections.admit().await;
         let asked = InFlight::new(&slot.activity);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_became_idle_after_the_mark_was_not_idle_since() {
+    async fn connections_idle_after_the_mark_were_not_idle_since() {
         let connections = Connections::new(10);
         let (idle, answered, asking) = (
             connections.admit().await,

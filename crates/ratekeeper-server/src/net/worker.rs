@@ -320,7 +320,7 @@ mod tests {
 
     /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_never_ends_holds_up_a_stop_for_ten_seconds() {
+    async fn a_request_that_never_ends_delays_a_stop_by_ten_seconds() {
         let entered = Arc::new(Notify::new());
         let handler = {
             let entered = Arc::clone(&entered);
@@ -356,7 +356,7 @@ mod tests {
     /// A new connection replaces one that is idle, whatever that has begun to send, and waits if
     /// none is idle.
     #[tokio::test(start_paused = true)]
-    async fn no_more_connections_than_there_may_be() {
+    async fn connections_are_limited() {
         let (entered, answer) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let slow = {
             let (entered, answer) = (Arc::clone(&entered), Arc::clone(&answer));
@@ -409,7 +409,7 @@ mod tests {
 
     /// A stop does not wait for the head timeout.
     #[tokio::test(start_paused = true)]
-    async fn a_head_that_never_ends_does_not_hold_up_a_stop() {
+    async fn an_unfinished_head_does_not_delay_a_stop() {
         let app = Router::new().route("/", get(async || "ok"));
         let connect = move |stream, peer, activity: &Arc<Activity>| {
             connection(stream, peer, app.clone(), activity)
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_greet_is_given_up() {
+    async fn a_missing_tls_handshake_times_out() {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let dir = std::env::temp_dir().join(format!("ratekeeper-{}-greeting", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_never_ends_does_not_hold_up_a_stop() {
+    fn a_stuck_worker_does_not_delay_a_stop() {
         let mut workers = Workers::new(Arc::default());
         for listener in ["http", "gateway", "http", "http"] {
             workers.spawn(listener, |_| {}).unwrap();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_that_end_are_waited_for_no_longer_than_that_takes() {
+    fn join_returns_as_soon_as_all_workers_have_ended() {
         let mut workers = Workers::new(Arc::default());
         let (end, ends) = channel::<()>();
         workers.spawn("http", move |_| _ = ends.recv()).unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_has_ended_is_seen() {
+    fn an_ended_worker_fails_the_check() {
         let mut workers = Workers::new(Arc::default());
         let (end, ends) = channel::<()>();
         workers.spawn("http", move |_| _ = ends.recv()).unwrap();

@@ -100,7 +100,7 @@ mod tests {
 
     /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_nothing_is_given_up() {
+    async fn a_client_that_reads_nothing_is_disconnected() {
         let (server, client) = UnixStream::pair().unwrap();
         let mut stream = WriteTimeoutStream::new(Stream::Unix(server));
         let start = Instant::now();

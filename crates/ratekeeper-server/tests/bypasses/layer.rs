@@ -38,7 +38,7 @@ pub(crate) fn of(group: &Group) -> ByGroup {
     layer.identity(identity)
 }
 
-/// The service behind it.
+/// The service behind the layer.
 #[derive(Clone)]
 struct Passes;
 
@@ -57,7 +57,7 @@ impl Service<Request<()>> for Passes {
 }
 
 pub(crate) fn status(layer: &ByGroup, asked: &Asked) -> u16 {
-    // As hyper has it of HTTP/1.1, and of HTTP/2 where there is an authority.
+    // As hyper represents HTTP/1.1, and HTTP/2 where there is an authority.
     let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
         format!("http://{authority}{}", asked.path)
     });
@@ -68,7 +68,7 @@ pub(crate) fn status(layer: &ByGroup, asked: &Asked) -> u16 {
     for (name, value) in asked.headers {
         request = request.header(*name, *value);
     }
-    // What no server can read it refuses.
+    // A target that no server can parse is rejected.
     let Ok(mut request) = request.body(()) else {
         return 400;
     };

@@ -1,9 +1,9 @@
-//! Every known way around a limit, tried at the gateway over HTTP/1.1 and HTTP/2, at `/auth` and at
+//! Every known bypass of a limit, tried at the gateway over HTTP/1.1 and HTTP/2, at `/auth` and at
 //! the layer. A new one is a line of [`table::GROUPS`].
 //!
 //! Each group has policies and an honest request that uses up their only token. After it every
-//! attempt must be refused or denied, and must not reach the service; what is no attempt, but must
-//! go on working, passes.
+//! attempt must be rejected or denied, and must not reach the service; requests that are no
+//! attempts must still be allowed.
 
 mod cross_site;
 mod layer;
@@ -27,7 +27,7 @@ use std::sync::mpsc::{Receiver, channel};
 use support::{Connection, Server, config_file, ratekeeper};
 use table::{Asked, GROUPS, Group, Place};
 
-/// A gateway in front of a service that tells of every request that reaches it.
+/// A gateway in front of an upstream that reports every request that reaches it.
 struct Gateway {
     server: Server,
     requests: Receiver<String>,
@@ -47,7 +47,7 @@ impl Gateway {
         }
     }
 
-    /// The status that a request gets, which agrees with whether it reached the service.
+    /// The status of a request. Checks that it agrees with whether the upstream got the request.
     fn status(&self, place: Place, asked: &Asked) -> u16 {
         let status = match place {
             Place::Http2 => http2_status(self.server.address, asked),
@@ -92,7 +92,7 @@ fn http2_status(address: SocketAddr, asked: &Asked) -> u16 {
     for (name, value) in asked.headers {
         request = request.header(*name, *value);
     }
-    // What no client can write is as good as refused.
+    // A request that no client can write counts as rejected.
     let Ok(request) = request.body(Empty::<Bytes>::new()) else {
         return 400;
     };
@@ -114,7 +114,7 @@ fn http2_status(address: SocketAddr, asked: &Asked) -> u16 {
     })
 }
 
-/// How a proxy tells `/auth` of a request.
+/// The status when a proxy describes the request to `/auth`.
 fn auth_status(server: &Server, place: Place, asked: &Asked) -> u16 {
     let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
         format!("http://{authority}{}", asked.path)
@@ -160,7 +160,7 @@ fn auth_status(server: &Server, place: Place, asked: &Asked) -> u16 {
     connection.write(&format!("{method} {path} HTTP/1.1\r\n{told}{lines}\r\n"));
     let answer = connection.answer();
     if place == Place::Nginx && answer.status() != 200 {
-        // nginx knows no other denial.
+        // nginx supports no other status for a denial.
         assert_eq!(answer.status(), 403, "{answer:?}");
         return answer
             .header("x-ratelimit-status")
@@ -171,8 +171,8 @@ fn auth_status(server: &Server, place: Place, asked: &Asked) -> u16 {
     answer.status()
 }
 
-/// Runs a group where it applies: a line for each attempt that passed. `status` asks at a fresh
-/// server, whose tokens are all there.
+/// Runs a group at a place: returns a line for each attempt that was allowed. `status` sends a
+/// request to a fresh server, whose tokens are all available.
 fn run(group: &Group, place: Place, status: impl Fn(&Asked) -> u16) -> String {
     let name = group.name;
     for passes in group.passes.iter().filter(|asked| asked.applies_at(place)) {
@@ -243,7 +243,7 @@ fn the_layer_stops_every_bypass() {
     });
 }
 
-/// A signed URL is good for the path that was signed, so what is sent on is what was sent.
+/// A signed URL is valid for the path that was signed, so the path is forwarded unchanged.
 #[test]
 fn paths_are_forwarded_as_they_were_sent() {
     let (upstream, requests) = echo();
@@ -275,9 +275,9 @@ fn paths_are_forwarded_as_they_were_sent() {
     }
 }
 
-/// What it is told says what is wrong and what to do.
+/// The detail says what is wrong and what to do.
 #[test]
-fn a_refusal_names_the_problem_and_the_remedy() {
+fn a_rejection_names_the_problem_and_the_remedy() {
     let (upstream, _requests) = echo();
     let mut command = ratekeeper();
     let text = format!(
@@ -312,7 +312,7 @@ fn a_refusal_names_the_problem_and_the_remedy() {
     );
 }
 
-/// `GET http://h?q=1` asks for the root, in HTTP/1.1 and in HTTP/2.
+/// `GET http://h?q=1` requests the root, over HTTP/1.1 and HTTP/2.
 #[test]
 fn a_target_without_a_path_is_the_root() {
     let (upstream, requests) = echo();
@@ -340,7 +340,7 @@ fn a_target_without_a_path_is_the_root() {
     assert_eq!(requests2.recv().unwrap(), "/?q=1");
 }
 
-/// A service of HTTP/2 that says yes and tells `:path` of each request.
+/// An HTTP/2 upstream that answers 200 and reports `:path` of each request.
 fn http2_service() -> (SocketAddr, Receiver<String>) {
     let (told, paths) = channel();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

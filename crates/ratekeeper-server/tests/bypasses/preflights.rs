@@ -1,4 +1,4 @@
-//! Preflight requests of CORS are counted by address, by a limit of their own.
+//! CORS preflight requests are counted by address, by a limit of their own.
 
 use crate::http1_status;
 use crate::layer;
@@ -30,7 +30,7 @@ fn gateway(more: &str) -> Server {
 }
 
 #[test]
-fn the_gateway_counts_them_by_address_and_apart_from_the_policies() {
+fn preflights_are_counted_by_address_apart_from_the_policies() {
     let log = directory(&[]).join("access.log");
     let server = gateway(&format!(
         "preflight = \"2/d\"\naccess_log = {:?}\n",
@@ -77,7 +77,7 @@ fn the_gateway_counts_them_by_address_and_apart_from_the_policies() {
 }
 
 #[test]
-fn the_gateway_may_count_or_exempt_them() {
+fn the_gateway_may_count_or_exempt_preflights() {
     let count = gateway("preflight = \"count\"\n");
     let statuses = [&PREFLIGHT, &PREFLIGHT].map(|asked| http1_status(&mut count.connect(), asked));
     assert_eq!(statuses, [200, 429]);
@@ -86,18 +86,18 @@ fn the_gateway_may_count_or_exempt_them() {
 }
 
 #[test]
-fn by_default_a_client_has_a_hundred_at_once() {
+fn by_default_a_client_has_a_hundred_preflights_at_once() {
     let server = gateway("");
     let mut connection = server.connect();
     let passed = (0..150)
         .filter(|_| http1_status(&mut connection, &PREFLIGHT) == 200)
         .count();
-    // A few come back while it asks.
+    // A few tokens are refilled during the test.
     assert!((100..150).contains(&passed), "{passed}");
 }
 
 #[test]
-fn so_does_the_layer() {
+fn the_layer_counts_preflights_too() {
     let group = Group {
         name: "all",
         before: "",

@@ -1,13 +1,13 @@
-//! The known ways around a limit.
+//! The known bypasses of a limit.
 
 /// Where a request is decided on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// The gateway, asked in HTTP/1.1.
+    /// The gateway over HTTP/1.1.
     Http1,
-    /// The gateway, asked in HTTP/2.
+    /// The gateway over HTTP/2.
     Http2,
-    /// `/auth`, as these proxies ask.
+    /// `/auth`, in the forms of these proxies.
     Nginx,
     Caddy,
     Traefik,
@@ -25,7 +25,7 @@ pub(crate) struct Asked {
     /// The authority of a target in absolute form, or `:authority` of HTTP/2.
     pub(crate) absolute: Option<&'static str>,
     pub(crate) headers: &'static [(&'static str, &'static str)],
-    /// Everywhere if there is none.
+    /// The places to try it at; everywhere if empty.
     pub(crate) places: &'static [Place],
 }
 
@@ -46,7 +46,7 @@ impl Asked {
     }
 }
 
-/// Attempts at one limit.
+/// Attempts to bypass one limit.
 pub(crate) struct Group {
     pub(crate) name: &'static str,
     /// Lines at the top of the file.
@@ -55,11 +55,11 @@ pub(crate) struct Group {
     pub(crate) gateway: &'static str,
     /// The rest of the file.
     pub(crate) config: &'static str,
-    /// Uses up the only token there is.
+    /// Uses up the only token.
     pub(crate) honest: Asked,
-    /// Go round the limit if they pass.
+    /// Bypass the limit if they are allowed.
     pub(crate) attempts: &'static [Asked],
-    /// Must pass: they have nothing to do with the limit.
+    /// Must be allowed: they have nothing to do with the limit.
     pub(crate) passes: &'static [Asked],
 }
 
@@ -98,14 +98,14 @@ const fn headers(headers: &'static [(&'static str, &'static str)]) -> Asked {
     }
 }
 
-/// Only where a client's own connection is seen.
+/// Only where the client's own connection is visible.
 const fn at(places: &'static [Place], asked: Asked) -> Asked {
     Asked { places, ..asked }
 }
 
-/// Where a target in absolute form comes with another Host.
+/// Places where a target in absolute form comes with another Host.
 const TARGETS: &[Place] = &[Place::Http1, Place::Http2, Place::Layer];
-/// HTTP/2 has no Connection, and a proxy in front keeps it to itself.
+/// HTTP/2 has no Connection header, and a proxy in front does not forward it.
 const CONNECTIONS: &[Place] = &[Place::Http1];
 const AUTH: &[Place] = &[Place::Nginx, Place::Caddy, Place::Traefik, Place::Envoy];
 
@@ -117,7 +117,7 @@ pub(crate) const GROUPS: &[Group] = &[
         config: "[[policy]]\nname = \"api\"\nmatch = { path = \"/api/**\" }\nlimit = \"1/d\"\n",
         honest: path("/api/x"),
         attempts: &[
-            // Services that do not follow dots still route these to /api.
+            // Services that do not resolve dot segments still route these to /api.
             path("/api/../x"),
             path("/api/x/../../y"),
             path("/api/.."),
@@ -133,7 +133,7 @@ pub(crate) const GROUPS: &[Group] = &[
             path("/api/..%5cx"),
             path("/api/..\\x"),
             path("/api\\..\\x"),
-            // Services that follow them route these to /api.
+            // Services that resolve them route these to /api.
             path("/x/../api/y"),
             path("/./api/x"),
             path("/%2e/api/x"),
@@ -147,7 +147,7 @@ pub(crate) const GROUPS: &[Group] = &[
             path("/api/"),
             path("/api//x"),
             path("//api/x"),
-            // Services that decode a path before they route it take these for slashes.
+            // Services that decode a path before routing take these for slashes.
             path("/api%2Fx"),
             path("/api%2f"),
             path("/api%5Cx"),
@@ -274,7 +274,7 @@ pub(crate) const GROUPS: &[Group] = &[
         name: "user",
         before: "",
         gateway: "",
-        // Those who ask here are trusted to name clients; none of them may name users.
+        // The peers here are trusted to name clients; none of them may name users.
         config: "[identity]\ntrusted_proxies = [\"127.0.0.0/8\", \"203.0.113.0/24\"]\n\
                  user = { header = \"x-user-id\", from = [\"10.0.0.0/8\", \"unix\"] }\n\
                  [[policy]]\nname = \"not vip\"\nmatch = { not = { user = \"vip\" } }\nlimit = \"1/d\"\n",
@@ -382,8 +382,8 @@ pub(crate) const GROUPS: &[Group] = &[
                     ("access-control-request-method", "POST"),
                 ])
             },
-            // A status of gRPC in a 200 is a yes to a proxy that asks; the gateway and the layer
-            // tell the caller itself.
+            // A gRPC status in a 200 allows the request for an asking proxy; the gateway and the
+            // layer answer the caller themselves.
             at(AUTH, headers(&[("content-type", "application/grpc")])),
             at(
                 AUTH,

@@ -1,5 +1,5 @@
-//! Clients that hang up: what their requests go on costing at an upstream counts, where a policy
-//! limits what is in flight.
+//! Abandoned requests: the work that clients who hang up leave at an upstream counts towards
+//! concurrency limits.
 
 use crate::gateway;
 use crate::service::{head, service};
@@ -20,8 +20,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// An upstream that works on each request until it is released, whether its client is still there
-/// or not.
+/// An upstream that works on each request until it is released, whether or not its client is still
+/// connected.
 struct Slow {
     at: SocketAddr,
     work: Arc<Work>,
@@ -108,7 +108,7 @@ impl Slow {
     }
 }
 
-/// A gateway that lets two requests at once through, in front of it.
+/// A gateway in front of it that allows two requests at once.
 fn two_at_once(upstream: &Slow, http2: bool, more: &str) -> Server {
     let policy = "[[policy]]\nname = \"two\"\nlimit = \"2 concurrent\"\n";
     gateway(
@@ -165,10 +165,10 @@ fn passes(server: &Server) -> bool {
     server.request("GET", "/", "").status() == 200
 }
 
-/// Twenty clients hang up, and an upstream that does not notice works on: two requests run at once,
-/// and no more.
+/// Twenty clients hang up, and an upstream that does not notice goes on: no more than two requests
+/// run at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_hang_up_do_not_get_more_requests_run_at_once() {
+async fn clients_that_hang_up_do_not_exceed_the_concurrency_limit() {
     for (http2_client_side, http2_upstream) in
         [(false, false), (false, true), (true, false), (true, true)]
     {
@@ -189,16 +189,16 @@ async fn clients_that_hang_up_do_not_get_more_requests_run_at_once() {
             "{what}"
         );
         assert_eq!(server.request("GET", "/", "").status(), 429, "{what}");
-        // The upstream answers to nobody, and others have their turn.
+        // The upstream ends the abandoned requests, and others are served.
         upstream.work.released.send_replace(true);
         eventually("permits that are given back", || passes(&server));
         assert!(upstream.work.max_running.load(SeqCst) <= 2, "{what}");
     }
 }
 
-/// The head of an answer is not the end of it.
+/// The head of a response is not its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_hang_up_within_an_answer_hold_their_permits_too() {
+async fn clients_that_hang_up_within_a_response_hold_their_permits() {
     for http2 in [false, true] {
         let upstream = Slow::start(http2).await;
         let server = two_at_once(&upstream, http2, "abandoned_timeout = \"1h\"\n");
@@ -227,9 +227,9 @@ async fn clients_that_hang_up_within_an_answer_hold_their_permits_too() {
     }
 }
 
-/// What the upstream has of a request whose body breaks off may be enough to work on.
+/// The part of a request that the upstream has may be enough to work on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_hang_up_within_their_request_hold_their_permits_too() {
+async fn clients_that_hang_up_within_a_request_body_hold_their_permits() {
     for http2 in [false, true] {
         let upstream = Slow::start(http2).await;
         let server = two_at_once(&upstream, http2, "abandoned_timeout = \"1h\"\n");
@@ -248,7 +248,7 @@ async fn clients_that_hang_up_within_their_request_hold_their_permits_too() {
     }
 }
 
-/// An upstream that never answers, and when its connections end.
+/// An upstream that never answers, and a receiver of the times at which its connections end.
 fn silent() -> (
     SocketAddr,
     std::sync::mpsc::Receiver<()>,
@@ -270,7 +270,7 @@ const ONE: &str = "[[policy]]\nname = \"two\"\nlimit = \"1 concurrent\"\n";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn after_the_timeout_the_connection_is_closed_and_the_permit_given_back() {
+fn after_the_timeout_the_connection_is_closed_and_the_permit_released() {
     for (timeout, is_kept) in [("2s", true), ("0s", false)] {
         let (upstream, begins, ended) = silent();
         let server = gateway(
@@ -312,7 +312,7 @@ fn without_a_permit_a_request_ends_with_its_client() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_what_clients_have_left() {
+fn a_stop_does_not_wait_for_abandoned_requests() {
     let (upstream, begins, ended) = silent();
     let stop = "drain_delay = \"1ms\"\ndrain_timeout = \"1h\"\n";
     let server = gateway(
@@ -330,9 +330,9 @@ fn a_stop_does_not_wait_for_what_clients_have_left() {
     assert!(status.success() && !log.contains("cut off"), "{log}");
 }
 
-/// A connection of HTTP/2 cannot pile up requests by resetting them.
+/// An HTTP/2 connection cannot pile up requests by resetting them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_leaves_so_many_requests_behind_and_no_more() {
+async fn the_abandoned_requests_of_a_connection_are_limited() {
     let upstream = Slow::start(true).await;
     let policy = "[[policy]]\nname = \"two\"\nlimit = \"1000 concurrent\"\n";
     let more = "http2 = true\nidle_timeout = \"1h\"\nabandoned_timeout = \"1h\"\n";
@@ -347,7 +347,7 @@ async fn a_connection_leaves_so_many_requests_behind_and_no_more() {
     }
     eventually("the requests at the upstream", || upstream.started() == 128);
     left.iter().for_each(|answer| answer.abort());
-    // Until the gateway has heard of all resets, another request may still go on.
+    // Until the gateway has noticed all resets, another request may still be served.
     let begun = Instant::now();
     loop {
         assert!(

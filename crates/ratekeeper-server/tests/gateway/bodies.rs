@@ -1,4 +1,4 @@
-//! What it costs: large bodies and many connections.
+//! Memory used by large bodies and many connections.
 
 use crate::service::{echo, head, service};
 use crate::support::config_file;
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 
 const GIGABYTE: u64 = 1 << 30;
 
-/// A service that has a gigabyte to give, and takes one.
+/// An upstream that sends a gigabyte, and receives one.
 fn large() -> std::net::SocketAddr {
     service(|mut stream| {
         let mut reader = BufReader::with_capacity(1 << 20, stream.try_clone().unwrap());
@@ -68,9 +68,9 @@ fn a_gigabyte_streams_both_ways_in_constant_memory() {
     );
 }
 
-/// Connections that have asked once and are kept, and connections that have said nothing yet.
+/// Connections that are kept after a request, and connections that have sent nothing yet.
 #[test]
-fn ten_thousand_idle_connections_cost_what_they_should() {
+fn ten_thousand_idle_connections_use_bounded_memory() {
     const MANY: usize = 10_000;
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
     let files: usize = limits
@@ -99,7 +99,7 @@ fn ten_thousand_idle_connections_cost_what_they_should() {
     let before = server.memory("VmRSS:");
     let connect = || TcpStream::connect(server.address).unwrap();
     let silent: Vec<TcpStream> = (0..MANY / 2).map(|_| connect()).collect();
-    // It has accepted them all once it answers one that came after them, on either worker.
+    // All of them are accepted once a later connection is served, on either worker.
     (0..20).for_each(|_| drop(server.request("GET", "/", "")));
     let after_silent = server.memory("VmRSS:");
     let kept: Vec<TcpStream> = (0..MANY / 2)

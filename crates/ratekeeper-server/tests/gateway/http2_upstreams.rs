@@ -1,4 +1,4 @@
-//! Upstreams of HTTP/2 that we did not write: Go's net/http, grpc-go and nginx.
+//! Upstreams that speak HTTP/2, from other projects: Go's net/http, grpc-go and nginx.
 
 use crate::gateway;
 use crate::limits::denied_of_five_clients;
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The program of tests/clients/go-http2; none where scripts/clients could not build it.
+/// The program of tests/clients/go-http2, or `None` where scripts/clients could not build it.
 fn go() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/go-http2");
     if !path.exists() {
@@ -37,7 +37,7 @@ fn go() -> Option<PathBuf> {
     Some(path)
 }
 
-/// A running service; killed when dropped.
+/// A running upstream; killed when dropped.
 struct Service {
     child: Child,
     at: SocketAddr,
@@ -60,7 +60,7 @@ impl Service {
         })
     }
 
-    /// nginx as a server of HTTP/2, with these directives.
+    /// nginx as an HTTP/2 server, with these directives.
     fn nginx(directives: &str) -> Self {
         let at = TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -89,7 +89,7 @@ impl Service {
         gateway(&[self.at], &format!("http2 = true\n{more}"))
     }
 
-    /// How many of its requests failed, as the gateway behind which it is counts them.
+    /// How many of its requests failed, by the count of the gateway.
     fn failed(&self, server: &Server) -> f64 {
         server.figure(&format!(
             "ratekeeper_upstream_requests_total{{upstream=\"http://{}\",outcome=\"failed\"}}",
@@ -105,7 +105,7 @@ impl Drop for Service {
     }
 }
 
-/// A client's connection of HTTP/2, with this window for each stream.
+/// A client's HTTP/2 connection, with this window for each stream.
 async fn client<B>(server: &Server, window: impl Into<Option<u32>>) -> SendRequest<B>
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
@@ -128,7 +128,7 @@ fn get(server: &Server, path: &str) -> Request<Empty<Bytes>> {
         .unwrap()
 }
 
-/// The status, the body and the trailers; an error in words.
+/// The status, the body and the trailers; errors as text.
 async fn whole(
     answer: Result<Response<Incoming>, hyper::Error>,
 ) -> Result<(u16, String, HeaderMap), String> {
@@ -208,9 +208,10 @@ async fn small_pieces_of_many_responses_end_no_connection() {
     );
 }
 
-/// None of them is read, and nobody else is hurt: neither by their frames nor by their bytes.
+/// None of the responses is read, and other clients are not affected, neither by frames nor by
+/// bytes.
 #[tokio::test]
-async fn a_client_that_does_not_read_takes_nothing_from_the_others() {
+async fn a_client_that_does_not_read_does_not_slow_down_others() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -233,14 +234,14 @@ async fn a_client_that_does_not_read_takes_nothing_from_the_others() {
         let (status, body) = ask(&mut client, &server, "/bytes?n=200000").await.unwrap();
         assert_eq!((status, body.len()), (200, 200_000));
     }
-    // And they get all of it once they read on.
+    // The slow clients get everything once they read on.
     for answer in stuck {
         assert!(whole(Ok(answer)).await.unwrap().1.len() >= 20_000);
     }
 }
 
 #[tokio::test]
-async fn a_burst_of_small_frames_costs_its_client_nothing() {
+async fn a_burst_of_small_frames_does_not_end_its_connection() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -258,9 +259,9 @@ async fn a_burst_of_small_frames_costs_its_client_nothing() {
     }
 }
 
-/// nginx closes a connection after so many requests; what came behind them it has not processed.
+/// nginx closes a connection after a number of requests; it has not processed the later ones.
 #[test]
-fn what_an_upstream_did_not_process_is_sent_again() {
+fn unprocessed_requests_are_retried() {
     let file = crate::support::config_file(&"x".repeat(3_000));
     for (directives, requests) in [("", 12_000), ("keepalive_requests 20;", 1_000)] {
         let upstream = Service::nginx(directives);
@@ -284,7 +285,7 @@ fn what_an_upstream_did_not_process_is_sent_again() {
 }
 
 #[tokio::test]
-async fn connections_that_end_all_the_time_lose_no_request() {
+async fn connections_that_keep_ending_lose_no_request() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -309,7 +310,7 @@ async fn connections_that_end_all_the_time_lose_no_request() {
     assert_eq!(upstream.failed(&server), 0.0);
 }
 
-/// They all wait for one another: they are answered only if all of them are under way at once.
+/// The requests wait for one another: they are answered only if all of them are in flight at once.
 #[tokio::test]
 async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
     let Some(upstream) = Service::go(&["serve", "-max-streams", "5"]) else {
@@ -317,7 +318,7 @@ async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
     };
     let server = upstream.behind("");
     let mut client = client(&server, None).await;
-    // So that it is known how many streams there are.
+    // So that the number of streams is known.
     ask(&mut client, &server, "/").await.unwrap();
     let asked = (0..40).map(|_| {
         let (mut client, server) = (client.clone(), &server);
@@ -330,7 +331,7 @@ async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
         .map(|(_, address)| address)
         .collect();
     assert_eq!(over.len(), 8, "eight connections with five streams each");
-    // Above that they wait for their turn.
+    // Requests beyond that wait for a stream.
     let asked = (0..200).map(|_| {
         let (mut client, server) = (client.clone(), &server);
         async move {
@@ -345,7 +346,7 @@ async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
 
 /// More of them than it takes for a breaker to open.
 #[test]
-fn bodies_that_stop_are_no_mark_against_an_upstream_of_http2() {
+fn request_bodies_that_stop_do_not_trip_the_breaker_of_an_http2_upstream() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -365,7 +366,7 @@ fn bodies_that_stop_are_no_mark_against_an_upstream_of_http2() {
 }
 
 #[tokio::test]
-async fn one_stream_that_is_reset_leaves_its_connection_to_the_others() {
+async fn a_reset_stream_does_not_disturb_its_connection() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -399,7 +400,7 @@ fn responses_may_have_large_heads() {
 }
 
 #[test]
-fn informational_responses_of_http2_go_on_to_clients_of_http1() {
+fn informational_http2_responses_reach_http1_clients() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -415,14 +416,14 @@ fn informational_responses_of_http2_go_on_to_clients_of_http1() {
     }
     let answer = connection.answer();
     assert_eq!((answer.status(), answer.body.as_str()), (200, "late"));
-    // One of HTTP/1.0 would not understand them.
+    // An HTTP/1.0 client would not understand them.
     let mut connection = server.connect();
     connection.write("GET /early HTTP/1.0\r\nHost: x\r\n\r\n");
     assert!(connection.head().starts_with("HTTP/1.0 200 "));
 }
 
 #[tokio::test]
-async fn trailers_go_both_ways_and_te_says_that_they_are_welcome() {
+async fn trailers_and_te_are_forwarded_both_ways() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -448,11 +449,11 @@ async fn trailers_go_both_ways_and_te_says_that_they_are_welcome() {
         .unwrap();
     let (status, body, trailers) = whole(client.send_request(request).await).await.unwrap();
     assert_eq!((status, body.as_str()), (200, "hello"));
-    // Who asked is not told after the body.
+    // Trailers do not name the client.
     assert_eq!(trailers.get("x-sum").unwrap(), "5 trailers noted");
 }
 
-/// Also while the upstream ends its connections all the time.
+/// Even while the upstream keeps ending its connections.
 #[test]
 fn grpc_calls_of_all_kinds_come_through() {
     for arguments in [&["grpc-serve"][..], &["grpc-serve", "-max-age", "50ms"]] {
@@ -474,8 +475,8 @@ fn grpc_calls_of_all_kinds_come_through() {
     }
 }
 
-/// An upstream that reads so much of each request's body and then refuses it, so many times, and
-/// answers with the length of the body.
+/// An upstream that reads `reads` bytes of each request's body and refuses the request, `times`
+/// times, then answers with the length of the body.
 async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
@@ -515,7 +516,7 @@ async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) 
 }
 
 #[tokio::test]
-async fn a_request_that_was_refused_with_a_part_of_its_body_is_sent_again_from_its_beginning() {
+async fn a_request_refused_within_its_body_is_replayed_from_the_start() {
     let (at, asked) = refusing(20_000, 3).await;
     let server = gateway(&[at], "http2 = true\n");
     let body = "x".repeat(50_000);
@@ -529,10 +530,10 @@ async fn a_request_that_was_refused_with_a_part_of_its_body_is_sent_again_from_i
     );
 }
 
-/// Whatever is refused for good is told so, costs nothing, and is no mark against the upstream.
+/// A request that is refused for good gets a 503, is refunded, and does not trip the breaker.
 #[tokio::test]
-async fn what_is_refused_again_and_again_is_503_and_not_counted() {
-    // With so much of its body gone it cannot be sent again.
+async fn repeated_refusals_are_503_and_refunded() {
+    // With that much of its body sent it cannot be replayed.
     for (reads, body, times) in [(0, 0, 11), (100_000, 150_000, 1)] {
         let (at, asked) = refusing(reads, usize::MAX).await;
         let server = gateway(

@@ -1,4 +1,4 @@
-//! TLS on both sides, with certificates that are made here.
+//! TLS on both sides, with certificates that the tests create.
 
 use crate::authority::Authority;
 use crate::service::echo;
@@ -36,7 +36,7 @@ fn get(server: &Server, authority: &Authority, more: &[&str]) -> String {
 }
 
 #[test]
-fn clients_speak_tls_and_choose_the_version() {
+fn clients_use_tls_and_negotiate_the_version() {
     let (upstream, _requests) = echo();
     let authority = Authority::new("an authority");
     let server = tls(upstream, &authority.sign("localhost", 2100));
@@ -51,14 +51,14 @@ fn clients_speak_tls_and_choose_the_version() {
             "{said}"
         );
     }
-    // Who speaks no TLS is not served, and who says nothing is cut off like anybody else.
+    // A client without TLS is not served, and a silent one runs into the handshake timeout.
     let mut plain = server.connect();
     plain.write("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(!plain.rest().contains("HTTP/1.1 200"));
 }
 
 #[test]
-fn a_new_certificate_is_taken_when_its_files_change_and_a_broken_one_is_not() {
+fn changed_certificates_are_reloaded_and_broken_ones_rejected() {
     let (upstream, _requests) = echo();
     let (old, new) = (Authority::new("an authority"), Authority::new("another"));
     let files = old.sign("localhost", 2100);
@@ -80,7 +80,7 @@ fn a_new_certificate_is_taken_when_its_files_change_and_a_broken_one_is_not() {
 }
 
 #[test]
-fn a_wrong_certificate_is_told_at_the_start() {
+fn an_invalid_certificate_fails_the_start() {
     let authority = Authority::new("an authority");
     let (cert, key) = authority.sign("localhost", 2100);
     let other = authority.sign("localhost", 2100).1;
@@ -104,9 +104,9 @@ fn a_wrong_certificate_is_told_at_the_start() {
     }
 }
 
-/// Who shows no certificate, or one of somebody else, is not served.
+/// A client without a certificate, or with one of another CA, is not served.
 #[test]
-fn clients_may_have_to_show_a_certificate() {
+fn client_certificates_can_be_required() {
     let (upstream, _requests) = echo();
     let (authority, clients, stranger) = (
         Authority::new("an authority"),
@@ -141,7 +141,7 @@ fn clients_may_have_to_show_a_certificate() {
     }
 }
 
-/// A gateway in front of another one, to which it speaks TLS.
+/// A gateway in front of another one, to which it connects over TLS.
 fn in_front_of(url: &str, authority: &Authority, more: &str) -> Server {
     let ca = authority.ca();
     let text = format!(
@@ -155,7 +155,7 @@ fn in_front_of(url: &str, authority: &Authority, more: &str) -> Server {
 }
 
 #[test]
-fn services_are_spoken_to_in_tls_and_only_if_they_are_who_they_should_be() {
+fn upstream_certificates_are_verified() {
     let (upstream, _requests) = echo();
     let (authority, stranger) = (Authority::new("an authority"), Authority::new("another"));
     let good = tls(upstream, &authority.sign("localhost", 2100));

@@ -1,5 +1,5 @@
-//! The programs behind the gateway that nobody here wrote: Go's net/http, Node's http and http2,
-//! and nginx.
+//! The programs behind the gateway, from other projects: Go's net/http, Node's http and http2, and
+//! nginx.
 
 use crate::authority::Authority;
 use crate::shape::{Shape, content};
@@ -65,7 +65,7 @@ impl Program {
 
 /// A running upstream. It ends with the test.
 pub(crate) struct Upstream {
-    /// Where the gateway finds it.
+    /// Its URL, for the gateway.
     pub(crate) url: String,
     /// Lines under `[gateway]` that it needs.
     pub(crate) config: String,
@@ -73,7 +73,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// None, and a line that says so, if the machine has no Go or no Node.
+    /// Starts it, or returns `None`, with a message, if the machine has no Go or no Node.
     pub(crate) fn start(program: Program, authority: &Authority) -> Option<Self> {
         let http2 = if program.is_http2() {
             "http2 = true\n"
@@ -134,7 +134,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts a program that prints its addresses in one line, and ends with its input.
+/// Starts a program that prints its addresses in one line, and ends when its input does.
 fn addresses(mut command: Command) -> (Vec<String>, Running) {
     let mut child = command
         .stdin(Stdio::piped())
@@ -181,8 +181,8 @@ fn node() -> Option<(Vec<String>, Running)> {
     Some(addresses(command))
 }
 
-/// Locations that have a file of each size, sized as it is, and in chunks: server-side includes
-/// take its length away.
+/// Locations with a file of each size, once with a Content-Length and once chunked: server-side
+/// includes remove the length.
 fn files() -> String {
     let root = directory(&[]);
     for size in [

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_for_the_same_host_and_version_and_no_other() {
+    fn the_cache_holds_for_one_host_and_version() {
         let about = ForwardedHeaders::default();
         let lines_for = |host: Option<&str>, version: Version, text: &str| {
             let mut head = b"first\r\n".to_vec();

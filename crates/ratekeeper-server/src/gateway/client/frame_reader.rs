@@ -144,7 +144,7 @@ mod tests {
     proptest! {
         /// However the bytes are split.
         #[test]
-        fn what_is_read_does_not_depend_on_how_it_comes(
+        fn the_state_does_not_depend_on_how_the_bytes_are_split(
             frames in prop::collection::vec((0u8..12, any::<u8>(), 0usize..300), 0..8),
             cuts in prop::collection::vec(1usize..40, 1..20),
         ) {

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_that_came_behind_another_request_has_all_of_its_time_from_the_answer_on() {
+    fn a_pipelined_head_has_its_full_timeout_after_the_response() {
         let timeouts = ClientTimeouts {
             head: Duration::from_millis(100),
             keep_alive: Duration::from_secs(60),

@@ -132,7 +132,7 @@ impl Forward {
                 }
                 Err(ForwardError::NotSent(error)) => {
                     selected.report(false);
-                    tracing::warn!("the upstream {}: {error}", selected.peer.upstream);
+                    tracing::warn!("upstream {}: {error}", selected.peer.upstream);
                     tried.push(index);
                     if tried.len() > gateway.retries as usize
                         || tried.len() >= shared.upstreams.peers.len()
@@ -141,7 +141,7 @@ impl Forward {
                     }
                 }
                 Err(ForwardError::Unprocessed { error, has_body }) => {
-                    tracing::warn!("the upstream {}: {error}", selected.peer.upstream);
+                    tracing::warn!("upstream {}: {error}", selected.peer.upstream);
                     tried.push(index);
                     if !has_body
                         || tried.len() > gateway.retries as usize
@@ -152,7 +152,7 @@ impl Forward {
                 }
                 Err(ForwardError::Failed(error)) => {
                     selected.report(false);
-                    tracing::warn!("the upstream {}: {error}", selected.peer.upstream);
+                    tracing::warn!("upstream {}: {error}", selected.peer.upstream);
                     return own_response(error.problem().plain());
                 }
                 Err(ForwardError::Body(problem)) => {
@@ -223,21 +223,22 @@ impl Forward {
                 ..
             } = match self.response_head(&mut conn, rewriter.version).await {
                 Ok(head) => head,
-                // Not the upstream's fault.
+                // Not the upstream's error.
                 Err(ExchangeError::Timeout(_)) if conn.waits_for_client() => {
                     return Err(ForwardError::Body(slow_body()));
                 }
                 Err(ExchangeError::Timeout(kind)) => {
                     return Err(ForwardError::Failed(UpstreamError::Timeout(kind)));
                 }
-                Err(ExchangeError::Broken(fault)) => {
+                Err(ExchangeError::Broken(error)) => {
                     let unsent = conn
                         .unsent()
                         .map(|body| *request.body_mut() = body)
                         .is_some();
                     // A safe request may be sent twice.
-                    let again = unsent || !conn.has_response_bytes() && is_repeatable(request, timeouts);
-                    match fault {
+                    let again =
+                        unsent || !conn.has_response_bytes() && is_repeatable(request, timeouts);
+                    match error {
                         H1Error::Body(error) => {
                             return Err(ForwardError::Body(body_problem(error)));
                         }
@@ -248,9 +249,9 @@ impl Forward {
                             continue;
                         }
                         H1Error::Io(_) | H1Error::Closed if unsent => {
-                            return Err(ForwardError::NotSent(UpstreamError::Http1(fault)));
+                            return Err(ForwardError::NotSent(UpstreamError::Http1(error)));
                         }
-                        fault => return Err(ForwardError::Failed(UpstreamError::Http1(fault))),
+                        error => return Err(ForwardError::Failed(UpstreamError::Http1(error))),
                     }
                 }
             };
@@ -424,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_not_a_second_too_long() {
+    fn retry_after_is_rounded_up_to_seconds() {
         let retry_after = |wait| {
             unavailable(no_upstream(), wait).headers()[RETRY_AFTER]
                 .to_str()

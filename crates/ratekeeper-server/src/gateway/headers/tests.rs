@@ -19,7 +19,7 @@ fn names(headers: &HeaderMap) -> Vec<&str> {
 }
 
 #[test]
-fn what_is_of_one_connection_goes_no_further() {
+fn hop_by_hop_headers_are_removed() {
     let mut headers = HeaderMap::new();
     for (name, value) in [
         ("connection", "close, X-Private"),
@@ -99,7 +99,7 @@ fn rewriter(headers: &HeaderMap, client: &Client, trusted_header: &HeaderName) -
 }
 
 #[test]
-fn te_goes_with_an_option_of_connection() {
+fn te_is_listed_in_connection() {
     let client = client("203.0.113.7", false);
     let connection = |te: Option<&'static str>, protocol: Option<&'static str>| {
         let headers: HeaderMap = te
@@ -148,7 +148,7 @@ fn client(ip: &str, trusted: bool) -> Client {
 }
 
 #[test]
-fn a_client_cannot_say_who_it_is() {
+fn a_client_cannot_set_forwarding_headers() {
     let headers = rewriter(
         &map(&[
             ("x-forwarded-for", "1.2.3.4"),
@@ -167,7 +167,7 @@ fn a_client_cannot_say_who_it_is() {
 }
 
 #[test]
-fn nor_by_another_spelling_or_another_header() {
+fn other_spellings_and_headers_do_not_help_a_client() {
     let existing = [
         ("x_forwarded_for", "1.2.3.4"),
         ("x-forwarded_proto", "https"),
@@ -210,7 +210,7 @@ fn nor_by_another_spelling_or_another_header() {
 }
 
 #[test]
-fn a_trusted_proxy_is_added_to() {
+fn the_gateway_appends_to_headers_of_a_trusted_proxy() {
     let proxy = client("10.0.0.1", true);
     let headers = rewriter(
         &map(&[
@@ -247,7 +247,7 @@ fn a_trusted_proxy_is_added_to() {
 }
 
 #[test]
-fn nobody_changes_to_http2_past_the_limits() {
+fn upgrades_to_http2_are_removed() {
     let upgrades_to = |protocol| upgrade(&map(&[("connection", "upgrade"), ("upgrade", protocol)]));
     assert_eq!(upgrades_to("websocket").unwrap(), "websocket");
     for http2 in ["h2c", "H2C", "websocket, h2c", "h2"] {
@@ -256,7 +256,7 @@ fn nobody_changes_to_http2_past_the_limits() {
 }
 
 #[test]
-fn what_comes_after_a_body_does_not_say_who_asked_nor_how_to_read_it() {
+fn trailers_may_not_frame_the_message_or_name_the_client() {
     let late = [
         "x-forwarded-for",
         "x_real_ip",
@@ -274,7 +274,7 @@ fn what_comes_after_a_body_does_not_say_who_asked_nor_how_to_read_it() {
 }
 
 #[test]
-fn a_cookie_in_pieces_is_made_whole() {
+fn split_cookies_are_joined() {
     let mut headers = map(&[("cookie", "a=b"), ("cookie", "c=d"), ("accept", "*/*")]);
     one_cookie(&mut headers);
     assert_eq!(
@@ -284,7 +284,7 @@ fn a_cookie_in_pieces_is_made_whole() {
 }
 
 #[test]
-fn only_hosts_that_are_served() {
+fn only_configured_hosts_are_served() {
     let served = [
         "example.com".parse().unwrap(),
         "*.example.com".parse().unwrap(),

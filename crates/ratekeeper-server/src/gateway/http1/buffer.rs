@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_empty_line_is_found_wherever_the_bytes_are_cut() {
+    fn the_empty_line_is_found_wherever_the_bytes_are_split() {
         let cases: [(&[u8], Option<usize>); 8] = [
             (b"", None),
             (b"\r", None),

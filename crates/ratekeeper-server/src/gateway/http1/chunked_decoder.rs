@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn small_chunks_that_are_there_at_once_become_one_piece() {
+    fn available_small_chunks_are_merged() {
         let of = |size: usize| format!("{size:x}\r\n{}\r\n", "x".repeat(size));
         for (sizes, pieces) in [
             (&[1; 1_000][..], &[1_000][..]),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_a_malformed_chunk_is_not_lost() {
+    fn data_before_a_malformed_chunk_is_not_lost() {
         let (mut decoder, mut read) = (
             ChunkedDecoder::new(),
             BytesMut::from(&b"1\r\na\r\n2\r\nbc\r\nx"[..]),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_chunk_is_none() {
+    fn malformed_chunks_are_rejected() {
         for text in [
             &b"\r\n"[..],
             b";\r\n",
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_the_data_is_bounded() {
+    fn extensions_and_trailers_are_bounded() {
         let extension = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(MAX_OVERHEAD_BYTES + 1));
         assert!(taken_apart(extension.as_bytes(), 1_000).is_err());
         let again = format!("{}0\r\n\r\n", "1;xx\r\na\r\n".repeat(MAX_OVERHEAD_BYTES));
@@ -376,7 +376,7 @@ mod tests {
     /// Each byte of trailers is scanned once, however they are split, as each attempt records how
     /// far it got.
     #[test]
-    fn trailers_that_come_byte_by_byte_are_not_looked_through_again() {
+    fn trailers_that_come_byte_by_byte_are_scanned_once() {
         let text = format!("0\r\n{}\r\n", "x-sum: 1\r\n".repeat(MAX_TRAILERS));
         let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::new());
         for (at, byte) in text.bytes().enumerate() {
@@ -395,7 +395,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_cut_up_comes_out_whole(
+        fn bodies_survive_any_split(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
             size in 1usize..64,
         ) {
@@ -410,7 +410,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_ends_without_a_panic(text in "[0-9a-f;\r\n :]{0,60}") {
+        fn no_input_panics(text in "[0-9a-f;\r\n :]{0,60}") {
             let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::from(text.as_bytes()));
             while let Ok(ChunkEvent::Data(_) | ChunkEvent::Trailers(_)) = decoder.next(&mut read, u64::MAX) {}
         }

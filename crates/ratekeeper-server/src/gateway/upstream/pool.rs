@@ -76,7 +76,7 @@ mod tests {
 
     /// Even after a long request: its duration does not count as idle.
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_kept_for_half_a_minute_after_its_last_request_has_ended() {
+    async fn an_idle_connection_is_pooled_for_half_a_minute() {
         for request in [Duration::ZERO, 2 * IDLE_TIMEOUT] {
             let (near, _far) = UnixStream::pair().unwrap();
             let pool = Http1Pool::default();

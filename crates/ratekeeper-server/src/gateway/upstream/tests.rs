@@ -18,14 +18,14 @@ fn pick(upstreams: &Upstreams, key: &str) -> SelectedUpstream {
 }
 
 #[test]
-fn each_in_turn() {
+fn round_robin_takes_each_in_turn() {
     let upstreams = upstreams("round_robin");
     let selected: Vec<usize> = (0..6).map(|_| pick(&upstreams, "").index).collect();
     assert_eq!(selected, [0, 1, 2, 0, 1, 2]);
 }
 
 #[test]
-fn the_least_busy() {
+fn least_takes_the_least_busy() {
     let upstreams = upstreams("least");
     let held: Vec<SelectedUpstream> = (0..3).map(|_| pick(&upstreams, "")).collect();
     let mut indices: Vec<usize> = held.iter().map(|selected| selected.index).collect();
@@ -39,7 +39,7 @@ fn the_least_busy() {
 }
 
 #[test]
-fn the_same_for_a_key_and_without_one_of_them_only_its_keys_move() {
+fn by_key_is_stable_and_losing_an_upstream_moves_only_its_keys() {
     let upstreams = upstreams("by_key");
     let keys: Vec<String> = (0..300).map(|key| format!("203.0.113.{key}")).collect();
     let before: Vec<usize> = keys.iter().map(|key| pick(&upstreams, key).index).collect();
@@ -61,7 +61,7 @@ fn the_same_for_a_key_and_without_one_of_them_only_its_keys_move() {
 }
 
 #[test]
-fn one_that_fails_is_left_alone_and_if_none_is_well_one_is_tried_all_the_same() {
+fn failing_upstreams_are_skipped_unless_all_are_unhealthy() {
     let upstreams = upstreams("round_robin");
     for _ in 0..20 {
         let mut selected = upstreams

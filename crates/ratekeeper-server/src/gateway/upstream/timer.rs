@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_upstream_is_late_after_a_minute_also_on_a_connection_that_was_used_before() {
+    async fn a_silent_upstream_times_out_on_new_and_reused_connections() {
         let mut timer = Timer::new(timeouts(None, None));
         sleep(IDLE / 2).await;
         let start = Instant::now();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn all_listen_on_one_port_and_every_connection_reaches_one() {
+    fn all_listeners_share_one_port_and_each_gets_connections() {
         let listeners = bind_tcp(any_port(), 3).unwrap();
         let address = listeners[0].local_addr().unwrap();
         assert!(
@@ -205,7 +205,7 @@ mod tests {
     /// A connection established before is served, and none can be established after.
     #[test]
     #[cfg(target_os = "linux")]
-    fn behind_a_closed_door_nobody_waits() {
+    fn no_connection_is_established_after_new_ones_are_refused() {
         use std::time::Duration;
         let listener = bind_tcp(any_port(), 1).unwrap().remove(0);
         let address = listener.local_addr().unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_shared_already_is_in_use() {
+    fn a_port_shared_by_another_process_is_in_use() {
         let listeners = bind_tcp(any_port(), 2).unwrap();
         let taken = bind_tcp(listeners[0].local_addr().unwrap(), 2).unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn small_writes_go_out_together_when_the_others_had_their_turn() {
+    async fn small_writes_are_batched_after_other_tasks() {
         let (mut alone, mut far) = pair().await;
         alone.write_all(b"at once").await.unwrap();
         assert!(
@@ -329,7 +329,7 @@ mod tests {
 
     /// More bytes than the kernel buffers for a peer that does not read.
     #[tokio::test]
-    async fn whoever_reads_late_gets_all_of_it_in_order() {
+    async fn a_late_reader_gets_all_bytes_in_order() {
         const PIECE: usize = 1_000;
         const PIECES: usize = 20_000;
         tokio::spawn(write_batches());
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_put_off_comes_also_from_one_that_is_dropped_or_closed() {
+    async fn deferred_bytes_are_sent_after_drop_and_shutdown() {
         tokio::spawn(write_batches());
         yield_now().await;
         for shut_down in [false, true] {
@@ -385,7 +385,7 @@ mod tests {
 
     /// A peer that never reads keeps nothing alive once the connection is dropped.
     #[tokio::test]
-    async fn what_nobody_takes_is_let_go_with_the_connection() {
+    async fn unread_bytes_are_dropped_with_the_connection() {
         tokio::spawn(write_batches());
         yield_now().await;
         let (mut near, far) = pair().await;
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_writes_to_one_that_is_gone_is_told_then_or_next_time() {
+    async fn writing_to_a_closed_connection_fails_then_or_next_time() {
         tokio::spawn(write_batches());
         yield_now().await;
         let (mut near, far) = pair().await;

@@ -91,7 +91,7 @@ mod tests {
     use std::task::Waker;
 
     #[test]
-    fn a_long_burst_is_read_in_turns() {
+    fn a_long_burst_is_read_in_several_polls() {
         let burst = vec![0; 3 * MAX_BYTES_PER_POLL];
         let mut stream = ReadBudget::new(&burst[..]);
         let mut cx = Context::from_waker(Waker::noop());

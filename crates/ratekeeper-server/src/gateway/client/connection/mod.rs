@@ -277,25 +277,21 @@ async fn run_with_timeouts<S: ServeConnection>(
         let cut_off = client.deadline(&timeouts);
         let mut deadline = cut_off;
         if stage == Some(Stage::Stopping) && (shutdown_at.is_none() || S::SHUTDOWN_WHILE_BUSY) {
-            let graceful_shutdown = client.idle_since().max(shutdown_at.unwrap_or_default())
+            let close_at = client.idle_since().max(shutdown_at.unwrap_or_default())
                 + LINGER.as_millis() as u64;
             match shutdown_at {
-                None if S::SHUTDOWN_WHILE_BUSY
-                    || client.is_idle() && graceful_shutdown <= now() =>
-                {
+                None if S::SHUTDOWN_WHILE_BUSY || client.is_idle() && close_at <= now() => {
                     shutdown_at = Some(now());
                     connection.as_mut().graceful_shutdown();
                     // The connection may have ended at once.
                     cx.waker().wake_by_ref();
                 }
                 // The client has had its time to close; one that does not read will not.
-                Some(_) if client.is_idle() && graceful_shutdown <= now() => {
+                Some(_) if client.is_idle() && close_at <= now() => {
                     return Poll::Ready(Ok(()));
                 }
                 _ if client.is_idle() => {
-                    deadline = Some(deadline.map_or(graceful_shutdown, |deadline| {
-                        deadline.min(graceful_shutdown)
-                    }))
+                    deadline = Some(deadline.map_or(close_at, |deadline| deadline.min(close_at)))
                 }
                 _ => {}
             }

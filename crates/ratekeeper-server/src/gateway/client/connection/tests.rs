@@ -46,7 +46,7 @@ async fn rest(stream: &mut Stream) -> [u8; 4] {
 
 /// A task that reads byte by byte would use up its budget long before the end of this head.
 #[tokio::test]
-async fn a_head_of_the_proxy_protocol_that_is_there_is_read_at_once() {
+async fn an_available_proxy_protocol_header_is_read_at_once() {
     for (mut near, mut far) in pairs().await {
         far.write_all(&bytes(1_000)).await.unwrap();
         near.readable().await.unwrap();
@@ -64,7 +64,7 @@ async fn a_head_of_the_proxy_protocol_that_is_there_is_read_at_once() {
 }
 
 #[tokio::test]
-async fn a_head_of_the_proxy_protocol_may_come_in_pieces_and_nothing_behind_it_is_taken() {
+async fn a_proxy_protocol_header_may_come_in_pieces_and_later_bytes_stay() {
     for piece in [1, 5, 16, 100] {
         for (mut near, mut far) in pairs().await {
             let writing = async {
@@ -81,7 +81,7 @@ async fn a_head_of_the_proxy_protocol_may_come_in_pieces_and_nothing_behind_it_i
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_within_a_head_of_the_proxy_protocol_is_not_waited_for() {
+async fn a_connection_that_ends_within_a_proxy_protocol_header_is_an_error() {
     for (mut near, mut far) in pairs().await {
         far.write_all(&bytes(20)[..20]).await.unwrap();
         drop(far);

@@ -19,12 +19,12 @@ impl ClientBody {
         Self { socket, number }
     }
 
-    /// Calls `of` with the connection's state, or returns `None` if the connection has ended or
+    /// Calls `f` with the connection's state, or returns `None` if the connection has ended or
     /// serves another request.
-    fn with<T>(&self, of: impl FnOnce(&mut SocketState) -> T) -> Option<T> {
+    fn with<T>(&self, f: impl FnOnce(&mut SocketState) -> T) -> Option<T> {
         let socket = self.socket.upgrade()?;
         let mut state = socket.lock();
-        (state.number == self.number).then(|| of(&mut state))
+        (state.number == self.number).then(|| f(&mut state))
     }
 }
 

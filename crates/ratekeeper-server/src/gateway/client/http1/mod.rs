@@ -333,7 +333,7 @@ mod tests {
     /// An error that occurs while the client is not reading is kept: polled again, that body looks
     /// like one that has ended.
     #[tokio::test]
-    async fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {
+    async fn a_response_cut_off_while_the_client_does_not_read_is_incomplete() {
         for framing in [Framing::Chunked, Framing::Known(100_000)] {
             let (mut far, near) = UnixStream::pair().unwrap();
             while near.try_write(&[b'x'; 1_000]).is_ok() {}

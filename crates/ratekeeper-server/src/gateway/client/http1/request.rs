@@ -138,7 +138,7 @@ fn read_into<'a>(
             HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| malformed())?,
         );
     }
-    info.keep_alive = !found.close && (version == Version::HTTP_11 || found.keeps);
+    info.keep_alive = !found.close && (version == Version::HTTP_11 || found.keep_alive);
     info.trailers = found.trailers;
     let mut request = Request::new(());
     (
@@ -187,7 +187,7 @@ pub(super) fn malformed() -> Problem {
 /// What the headers say about the connection and the body.
 struct ConnectionHeaders {
     close: bool,
-    keeps: bool,
+    keep_alive: bool,
     expects_continue: bool,
     may_upgrade: bool,
     trailers: bool,
@@ -199,7 +199,7 @@ impl Default for ConnectionHeaders {
         let length = BodyLength::Known(0);
         Self {
             close: false,
-            keeps: false,
+            keep_alive: false,
             expects_continue: false,
             may_upgrade: false,
             trailers: false,
@@ -213,7 +213,7 @@ impl ConnectionHeaders {
         if *name == CONNECTION {
             for word in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                 self.close |= word.eq_ignore_ascii_case(b"close");
-                self.keeps |= word.eq_ignore_ascii_case(b"keep-alive");
+                self.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
             }
         } else if *name == CONTENT_LENGTH {
             // The guard has checked that it is one number.
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_as_it_was_written() {
+    fn a_request_is_parsed_as_written() {
         let Head {
             request, length, ..
         } = head(
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_a_connection_is_kept() {
+    fn keep_alive_by_version_and_connection_header() {
         let keeps = |version: &str, found: &str| {
             head(&format!(
                 "GET / HTTP/{version}\r\nConnection: {found}\r\n\r\n"
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_waits_for() {
+    fn expect_te_and_upgrade() {
         let head = head(
             "PUT / HTTP/1.1\r\nExpect: 100-Continue\r\nTE: gzip;q=0.5, Trailers\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
         );
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_head_or_too_large_is_told_so() {
+    fn malformed_and_oversized_heads_are_rejected() {
         let text = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
         for end in 0..text.len() {
             assert!(

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_a_body_is_goes_by_the_body() {
+    fn the_framing_follows_the_body() {
         assert_eq!(
             written(200, &[("a", "b")], known(5), INFO),
             expected("a: b|content-length: 5", Framing::Known(5), true)
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_body_may_say_how_long_it_would_be() {
+    fn responses_without_a_body_may_have_a_content_length() {
         let head = RequestInfo {
             is_head: true,
             ..INFO
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_the_connection_is_kept_is_said_once() {
+    fn the_connection_header_is_written_once() {
         let last = RequestInfo {
             keep_alive: false,
             ..INFO

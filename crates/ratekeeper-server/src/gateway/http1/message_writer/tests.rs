@@ -484,7 +484,7 @@ fn connection() -> impl Strategy<Value = Connection> {
 
 proptest! {
     #[test]
-    fn the_bytes_of_any_message_come_out_and_no_poll_goes_round_in_circles(
+    fn any_message_is_written_and_every_poll_ends(
         messages in prop::collection::vec(message(), 1..4),
         connection in connection(),
     ) {
@@ -515,7 +515,7 @@ proptest! {
 /// Heads and small pieces that fill the buffer: they were still counted after they were written,
 /// and the worker hung.
 #[test]
-fn what_is_larger_than_the_buffer_is_written() {
+fn messages_larger_than_the_buffer_are_written() {
     for (head, length, pieces) in [
         (16 << 10, 1, 1),
         (64 << 10, 0, 0),

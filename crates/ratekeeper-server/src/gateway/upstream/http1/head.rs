@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_goes_on_without_what_is_of_the_connection() {
+    fn hop_by_hop_headers_are_removed_from_responses() {
         let head = head(
             "HTTP/1.1 404 Not Found\r\nServer: x\r\nConnection: keep-alive, X-Private\r\nKeep-Alive: timeout=5\r\n\
              X-Private: 1\r\nSet-Cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 3\r\nUpgrade: h2c\r\n\r\n",
@@ -282,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_protocol_is_told_whole() {
+    fn a_switching_protocols_head_keeps_its_headers() {
         let head =
             head("HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").unwrap();
         assert_eq!(headers::upgrade(&head.headers).unwrap(), "websocket");
     }
 
     #[test]
-    fn how_a_body_ends() {
+    fn the_framing_of_response_bodies() {
         assert_eq!(
             length("Content-Length: 5\r\n"),
             Some((BodyLength::Known(5), true))
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn some_answers_have_no_body_whatever_they_say() {
+    fn some_responses_never_have_a_body() {
         let length =
             |text: &str, method: Method| read(text.as_bytes(), &method).unwrap().unwrap().1.length;
         assert_eq!(
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_head_is_waited_for() {
+    fn an_incomplete_head_needs_more_bytes() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
         for end in 0..text.len() {
             assert!(read(&text[..end], &Method::GET).unwrap().is_none(), "{end}");
@@ -391,7 +391,7 @@ mod tests {
 
     /// The same whether its end has come or not.
     #[test]
-    fn a_head_has_bounds() {
+    fn response_heads_are_bounded() {
         let of_bytes = |length: usize, end: &str| {
             let start = "HTTP/1.1 200 OK\r\na: ";
             let text = format!(

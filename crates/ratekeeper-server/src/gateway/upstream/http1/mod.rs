@@ -327,7 +327,7 @@ mod tests {
 
     /// A head of many lines that come one by one is not parsed from its start for each of them.
     #[tokio::test]
-    async fn a_head_that_comes_line_by_line_is_tried_a_few_times() {
+    async fn a_head_that_comes_line_by_line_is_parsed_a_few_times() {
         let (near, mut far) = UnixStream::pair().unwrap();
         let timeouts = Timeouts {
             started: Instant::now(),

@@ -63,7 +63,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn small_pieces_come_out_together_and_large_ones_in_parts() {
+    fn small_pieces_are_merged_and_large_ones_split() {
         let mut buffer = FrameBuffer::default();
         (0..100u8).for_each(|byte| buffer.push(Bytes::copy_from_slice(&[byte])));
         buffer.push(Bytes::from(vec![7; MAX_PIECE + 1]));
@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out_in_order(sizes in prop::collection::vec((0usize..40_000, any::<bool>()), 0..40)) {
+        fn bytes_come_out_in_order(sizes in prop::collection::vec((0usize..40_000, any::<bool>()), 0..40)) {
             let (mut buffer, mut put, mut got) = (FrameBuffer::default(), Vec::new(), Vec::new());
             for (at, (size, takes)) in sizes.into_iter().enumerate() {
                 let piece: Vec<u8> = (0..size).map(|byte| (byte * 7 + at) as u8).collect();

@@ -48,7 +48,7 @@ fn connections(pool: &Http2Pool) -> usize {
 }
 
 #[tokio::test]
-async fn a_connection_is_opened_when_all_streams_are_used_and_closed_when_it_was_idle_for_long() {
+async fn connections_are_opened_when_streams_run_out_and_closed_when_idle() {
     let (upstream, open) = upstream(2).await;
     let pool = Http2Pool::default();
     let mut streams = Vec::new();
@@ -104,7 +104,7 @@ async fn many_requests_at_once_open_no_more_connections_than_they_need() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_speaks_no_http2_is_not_reached() {
+async fn an_upstream_without_http2_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream: Upstream = format!("http://{}", listener.local_addr().unwrap())
         .parse()
@@ -166,7 +166,7 @@ async fn pings(answers: usize) -> Vec<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upstream_that_answers_no_ping_is_given_up() {
+async fn an_unanswered_ping_closes_the_connection() {
     assert_eq!(
         pings(0).await,
         [20, 40],
@@ -175,6 +175,6 @@ async fn an_upstream_that_answers_no_ping_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upstream_that_is_alive_and_silent_is_pinged_seldom() {
+async fn a_silent_but_live_upstream_is_pinged_rarely() {
     assert_eq!(pings(4).await, [20, 40, 360, 680, 1000, 1020]);
 }

@@ -82,7 +82,7 @@ pub(super) struct SocketState {
 enum RemainingBody {
     Nothing,
     Known(u64),
-    ChunkedDecoder(ChunkedDecoder),
+    Chunked(ChunkedDecoder),
 }
 
 /// Why there is no request.
@@ -173,7 +173,7 @@ impl SocketState {
                 self.body = match head.length {
                     BodyLength::Known(0) => RemainingBody::Nothing,
                     BodyLength::Known(length) => RemainingBody::Known(length),
-                    BodyLength::Chunked => RemainingBody::ChunkedDecoder(ChunkedDecoder::new()),
+                    BodyLength::Chunked => RemainingBody::Chunked(ChunkedDecoder::new()),
                 };
                 (self.discard_rest, self.expects_continue, self.may_upgrade) =
                     (false, head.expects_continue, head.may_upgrade);
@@ -297,7 +297,7 @@ impl SocketState {
         match self.body {
             RemainingBody::Nothing => SizeHint::with_exact(0),
             RemainingBody::Known(left) => SizeHint::with_exact(left),
-            RemainingBody::ChunkedDecoder(_) => SizeHint::default(),
+            RemainingBody::Chunked(_) => SizeHint::default(),
         }
     }
 
@@ -337,7 +337,7 @@ impl SocketState {
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 RemainingBody::Known(_) => {}
-                RemainingBody::ChunkedDecoder(decoder) => {
+                RemainingBody::Chunked(decoder) => {
                     let piece = decoder
                         .next(&mut self.read, u64::MAX)
                         .map_err(|wrong| body_error(wrong.0))?;

@@ -16,7 +16,7 @@ const LIMITS: HeadLimits = HeadLimits {
 
 /// The requests parsed from these bytes, sent in pieces of this size, each with its body; and how
 /// the connection ends.
-fn on_read(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
+fn parse_requests(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -39,22 +39,22 @@ fn on_read(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str)
         // for ever.
         let hearing = async move {
             let socket = socket;
-            let mut on_read = Vec::new();
+            let mut requests = Vec::new();
             loop {
                 let head = match poll_fn(|cx| socket.lock().poll_head(cx)).await {
                     Ok(Some(head)) => head,
-                    Ok(None) => return (on_read, "ended"),
-                    Err(HeadError::Problem(_)) => return (on_read, "refused"),
-                    Err(HeadError::Io(_)) => return (on_read, "broke off"),
+                    Ok(None) => return (requests, "ended"),
+                    Err(HeadError::Problem(_)) => return (requests, "refused"),
+                    Err(HeadError::Io(_)) => return (requests, "broke off"),
                 };
                 let body = match socket.body(head.length) {
                     Some(body) => body.collect().await.map(|body| body.to_bytes().to_vec()),
                     None => Ok(Vec::new()),
                 };
                 let Ok(body) = body else {
-                    return (on_read, "broke off");
+                    return (requests, "broke off");
                 };
-                on_read.push((head.request.uri().to_string(), body));
+                requests.push((head.request.uri().to_string(), body));
             }
         };
         tokio::join!(sending, hearing).1
@@ -63,7 +63,7 @@ fn on_read(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str)
 
 /// An HTTP/2 upstream may go on polling the body of a request that it has answered.
 #[tokio::test]
-async fn a_body_takes_nothing_of_the_next_request_and_does_not_hold_the_connection() {
+async fn a_body_reads_nothing_of_the_next_request_and_does_not_keep_the_connection() {
     let (mut far, near) = UnixStream::pair().unwrap();
     let client = Arc::new(Client::new(None, false, false, None));
     let socket = ClientSocket::new(Stream::Unix(near), client, LIMITS, b"");
@@ -113,7 +113,7 @@ async fn a_body_takes_nothing_of_the_next_request_and_does_not_hold_the_connecti
 
 /// Until the switch is decided, the bytes that come belong to the protocol that is switched to.
 #[tokio::test]
-async fn who_may_change_its_protocol_is_listened_to_before_it_does() {
+async fn a_client_that_may_switch_protocols_is_read_before_the_switch() {
     let asked = async |next: &[u8]| {
         let (mut far, near) = UnixStream::pair().unwrap();
         let client = Arc::new(Client::new(None, false, false, None));
@@ -171,7 +171,7 @@ async fn who_may_change_its_protocol_is_listened_to_before_it_does() {
 /// The CR of an empty line comes alone, then its LF with more bytes: that is not a request line
 /// yet.
 #[tokio::test]
-async fn an_empty_line_that_comes_in_two_pieces_is_skipped_like_one_that_comes_at_once() {
+async fn an_empty_line_in_two_pieces_is_skipped() {
     let (mut far, near) = UnixStream::pair().unwrap();
     let client = Arc::new(Client::new(None, false, false, None));
     let socket = ClientSocket::new(Stream::Unix(near), client, LIMITS, b"");
@@ -203,7 +203,7 @@ proptest! {
     /// Whatever the bodies contain, and wherever the bytes are split: the guard and the parser
     /// agree on each request.
     #[test]
-    fn requests_behind_one_another_are_heard_as_they_were_sent(
+    fn pipelined_requests_are_parsed_as_they_were_sent(
         messages in prop::collection::vec(message(), 1..6),
         piece in 1usize..300,
         rest in prop_oneof![Just(""), Just("\r\n"), Just("GET / HTT"), Just("GET /\nx")],
@@ -230,16 +230,16 @@ proptest! {
         let sent: Vec<_> =
             messages.into_iter().enumerate().map(|(at, (body, _))| (format!("/{at}"), body)).collect();
         let end = if rest.contains("/\n") { "refused" } else { "ended" };
-        prop_assert_eq!(on_read(&bytes, piece), (sent, end));
+        prop_assert_eq!(parse_requests(&bytes, piece), (sent, end));
     }
 
     #[test]
-    fn whatever_comes_ends_the_same_way_however_it_is_cut(
+    fn any_input_ends_the_same_way_however_it_is_split(
         text in "((GET|POST) /[a-z]{0,3} HTTP/1.1\r\n|Host: x\r\n|Content-Length: [0-9]\r\n|Transfer-Encoding: chunked\r\n|\r\n|[0-3]\r\n|abc|0|\r|\n| ){0,24}",
         piece in 1usize..9,
     ) {
-        let (whole, end) = on_read(text.as_bytes(), text.len().max(1));
-        let (pieces, end_of_pieces) = on_read(text.as_bytes(), piece);
+        let (whole, end) = parse_requests(text.as_bytes(), text.len().max(1));
+        let (pieces, end_of_pieces) = parse_requests(text.as_bytes(), piece);
         prop_assert_eq!((whole, end), (pieces, end_of_pieces), "{:?}", text);
     }
 }

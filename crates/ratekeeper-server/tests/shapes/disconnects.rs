@@ -1,5 +1,5 @@
-//! Clients and upstreams that leave in the middle: nothing is left of the exchange, and the next
-//! one is as good as ever.
+//! Clients and upstreams that disconnect in the middle: nothing of the exchange is left, and the
+//! next one works.
 
 use crate::client::{Client, Error, Kind, Manners, Target, request};
 use crate::shape::{Shape, get, head, post, post_chunks};
@@ -8,17 +8,17 @@ use crate::{TIMEOUT, against, programs};
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-/// How far a client waits for a response before it leaves.
+/// How far a client waits for a response before it disconnects.
 #[derive(Clone, Copy, Debug)]
 enum Until {
     /// The request is sent, or a part of it.
     Sent,
     Head,
-    /// So many bytes of the body.
+    /// This many bytes of the body.
     Bytes(usize),
 }
 
-/// What clients leave.
+/// The exchanges that clients abandon.
 fn exchanges() -> Vec<(Shape, Until)> {
     vec![
         (
@@ -77,7 +77,8 @@ fn exchanges() -> Vec<(Shape, Until)> {
     ]
 }
 
-/// Leaves an exchange: its stream alone in HTTP/2 where the client stays, otherwise its connection.
+/// Abandons an exchange: only its stream over HTTP/2 where the client stays, otherwise its
+/// connection.
 async fn leave(
     client: &mut Client,
     kind: Kind,
@@ -87,7 +88,8 @@ async fn leave(
 ) -> Result<(), Error> {
     let sending = client.send(request(kind, shape));
     if let Until::Sent = until {
-        // It is under way, and gets no response as long as the upstream reads or the client writes.
+        // The exchange is in flight, and has no response while the upstream reads or the client
+        // writes.
         let ended = timeout(std::time::Duration::from_millis(30), sending).await;
         assert!(ended.is_err(), "{kind:?} {shape:?}: {ended:?}");
     } else {
@@ -111,7 +113,7 @@ async fn leave(
     Ok(())
 }
 
-/// Some responses after that, on a connection that is as it was left.
+/// Some more exchanges, on the connection as it is now.
 async fn go_on(client: &mut Client, kind: Kind, program: Program) {
     for shape in [
         get("framing=sized&size=16389"),
@@ -130,7 +132,7 @@ async fn go_on(client: &mut Client, kind: Kind, program: Program) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_leave_in_the_middle() {
+async fn clients_disconnect_in_the_middle() {
     for program in programs() {
         against(program, "", async |target: &Target| {
             for (manners, stays) in [
@@ -158,9 +160,9 @@ async fn clients_leave_in_the_middle() {
     }
 }
 
-/// A response that breaks off never looks whole, and one that has not begun is a 502.
+/// A cut-off response never looks complete, and one that has not begun is a 502.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn responses_break_off() {
+async fn responses_are_cut_off() {
     for program in programs() {
         against(program, "breaker = false\n", async |target: &Target| {
             for kind in Kind::HYPER {

@@ -300,12 +300,12 @@ fn an_odd_upstream_response_is_handled() {
     let switched = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
     assert!(
         through(switched).starts_with("HTTP/1.1 502 "),
-        "nobody asked for that"
+        "the switch was not requested"
     );
     let gzip = "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
     assert!(
         through(gzip).starts_with("HTTP/1.1 502 "),
-        "a coding is of one connection"
+        "only chunked may be forwarded"
     );
     let old = through("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
     assert!(

@@ -43,6 +43,7 @@ enum Message {
     Reopen,
 }
 
+/// Counters and flags that the handles share with the writer thread.
 #[derive(Default)]
 struct LogState {
     sampled: AtomicU64,
@@ -258,6 +259,7 @@ impl<W: Write> Writer<W> {
 #[derive(Clone, Default)]
 pub(crate) struct RequestRecord(Arc<Mutex<RecordedDecision>>);
 
+/// The recorded outcome of one request.
 #[derive(Default)]
 struct RecordedDecision {
     decided_at: Option<Timestamp>,
@@ -316,6 +318,7 @@ impl RequestRecord {
         }
     }
 
+    /// Records the upstream that the request was sent to.
     pub(crate) fn upstream(&self, name: &impl ToString) {
         self.lock().upstream = Some(name.to_string());
     }
@@ -372,6 +375,7 @@ impl LogEntry {
     }
 }
 
+/// One line of the log. Its fields are documented in docs/deploy/gateway.md.
 #[derive(Serialize)]
 struct LogLine<'a> {
     /// When the request was decided on, or else when it came.

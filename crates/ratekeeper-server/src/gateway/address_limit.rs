@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The interval between two log lines about refused connections, in milliseconds.
 const LOG_INTERVAL_MS: u64 = 60_000;
 
+/// Counts the open connections of each address.
 pub(crate) struct AddressLimit {
     max_connections: NonZero<usize>,
     /// The prefix length by which IPv6 addresses are grouped.

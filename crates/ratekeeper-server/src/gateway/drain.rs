@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
+/// A stage of stopping the gateway.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Stage {
     Serving,
@@ -14,6 +15,7 @@ pub(crate) enum Stage {
     Stopping,
 }
 
+/// The current stage, and a notification of its changes.
 #[derive(Default)]
 pub(crate) struct Drain {
     stage: AtomicU8,
@@ -29,6 +31,7 @@ impl Drain {
         }
     }
 
+    /// Enters a stage, and notifies all connections.
     pub(crate) fn enter(&self, stage: Stage) {
         self.stage.store(stage as u8, SeqCst);
         self.changed.notify_waiters();

@@ -72,7 +72,7 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
         .iter()
         .map(|text| {
             text.parse()
-                .map_err(|error| format!("--upstream {text}: {error}"))
+                .map_err(|error| format!("--upstream {text} {error}"))
         })
         .collect::<Result<Vec<_>, String>>()?;
     let by = parse_by(&by)?;
@@ -197,7 +197,7 @@ impl GatewayState {
             upstreams: Upstreams::new(&gateway),
             connector: Connector {
                 tls: tls::connector(&gateway)?,
-                within: gateway.connect_timeout,
+                connect_timeout: gateway.connect_timeout,
             },
             certificate,
             log,

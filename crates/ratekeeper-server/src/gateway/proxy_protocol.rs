@@ -22,6 +22,7 @@ pub(super) enum ParsedHeader {
     Invalid,
 }
 
+/// Parses the head of either version at the start of a connection.
 pub(super) fn parse(bytes: &[u8]) -> ParsedHeader {
     let starts = |known: &[u8]| bytes.iter().zip(known).all(|(byte, known)| byte == known);
     match bytes {

@@ -169,7 +169,7 @@ impl SmugglingGuard {
             Position::Size { size, digits } => {
                 self.position = self
                     .size(byte, size, digits)
-                    .ok_or((0, RejectReason::Chunk))?
+                    .ok_or((0, RejectReason::Chunk))?;
             }
             Position::Extension => {
                 self.left = self.left.checked_sub(1).ok_or((0, RejectReason::Long))?;

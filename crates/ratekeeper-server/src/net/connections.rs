@@ -16,6 +16,7 @@ use std::task::{Context, Poll};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 
+/// The open connections of a worker.
 pub(crate) struct Connections {
     max_connections: usize,
     free: Arc<Semaphore>,
@@ -23,6 +24,7 @@ pub(crate) struct Connections {
     order: Arc<IdleOrder>,
 }
 
+/// The open connections, by number.
 #[derive(Default)]
 struct Open {
     last_id: u64,

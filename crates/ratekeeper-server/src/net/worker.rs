@@ -54,6 +54,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// How long the TLS handshake of a client may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A worker that is not running yet: its runtime and its listener.
 pub(crate) struct Worker {
     runtime: Runtime,
     listener: Listener,

@@ -59,16 +59,18 @@ impl fmt::Display for StalledWorker {
 #[derive(Default)]
 pub(crate) struct WorkerHealth(Mutex<HealthState>);
 
+/// The workers, and the time of the last check.
 #[derive(Default)]
 struct HealthState {
     at: Option<Instant>,
     workers: Vec<Worker>,
 }
 
+/// One worker, as of the last check.
 struct Worker {
     heartbeat: Arc<Heartbeat>,
     /// Its beats at the last check.
-    seen: u64,
+    last_beats: u64,
     /// How long it has not beaten.
     silent: Duration,
 }
@@ -91,7 +93,7 @@ impl WorkerHealth {
         });
         self.lock().workers.push(Worker {
             heartbeat: Arc::clone(&heartbeat),
-            seen: 0,
+            last_beats: 0,
             silent: Duration::ZERO,
         });
         heartbeat
@@ -110,12 +112,12 @@ impl WorkerHealth {
         for worker in &mut checked.workers {
             let beats = worker.heartbeat.beats.load(Relaxed);
             let (before, was) = (worker.silent, worker.stalled());
-            worker.silent = if beats == worker.seen {
+            worker.silent = if beats == worker.last_beats {
                 before + elapsed
             } else {
                 Duration::ZERO
             };
-            worker.seen = beats;
+            worker.last_beats = beats;
             match (before >= STALL_TIMEOUT, worker.silent >= STALL_TIMEOUT) {
                 (false, true) => stalled.push(worker.stalled()),
                 (true, false) => recovered.push(was),

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+/// The running worker threads, by name.
 pub(crate) struct Workers {
     health: Arc<WorkerHealth>,
     threads: Vec<(String, JoinHandle<()>)>,

@@ -11,6 +11,8 @@ use tokio::time::{Sleep, sleep};
 /// How long a client may take nothing of what is written to it.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A client's stream that fails with `TimedOut` once the client has taken nothing for
+/// [`WRITE_TIMEOUT`].
 pub(crate) struct WriteTimeoutStream {
     stream: Stream,
     /// Runs while nothing is taken.

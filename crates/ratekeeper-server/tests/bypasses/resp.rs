@@ -61,7 +61,7 @@ fn resp_stops_every_bypass() {
         let told = answers(at, attempt);
         assert!(
             !passes(),
-            "{attempt:?} is answered with {told:?}, and the key passes again"
+            "{attempt:?} is answered with {told:?}, and the key is allowed again"
         );
     }
     assert!(

@@ -191,7 +191,7 @@ async fn clients_that_hang_up_do_not_exceed_the_concurrency_limit() {
         assert_eq!(server.request("GET", "/", "").status(), 429, "{what}");
         // The upstream ends the abandoned requests, and others are served.
         upstream.work.released.send_replace(true);
-        eventually("permits that are given back", || passes(&server));
+        eventually("released permits", || passes(&server));
         assert!(upstream.work.max_running.load(SeqCst) <= 2, "{what}");
     }
 }
@@ -223,7 +223,7 @@ async fn clients_that_hang_up_within_a_response_hold_their_permits() {
             "{http2}"
         );
         upstream.work.released.send_replace(true);
-        eventually("permits that are given back", || passes(&server));
+        eventually("released permits", || passes(&server));
     }
 }
 
@@ -249,18 +249,18 @@ async fn clients_that_hang_up_within_a_request_body_hold_their_permits() {
 }
 
 /// An upstream that never answers, and a receiver of the times at which its connections end.
-fn silent() -> (
+fn silent_upstream() -> (
     SocketAddr,
     std::sync::mpsc::Receiver<()>,
     std::sync::mpsc::Receiver<()>,
 ) {
-    let ((begun, begins), (told, ended)) = (channel(), channel());
+    let ((started, begins), (sender, ended)) = (channel(), channel());
     let at = service(move |stream| {
         let mut reader = BufReader::new(stream);
         if head(&mut reader).is_some() {
-            let _ = begun.send(());
+            let _ = started.send(());
             while head(&mut reader).is_some() {}
-            let _ = told.send(());
+            let _ = sender.send(());
         }
     });
     (at, begins, ended)
@@ -272,7 +272,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[test]
 fn after_the_timeout_the_connection_is_closed_and_the_permit_released() {
     for (timeout, is_kept) in [("2s", true), ("0s", false)] {
-        let (upstream, begins, ended) = silent();
+        let (upstream, begins, ended) = silent_upstream();
         let server = gateway(
             &[upstream],
             &format!("abandoned_timeout = \"{timeout}\"\n{ONE}"),
@@ -298,7 +298,7 @@ fn after_the_timeout_the_connection_is_closed_and_the_permit_released() {
 
 #[test]
 fn without_a_permit_a_request_ends_with_its_client() {
-    let (upstream, begins, ended) = silent();
+    let (upstream, begins, ended) = silent_upstream();
     let policy = "[[policy]]\nname = \"two\"\nlimit = \"100/min\"\n";
     let server = gateway(
         &[upstream],
@@ -313,7 +313,7 @@ fn without_a_permit_a_request_ends_with_its_client() {
 
 #[test]
 fn a_stop_does_not_wait_for_abandoned_requests() {
-    let (upstream, begins, ended) = silent();
+    let (upstream, begins, ended) = silent_upstream();
     let stop = "drain_delay = \"1ms\"\ndrain_timeout = \"1h\"\n";
     let server = gateway(
         &[upstream],
@@ -348,10 +348,10 @@ async fn the_abandoned_requests_of_a_connection_are_limited() {
     eventually("the requests at the upstream", || upstream.started() == 128);
     left.iter().for_each(|answer| answer.abort());
     // Until the gateway has noticed all resets, another request may still be served.
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         assert!(
-            begun.elapsed() < PATIENCE && upstream.started() < 200,
+            started.elapsed() < PATIENCE && upstream.started() < 200,
             "{} started",
             upstream.started()
         );
@@ -366,7 +366,7 @@ async fn the_abandoned_requests_of_a_connection_are_limited() {
     }
     upstream.work.released.send_replace(true);
     while ask().await.unwrap().unwrap().status() != 200 {
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(started.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

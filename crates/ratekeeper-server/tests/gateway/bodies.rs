@@ -58,9 +58,9 @@ fn a_gigabyte_streams_both_ways_in_constant_memory() {
     );
     let file = config_file("").with_extension("large");
     fs::File::create(&file).unwrap().set_len(GIGABYTE).unwrap();
-    let said = curl(&["-H", "Expect:", "-T", file.to_str().unwrap(), &url]);
+    let output = curl(&["-H", "Expect:", "-T", file.to_str().unwrap(), &url]);
     fs::remove_file(&file).unwrap();
-    assert_eq!(said, GIGABYTE.to_string());
+    assert_eq!(output, GIGABYTE.to_string());
     let grown = server.memory("VmHWM:") - before;
     assert!(
         grown < 32 << 20,
@@ -102,7 +102,7 @@ fn ten_thousand_idle_connections_use_bounded_memory() {
     // All of them are accepted once a later connection is served, on either worker.
     (0..20).for_each(|_| drop(server.request("GET", "/", "")));
     let after_silent = server.memory("VmRSS:");
-    let kept: Vec<TcpStream> = (0..MANY / 2)
+    let reused: Vec<TcpStream> = (0..MANY / 2)
         .map(|_| {
             let mut stream = connect();
             stream
@@ -115,12 +115,15 @@ fn ten_thousand_idle_connections_use_bounded_memory() {
         .collect();
     let after = server.memory("VmRSS:");
     let each = |more: u64| more / (MANY as u64 / 2);
-    let (of_silent, of_kept) = (each(after_silent - before), each(after - after_silent));
-    println!("bytes a connection: {of_silent} before its first request, {of_kept} after");
+    let (per_silent, per_reused) = (each(after_silent - before), each(after - after_silent));
+    println!("bytes a connection: {per_silent} before its first request, {per_reused} after");
     assert!(
-        of_silent < 8 << 10,
-        "{of_silent} bytes for one that said nothing"
+        per_silent < 8 << 10,
+        "{per_silent} bytes for a silent connection"
     );
-    assert!(of_kept < 48 << 10, "{of_kept} bytes for one that is kept");
-    drop((silent, kept, requests));
+    assert!(
+        per_reused < 48 << 10,
+        "{per_reused} bytes for a reused connection"
+    );
+    drop((silent, reused, requests));
 }

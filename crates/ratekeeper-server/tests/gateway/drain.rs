@@ -23,7 +23,7 @@ fn a_drain_under_load_loses_no_request() {
         }
     });
     let server = gateway(&[upstream], "drain_delay = \"300ms\"\n");
-    let (address, answered, told) = (server.address, AtomicUsize::new(0), AtomicUsize::new(0));
+    let (address, answered, announced) = (server.address, AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
         let clients: Vec<_> = (0..16)
             .map(|_| {
@@ -49,7 +49,7 @@ fn a_drain_under_load_loses_no_request() {
                             }
                             answered.fetch_add(1, SeqCst);
                             if head.contains("connection: close") {
-                                told.fetch_add(1, SeqCst);
+                                announced.fetch_add(1, SeqCst);
                                 break;
                             }
                         }
@@ -71,7 +71,7 @@ fn a_drain_under_load_loses_no_request() {
             .collect();
         assert!(lost.is_empty(), "{lost:?} of {answered:?}");
     });
-    assert!(told.load(SeqCst) >= 16);
+    assert!(announced.load(SeqCst) >= 16);
     let (status, log) = server.ended();
     assert!(
         status.code() == Some(0) && !log.contains("cut off"),

@@ -51,19 +51,19 @@ fn response_trailers_reach_clients_that_accept_them() {
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\nHost: evil\r\n\r\n",
     ] {
         let server = gateway(&[answers(answer)], "");
-        let said = |te: &str| {
+        let output = |te: &str| {
             let mut connection = server.connect();
             connection.write(&format!(
                 "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{te}\r\n"
             ));
             connection.rest()
         };
-        let welcome = said("TE: trailers\r\n");
+        let welcome = output("TE: trailers\r\n");
         assert!(
             welcome.ends_with("\r\n\r\n2\r\nok\r\n0\r\nx-sum: 7\r\n\r\n"),
             "{welcome}"
         );
-        let other = said("");
+        let other = output("");
         assert!(other.ends_with("\r\n\r\n2\r\nok\r\n0\r\n\r\n"), "{other}");
     }
 }
@@ -108,14 +108,14 @@ fn an_http10_client_gets_bodies_without_chunks() {
     );
     let mut connection = server.connect();
     connection.write("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
-    let said = connection.rest();
+    let output = connection.rest();
     assert!(
-        said.starts_with("HTTP/1.0 200 OK\r\n") && said.ends_with("\r\n\r\nhello"),
-        "{said}"
+        output.starts_with("HTTP/1.0 200 OK\r\n") && output.ends_with("\r\n\r\nhello"),
+        "{output}"
     );
     assert!(
-        said.contains("connection: close\r\n") && !said.contains("transfer-encoding"),
-        "{said}"
+        output.contains("connection: close\r\n") && !output.contains("transfer-encoding"),
+        "{output}"
     );
 
     let server = gateway(

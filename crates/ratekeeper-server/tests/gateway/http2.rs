@@ -15,7 +15,7 @@ fn http2_prior_knowledge_works_without_tls() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], "");
     let url = format!("http://{}/a?b=c", server.address);
-    let said = curl(&[
+    let text = curl(&[
         "--http2-prior-knowledge",
         "-d",
         "hello",
@@ -24,13 +24,13 @@ fn http2_prior_knowledge_works_without_tls() {
         &url,
     ]);
     assert!(
-        said.starts_with("post /a?b=c http/1.1\r\n") && said.ends_with("hello 2 200"),
-        "{said}"
+        text.starts_with("post /a?b=c http/1.1\r\n") && text.ends_with("hello 2 200"),
+        "{text}"
     );
     assert!(
-        said.contains(&format!("host: {}\r\n", server.address))
-            && said.contains("via: 2.0 ratekeeper\r\n"),
-        "{said}"
+        text.contains(&format!("host: {}\r\n", server.address))
+            && text.contains("via: 2.0 ratekeeper\r\n"),
+        "{text}"
     );
 }
 
@@ -71,12 +71,12 @@ fn many_requests_at_once_on_few_connections() {
             .args(["-n", "500", "-c", clients, "-m", "16", &url])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         assert!(
-            said.contains("500 succeeded, 0 failed, 0 errored, 0 timeout"),
-            "{said}"
+            text.contains("500 succeeded, 0 failed, 0 errored, 0 timeout"),
+            "{text}"
         );
-        assert!(said.contains("status codes: 500 2xx"), "{said}");
+        assert!(text.contains("status codes: 500 2xx"), "{text}");
     }
     assert_eq!(
         vias(&outer.request("GET", "/", "").body),
@@ -93,12 +93,12 @@ fn wrk_gets_all_its_responses() {
         .args(["-t1", "-c32", "-d1s", &url])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        said.contains("Requests/sec")
-            && !said.contains("Non-2xx")
-            && !said.contains("Socket errors"),
-        "{said}"
+        text.contains("Requests/sec")
+            && !text.contains("Non-2xx")
+            && !text.contains("Socket errors"),
+        "{text}"
     );
 }
 
@@ -153,10 +153,10 @@ fn an_unfinished_http2_head_is_cut_off() {
     );
     // HEADERS without the CONTINUATION that must follow; half of an announced frame; a whole POST
     // before it.
-    let begun = b"\0\0\x01\x01\0\0\0\0\x03\x82";
+    let unfinished = b"\0\0\x01\x01\0\0\0\0\x03\x82";
     let half = b"\0\0\x10\x01\x05\0\0\0\x03\x82\x84";
     let post = b"\0\0\x04\x01\x04\0\0\0\x01\x83\x84\x86\x81\0\0\0\0\0\0\0\0\x01";
-    for heads in [&[&begun[..]][..], &[half], &[post, begun]] {
+    for heads in [&[&unfinished[..]][..], &[half], &[post, unfinished]] {
         let mut connection = server.connect();
         connection.write_bytes(BEGINNING);
         heads.iter().for_each(|head| connection.write_bytes(head));

@@ -129,7 +129,7 @@ fn get(server: &Server, path: &str) -> Request<Empty<Bytes>> {
 }
 
 /// The status, the body and the trailers; errors as text.
-async fn whole(
+async fn receive(
     answer: Result<Response<Incoming>, hyper::Error>,
 ) -> Result<(u16, String, HeaderMap), String> {
     let answer = answer.map_err(|error| format!("{error:?}"))?;
@@ -152,7 +152,7 @@ async fn ask(
     path: &str,
 ) -> Result<(u16, String), String> {
     let answer = tokio::time::timeout(LONG, client.send_request(get(server, path))).await;
-    let (status, body, _) = whole(answer.map_err(|late| late.to_string())?).await?;
+    let (status, body, _) = receive(answer.map_err(|late| late.to_string())?).await?;
     Ok((status, body))
 }
 
@@ -175,7 +175,7 @@ async fn small_pieces_of_many_responses_end_no_connection() {
     let server = upstream.behind("");
     let mut client = client(&server, None).await;
     let before = ask(&mut client, &server, "/").await.unwrap();
-    let asked: Vec<_> = (0..80)
+    let attempts: Vec<_> = (0..80)
         .map(|number| {
             let (mut client, path) = (
                 client.clone(),
@@ -193,7 +193,7 @@ async fn small_pieces_of_many_responses_end_no_connection() {
             }
         })
         .collect();
-    assert_eq!(join_all(asked).await, vec![Ok((200, true)); 80]);
+    assert_eq!(join_all(attempts).await, vec![Ok((200, true)); 80]);
     for path in ["/pieces?n=20000&size=1", "/pieces?n=5000&size=10"] {
         assert_eq!(
             ask(&mut client, &server, path).await.unwrap().1.len() % 10_000,
@@ -236,7 +236,7 @@ async fn a_client_that_does_not_read_does_not_slow_down_others() {
     }
     // The slow clients get everything once they read on.
     for answer in stuck {
-        assert!(whole(Ok(answer)).await.unwrap().1.len() >= 20_000);
+        assert!(receive(Ok(answer)).await.unwrap().1.len() >= 20_000);
     }
 }
 
@@ -254,7 +254,7 @@ async fn a_burst_of_small_frames_does_not_end_its_connection() {
             .collect();
         let request = Request::post(format!("http://{}/echo", server.address));
         let request = request.body(StreamBody::new(stream::iter(frames))).unwrap();
-        let (status, body, _) = whole(client.send_request(request).await).await.unwrap();
+        let (status, body, _) = receive(client.send_request(request).await).await.unwrap();
         assert_eq!((status, body.len()), (200, many));
     }
 }
@@ -274,10 +274,10 @@ fn unprocessed_requests_are_retried() {
                 command.arg("-d").arg(file);
             }
             let output = command.arg(&url).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stdout);
+            let text = String::from_utf8_lossy(&output.stdout);
             assert!(
-                said.contains(&format!("status codes: {requests} 2xx")),
-                "{directives} {data:?}: {said}"
+                text.contains(&format!("status codes: {requests} 2xx")),
+                "{directives} {data:?}: {text}"
             );
         }
         assert_eq!(upstream.failed(&server), 0.0);
@@ -292,7 +292,7 @@ async fn connections_that_keep_ending_lose_no_request() {
     let server = upstream.behind("");
     type Short = http_body_util::Full<Bytes>;
     let client = client::<Short>(&server, None).await;
-    let asked = (0..600).map(|number| {
+    let attempts = (0..600).map(|number| {
         let mut client = client.clone();
         // Every tenth ends its connection; every second has a body.
         let path = if number % 10 == 0 { "/goaway" } else { "/echo" };
@@ -301,12 +301,12 @@ async fn connections_that_keep_ending_lose_no_request() {
             .body(Short::new(body))
             .unwrap();
         async move {
-            whole(client.send_request(request).await)
+            receive(client.send_request(request).await)
                 .await
                 .map(|(status, ..)| status)
         }
     });
-    assert_eq!(join_all(asked).await, vec![Ok(200); 600]);
+    assert_eq!(join_all(attempts).await, vec![Ok(200); 600]);
     assert_eq!(upstream.failed(&server), 0.0);
 }
 
@@ -320,11 +320,11 @@ async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
     let mut client = client(&server, None).await;
     // So that the number of streams is known.
     ask(&mut client, &server, "/").await.unwrap();
-    let asked = (0..40).map(|_| {
+    let attempts = (0..40).map(|_| {
         let (mut client, server) = (client.clone(), &server);
         async move { ask(&mut client, server, "/meet?n=40").await }
     });
-    let answers: Result<Vec<_>, _> = join_all(asked).await.into_iter().collect();
+    let answers: Result<Vec<_>, _> = join_all(attempts).await.into_iter().collect();
     let over: HashSet<String> = answers
         .unwrap()
         .into_iter()
@@ -332,7 +332,7 @@ async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
         .collect();
     assert_eq!(over.len(), 8, "eight connections with five streams each");
     // Requests beyond that wait for a stream.
-    let asked = (0..200).map(|_| {
+    let attempts = (0..200).map(|_| {
         let (mut client, server) = (client.clone(), &server);
         async move {
             ask(&mut client, server, "/")
@@ -340,7 +340,7 @@ async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
                 .map(|(status, _)| status)
         }
     });
-    assert_eq!(join_all(asked).await, vec![Ok(200); 200]);
+    assert_eq!(join_all(attempts).await, vec![Ok(200); 200]);
     assert_eq!(upstream.failed(&server), 0.0);
 }
 
@@ -447,7 +447,7 @@ async fn trailers_and_te_are_forwarded_both_ways() {
         .header("trailer", "x-note, x-forwarded-for")
         .body(StreamBody::new(stream::iter(frames)))
         .unwrap();
-    let (status, body, trailers) = whole(client.send_request(request).await).await.unwrap();
+    let (status, body, trailers) = receive(client.send_request(request).await).await.unwrap();
     assert_eq!((status, body.as_str()), (200, "hello"));
     // Trailers do not name the client.
     assert_eq!(trailers.get("x-sum").unwrap(), "5 trailers noted");
@@ -480,15 +480,15 @@ fn grpc_calls_of_all_kinds_come_through() {
 async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&attempts);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let asked = Arc::clone(&counted);
+            let attempts = Arc::clone(&counted);
             tokio::spawn(async move {
                 let mut connection = h2::server::handshake(stream).await.unwrap();
                 while let Some(Ok((request, mut respond))) = connection.accept().await {
-                    let refused = asked.fetch_add(1, SeqCst) < times;
+                    let refused = attempts.fetch_add(1, SeqCst) < times;
                     tokio::spawn(async move {
                         let (mut body, mut read) = (request.into_body(), 0);
                         while !refused || read < reads {
@@ -512,12 +512,12 @@ async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) 
             });
         }
     });
-    (at, asked)
+    (at, attempts)
 }
 
 #[tokio::test]
 async fn a_request_refused_within_its_body_is_replayed_from_the_start() {
-    let (at, asked) = refusing(20_000, 3).await;
+    let (at, attempts) = refusing(20_000, 3).await;
     let server = gateway(&[at], "http2 = true\n");
     let body = "x".repeat(50_000);
     let answer = tokio::task::spawn_blocking(move || (server.request("POST", "/", &body), server))
@@ -525,7 +525,7 @@ async fn a_request_refused_within_its_body_is_replayed_from_the_start() {
         .unwrap()
         .0;
     assert_eq!(
-        (answer.status(), answer.body.as_str(), asked.load(SeqCst)),
+        (answer.status(), answer.body.as_str(), attempts.load(SeqCst)),
         (200, "50000", 4)
     );
 }
@@ -535,7 +535,7 @@ async fn a_request_refused_within_its_body_is_replayed_from_the_start() {
 async fn repeated_refusals_are_503_and_refunded() {
     // With that much of its body sent it cannot be replayed.
     for (reads, body, times) in [(0, 0, 11), (100_000, 150_000, 1)] {
-        let (at, asked) = refusing(reads, usize::MAX).await;
+        let (at, attempts) = refusing(reads, usize::MAX).await;
         let server = gateway(
             &[at],
             "http2 = true\n[[policy]]\nname = \"all\"\nlimit = \"2/d\"\n",
@@ -554,6 +554,6 @@ async fn repeated_refusals_are_503_and_refunded() {
         })
         .await
         .unwrap();
-        assert_eq!(asked.load(SeqCst), 30 * times);
+        assert_eq!(attempts.load(SeqCst), 30 * times);
     }
 }

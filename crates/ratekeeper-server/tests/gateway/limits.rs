@@ -11,15 +11,15 @@ use std::sync::mpsc::channel;
 /// A permit is held until the response has ended, not until it begins.
 #[test]
 fn a_permit_is_held_until_the_response_has_ended() {
-    let (release, held) = channel::<()>();
-    let held = std::sync::Arc::new(Mutex::new(held));
+    let (release, released) = channel::<()>();
+    let released = std::sync::Arc::new(Mutex::new(released));
     let upstream = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while head(&mut reader).is_some() {
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
                 .unwrap();
-            held.lock().unwrap().recv().unwrap();
+            released.lock().unwrap().recv().unwrap();
             stream.write_all(b"k").unwrap();
         }
     });

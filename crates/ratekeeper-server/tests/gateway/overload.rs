@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex};
 const ONE: &str = "[[policy]]\nname = \"all\"\nadaptive = { min = 1, max = 1, start = 1 }\n";
 
 /// An upstream that sends half of each response, and the rest on a signal.
-pub(crate) fn halting() -> (SocketAddr, Sender<()>) {
-    let (release, held) = channel::<()>();
-    let held = Arc::new(Mutex::new(held));
+pub(crate) fn half_response_upstream() -> (SocketAddr, Sender<()>) {
+    let (release, released) = channel::<()>();
+    let released = Arc::new(Mutex::new(released));
     let upstream = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while head(&mut reader).is_some() {
             if stream
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
                 .is_err()
-                || held.lock().unwrap().recv().is_err()
+                || released.lock().unwrap().recv().is_err()
                 || stream.write_all(b"k").is_err()
             {
                 return;
@@ -32,7 +32,7 @@ pub(crate) fn halting() -> (SocketAddr, Sender<()>) {
 
 #[test]
 fn an_adaptive_permit_is_held_until_the_response_has_ended() {
-    let (upstream, release) = halting();
+    let (upstream, release) = half_response_upstream();
     let server = gateway(&[upstream], ONE);
     let mut first = server.connect();
     first.send("GET", "/", "");
@@ -75,7 +75,7 @@ fn an_adaptive_permit_is_held_until_the_response_has_ended() {
 
 #[test]
 fn a_client_that_hangs_up_releases_its_permit() {
-    let (upstream, release) = halting();
+    let (upstream, release) = half_response_upstream();
     let server = gateway(&[upstream], ONE);
     let mut first = server.connect();
     first.send("GET", "/", "");
@@ -123,9 +123,9 @@ fn the_least_important_requests_are_shed_first() {
         0.0
     );
     assert!(server.figure("ratekeeper_shed_pressure") > 1.0);
-    let told = &server.admin("GET", "/admin/status").json()["pressure"]["shed"];
-    assert!(told["pressure"].as_f64().unwrap() > 1.0, "{told}");
-    assert_eq!(told["classes"][0]["class"], "critical_plus");
+    let shed = &server.admin("GET", "/admin/status").json()["pressure"]["shed"];
+    assert!(shed["pressure"].as_f64().unwrap() > 1.0, "{shed}");
+    assert_eq!(shed["classes"][0]["class"], "critical_plus");
 }
 
 #[test]

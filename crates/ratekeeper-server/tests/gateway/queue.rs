@@ -1,14 +1,14 @@
 //! The queue of an adaptive limit at the gateway, and requests whose clients no longer wait.
 
 use crate::gateway;
-use crate::overload::halting;
+use crate::overload::half_response_upstream;
 use crate::service::echo;
 use crate::support::{Connection, Server, eventually};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// One request at a time; the others wait for as long as a slow machine may take.
-const LINE: &str = "[[policy]]\nname = \"all\"\n\
+const QUEUE: &str = "[[policy]]\nname = \"all\"\n\
     adaptive = { min = 1, max = 1, start = 1, queue = 1, queue_interval = \"60s\" }\n";
 
 fn limit(server: &Server) -> serde_json::Value {
@@ -17,8 +17,8 @@ fn limit(server: &Server) -> serde_json::Value {
 
 /// A gateway that is busy with one request, and has another one in the queue.
 fn one_waits() -> (Server, Connection, Connection, Sender<()>) {
-    let (upstream, release) = halting();
-    let server = gateway(&[upstream], LINE);
+    let (upstream, release) = half_response_upstream();
+    let server = gateway(&[upstream], QUEUE);
     let (mut first, mut second) = (server.connect(), server.connect());
     first.send("GET", "/", "");
     assert!(first.head().starts_with("HTTP/1.1 200 "));
@@ -69,8 +69,8 @@ fn a_client_that_hangs_up_leaves_the_queue() {
 
 #[test]
 fn no_request_waits_longer_than_the_interval() {
-    let (upstream, _release) = halting();
-    let server = gateway(&[upstream], &LINE.replace("60s", "50ms"));
+    let (upstream, _release) = half_response_upstream();
+    let server = gateway(&[upstream], &QUEUE.replace("60s", "50ms"));
     let mut first = server.connect();
     first.send("GET", "/", "");
     assert!(first.head().starts_with("HTTP/1.1 200 "));

@@ -62,8 +62,8 @@ fn curl_sees_the_same_through_the_gateway() {
             let (of_head, args) = ("%{http_code} %{size_download}", ["-I", "-o", "/dev/null", "-w"]);
             if answer.ends_with(b"\r\n\r\n") && !answer.windows(2).any(|pair| pair == b"0\r") {
                 let urls = [upstream, server.address].map(|at| format!("http://{at}/"));
-                let said = urls.map(|url| curl(&[&args[..], &[of_head, &url]].concat()));
-                assert_eq!(said[0], said[1], "{}", String::from_utf8_lossy(answer));
+                let output = urls.map(|url| curl(&[&args[..], &[of_head, &url]].concat()));
+                assert_eq!(output[0], output[1], "{}", String::from_utf8_lossy(answer));
             }
         }
     }
@@ -152,10 +152,10 @@ fn a_cut_off_response_is_cut_off_for_the_client() {
             }
         });
         let server = gateway(&[upstream], "");
-        let said = curl(&["-w", "%{exitcode}", &format!("http://{}/", server.address)]);
+        let output = curl(&["-w", "%{exitcode}", &format!("http://{}/", server.address)]);
         // Fewer bytes than announced, no last chunk, or not even a head: in any case the client
         // sees an incomplete response.
-        assert!(["hello18", "hello56", "52"].contains(&&*said), "{said}");
+        assert!(["hello18", "hello56", "52"].contains(&&*output), "{output}");
     }
 }
 
@@ -166,7 +166,7 @@ fn a_response_cut_off_while_the_client_does_not_read_is_incomplete() {
         "HTTP/1.1 200 OK\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n",
     ] {
-        let (told, stuck) = channel();
+        let (sender, stuck) = channel();
         let upstream = service(move |mut stream| {
             let mut reader = BufReader::new(stream.try_clone().unwrap());
             if head(&mut reader).is_none() {
@@ -183,7 +183,7 @@ fn a_response_cut_off_while_the_client_does_not_read_is_incomplete() {
                 .set_linger(Some(std::time::Duration::ZERO))
                 .unwrap();
             drop((stream, reader));
-            told.send(()).unwrap();
+            sender.send(()).unwrap();
         });
         let server = gateway(&[upstream], "idle_timeout = \"10min\"\n");
         let mut client = server.connect();
@@ -219,7 +219,7 @@ fn an_early_response_reaches_a_client_that_is_still_sending() {
     let server = gateway(&[upstream], "");
     let file = crate::support::config_file(&"x".repeat(3_000_000));
     let data = format!("@{}", file.display());
-    let said = curl(&[
+    let output = curl(&[
         "-H",
         "Expect:",
         "--data-binary",
@@ -228,13 +228,13 @@ fn an_early_response_reaches_a_client_that_is_still_sending() {
         "%{http_code}",
         &format!("http://{}/", server.address),
     ]);
-    assert_eq!(said, "no413");
+    assert_eq!(output, "no413");
 }
 
 /// With and without a request body, on new and reused connections: the upstream need not go on.
 #[test]
 fn a_client_that_disconnects_cancels_its_request() {
-    let (told, events) = channel();
+    let (sender, events) = channel();
     let upstream = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(head) = head(&mut reader) {
@@ -246,10 +246,10 @@ fn a_client_that_disconnects_cancels_its_request() {
                     .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
                     .unwrap();
             } else {
-                told.send("asked").unwrap();
+                sender.send("asked").unwrap();
             }
         }
-        let _ = told.send("ended");
+        let _ = sender.send("ended");
     });
     let server = gateway(&[upstream], "idle_timeout = \"10min\"\n");
     let next = || {
@@ -288,16 +288,16 @@ fn a_client_that_closes_its_side_after_two_requests_gets_both_responses() {
     let mut client = server.connect();
     client.write("GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\n");
     client.end();
-    let said = client.rest();
+    let output = client.rest();
     assert!(
-        said.contains("get /1 ") && said.contains("get /2 "),
-        "{said}"
+        output.contains("get /1 ") && output.contains("get /2 "),
+        "{output}"
     );
 }
 
 /// Serves one request per connection and closes it silently, so that the gateway notices only with
 /// the next request.
-fn forgetful(told: impl Fn(String) + Send + Clone + 'static) -> SocketAddr {
+fn closing_upstream(sender: impl Fn(String) + Send + Clone + 'static) -> SocketAddr {
     service(move |stream: TcpStream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let Some(head) = head(&mut reader) else {
@@ -306,7 +306,7 @@ fn forgetful(told: impl Fn(String) + Send + Clone + 'static) -> SocketAddr {
         let Some(body) = body(&mut reader, &head) else {
             return;
         };
-        told(body);
+        sender(body);
         let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     })
 }
@@ -315,7 +315,7 @@ fn forgetful(told: impl Fn(String) + Send + Clone + 'static) -> SocketAddr {
 /// request.
 #[test]
 fn a_pooled_connection_that_was_closed_loses_no_response() {
-    let server = gateway(&[forgetful(|_| {})], "");
+    let server = gateway(&[closing_upstream(|_| {})], "");
     for _ in 0..200 {
         assert_eq!(server.request("GET", "/", "").status(), 200);
     }
@@ -325,7 +325,7 @@ fn a_pooled_connection_that_was_closed_loses_no_response() {
 #[test]
 fn a_request_that_crashes_the_upstream_is_retried_once() {
     let deaths = Arc::new(AtomicUsize::new(0));
-    let (counter, held) = (Arc::clone(&deaths), Arc::new(Barrier::new(8)));
+    let (counter, barrier) = (Arc::clone(&deaths), Arc::new(Barrier::new(8)));
     let upstream = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(head) = head(&mut reader) {
@@ -334,7 +334,7 @@ fn a_request_that_crashes_the_upstream_is_retried_once() {
                 return;
             }
             // All of them are in flight at once, each over its own connection.
-            held.wait();
+            barrier.wait();
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
                 .unwrap();
@@ -358,12 +358,12 @@ fn a_request_that_crashes_the_upstream_is_retried_once() {
 #[test]
 fn unsafe_requests_are_not_retried() {
     let seen = Arc::new(AtomicUsize::new(0));
-    let (told, bodies) = channel();
+    let (sender, bodies) = channel();
     let counter = Arc::clone(&seen);
     let server = gateway(
-        &[forgetful(move |body| {
+        &[closing_upstream(move |body| {
             counter.fetch_add(1, Relaxed);
-            let _ = told.send(body);
+            let _ = sender.send(body);
         })],
         "breaker = false\n",
     );

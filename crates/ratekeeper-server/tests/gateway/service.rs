@@ -67,7 +67,7 @@ pub(crate) fn body(reader: &mut BufReader<TcpStream>, head: &str) -> Option<Stri
 /// takes no more.
 #[allow(dead_code, reason = "not every test file uses it")]
 pub(crate) fn endless() -> (SocketAddr, Receiver<usize>) {
-    let (told, ended) = channel();
+    let (sender, ended) = channel();
     let address = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         if head(&mut reader).is_some() {
@@ -77,7 +77,7 @@ pub(crate) fn endless() -> (SocketAddr, Receiver<usize>) {
             while stream.write_all(&chunk).is_ok() {
                 sent += chunk.len();
             }
-            let _ = told.send(sent);
+            let _ = sender.send(sent);
         }
     });
     (address, ended)
@@ -90,7 +90,7 @@ pub(crate) fn echo() -> (SocketAddr, Receiver<String>) {
 
 /// The same with a name before the response body.
 pub(crate) fn named_echo(name: &'static str) -> (SocketAddr, Receiver<String>) {
-    let (told, requests): (Sender<String>, _) = channel();
+    let (sender, requests): (Sender<String>, _) = channel();
     let address = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(head) = head(&mut reader) {
@@ -98,7 +98,7 @@ pub(crate) fn named_echo(name: &'static str) -> (SocketAddr, Receiver<String>) {
                 return;
             };
             let text = format!("{name}{head}{body}");
-            let _ = told.send(text.clone());
+            let _ = sender.send(text.clone());
             let answer = format!(
                 "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}",
                 text.len()

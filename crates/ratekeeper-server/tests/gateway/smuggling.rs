@@ -53,9 +53,9 @@ fn smuggling_attempts_are_rejected() {
         let mut connection = server.connect();
         connection.write(&(attempt.clone() + second));
         let answer = connection.rest();
-        let told = answer.split(' ').nth(1).unwrap_or_default();
+        let status = answer.split(' ').nth(1).unwrap_or_default();
         assert!(
-            ["400", "505"].contains(&told),
+            ["400", "505"].contains(&status),
             "{attempt:?} is answered with {answer:?}"
         );
         assert_eq!(

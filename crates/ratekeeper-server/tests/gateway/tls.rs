@@ -41,14 +41,14 @@ fn clients_use_tls_and_negotiate_the_version() {
     let authority = Authority::new("an authority");
     let server = tls(upstream, &authority.sign("localhost", 2100));
     for (flag, version) in [("--http1.1", " 1.1 0"), ("--http2", " 2 0")] {
-        let said = get(&server, &authority, &[flag]);
+        let text = get(&server, &authority, &[flag]);
         assert!(
-            said.ends_with(version) && said.contains("x-forwarded-proto: https\r\n"),
-            "{said}"
+            text.ends_with(version) && text.contains("x-forwarded-proto: https\r\n"),
+            "{text}"
         );
         assert!(
-            said.contains(&format!("host=\"localhost:{}\"", server.address.port())),
-            "{said}"
+            text.contains(&format!("host=\"localhost:{}\"", server.address.port())),
+            "{text}"
         );
     }
     // A client without TLS is not served, and a silent one runs into the handshake timeout.
@@ -96,10 +96,10 @@ fn an_invalid_certificate_fails_the_start() {
         )
         .output()
         .unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(
-            output.status.code() == Some(2) && told.contains(says),
-            "{told}"
+            output.status.code() == Some(2) && stderr.contains(says),
+            "{stderr}"
         );
     }
 }

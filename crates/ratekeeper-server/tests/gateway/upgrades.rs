@@ -107,15 +107,15 @@ fn a_client_that_leaves_before_the_switch_cancels_its_request() {
 
 #[test]
 fn early_bytes_belong_to_the_protocol_that_is_spoken_next() {
-    let ((came, comes), (tell, told)) = (mpsc::channel(), mpsc::channel());
-    let told = Arc::new(Mutex::new(told));
+    let ((came, comes), (release, released)) = (mpsc::channel(), mpsc::channel());
+    let released = Arc::new(Mutex::new(released));
     let upstream = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(head) = head(&mut reader) {
             let switches = head.starts_with("get /switch ");
             if head.contains("upgrade: echo\r\n") {
                 came.send(()).unwrap();
-                told.lock().unwrap().recv().unwrap();
+                released.lock().unwrap().recv().unwrap();
             }
             let answer = match switches {
                 true => {
@@ -140,7 +140,7 @@ fn early_bytes_belong_to_the_protocol_that_is_spoken_next() {
         ));
         comes.recv().unwrap();
         connection.write(early);
-        tell.send(()).unwrap();
+        release.send(()).unwrap();
         connection
     };
     let mut switched = ask("switch", "early\n\0");

@@ -274,7 +274,7 @@ impl Case {
         .into_bytes();
         match self.header {
             Some(("Connection", value)) => {
-                request.extend([b"Connection: close, ", value, b"\r\n"].concat())
+                request.extend([b"Connection: close, ", value, b"\r\n"].concat());
             }
             _ => request.extend_from_slice(b"Connection: close\r\n"),
         }

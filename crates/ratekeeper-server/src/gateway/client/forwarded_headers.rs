@@ -4,9 +4,11 @@
 use axum::http::Version;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The cached lines of one client.
 #[derive(Default)]
 pub(crate) struct ForwardedHeaders(Mutex<CachedHeaders>);
 
+/// The lines, with the host and the version that they are for.
 #[derive(Default)]
 struct CachedHeaders {
     /// `None` while the cache is empty.
@@ -71,7 +73,7 @@ mod tests {
         let lines_for = |host: Option<&str>, version: Version, text: &str| {
             let mut head = b"first\r\n".to_vec();
             about.add(host.map(str::as_bytes), version, &mut head, |head| {
-                head.extend_from_slice(text.as_bytes())
+                head.extend_from_slice(text.as_bytes());
             });
             String::from_utf8(head).unwrap()
         };

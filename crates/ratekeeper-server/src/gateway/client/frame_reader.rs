@@ -11,6 +11,7 @@ const HEADERS: u8 = 0x1;
 const CONTINUATION: u8 = 0x9;
 const END_HEADERS: u8 = 0x4;
 
+/// The position in the stream of frames.
 pub(super) struct FrameReader {
     /// How many bytes of the preface are still to come.
     preface: usize,

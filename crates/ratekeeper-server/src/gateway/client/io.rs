@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+/// The stream of an HTTP/2 client, which records its activity.
 pub(super) struct Io {
     stream: ReadBudget<Stream>,
     client: Arc<Client>,

@@ -251,6 +251,7 @@ pub(super) struct ClientResponseFuture {
     discards_body: bool,
 }
 
+/// The phase of a request.
 enum State {
     Rejected { problem: Problem },
     LimitedFuture { future: LimitedFuture },
@@ -372,7 +373,7 @@ impl Body for ClientResponseBody {
         if let Some(entry) = &mut this.entry {
             match &frame {
                 Some(Ok(frame)) => {
-                    entry.bytes += frame.data_ref().map_or(0, |data| data.len() as u64)
+                    entry.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
                 }
                 Some(Err(_)) => {}
                 None => entry.whole = true,

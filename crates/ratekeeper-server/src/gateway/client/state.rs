@@ -37,6 +37,7 @@ pub(crate) struct Admission {
     pub(crate) drain: Arc<Drain>,
 }
 
+/// The state of one client connection, shared by its requests.
 pub(crate) struct Client {
     /// `None` on a Unix socket.
     pub(crate) peer: Option<SocketAddr>,

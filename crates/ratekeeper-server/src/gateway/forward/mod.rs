@@ -379,6 +379,7 @@ fn is_failure(status: StatusCode) -> bool {
     )
 }
 
+/// The problem of a request target that is not a path.
 pub(super) fn bad_target() -> Problem {
     Problem::new(
         Code::BadTarget,
@@ -386,6 +387,7 @@ pub(super) fn bad_target() -> Problem {
     )
 }
 
+/// The problem of a request body larger than `max_body`.
 pub(super) fn too_large() -> Problem {
     Problem::new(
         Code::BodyTooLarge,

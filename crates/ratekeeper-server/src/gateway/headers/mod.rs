@@ -286,8 +286,8 @@ impl RequestHeaderRewriter<'_> {
             self.write_client_headers(headers, host, |name, value| put_header(head, name, value));
         let write_own_headers = |lines: &mut Vec<u8>| {
             self.write_own_headers(&existing, host, |name, value| {
-                put_header(lines, name, value)
-            })
+                put_header(lines, name, value);
+            });
         };
         match existing == ExistingHeaders::default() && self.upgrade.is_none() {
             // The lines are then the same for all requests of a client to that host.

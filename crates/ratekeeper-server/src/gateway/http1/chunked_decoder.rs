@@ -29,6 +29,7 @@ pub(crate) struct ChunkedDecoder {
     overhead: usize,
 }
 
+/// The position of the decoder in the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// A chunk size, with the number of digits so far.
@@ -385,7 +386,7 @@ mod tests {
             match decoder.next(&mut read, u64::MAX).unwrap() {
                 ChunkEvent::More => assert!(at + 1 < text.len()),
                 ChunkEvent::Trailers(trailers) => {
-                    assert_eq!((trailers.len(), at + 1), (MAX_TRAILERS, text.len()))
+                    assert_eq!((trailers.len(), at + 1), (MAX_TRAILERS, text.len()));
                 }
                 other => panic!("{other:?}"),
             }

@@ -15,6 +15,7 @@ const SMALL: usize = 4 * 1024;
 /// Above this many waiting bytes nothing more is added; memory up to this size is reused.
 const MAX_BUFFERED: usize = 16 * 1024;
 
+/// The bytes of a message that wait to be written.
 #[derive(Default)]
 pub(crate) struct WriteBuffer {
     /// The head, chunk sizes and small pieces; and how much of it is written.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+/// Why an upstream gave no response.
 #[derive(Debug)]
 pub(crate) enum UpstreamError {
     /// The name cannot be resolved, or no address accepts connections.

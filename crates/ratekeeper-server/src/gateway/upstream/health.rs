@@ -32,7 +32,7 @@ pub(crate) async fn run_health_checks(peer: Arc<Peer>, check: HealthCheck) {
         ticks.tick().await;
         // A check that takes longer than the interval has failed.
         let result = match timeout(
-            check.interval.max(check.connector.within),
+            check.interval.max(check.connector.connect_timeout),
             check_once(&peer, &check),
         )
         .await

@@ -11,6 +11,7 @@ use tokio::task::unconstrained;
 #[allow(clippy::vec_box, reason = "to move it is to move a pointer")]
 type Idle = Vec<(Box<H1UpstreamConn>, u64)>;
 
+/// The idle HTTP/1.1 connections of one worker to one upstream.
 #[derive(Default)]
 pub(crate) struct Http1Pool {
     state: Mutex<State>,

@@ -37,6 +37,7 @@ pub(crate) struct Timeouts {
     pub(crate) sent: Option<Progress>,
 }
 
+/// The timer of an upstream exchange: ready at its idle or total timeout.
 pub(crate) struct Timer {
     sleep: Pin<Box<Sleep>>,
     timeouts: Timeouts,

@@ -33,6 +33,7 @@ pub(crate) struct BatchedStream {
     writer: Arc<BatchedWriter>,
 }
 
+/// The write half of a connection, and its deferred writes.
 struct BatchedWriter {
     write: OwnedWriteHalf,
     deferred: Mutex<DeferredWrites>,
@@ -56,6 +57,7 @@ thread_local! {
     static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
 }
 
+/// The connections of one worker that have deferred writes.
 #[derive(Default)]
 struct Batch {
     streams: Vec<Arc<BatchedWriter>>,
@@ -301,10 +303,7 @@ mod tests {
     async fn small_writes_are_batched_after_other_tasks() {
         let (mut alone, mut far) = pair().await;
         alone.write_all(b"at once").await.unwrap();
-        assert!(
-            !is_deferred(&alone),
-            "there is nobody who would write it later"
-        );
+        assert!(!is_deferred(&alone), "without a batch nothing is deferred");
         let mut read = [0; 7];
         far.read_exact(&mut read).await.unwrap();
         assert_eq!(&read, b"at once");

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
+/// A connection, by its transport.
 pub(crate) enum Stream {
     Plain(TcpStream),
     /// A TCP connection whose small writes are batched.

@@ -291,7 +291,7 @@ async fn run_with_timeouts<S: ServeConnection>(
                     return Poll::Ready(Ok(()));
                 }
                 _ if client.is_idle() => {
-                    deadline = Some(deadline.map_or(close_at, |deadline| deadline.min(close_at)))
+                    deadline = Some(deadline.map_or(close_at, |deadline| deadline.min(close_at)));
                 }
                 _ => {}
             }

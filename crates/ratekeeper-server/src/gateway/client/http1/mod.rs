@@ -51,6 +51,7 @@ const MAX_LINGER_BYTES: usize = 16 << 20;
 const REQUEST_COST: usize = 4 * 1024;
 
 pin_project! {
+    /// The future that serves an HTTP/1 connection.
     pub(super) struct Http1 {
         socket: ClientSocket,
         client: Arc<Client>,
@@ -64,6 +65,7 @@ pin_project! {
 }
 
 pin_project! {
+    /// The phase of the connection.
     #[project = StateProjection]
     enum State {
         /// Between requests, or in a head.

@@ -65,6 +65,7 @@ pub(super) fn read(bytes: &[u8], limits: HeadLimits) -> Result<Option<(usize, He
     read_into(bytes, limits, &mut buffer[..limits.headers])
 }
 
+/// The problem of a request with more headers than `max_headers`.
 pub(crate) fn too_many_headers() -> Problem {
     Problem::new(
         Code::HeadTooLarge,
@@ -177,6 +178,7 @@ fn is_http_request_line(bytes: &[u8]) -> bool {
 /// The maximum of the http crate.
 const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
 
+/// The problem of a request that is not valid HTTP/1.1.
 pub(super) fn malformed() -> Problem {
     Problem::new(
         Code::BadRequest,

@@ -104,7 +104,7 @@ pub(super) fn read(bytes: &[u8], method: &Method) -> Result<Option<(usize, Head)
         _ if found.drops_length => drop(map.remove(CONTENT_LENGTH)),
         // A repeated or unusually written length is forwarded once, in plain form.
         Some(length_header) if found.is_irregular_length => {
-            drop(map.insert(CONTENT_LENGTH, length_header.into()))
+            drop(map.insert(CONTENT_LENGTH, length_header.into()));
         }
         _ => {}
     }

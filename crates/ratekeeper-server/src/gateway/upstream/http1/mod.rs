@@ -36,6 +36,7 @@ const HTTP2_PIECE: u64 = 16 * 1024;
 /// A body up to this size that came with its head is taken at once.
 const MAX_WHOLE_BODY: u64 = 16 * 1024;
 
+/// An HTTP/1.1 connection to an upstream, with the request and the response in progress.
 pub(crate) struct H1UpstreamConn {
     stream: Stream,
     read: BytesMut,
@@ -289,7 +290,7 @@ impl H1UpstreamConn {
             match ready!(fill(&mut self.stream, &mut self.read, room, cx)) {
                 Ok(true) => {}
                 Ok(false) if matches!(self.receiving, ReceiveState::Close) => {
-                    self.receiving = ReceiveState::Finished
+                    self.receiving = ReceiveState::Finished;
                 }
                 Ok(false) => return Poll::Ready(Some(Err(H1Error::Closed))),
                 Err(error) => return Poll::Ready(Some(Err(H1Error::Io(error)))),

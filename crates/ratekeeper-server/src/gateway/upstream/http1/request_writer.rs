@@ -13,6 +13,7 @@ use ratekeeper_policy::config::Upstream;
 use std::io::Write;
 use std::task::{Context, Poll, ready};
 
+/// The request that is being sent over an HTTP/1.1 connection.
 #[derive(Default)]
 pub(super) struct RequestWriter {
     writer: MessageWriter<RequestBody>,

@@ -85,14 +85,15 @@ impl Drop for StreamGuard {
 }
 
 impl H2UpstreamConn {
+    /// Connects to an upstream and performs the HTTP/2 handshake, within `connect_timeout`.
     pub(super) async fn open(
         connector: &Connector,
         upstream: &Upstream,
     ) -> Result<Self, UpstreamError> {
         let stream = connector.connect(upstream).await?;
-        match timeout(connector.within, Self::handshake(stream)).await {
+        match timeout(connector.connect_timeout, Self::handshake(stream)).await {
             Ok(opened) => opened,
-            Err(_) => Err(UpstreamError::ConnectTimeout(connector.within)),
+            Err(_) => Err(UpstreamError::ConnectTimeout(connector.connect_timeout)),
         }
     }
 

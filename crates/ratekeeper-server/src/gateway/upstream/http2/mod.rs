@@ -38,6 +38,7 @@ pub(crate) struct Http2Pool {
     connecting: tokio::sync::Mutex<()>,
 }
 
+/// A connection of the pool, and since when it is idle.
 struct PooledConnection {
     connection: H2UpstreamConn,
     /// Since when it was found without requests, or `None` if it had some at the last check.
@@ -57,9 +58,9 @@ impl Http2Pool {
         if let Some(stream) = free_stream() {
             return Ok((stream, true));
         }
-        let connecting = timeout(connector.within, self.connecting.lock()).await;
+        let connecting = timeout(connector.connect_timeout, self.connecting.lock()).await;
         let _connecting =
-            connecting.map_err(|_| UpstreamError::ConnectTimeout(connector.within))?;
+            connecting.map_err(|_| UpstreamError::ConnectTimeout(connector.connect_timeout))?;
         // Another request may have opened one, or ended.
         if let Some(stream) = free_stream().or_else(|| self.queued_stream()) {
             return Ok((stream, true));

@@ -36,7 +36,7 @@ async fn upstream(max_streams: u32) -> (Upstream, Arc<AtomicUsize>) {
 
 const CONNECTOR: Connector = Connector {
     tls: None,
-    within: Duration::from_secs(60),
+    connect_timeout: Duration::from_secs(60),
 };
 
 async fn stream(pool: &Http2Pool, upstream: &Upstream) -> StreamPermit {

@@ -45,6 +45,7 @@ impl WeakClientSocket {
     }
 }
 
+/// The state behind a client socket: its stream, buffers, and the current request.
 pub(super) struct SocketState {
     pub(super) stream: Stream,
     client: Arc<Client>,
@@ -223,7 +224,7 @@ impl SocketState {
             // A client that may switch protocols speaks the new one next, or sends another request
             // if the switch fails.
             true if self.may_upgrade && !self.has_body_left() => {
-                self.unchecked += self.read.len() - before
+                self.unchecked += self.read.len() - before;
             }
             true => self.check_new_bytes(before),
             false => {}

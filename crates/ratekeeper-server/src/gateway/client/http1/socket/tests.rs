@@ -105,10 +105,7 @@ async fn a_body_reads_nothing_of_the_next_request_and_does_not_keep_the_connecti
     let asking = tokio::spawn(async move { second.frame().await.unwrap().is_err() });
     tokio::task::yield_now().await;
     drop(socket);
-    assert!(
-        asking.await.unwrap(),
-        "nobody holds the connection any more"
-    );
+    assert!(asking.await.unwrap(), "nothing keeps the connection open");
 }
 
 /// Until the switch is decided, the bytes that come belong to the protocol that is switched to.

@@ -1,6 +1,6 @@
 //! The layer of ratekeeper-tower, with the policies of a group.
 
-use crate::table::{Asked, Group};
+use crate::table::{Group, TestRequest};
 use axum::body::Body;
 use hyper::{Request, Response};
 use ratekeeper::{MemoryStore, clock::SystemClock};
@@ -56,16 +56,16 @@ impl Service<Request<()>> for Passes {
     }
 }
 
-pub(crate) fn status(layer: &ByGroup, asked: &Asked) -> u16 {
+pub(crate) fn status(layer: &ByGroup, sent: &TestRequest) -> u16 {
     // As hyper represents HTTP/1.1, and HTTP/2 where there is an authority.
-    let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
-        format!("http://{authority}{}", asked.path)
+    let target = sent.absolute.map_or(sent.path.to_owned(), |authority| {
+        format!("http://{authority}{}", sent.path)
     });
-    let mut request = Request::builder().method(asked.method).uri(target);
-    if let Some(host) = asked.host {
+    let mut request = Request::builder().method(sent.method).uri(target);
+    if let Some(host) = sent.host {
         request = request.header("host", host);
     }
-    for (name, value) in asked.headers {
+    for (name, value) in sent.headers {
         request = request.header(*name, *value);
     }
     // A target that no server can parse is rejected.

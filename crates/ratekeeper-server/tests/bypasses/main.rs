@@ -25,7 +25,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
 use support::{Connection, Server, config_file, ratekeeper};
-use table::{Asked, GROUPS, Group, Place};
+use table::{GROUPS, Group, Place, TestRequest};
 
 /// A gateway in front of an upstream that reports every request that reaches it.
 struct Gateway {
@@ -48,48 +48,48 @@ impl Gateway {
     }
 
     /// The status of a request. Checks that it agrees with whether the upstream got the request.
-    fn status(&self, place: Place, asked: &Asked) -> u16 {
+    fn status(&self, place: Place, sent: &TestRequest) -> u16 {
         let status = match place {
-            Place::Http2 => http2_status(self.server.address, asked),
-            _ => http1_status(&mut self.server.connect(), asked),
+            Place::Http2 => http2_status(self.server.address, sent),
+            _ => http1_status(&mut self.server.connect(), sent),
         };
         let has_reached = self.requests.try_iter().count() > 0;
         let is_answered = (200..300).contains(&status);
         assert_eq!(
             has_reached, is_answered,
-            "{asked:?} at {place:?} is answered with {status}"
+            "{sent:?} at {place:?} is answered with {status}"
         );
         status
     }
 }
 
-fn http1_status(connection: &mut Connection, asked: &Asked) -> u16 {
-    let lines: String = asked
+fn http1_status(connection: &mut Connection, sent: &TestRequest) -> u16 {
+    let lines: String = sent
         .headers
         .iter()
         .map(|(name, value)| format!("{name}: {value}\r\n"))
         .collect();
-    let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
-        format!("http://{authority}{}", asked.path)
+    let target = sent.absolute.map_or(sent.path.to_owned(), |authority| {
+        format!("http://{authority}{}", sent.path)
     });
-    let host = asked.host.or(asked.absolute).unwrap_or("localhost");
+    let host = sent.host.or(sent.absolute).unwrap_or("localhost");
     connection.write(&format!(
         "{} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n",
-        asked.method
+        sent.method
     ));
     connection.answer().status()
 }
 
 /// Its authority is the one in the target, or else the host.
-fn http2_status(address: SocketAddr, asked: &Asked) -> u16 {
-    let authority = asked.absolute.or(asked.host).unwrap_or("localhost");
+fn http2_status(address: SocketAddr, sent: &TestRequest) -> u16 {
+    let authority = sent.absolute.or(sent.host).unwrap_or("localhost");
     let mut request = hyper::Request::builder()
-        .method(asked.method)
-        .uri(format!("http://{authority}{}", asked.path));
-    if let (Some(_), Some(host)) = (asked.absolute, asked.host) {
+        .method(sent.method)
+        .uri(format!("http://{authority}{}", sent.path));
+    if let (Some(_), Some(host)) = (sent.absolute, sent.host) {
         request = request.header("host", host);
     }
-    for (name, value) in asked.headers {
+    for (name, value) in sent.headers {
         request = request.header(*name, *value);
     }
     // A request that no client can write counts as rejected.
@@ -115,21 +115,21 @@ fn http2_status(address: SocketAddr, asked: &Asked) -> u16 {
 }
 
 /// The status when a proxy describes the request to `/auth`.
-fn auth_status(server: &Server, place: Place, asked: &Asked) -> u16 {
-    let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
-        format!("http://{authority}{}", asked.path)
+fn auth_status(server: &Server, place: Place, sent: &TestRequest) -> u16 {
+    let target = sent.absolute.map_or(sent.path.to_owned(), |authority| {
+        format!("http://{authority}{}", sent.path)
     });
-    let host = asked.host.or(asked.absolute).unwrap_or("localhost");
+    let host = sent.host.or(sent.absolute).unwrap_or("localhost");
     let (path, told) = match place {
         Place::Nginx => (
             "/auth/nginx".to_owned(),
             format!(
                 "X-Original-Method: {}\r\nX-Original-URI: {target}\r\nX-Real-IP: 203.0.113.7\r\nHost: {host}\r\n",
-                asked.method
+                sent.method
             ),
         ),
         Place::Envoy => (
-            format!("/auth/envoy{}", asked.path),
+            format!("/auth/envoy{}", sent.path),
             format!("X-Forwarded-For: 203.0.113.7\r\nHost: {host}\r\n"),
         ),
         _ => (
@@ -142,18 +142,18 @@ fn auth_status(server: &Server, place: Place, asked: &Asked) -> u16 {
             format!(
                 "X-Forwarded-Method: {}\r\nX-Forwarded-Uri: {target}\r\nX-Forwarded-For: 203.0.113.7\r\n\
                  X-Forwarded-Host: {host}\r\nHost: ratekeeper\r\n",
-                asked.method
+                sent.method
             ),
         ),
     };
-    let lines: String = asked
+    let lines: String = sent
         .headers
         .iter()
         .map(|(name, value)| format!("{name}: {value}\r\n"))
         .collect();
     let mut connection = server.connect();
     let method = if place == Place::Envoy {
-        asked.method
+        sent.method
     } else {
         "GET"
     };
@@ -173,9 +173,9 @@ fn auth_status(server: &Server, place: Place, asked: &Asked) -> u16 {
 
 /// Runs a group at a place: returns a line for each attempt that was allowed. `status` sends a
 /// request to a fresh server, whose tokens are all available.
-fn run(group: &Group, place: Place, status: impl Fn(&Asked) -> u16) -> String {
+fn run(group: &Group, place: Place, status: impl Fn(&TestRequest) -> u16) -> String {
     let name = group.name;
-    for passes in group.passes.iter().filter(|asked| asked.applies_at(place)) {
+    for passes in group.passes.iter().filter(|sent| sent.applies_at(place)) {
         assert_eq!(
             status(passes),
             200,
@@ -194,15 +194,12 @@ fn run(group: &Group, place: Place, status: impl Fn(&Asked) -> u16) -> String {
         "{name}: {:?} at {place:?} again",
         group.honest
     );
-    let attempts = group
-        .attempts
-        .iter()
-        .filter(|asked| asked.applies_at(place));
+    let attempts = group.attempts.iter().filter(|sent| sent.applies_at(place));
     let statuses = attempts
-        .map(|asked| (asked, status(asked)))
+        .map(|sent| (sent, status(sent)))
         .filter(|(_, status)| ![400, 429].contains(status));
     statuses
-        .map(|(asked, status)| format!("{name} at {place:?}: {status} for {asked:?}\n"))
+        .map(|(sent, status)| format!("{name} at {place:?}: {status} for {sent:?}\n"))
         .collect()
 }
 
@@ -219,7 +216,7 @@ fn run_all(places: &[Place], run: impl Fn(&Group, Place) -> String) {
 fn the_gateway_stops_every_bypass() {
     run_all(&[Place::Http1, Place::Http2], |group, place| {
         let gateway = Gateway::start(group);
-        run(group, place, |asked| gateway.status(place, asked))
+        run(group, place, |sent| gateway.status(place, sent))
     });
 }
 
@@ -230,7 +227,7 @@ fn auth_stops_every_bypass() {
         |group, place| {
             let server =
                 Server::with_config(&(group.file("") + "[server]\nhttp = \"127.0.0.1:0\"\n"));
-            run(group, place, |asked| auth_status(&server, place, asked))
+            run(group, place, |sent| auth_status(&server, place, sent))
         },
     );
 }
@@ -239,7 +236,7 @@ fn auth_stops_every_bypass() {
 fn the_layer_stops_every_bypass() {
     run_all(&[Place::Layer], |group, place| {
         let layer = layer::of(group);
-        run(group, place, |asked| layer::status(&layer, asked))
+        run(group, place, |sent| layer::status(&layer, sent))
     });
 }
 
@@ -265,8 +262,11 @@ fn paths_are_forwarded_as_they_were_sent() {
         "/a%20b;v=..",
         "/\"{}|",
     ] {
-        let asked = Asked { path, ..Asked::GET };
-        assert_eq!(http1_status(&mut server.connect(), &asked), 200, "{path}");
+        let sent = TestRequest {
+            path,
+            ..TestRequest::GET
+        };
+        assert_eq!(http1_status(&mut server.connect(), &sent), 200, "{path}");
         let seen = requests.recv().unwrap();
         assert!(
             seen.starts_with(&format!("get {} http/1.1\r\n", path.to_ascii_lowercase())),
@@ -325,13 +325,13 @@ fn a_target_without_a_path_is_the_root() {
         command
             .args(["proxy", "--listen", "127.0.0.1:0", "--config"])
             .arg(config_file(&text));
-        let asked = Asked {
+        let sent = TestRequest {
             absolute: Some("h"),
             path: "?q=1",
-            ..Asked::GET
+            ..TestRequest::GET
         };
         assert_eq!(
-            http1_status(&mut Server::run(command).connect(), &asked),
+            http1_status(&mut Server::run(command).connect(), &sent),
             200
         );
     }

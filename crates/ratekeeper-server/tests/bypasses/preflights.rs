@@ -4,17 +4,17 @@ use crate::http1_status;
 use crate::layer;
 use crate::service::echo;
 use crate::support::{Server, config_file, directory, eventually, ratekeeper};
-use crate::table::{Asked, Group};
+use crate::table::{Group, TestRequest};
 use ratekeeper_policy::request::Preflight;
 use std::fs;
 
-const PREFLIGHT: Asked = Asked {
+const PREFLIGHT: TestRequest = TestRequest {
     method: "OPTIONS",
     headers: &[
         ("Origin", "https://a.example"),
         ("Access-Control-Request-Method", "POST"),
     ],
-    ..Asked::GET
+    ..TestRequest::GET
 };
 
 fn gateway(more: &str) -> Server {
@@ -37,9 +37,9 @@ fn preflights_are_counted_by_address_apart_from_the_policies() {
         log.display().to_string()
     ));
     let mut connection = server.connect();
-    let status = |asked: &Asked| http1_status(&mut server.connect(), asked);
+    let status = |sent: &TestRequest| http1_status(&mut server.connect(), sent);
     assert_eq!(
-        [status(&Asked::GET), status(&Asked::GET)],
+        [status(&TestRequest::GET), status(&TestRequest::GET)],
         [200, 429],
         "the policy is used up"
     );
@@ -79,7 +79,7 @@ fn preflights_are_counted_by_address_apart_from_the_policies() {
 #[test]
 fn the_gateway_may_count_or_exempt_preflights() {
     let count = gateway("preflight = \"count\"\n");
-    let statuses = [&PREFLIGHT, &PREFLIGHT].map(|asked| http1_status(&mut count.connect(), asked));
+    let statuses = [&PREFLIGHT, &PREFLIGHT].map(|sent| http1_status(&mut count.connect(), sent));
     assert_eq!(statuses, [200, 429]);
     let exempt = gateway("preflight = \"exempt\"\n");
     assert!((0..200).all(|_| http1_status(&mut exempt.connect(), &PREFLIGHT) == 200));
@@ -103,7 +103,7 @@ fn the_layer_counts_preflights_too() {
         before: "",
         gateway: "",
         config: "[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n",
-        honest: Asked::GET,
+        honest: TestRequest::GET,
         attempts: &[],
         passes: &[],
     };
@@ -114,7 +114,7 @@ fn the_layer_counts_preflights_too() {
     assert!((100..150).contains(&passed), "{passed}");
     let counted = layer::of(&group).preflight(Preflight::Count);
     assert_eq!(
-        [&PREFLIGHT, &PREFLIGHT].map(|asked| layer::status(&counted, asked)),
+        [&PREFLIGHT, &PREFLIGHT].map(|sent| layer::status(&counted, sent)),
         [200, 429]
     );
 }

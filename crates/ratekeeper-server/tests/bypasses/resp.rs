@@ -58,10 +58,10 @@ fn resp_stops_every_bypass() {
     let passes = || answers(at, "RATEKEEPER.CHECK user ann\r\n").starts_with("*5\r\n:0\r\n");
     assert!(passes() && !passes());
     for attempt in ATTEMPTS {
-        let told = answers(at, attempt);
+        let answer = answers(at, attempt);
         assert!(
             !passes(),
-            "{attempt:?} is answered with {told:?}, and the key is allowed again"
+            "{attempt:?} is answered with {answer:?}, and the key is allowed again"
         );
     }
     assert!(

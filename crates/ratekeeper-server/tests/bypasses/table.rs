@@ -18,7 +18,7 @@ pub(crate) enum Place {
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct TestRequest {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) host: Option<&'static str>,
@@ -29,7 +29,7 @@ pub(crate) struct Asked {
     pub(crate) places: &'static [Place],
 }
 
-impl Asked {
+impl TestRequest {
     pub(crate) const GET: Self = Self {
         method: "GET",
         path: "/",
@@ -56,11 +56,11 @@ pub(crate) struct Group {
     /// The rest of the file.
     pub(crate) config: &'static str,
     /// Uses up the only token.
-    pub(crate) honest: Asked,
+    pub(crate) honest: TestRequest,
     /// Bypass the limit if they are allowed.
-    pub(crate) attempts: &'static [Asked],
+    pub(crate) attempts: &'static [TestRequest],
     /// Must be allowed: they have nothing to do with the limit.
-    pub(crate) passes: &'static [Asked],
+    pub(crate) passes: &'static [TestRequest],
 }
 
 impl Group {
@@ -73,34 +73,37 @@ impl Group {
     }
 }
 
-const fn path(path: &'static str) -> Asked {
-    Asked { path, ..Asked::GET }
+const fn path(path: &'static str) -> TestRequest {
+    TestRequest {
+        path,
+        ..TestRequest::GET
+    }
 }
 
-const fn host(host: &'static str) -> Asked {
-    Asked {
+const fn host(host: &'static str) -> TestRequest {
+    TestRequest {
         host: Some(host),
-        ..Asked::GET
+        ..TestRequest::GET
     }
 }
 
-const fn absolute(authority: &'static str) -> Asked {
-    Asked {
+const fn absolute(authority: &'static str) -> TestRequest {
+    TestRequest {
         absolute: Some(authority),
-        ..Asked::GET
+        ..TestRequest::GET
     }
 }
 
-const fn headers(headers: &'static [(&'static str, &'static str)]) -> Asked {
-    Asked {
+const fn headers(headers: &'static [(&'static str, &'static str)]) -> TestRequest {
+    TestRequest {
         headers,
-        ..Asked::GET
+        ..TestRequest::GET
     }
 }
 
 /// Only where the client's own connection is visible.
-const fn at(places: &'static [Place], asked: Asked) -> Asked {
-    Asked { places, ..asked }
+const fn at(places: &'static [Place], sent: TestRequest) -> TestRequest {
+    TestRequest { places, ..sent }
 }
 
 /// Places where a target in absolute form comes with another Host.
@@ -158,7 +161,7 @@ pub(crate) const GROUPS: &[Group] = &[
             path("/api/x;a"),
             path("/api/x?y=/../z"),
             path("/api?x"),
-            Asked {
+            TestRequest {
                 method: "POST",
                 ..path("/api/x")
             },
@@ -212,21 +215,21 @@ pub(crate) const GROUPS: &[Group] = &[
             absolute("API.example.com."),
             at(
                 TARGETS,
-                Asked {
+                TestRequest {
                     host: Some("other.example.com"),
                     ..absolute("api.example.com")
                 },
             ),
             at(
                 TARGETS,
-                Asked {
+                TestRequest {
                     host: Some("api.example.com"),
                     ..absolute("other.example.com")
                 },
             ),
             at(
                 TARGETS,
-                Asked {
+                TestRequest {
                     host: Some("api.example.com"),
                     ..absolute("u@other.example.com")
                 },
@@ -278,7 +281,7 @@ pub(crate) const GROUPS: &[Group] = &[
         config: "[identity]\ntrusted_proxies = [\"127.0.0.0/8\", \"203.0.113.0/24\"]\n\
                  user = { header = \"x-user-id\", from = [\"10.0.0.0/8\", \"unix\"] }\n\
                  [[policy]]\nname = \"not vip\"\nmatch = { not = { user = \"vip\" } }\nlimit = \"1/d\"\n",
-        honest: Asked::GET,
+        honest: TestRequest::GET,
         attempts: &[
             headers(&[("x-user-id", "vip")]),
             headers(&[("X-USER-ID", "vip")]),
@@ -304,7 +307,7 @@ pub(crate) const GROUPS: &[Group] = &[
         gateway: "",
         config: "[[policy]]\nname = \"anonymous\"\nmatch = { not = { header = { authorization = true } } }\nlimit = \"1/d\"\n\
                  [[policy]]\nname = \"not beta\"\nmatch = { not = { header = { x-beta = \"yes\" } } }\nlimit = \"1/d\"\n",
-        honest: Asked::GET,
+        honest: TestRequest::GET,
         attempts: &[
             // Not forwarded, so they may not count.
             at(
@@ -349,7 +352,7 @@ pub(crate) const GROUPS: &[Group] = &[
         before: "",
         gateway: "",
         config: "[[policy]]\nname = \"no upgrade\"\nmatch = { not = { header = { upgrade = \"websocket\" } } }\nlimit = \"1/d\"\n",
-        honest: Asked::GET,
+        honest: TestRequest::GET,
         attempts: &[
             // Without Connection it is no upgrade, and is not forwarded.
             at(CONNECTIONS, headers(&[("upgrade", "websocket")])),
@@ -365,17 +368,17 @@ pub(crate) const GROUPS: &[Group] = &[
         before: "",
         gateway: "preflight = \"count\"\n",
         config: "[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n",
-        honest: Asked::GET,
+        honest: TestRequest::GET,
         attempts: &[
-            Asked {
+            TestRequest {
                 method: "OPTIONS",
-                ..Asked::GET
+                ..TestRequest::GET
             },
-            Asked {
+            TestRequest {
                 method: "OPTIONS",
                 ..headers(&[("origin", "https://a.example")])
             },
-            Asked {
+            TestRequest {
                 method: "OPTIONS",
                 ..headers(&[
                     ("origin", "https://a.example"),

@@ -88,7 +88,7 @@ fn an_invalid_certificate_fails_the_start() {
     for (cert, key, says) in [
         (&missing, &key, "contains no certificate in PEM form"),
         (&cert, &other, "cannot be used together"),
-        (&cert, &cert, "has no private key"),
+        (&cert, &cert, "contains no private key"),
     ] {
         let output = command(
             &["127.0.0.1:1".parse().unwrap()],

@@ -147,10 +147,10 @@ enum Connection {
 
 impl Client {
     pub(crate) fn new(kind: Kind, target: &Target) -> Self {
-        Self::with_manners(kind, target, Manners::Good)
+        Self::configure(kind, target, Manners::Good)
     }
 
-    pub(crate) fn with_manners(kind: Kind, target: &Target, manners: Manners) -> Self {
+    pub(crate) fn configure(kind: Kind, target: &Target, manners: Manners) -> Self {
         Self {
             kind,
             target: target.clone(),
@@ -227,14 +227,14 @@ impl Client {
     }
 
     async fn connect(&mut self) -> Result<(), Error> {
-        self.leave();
+        self.disconnect();
         self.connection = Some(connect(self.kind, &self.target, self.manners, &self.tasks).await?);
         Ok(())
     }
 
     /// Ends the connection, with everything in flight. hyper alone would first send the rest of an
     /// upload.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn disconnect(&mut self) {
         self.connection = None;
         self.tasks.abort();
     }
@@ -258,7 +258,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.leave();
+        self.disconnect();
     }
 }
 

@@ -79,7 +79,7 @@ fn exchanges() -> Vec<(Shape, Until)> {
 
 /// Abandons an exchange: only its stream over HTTP/2 where the client stays, otherwise its
 /// connection.
-async fn leave(
+async fn disconnect(
     client: &mut Client,
     kind: Kind,
     shape: &Shape,
@@ -104,11 +104,11 @@ async fn leave(
             read += frame.data_ref().map_or(0, bytes::Bytes::len);
         }
         if !stays {
-            client.leave();
+            client.disconnect();
         }
     }
     if !stays {
-        client.leave();
+        client.disconnect();
     }
     Ok(())
 }
@@ -123,11 +123,11 @@ async fn go_on(client: &mut Client, kind: Kind, program: Program) {
         let received = timeout(TIMEOUT, client.exchange(&shape))
             .await
             .expect("a response in time");
-        let fault = received.map_or_else(
+        let mismatch = received.map_or_else(
             |error| Some(error.to_string()),
-            |received| shape.fault(&received, false),
+            |received| shape.mismatch(&received, false),
         );
-        assert_eq!(fault, None, "{program:?} {kind:?} {shape:?}");
+        assert_eq!(mismatch, None, "{program:?} {kind:?} {shape:?}");
     }
 }
 
@@ -144,9 +144,9 @@ async fn clients_disconnect_in_the_middle() {
                     .into_iter()
                     .filter(|kind| !stays || kind.is_http2())
                 {
-                    let mut client = Client::with_manners(kind, target, manners);
+                    let mut client = Client::configure(kind, target, manners);
                     for (shape, until) in exchanges() {
-                        let left = leave(&mut client, kind, &shape, until, stays).await;
+                        let left = disconnect(&mut client, kind, &shape, until, stays).await;
                         assert!(
                             left.is_ok(),
                             "{program:?} {kind:?} {manners:?} {shape:?}: {left:?}"
@@ -180,7 +180,7 @@ async fn responses_are_cut_off() {
                         received.is_err(),
                         "{program:?} {kind:?} {query}: {received:?}"
                     );
-                    client.leave();
+                    client.disconnect();
                 }
                 // Node's http2 sends the head on its own, before anything can go wrong.
                 let unbegun = [

@@ -105,8 +105,8 @@ async fn run(kind: Kind, program: Program, target: Target, shapes: Vec<Shape>) -
         };
         match timeout(TIMEOUT, client.exchange(shape)).await {
             Ok(Ok(response)) => {
-                if let Some(fault) = shape.fault(&response, kind.sees_trailers(shape)) {
-                    fail(&fault);
+                if let Some(mismatch) = shape.mismatch(&response, kind.sees_trailers(shape)) {
+                    fail(&mismatch);
                 }
                 let hints = if kind.sees_hints() {
                     shape.number("hints")
@@ -122,7 +122,7 @@ async fn run(kind: Kind, program: Program, target: Target, shapes: Vec<Shape>) -
             }
             Ok(Err(error)) => {
                 fail(&error.to_string());
-                client.leave();
+                client.disconnect();
             }
             // The next ones would hang, too.
             Err(_) => {

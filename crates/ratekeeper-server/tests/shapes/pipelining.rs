@@ -133,8 +133,8 @@ async fn pipeline(target: &Target, piece: usize) -> Result<(), Error> {
         let received = read(&mut reader, shape)
             .await
             .map_err(|error| format!("{number} {shape:?}: {error}"))?;
-        if let Some(fault) = shape.fault(&received, false) {
-            return Err(format!("{number} {shape:?}: {fault}").into());
+        if let Some(mismatch) = shape.mismatch(&received, false) {
+            return Err(format!("{number} {shape:?}: {mismatch}").into());
         }
         if received.informational != shape.number("hints") {
             return Err(format!(

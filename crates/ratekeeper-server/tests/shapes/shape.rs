@@ -130,7 +130,7 @@ impl Shape {
     }
 
     /// What is wrong with a response, or `None` if it is as the upstream sent it.
-    pub(crate) fn fault(&self, response: &Received, sees_trailers: bool) -> Option<String> {
+    pub(crate) fn mismatch(&self, response: &Received, sees_trailers: bool) -> Option<String> {
         if response.status != self.status() {
             let text = String::from_utf8_lossy(&response.body[..response.body.len().min(300)]);
             return Some(format!(

@@ -107,7 +107,7 @@ async fn pieces_are_forwarded_as_they_come() {
 
 /// A client that pauses after every 50 KB. The response does not fit into the buffers on the way.
 async fn slowly(kind: Kind, target: &Target, shape: &Shape) -> Result<Received, Error> {
-    let mut client = Client::with_manners(kind, target, Manners::Slow);
+    let mut client = Client::configure(kind, target, Manners::Slow);
     let response = client.send(request(kind, shape)).await?;
     let mut received = Received {
         status: response.status().as_u16(),
@@ -147,7 +147,7 @@ async fn a_slow_reader_gets_everything_and_delays_no_other() {
                         let received = received
                             .expect("all of the response in time")
                             .expect("a response");
-                        assert_eq!(shape.fault(&received, false), None, "{kind:?} {shape:?}");
+                        assert_eq!(shape.mismatch(&received, false), None, "{kind:?} {shape:?}");
                     })
                 })
                 .collect();
@@ -155,7 +155,7 @@ async fn a_slow_reader_gets_everything_and_delays_no_other() {
                 let shape = get("framing=sized&size=100000");
                 let received = timeout(TIMEOUT, Client::new(kind, target).exchange(&shape)).await;
                 assert_eq!(
-                    shape.fault(&received.expect("in time").expect("a response"), false),
+                    shape.mismatch(&received.expect("in time").expect("a response"), false),
                     None
                 );
             }
@@ -192,11 +192,11 @@ async fn many_shapes_at_once_on_one_connection() {
                             .await
                             .expect("a response in time")
                             .unwrap();
-                        let fault = match &received {
-                            Ok(received) => shape.fault(received, kind.sees_trailers(shape)),
+                        let mismatch = match &received {
+                            Ok(received) => shape.mismatch(received, kind.sees_trailers(shape)),
                             Err(error) => Some(error.to_string()),
                         };
-                        assert_eq!(fault, None, "{program:?} {kind:?} {shape:?}");
+                        assert_eq!(mismatch, None, "{program:?} {kind:?} {shape:?}");
                     }
                 }
             }

@@ -204,26 +204,26 @@ fn files() -> String {
 
 fn nginx(listen: &str, locations: &str) -> (String, Running) {
     let address = format!("127.0.0.1:{}", free_port());
-    let place = directory(&[]);
+    let dir = directory(&[]);
     let config = format!(
-        "daemon off; master_process off; pid {place}/pid; error_log {place}/error.log;
+        "daemon off; master_process off; pid {dir}/pid; error_log {dir}/error.log;
          events {{ worker_connections 1000; }}
          http {{
              access_log off; client_max_body_size 0; large_client_header_buffers 4 64k;
-             client_body_temp_path {place}/a; proxy_temp_path {place}/b; fastcgi_temp_path {place}/c;
-             uwsgi_temp_path {place}/d; scgi_temp_path {place}/e;
+             client_body_temp_path {dir}/a; proxy_temp_path {dir}/b; fastcgi_temp_path {dir}/c;
+             uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;
              server {{ listen {address} {listen}; {locations} }}
          }}",
-        place = place.display()
+        dir = dir.display()
     );
-    let file: PathBuf = place.join("nginx.conf");
+    let file: PathBuf = dir.join("nginx.conf");
     fs::write(&file, config).unwrap();
     let mut command = Command::new("nginx");
     command
         .arg("-c")
         .arg(&file)
         .arg("-e")
-        .arg(place.join("error.log"))
+        .arg(dir.join("error.log"))
         .stdin(Stdio::null())
         .stderr(Stdio::null());
     let child = Running(command.spawn().expect("nginx; make tools installs it"));

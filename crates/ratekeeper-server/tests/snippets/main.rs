@@ -123,7 +123,7 @@ fn without_ratekeeper(proxy: Proxy, ratekeeper: SocketAddr) -> Vec<String> {
         let (status, took) = (response.status(), start.elapsed());
         let is_right =
             response.header("x-seen") == Some(&*seen(case.method, case.target, &case.body.bytes()));
-        if !is_right || took > PATIENCE {
+        if !is_right || took > TIMEOUT {
             failed.push(format!(
                 "{proxy:?}, {}: {status} after {took:?}: {response:?}",
                 case.name
@@ -134,7 +134,7 @@ fn without_ratekeeper(proxy: Proxy, ratekeeper: SocketAddr) -> Vec<String> {
 }
 
 /// Far longer than the snippets' timeouts, far shorter than the proxies' own.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 #[test]
 fn a_ratekeeper_that_is_down_does_not_stop_requests() {

@@ -164,12 +164,12 @@ fn caddy(
         "{{\n\tadmin off\n\tauto_https off\n\tdefault_bind 127.0.0.1\n}}\n{}",
         shipped("Caddyfile", timeouts, &addresses)
     );
-    let place = directory(&[("Caddyfile", &config)]);
+    let dir = directory(&[("Caddyfile", &config)]);
     let mut command = Command::new("caddy");
     command
         .args(["run", "--adapter", "caddyfile", "--config"])
-        .arg(place.join("Caddyfile"))
-        .env("HOME", &place);
+        .arg(dir.join("Caddyfile"))
+        .env("HOME", &dir);
     run(command)
 }
 
@@ -198,21 +198,21 @@ fn traefik(
         .lines()
         .filter_map(|line| Some(format!("--{}", line.strip_prefix("#   --")?)));
     // A traefik.yml in the working directory would be its static configuration.
-    let place = directory(&[("dynamic.yml", &text)]);
+    let dir = directory(&[("dynamic.yml", &text)]);
     let mut command = Command::new(program);
     command
         .arg(format!("--entryPoints.web.address={at}"))
         .args(flags);
     command.arg(format!(
         "--providers.file.filename={}",
-        place.join("dynamic.yml").display()
+        dir.join("dynamic.yml").display()
     ));
     command
         .args([
             "--global.checkNewVersion=false",
             "--global.sendAnonymousUsage=false",
         ])
-        .current_dir(&place);
+        .current_dir(&dir);
     Some(run(command))
 }
 

@@ -68,13 +68,13 @@ impl ClientService {
         if request.method() == Method::CONNECT || request.uri().path_and_query().is_none() {
             return Err(forward::bad_target());
         }
-        add_path(request.uri_mut());
+        add_root_path(request.uri_mut());
         let (authority, version) = (request.uri().authority().cloned(), request.version());
         // Over HTTP/1 they were counted when the head was read.
         if version == Version::HTTP_2 && headers::count(request.headers()) > gateway.max_headers {
             return Err(too_many_headers());
         }
-        headers::one_host(
+        headers::validate_host(
             request.headers_mut(),
             authority.as_ref(),
             version,
@@ -106,14 +106,14 @@ impl ClientService {
             version == Version::HTTP_11 && !gateway.http2,
         );
         if version == Version::HTTP_2 {
-            headers::one_cookie(request.headers_mut());
+            headers::join_cookies(request.headers_mut());
         }
         Ok(())
     }
 }
 
 /// Adds the path `/` to a target with a query and no path, such as `http://example.com?q=1`.
-fn add_path(uri: &mut Uri) {
+fn add_root_path(uri: &mut Uri) {
     let Some(query) = uri
         .path_and_query()
         .map(PathAndQuery::as_str)

@@ -1,7 +1,7 @@
 //! Forwards a request over HTTP/2, and retries it if the upstream did not process it.
 
 use super::{
-    ExchangeError, Forward, ForwardError, bad_target, body_problem, is_repeatable, slow_body,
+    ExchangeError, Forward, ForwardError, bad_target, body_problem, is_retryable, slow_body,
 };
 use crate::gateway::body::{ProxyBody, RequestBody, UpstreamBody};
 use crate::gateway::headers::{self, RequestHeaderRewriter};
@@ -39,7 +39,7 @@ impl Forward {
             return Err(ForwardError::Body(bad_target()));
         };
         let mut timer = Timer::new(timeouts.clone());
-        let (mut refusals, mut is_repeated) = (0, false);
+        let (mut refusals, mut is_retry) = (0, false);
         loop {
             let upstream = &selected.peer.upstream;
             let opened = pool
@@ -110,14 +110,11 @@ impl Forward {
                 }
                 // A connection that was open before may have ended at that very moment.
                 Err(ExchangeError::Broken(Http2Error::Broken(error))) => {
-                    if error.is_reset()
-                        || !was_open
-                        || is_repeated
-                        || !is_repeatable(request, timeouts)
+                    if error.is_reset() || !was_open || is_retry || !is_retryable(request, timeouts)
                     {
                         return Err(ForwardError::Failed(UpstreamError::Http2(error)));
                     }
-                    is_repeated = true;
+                    is_retry = true;
                 }
             }
         }

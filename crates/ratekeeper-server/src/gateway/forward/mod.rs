@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 /// Retry-After where it is unknown when an upstream recovers.
-const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The service that forwards the requests of one client. Clones share that client.
 #[derive(Clone)]
@@ -63,8 +63,8 @@ enum ForwardError {
     /// Nothing of the request was sent: another upstream may be tried.
     NotSent(UpstreamError),
     Failed(UpstreamError),
-    /// The upstream is healthy but did not process the request, however often it was sent. With a
-    /// body it cannot be sent to another upstream.
+    /// The upstream is healthy but did not process the request, however often it was sent. Unless
+    /// `has_body`, its body was used up, and no other upstream can be tried.
     Unprocessed {
         error: UpstreamError,
         has_body: bool,
@@ -137,7 +137,7 @@ impl Forward {
                     if tried.len() > gateway.retries as usize
                         || tried.len() >= shared.upstreams.peers.len()
                     {
-                        return unreached(error.problem().plain());
+                        return not_reached(error.problem().plain());
                     }
                 }
                 Err(ForwardError::Unprocessed { error, has_body }) => {
@@ -196,11 +196,11 @@ impl Forward {
     ) -> Result<Response<ProxyBody>, ForwardError> {
         let WorkerState { shared, pools, .. } = &*self.worker;
         let (pool, upstream) = (&pools[selected.index], &selected.peer.upstream);
-        let mut is_repeated = false;
+        let mut is_retry = false;
         loop {
             // A retry uses a new connection: else a request that crashes the upstream would end all
             // pooled ones.
-            let pooled = if is_repeated { None } else { pool.take().await };
+            let pooled = if is_retry { None } else { pool.take().await };
             let was_pooled = pooled.is_some();
             let mut conn = match pooled {
                 Some(mut conn) => {
@@ -223,7 +223,7 @@ impl Forward {
                 ..
             } = match self.response_head(&mut conn, rewriter.version).await {
                 Ok(head) => head,
-                // Not the upstream's error.
+                // Not the upstream's fault.
                 Err(ExchangeError::Timeout(_)) if conn.waits_for_client() => {
                     return Err(ForwardError::Body(slow_body()));
                 }
@@ -237,7 +237,7 @@ impl Forward {
                         .is_some();
                     // A safe request may be sent twice.
                     let again =
-                        unsent || !conn.has_response_bytes() && is_repeatable(request, timeouts);
+                        unsent || !conn.has_response_bytes() && is_retryable(request, timeouts);
                     match error {
                         H1Error::Body(error) => {
                             return Err(ForwardError::Body(body_problem(error)));
@@ -245,7 +245,7 @@ impl Forward {
                         // A pooled connection may have been closed by the upstream at that very
                         // moment.
                         H1Error::Io(_) | H1Error::Closed if again && was_pooled => {
-                            is_repeated = !unsent;
+                            is_retry = !unsent;
                             continue;
                         }
                         H1Error::Io(_) | H1Error::Closed if unsent => {
@@ -344,7 +344,7 @@ enum ExchangeError<E> {
 
 /// Whether a request without a response may be sent again: its method is safe, and no body was
 /// consumed.
-fn is_repeatable(request: &Request<RequestBody>, timeouts: &Timeouts) -> bool {
+fn is_retryable(request: &Request<RequestBody>, timeouts: &Timeouts) -> bool {
     request.method().is_safe() && timeouts.sent.is_none()
 }
 
@@ -352,12 +352,12 @@ fn is_repeatable(request: &Request<RequestBody>, timeouts: &Timeouts) -> bool {
 fn body_problem(error: BodyError) -> Problem {
     match error {
         BodyError::TooLarge => too_large(),
-        BodyError::Client(_) | BodyError::LengthMismatch => broken_body(),
+        BodyError::Client(_) | BodyError::LengthMismatch => incomplete_body(),
         BodyError::TooSlow => slow_body(),
     }
 }
 
-fn broken_body() -> Problem {
+fn incomplete_body() -> Problem {
     Problem::new(
         Code::BrokenBody,
         "the request body ended early or is malformed; send the request again",
@@ -401,7 +401,7 @@ pub(super) fn own_response(response: Response<Bytes>) -> Response<ProxyBody> {
 }
 
 /// The same for a request that never reached an upstream: the limits refund it.
-fn unreached(mut response: Response<Bytes>) -> Response<ProxyBody> {
+fn not_reached(mut response: Response<Bytes>) -> Response<ProxyBody> {
     response.extensions_mut().insert(NotReached);
     own_response(response)
 }
@@ -414,12 +414,12 @@ fn no_upstream() -> Problem {
 /// A response to a request that may be retried after a while.
 fn unavailable(problem: Problem, retry_after: Option<Duration>) -> Response<ProxyBody> {
     let mut response = problem.plain();
-    let wait = retry_after.unwrap_or(UNKNOWN_WAIT);
+    let wait = retry_after.unwrap_or(DEFAULT_RETRY_AFTER);
     response.headers_mut().insert(
         RETRY_AFTER,
         ratekeeper_tower::response::retry_after(wait).into(),
     );
-    unreached(response)
+    not_reached(response)
 }
 
 #[cfg(test)]

@@ -182,7 +182,7 @@ pub(super) fn has_other_codings(headers: &HeaderMap) -> bool {
 }
 
 /// Makes target and Host name one host, which must be one of those that are served.
-pub(super) fn one_host(
+pub(super) fn validate_host(
     headers: &mut HeaderMap,
     target: Option<&Authority>,
     version: Version,
@@ -406,7 +406,7 @@ pub(super) fn count(headers: &HeaderMap) -> usize {
 }
 
 /// Joins the cookie headers that HTTP/2 may split; HTTP/1.1 has one for all of them.
-pub(super) fn one_cookie(headers: &mut HeaderMap) {
+pub(super) fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().count() > 1 {
         let pieces: Vec<&[u8]> = headers
             .get_all(COOKIE)

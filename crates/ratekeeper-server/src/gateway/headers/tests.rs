@@ -276,7 +276,7 @@ fn trailers_may_not_frame_the_message_or_name_the_client() {
 #[test]
 fn split_cookies_are_joined() {
     let mut headers = map(&[("cookie", "a=b"), ("cookie", "c=d"), ("accept", "*/*")]);
-    one_cookie(&mut headers);
+    join_cookies(&mut headers);
     assert_eq!(
         headers.get_all("cookie").iter().collect::<Vec<_>>(),
         ["a=b; c=d"]
@@ -290,7 +290,7 @@ fn only_configured_hosts_are_served() {
         "*.example.com".parse().unwrap(),
     ];
     let status = |host: &'static str| {
-        let judged = one_host(&mut map(&[("host", host)]), None, Version::HTTP_11, &served);
+        let judged = validate_host(&mut map(&[("host", host)]), None, Version::HTTP_11, &served);
         judged
             .err()
             .map_or(200, |problem| problem.plain().status().as_u16())

@@ -72,7 +72,7 @@ impl WriteBuffer {
     }
 
     /// Whether more data may be added: always when everything is written.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.piece.is_empty()
             && self.last.is_empty()
             && self.first.len() - self.written < MAX_BUFFERED

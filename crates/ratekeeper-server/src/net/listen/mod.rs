@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use unix::UnixSocketPath;
+use unix::BoundUnixSocket;
 
 /// The length of a listener's accept queue.
 const BACKLOG: i32 = 1024;
@@ -22,7 +22,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A bound socket that no runtime has registered yet.
 pub(crate) enum BoundSocket {
     Tcp(std::net::TcpListener),
-    Unix(UnixSocketPath),
+    Unix(BoundUnixSocket),
 }
 
 impl BoundSocket {
@@ -48,7 +48,7 @@ impl BoundSocket {
 /// A registered listener, which accepts connections.
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix(tokio::net::UnixListener, UnixSocketPath),
+    Unix(tokio::net::UnixListener, BoundUnixSocket),
 }
 
 impl Listener {

@@ -14,12 +14,12 @@ use super::BACKLOG;
 const MODE: u32 = 0o660;
 
 /// A listener and its socket file, which is removed with the last listener that shares it.
-pub(crate) struct UnixSocketPath {
+pub(crate) struct BoundUnixSocket {
     listener: Option<UnixListener>,
     file: Arc<SocketFile>,
 }
 
-impl UnixSocketPath {
+impl BoundUnixSocket {
     pub(super) fn path(&self) -> &Path {
         &self.file.path
     }
@@ -60,7 +60,7 @@ impl Drop for SocketFile {
 
 /// Binds `count` listeners to the socket at this path. A file that a dead process left is removed;
 /// a live one is in use.
-pub(super) fn bind(path: &Path, count: usize) -> io::Result<Vec<UnixSocketPath>> {
+pub(super) fn bind(path: &Path, count: usize) -> io::Result<Vec<BoundUnixSocket>> {
     remove_stale(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -75,12 +75,12 @@ pub(super) fn bind(path: &Path, count: usize) -> io::Result<Vec<UnixSocketPath>>
     let first = UnixListener::from(socket);
     let mut sockets = Vec::with_capacity(count);
     for _ in 1..count {
-        sockets.push(UnixSocketPath {
+        sockets.push(BoundUnixSocket {
             listener: Some(first.try_clone()?),
             file: Arc::clone(&file),
         });
     }
-    sockets.push(UnixSocketPath {
+    sockets.push(BoundUnixSocket {
         listener: Some(first),
         file,
     });

@@ -37,9 +37,9 @@ const MAX_STREAMS: u32 = 128;
 /// How many bytes of a request body an HTTP/2 client may send before the upstream has taken any.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// The window of all streams of a connection together. It also bounds queued frames: h2 counts each
-/// as 256 bytes at least, and closes the connection at half of this. So a connection takes 12 MiB
-/// at most, and 16,000 frames of one byte may wait.
+/// The window of all streams of a connection together. It also bounds queued frames: for each, h2
+/// counts the bytes that it is short of 256, and closes the connection at half of this window. So a
+/// connection takes 12 MiB at most, and 16,000 frames of one byte may wait.
 const CONNECTION_WINDOW: u32 = 32 * STREAM_WINDOW;
 
 /// How often an HTTP/2 connection is pinged, and how long the pong may take.
@@ -79,8 +79,7 @@ async fn connection(
     }
     let address = match (peer, &shared.address_limit) {
         (Some(peer), Some(limit)) if !trusted => {
-            // The connection is closed without a response: an attacker could have us write one for
-            // each of many.
+            // Closed without a response, which an attacker could request over and over.
             let Some(slot) = limit.admit(peer.ip()) else {
                 return Ok(());
             };

@@ -222,7 +222,7 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
         budget: &mut PollBudget,
         cx: &mut Context<'_>,
     ) -> Result<FrameTaken, WriteError<B::Error>> {
-        while self.out.has_room() && !budget.is_spent() {
+        while self.out.has_capacity() && !budget.is_spent() {
             let Some(body) = self
                 .body
                 .as_mut()

@@ -5,5 +5,5 @@
 mod read_budget;
 
 pub(crate) mod stream {
-    pub(crate) use super::read_budget::{MAX_FRAMES_PER_TURN, yield_to_others};
+    pub(crate) use super::read_budget::{MAX_FRAMES_PER_POLL, yield_to_others};
 }

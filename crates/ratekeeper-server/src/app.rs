@@ -59,7 +59,7 @@ pub(crate) struct App<C: Clock> {
     /// What traces requests, if that is wanted.
     pub(crate) traces: OnceLock<Tracer>,
     /// The gateway, if this is one.
-    pub(crate) gateway: OnceLock<Arc<gateway::Shared>>,
+    pub(crate) gateway: OnceLock<Arc<gateway::GatewayState>>,
     /// Whether the workers run.
     pub(crate) health: Arc<WorkerHealth>,
     /// Calls of `CL.THROTTLE` that passed, and that were turned away.

@@ -1,4 +1,4 @@
-//! `/auth/…`, asked over a socket as each proxy would. The real proxies ask in snippets/.
+//! `/auth/…`, requested over a socket in the form of each proxy. The real proxies are in snippets/.
 
 mod support;
 
@@ -11,7 +11,7 @@ const BY_IP: &str = "[server]\nhttp = \"127.0.0.1:0\"\n\
 /// A name and a value.
 type Header<'a> = (&'a str, &'a str);
 
-/// Asks with these headers.
+/// Sends a request with these headers.
 fn ask(server: &Server, path: &str, headers: &[Header<'_>]) -> Answer {
     let headers: Vec<(&str, &[u8])> = headers
         .iter()
@@ -32,7 +32,7 @@ fn ask_bytes(server: &Server, path: &str, headers: &[(&str, &[u8])]) -> Answer {
     connection.answer()
 }
 
-/// What Caddy and Traefik send.
+/// The headers of Caddy and Traefik.
 fn forwarded<'a>(ip: &'a str, uri: &'a str, method: &'a str) -> [(&'static str, &'a str); 3] {
     [
         ("X-Forwarded-For", ip),
@@ -41,7 +41,7 @@ fn forwarded<'a>(ip: &'a str, uri: &'a str, method: &'a str) -> [(&'static str, 
     ]
 }
 
-/// What nginx sends.
+/// The headers of nginx.
 fn original<'a>(ip: &'a str, uri: &'a str, method: &'a str) -> [(&'static str, &'a str); 3] {
     [
         ("X-Real-IP", ip),
@@ -79,8 +79,7 @@ fn caddy_and_traefik_describe_the_request_in_forwarded_headers() {
         assert_eq!(from("192.0.2.1", "/other", "GET").status(), 200);
         let posts = [(); 2].map(|()| from("192.0.2.1", "/other", "POST").status());
         assert_eq!(posts, [200, 429]);
-        // The last hop is what the proxy wrote; what a client wrote before it is not believed,
-        // whatever it is.
+        // The last hop is what the proxy wrote; entries that a client wrote before it are ignored.
         assert_eq!(
             from("203.0.113.9, 192.0.2.1", "/api/z", "GET").status(),
             429
@@ -99,14 +98,14 @@ fn caddy_and_traefik_describe_the_request_in_forwarded_headers() {
             [b"\xff".as_slice(), b"203.0.113.9, \xff", b"", b"for=\""].map(bytes),
             [429; 4]
         );
-        // The headers of nginx are not read.
+        // The headers of nginx are ignored.
         let both = [
             &forwarded("192.0.2.1", "/api/z", "GET")[..],
             &original("203.0.113.9", "/free", "PUT"),
         ]
         .concat();
         assert_eq!(ask(&server, path, &both).status(), 429);
-        // Caddy appends the query of the client; nobody reads it.
+        // Caddy appends the query of the client, which is ignored.
         for query in ["?", "?deny=403", "?x=/auth/nginx"] {
             assert_eq!(
                 ask(&server, &format!("{path}{query}"), &both).status(),
@@ -131,7 +130,7 @@ fn nginx_describes_it_in_original_headers_and_gets_403() {
         (403, Some("429"))
     );
     assert!(denied.header("retry-after").is_some());
-    // The headers of other proxies, which a client may send through nginx, are not read.
+    // The headers of other proxies, which a client may send through nginx, are ignored.
     let more = [
         ("X-Forwarded-Host", "other"),
         ("Forwarded", "for=203.0.113.9"),
@@ -150,7 +149,7 @@ fn nginx_describes_it_in_original_headers_and_gets_403() {
 }
 
 #[test]
-fn envoy_asks_with_the_request_itself_behind_its_prefix() {
+fn envoy_sends_the_request_itself_below_its_prefix() {
     let server = Server::with_config(BY_IP);
     let from = |ip: &str, target: &str| {
         ask(
@@ -176,7 +175,7 @@ fn envoy_asks_with_the_request_itself_behind_its_prefix() {
         "//auth/traefik",
     ];
     assert_eq!(others.map(|path| from("192.0.2.1", path)), [200; 9]);
-    // Nor are dot segments, which are refused: to nginx it would be with a 403.
+    // Nor are dot segments, which are rejected, with a 403 for nginx.
     let headers = [
         &forwarded("192.0.2.1", "/free", "PUT")[..],
         &original("203.0.113.9", "/api/x", "PUT"),
@@ -191,7 +190,7 @@ fn envoy_asks_with_the_request_itself_behind_its_prefix() {
         let statuses = [(); 3].map(|()| ask(&server, path, &headers).status());
         assert_eq!(statuses, [400; 3], "{path}");
     }
-    // The headers of others are not read.
+    // The headers of other proxies are ignored.
     let headers = [
         &forwarded("192.0.2.1", "/free", "PUT")[..],
         &original("203.0.113.9", "/free", "PUT"),
@@ -231,7 +230,7 @@ fn anything_else_below_auth_is_not_found() {
 }
 
 #[test]
-fn a_proxy_that_does_not_describe_the_request_is_told_which_line_to_add() {
+fn a_missing_proxy_header_is_an_error_that_names_the_line_to_add() {
     let server = Server::with_config(BY_IP);
     let nginx = original("192.0.2.1", "/", "GET");
     let caddy = forwarded("192.0.2.1", "/", "GET");
@@ -290,7 +289,7 @@ fn a_proxy_that_does_not_describe_the_request_is_told_which_line_to_add() {
 }
 
 #[test]
-fn a_malformed_path_is_refused_as_the_proxy_understands_it() {
+fn a_malformed_path_is_rejected_in_the_form_of_the_proxy() {
     let server = Server::with_config(BY_IP);
     for target in [b"\xff".as_slice(), b"/a b", b"api/x", b"/a#/b", b""] {
         let described = |names: [&'static str; 3]| {
@@ -320,7 +319,7 @@ fn a_malformed_path_is_refused_as_the_proxy_understands_it() {
 }
 
 #[test]
-fn a_status_that_a_proxy_takes_for_a_failure_is_sent_as_another() {
+fn a_status_that_a_proxy_takes_for_a_failure_is_replaced() {
     let config = "[server]\nhttp = \"127.0.0.1:0\"\n\
         [[policy]]\nname = \"all\"\nkey = \"host\"\nlimit = \"1/d\"\nstatus = 503\n";
     for (path, headers, status, meant) in [

@@ -1,4 +1,4 @@
-//! `ratekeeper proxy` in front of a real service, tried with curl and over a socket.
+//! `ratekeeper proxy` in front of a real service, tested with curl and over a socket.
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use support::{Server, config_file, eventually, ratekeeper, told};
 
-/// A service that answers every request with its own head, and tells of each connection.
+/// A service that answers every request with its own head, and reports each connection.
 fn echo() -> (SocketAddr, Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -67,9 +67,9 @@ fn proxy(upstream: SocketAddr, args: &[&str]) -> Server {
 
 /// The classic: 5 a second, 10 at once, twenty curls.
 #[test]
-fn ten_pass_at_once_and_then_it_is_429() {
+fn ten_are_allowed_at_once_and_then_it_is_429() {
     let (upstream, _) = echo();
-    // One an hour instead of five a second: however slow the machine is, none comes back meanwhile.
+    // One an hour instead of five a second, so that none is refilled on a slow machine.
     let server = proxy(upstream, &["--limit", "1/h burst 10", "--by", "ip"]);
     let curl = format!(
         "for i in $(seq 20); do curl -s -o /dev/null -w '%{{http_code}} ' http://{}/; done",
@@ -102,7 +102,7 @@ fn ten_pass_at_once_and_then_it_is_429() {
 }
 
 #[test]
-fn what_passes_reaches_the_service_as_it_was_sent() {
+fn allowed_requests_reach_the_upstream_unchanged() {
     let (upstream, connections) = echo();
     let server = proxy(upstream, &["--limit", "1000/s"]);
     let mut connection = server.connect();
@@ -141,7 +141,7 @@ fn what_passes_reaches_the_service_as_it_was_sent() {
     assert_eq!(connections.try_iter().count(), 1);
 }
 
-/// Bodies go through as they come: the answer begins before the request has ended.
+/// Bodies are streamed: the response begins before the request has ended.
 #[test]
 fn bodies_are_streamed_both_ways() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -168,7 +168,7 @@ fn bodies_are_streamed_both_ways() {
 }
 
 #[test]
-fn a_service_that_is_not_there_is_502_and_one_that_breaks_off_too() {
+fn an_unreachable_or_failing_upstream_is_502() {
     let gone = {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap()
@@ -184,7 +184,7 @@ fn a_service_that_is_not_there_is_502_and_one_that_breaks_off_too() {
 }
 
 #[test]
-fn policies_of_a_file_hold_at_the_gateway_permits_and_failures_too() {
+fn the_gateway_applies_policies_with_permits_and_outcomes() {
     let (upstream, _) = echo();
     let config = "[identity]\ntrusted_proxies = [\"127.0.0.1\"]\n[[policy]]\nname = \"login\"\nmatch = { path = \"/login\" }\nkey = \
                   [\"ip\"]\nlimit = \"2/h\"\n";
@@ -213,8 +213,8 @@ fn policies_of_a_file_hold_at_the_gateway_permits_and_failures_too() {
     );
 }
 
-/// What the policies went by is what the service sees: no second host, no header that the client
-/// names away.
+/// The service gets what the policies decided by: no second host, no header that the client names
+/// as hop-by-hop.
 #[test]
 fn the_service_sees_the_host_that_the_policies_saw() {
     let (upstream, _) = echo();
@@ -246,7 +246,7 @@ fn the_service_sees_the_host_that_the_policies_saw() {
 }
 
 #[test]
-fn all_of_a_service_under_a_path_is_still_all() {
+fn options_star_works_for_an_upstream_with_a_path() {
     let (upstream, _) = echo();
     let mut command = ratekeeper();
     let url = format!("http://{upstream}/api/");
@@ -289,7 +289,7 @@ fn answering(bytes: &'static str) -> SocketAddr {
 }
 
 #[test]
-fn a_strange_answer_of_the_service_is_no_trouble_for_the_client() {
+fn an_odd_upstream_response_is_handled() {
     let through = |bytes| {
         let server = proxy(answering(bytes), &["--limit", "1000/s"]);
         let mut connection = server.connect();
@@ -300,12 +300,12 @@ fn a_strange_answer_of_the_service_is_no_trouble_for_the_client() {
     let switched = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nHTTP/1.1 200 OK\r\n\r\n";
     assert!(
         through(switched).starts_with("HTTP/1.1 502 "),
-        "nobody asked for that"
+        "the switch was not requested"
     );
     let gzip = "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n";
     assert!(
         through(gzip).starts_with("HTTP/1.1 502 "),
-        "a coding is of one connection"
+        "only chunked may be forwarded"
     );
     let old = through("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok");
     assert!(
@@ -325,7 +325,7 @@ fn a_strange_answer_of_the_service_is_no_trouble_for_the_client() {
     assert!(trailers.contains("x-sum: 7"), "{trailers}");
 }
 
-/// The option of docs/getting-started.md, asked by clients that do not send the header.
+/// The option of docs/getting-started.md, with clients that do not send the header.
 #[test]
 fn requests_without_the_header_are_counted_by_their_address() {
     for (missing, allowed) in [
@@ -400,7 +400,7 @@ fn an_attribute_that_no_request_has_is_an_error() {
     assert_eq!([ask("a"), ask("a"), ask("b")], [200, 429, 200]);
 }
 
-/// What is doubtful, one sentence each, without the time and the place of a line of the log.
+/// The warnings, one sentence each, without the time and the location of a log line.
 fn warnings(text: &str) -> Vec<String> {
     let sentence = |line: &str| {
         let said = line
@@ -412,7 +412,7 @@ fn warnings(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn config_check_says_all_that_serve_and_proxy_warn_about() {
+fn config_check_reports_all_warnings_of_serve_and_proxy() {
     let file = config_file(
         "[server]\nhttp = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:0\"\n[identity]\nattributes = [\"region\"]\n[plans.free]\nlimit = \"9/min burst 3\"\n\
          [[policy]]\nname = \"api\"\nmatch = { path = \"/api/:id\" }\nkey = \"user\"\nplan = { default = \"free\" }\n\
@@ -486,7 +486,7 @@ fn it_stops_cleanly() {
 }
 
 #[test]
-fn a_wrong_command_line_is_code_2() {
+fn an_invalid_command_line_exits_with_code_2() {
     for (args, says) in [
         (
             &["--upstream", "localhost:3000"][..],
@@ -560,7 +560,7 @@ fn a_wrong_command_line_is_code_2() {
     }
 }
 
-/// The body of a denial is for programs too.
+/// The body of a denial is machine-readable, too.
 #[test]
 fn a_denial_is_a_problem_that_names_its_policy() {
     let (upstream, _) = echo();

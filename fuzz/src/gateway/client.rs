@@ -13,21 +13,21 @@ mod request {
     use axum::http::Version;
 
     #[derive(Clone, Copy)]
-    pub(in super::super) struct ParsedRequest {
+    pub(in super::super) struct RequestInfo {
         pub(in super::super) version: Version,
         pub(in super::super) is_head: bool,
-        pub(in super::super) keep: bool,
+        pub(in super::super) keep_alive: bool,
         #[allow(dead_code, reason = "read where the message is written")]
         pub(in super::super) trailers: bool,
     }
 }
 
-pub(super) use request::ParsedRequest;
+pub(super) use request::RequestInfo;
 
 pub(super) fn write_head<B: Body>(
     head: &mut Vec<u8>,
     response: &Response<B>,
-    asked: &mut ParsedRequest,
+    asked: &mut RequestInfo,
 ) -> Framing {
     response::write_head(head, response, asked)
 }

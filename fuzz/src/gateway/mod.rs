@@ -10,8 +10,8 @@ mod response;
 mod upstream;
 
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
-#[path = "../../../crates/ratekeeper-server/src/gateway/guard.rs"]
-mod guard;
+#[path = "../../../crates/ratekeeper-server/src/gateway/smuggling_guard.rs"]
+mod smuggling_guard;
 
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
 #[path = "../../../crates/ratekeeper-server/src/gateway/proxy_protocol.rs"]
@@ -19,10 +19,10 @@ mod proxy_protocol;
 
 pub use response::response;
 
-use guard::Guard;
-use proxy_protocol::Read;
+use proxy_protocol::ParsedHeader;
+use smuggling_guard::SmugglingGuard;
 
-const MOST: usize = 4096;
+const MAX_HEAD_BYTES: usize = 4096;
 
 /// The judgement is the same whether the bytes come at once or one by one; and what passes is
 /// understood by the parser behind it, and by a naive reader of bodies, in one way only.
@@ -33,14 +33,16 @@ pub fn gateway(data: &[u8]) {
     if pass {
         read(data);
     }
-    if let Read::Head(length, _) = proxy_protocol::read(data) {
+    if let ParsedHeader::Complete(length, _) = proxy_protocol::parse(data) {
         assert!(length <= data.len());
-        assert!((0..length).all(|end| proxy_protocol::read(&data[..end]) == Read::More));
+        assert!(
+            (0..length).all(|end| proxy_protocol::parse(&data[..end]) == ParsedHeader::Partial)
+        );
     }
 }
 
 fn passes(data: &[u8], piece: usize) -> bool {
-    let mut guard = Guard::new(MOST);
+    let mut guard = SmugglingGuard::new(MAX_HEAD_BYTES);
     data.chunks(piece).all(|piece| guard.feed(piece).is_ok())
 }
 

@@ -1,7 +1,7 @@
 //! Bytes of an upstream, on their way through the gateway to a client: the head and the body are
 //! taken apart, and written again.
 
-use super::client::{ParsedRequest, write_head, write_informational};
+use super::client::{RequestInfo, write_head, write_informational};
 use super::http1::{MessageWriter, PollBudget, Trailers, WriteError};
 use super::upstream::{H1Error, Head, Next, Reader};
 use axum::body::Bytes;
@@ -111,7 +111,7 @@ fn passed_on(options: Options, bytes: &[u8], piece: usize) -> PassedOn {
             return known;
         };
         known.heads.push(fields_of(&head));
-        if !head.only_informs() {
+        if !head.is_informational() {
             break head;
         }
         if !options.is_http10() {
@@ -130,14 +130,14 @@ fn passed_on(options: Options, bytes: &[u8], piece: usize) -> PassedOn {
     let informed = out.len();
     let before = bytes.len() - upstream.left();
     let expected = expected(&bytes[..before], &bytes[before..], &head, &method);
-    let mut asked = ParsedRequest {
+    let mut asked = RequestInfo {
         version: if options.is_http10() {
             Version::HTTP_10
         } else {
             Version::HTTP_11
         },
         is_head: options.is_head(),
-        keep: true,
+        keep_alive: true,
         trailers: options.wants_trailers(),
     };
     let written = write(&mut upstream, head, &mut asked, options, &mut out);
@@ -321,7 +321,7 @@ impl Wake for Woken {
 fn write(
     upstream: &mut Upstream<'_>,
     head: Head,
-    asked: &mut ParsedRequest,
+    asked: &mut RequestInfo,
     options: Options,
     out: &mut Vec<u8>,
 ) -> Result<(), WriteError<H1Error>> {
@@ -368,7 +368,7 @@ impl Body for Whole {
 fn write_body<B: Body<Data = Bytes, Error = H1Error> + Unpin>(
     body: B,
     head: Head,
-    asked: &mut ParsedRequest,
+    asked: &mut RequestInfo,
     (options, trailers, most_polls): (Options, Trailers, usize),
     out: &mut Vec<u8>,
 ) -> Result<(), WriteError<H1Error>> {
@@ -558,7 +558,7 @@ struct Decoded {
 
 /// Reads what was written for a client, strictly: nothing may be left over. None if it is cut off
 /// in its head.
-fn decoded(out: &[u8], asked: &ParsedRequest) -> Option<Decoded> {
+fn decoded(out: &[u8], asked: &RequestInfo) -> Option<Decoded> {
     let mut room = vec![httparse::EMPTY_HEADER; 1_100];
     let mut response = httparse::Response::new(&mut room);
     let length = match response.parse(out) {
@@ -626,7 +626,7 @@ fn decoded(out: &[u8], asked: &ParsedRequest) -> Option<Decoded> {
         }
         None => {
             decoded.ends_with_connection = true;
-            assert!(!asked.keep, "nothing says where it ends");
+            assert!(!asked.keep_alive, "nothing says where it ends");
         }
     }
     Some(decoded)

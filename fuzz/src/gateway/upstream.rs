@@ -15,7 +15,7 @@ use http_body::{Frame, SizeHint};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum H1Error {
     Closed,
-    Wrong(#[allow(dead_code, reason = "for whoever debugs a find")] &'static str),
+    InvalidResponse(#[allow(dead_code, reason = "for whoever debugs a find")] &'static str),
 }
 
 pub(super) use head::Head;
@@ -61,7 +61,7 @@ impl Reader {
                 assert!(room > 0, "nothing is to be read, and more is needed");
                 Next::More
             }
-            response_reader::Next::Over => Next::Over,
+            response_reader::Next::Finished => Next::Over,
         })
     }
 
@@ -70,7 +70,7 @@ impl Reader {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.0.is_over()
+        self.0.is_finished()
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {

@@ -70,7 +70,7 @@ async fn look<C: Clock>(app: &App<C>) -> Vec<Finding> {
             );
             findings.push(Finding::new("breaker", says));
         }
-        if !peer.is_well() {
+        if !peer.is_healthy() {
             let says = format!(
                 "the upstream {} fails its health checks and gets nothing; look why",
                 peer.upstream

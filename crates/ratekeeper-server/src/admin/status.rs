@@ -116,7 +116,7 @@ pub(crate) struct UpstreamStatus {
 
 impl UpstreamStatus {
     fn of(peer: &Peer) -> Self {
-        let reason = match (peer.is_well(), peer.breaker()) {
+        let reason = match (peer.is_healthy(), peer.breaker()) {
             (false, _) => Some("health check fails"),
             (true, Some(breaker::State::Open)) => Some("circuit breaker open"),
             (true, Some(breaker::State::HalfOpen)) => Some("circuit breaker half open"),

@@ -1,6 +1,5 @@
-//! The access log: a line of JSON for each request. It is written by a thread of its own, so that
-//! no request waits for a disk; lines that come too fast or cannot be written are lost, and
-//! counted.
+//! The access log: one JSON line per request. A thread of its own writes it, so that no request
+//! waits for a disk; lines that come too fast or cannot be written are dropped and counted.
 
 use crate::observe::traces::DecisionAttributes;
 use crate::store::AnyStore;
@@ -21,48 +20,49 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
-/// Lines that may wait to be written.
+/// The most lines that wait to be written.
 const MAX_QUEUED: usize = 8192;
 
-/// As many bytes are written at once, and a line more.
+/// The size at which a batch is written; it may exceed this by one line.
 const MAX_BATCH_BYTES: usize = 64 * 1024;
 
-/// How long the last lines may take when the gateway stops.
+/// How long writing the last lines may take when the gateway stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where lines go. Clones are of the same.
+/// A handle to the access log. Clones share one log.
 #[derive(Clone)]
 pub(crate) struct AccessLog {
     queue: SyncSender<Message>,
     every: u64,
-    shared: Arc<Shared>,
+    shared: Arc<LogState>,
 }
 
-/// What the thread that writes is sent.
+/// A message to the writer thread.
 enum Message {
-    Line(String),
+    LogLine(String),
     Reopen,
 }
 
+/// Counters and flags that the handles share with the writer thread.
 #[derive(Default)]
-struct Shared {
-    seen: AtomicU64,
+struct LogState {
+    sampled: AtomicU64,
     lost: AtomicU64,
-    /// Whether the file is to be opened again before the next line.
+    /// Whether to open the file again before the next line.
     reopen: AtomicBool,
 }
 
-/// Waits for the last lines when it is dropped.
+/// The writer thread. Dropping this waits for the last lines to be written.
 pub(crate) struct WriterThread(Option<JoinHandle<()>>);
 
 impl AccessLog {
-    /// None if nothing is to be logged.
+    /// Opens the log, or returns `None` if it is off.
     pub(crate) fn open(
         to: &config::AccessLog,
         every: u64,
     ) -> io::Result<Option<(Self, WriterThread)>> {
         let (out, path) = match to {
-            // Without the buffer of `io::stdout`, which would hide what of a line was written.
+            // Without the buffer of `io::stdout`, which would hide how much of a line was written.
             config::AccessLog::Stdout => {
                 (File::from(io::stdout().as_fd().try_clone_to_owned()?), None)
             }
@@ -70,7 +70,7 @@ impl AccessLog {
             _ => return Ok(None),
         };
         let (queue, queued) = sync_channel(MAX_QUEUED);
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<LogState>::default();
         let mut writer = Writer::new(out, path, Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("access-log".to_owned())
@@ -85,12 +85,12 @@ impl AccessLog {
         )))
     }
 
-    /// Lines that came too fast or could not be written.
+    /// The number of lines that came too fast or could not be written.
     pub(crate) fn lost(&self) -> u64 {
         self.shared.lost.load(Relaxed)
     }
 
-    /// Opens the file again, after it was renamed. Standard output stays.
+    /// Opens the file again, after a rename. Does nothing for standard output.
     pub(crate) fn reopen(&self) {
         self.shared.reopen.store(true, Relaxed);
         // Where the queue is full the writer is awake.
@@ -98,15 +98,15 @@ impl AccessLog {
     }
 
     fn log(&self, line: String) {
-        if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::Line(line)) {
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::LogLine(line)) {
             self.shared.lost.fetch_add(1, Relaxed);
         }
     }
 
-    /// Whether one that went well is logged: one in so many is.
-    fn is_turn(&self) -> bool {
+    /// Whether to log this one of the successful requests: one in `every` is logged.
+    fn is_sampled(&self) -> bool {
         self.shared
-            .seen
+            .sampled
             .fetch_add(1, Relaxed)
             .is_multiple_of(self.every)
     }
@@ -119,8 +119,8 @@ fn open(path: &Path) -> io::Result<File> {
 impl Drop for WriterThread {
     fn drop(&mut self) {
         let Some(thread) = self.0.take() else { return };
-        // It ends once everybody who could log is gone; somebody may hang on to a connection that
-        // was cut off.
+        // The thread ends once every sender is dropped; a connection that was cut off may still
+        // hold one.
         let until = std::time::Instant::now() + FLUSH_TIMEOUT;
         while !thread.is_finished() && std::time::Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
@@ -128,18 +128,18 @@ impl Drop for WriterThread {
     }
 }
 
-/// Writes lines in batches. After an error it goes on with the next line, and ends one that was
-/// written in part first.
+/// Writes lines in batches. After an error it goes on with the next line, and completes a partly
+/// written one first.
 struct Writer<W> {
     out: W,
-    /// None for standard output.
+    /// The path of the file, or `None` for standard output.
     path: Option<PathBuf>,
-    shared: Arc<Shared>,
-    /// Whole lines, but for the first, of which a part may be written already.
+    shared: Arc<LogState>,
+    /// Whole lines, except that the first may be partly written already.
     batch: Vec<u8>,
-    /// Whether the last byte written is inside of a line.
+    /// Whether the last byte written is inside a line.
     is_torn: bool,
-    /// How many lines were lost in the outage that goes on.
+    /// How many lines were lost in the current outage.
     outage: Option<u64>,
 }
 
@@ -152,7 +152,7 @@ impl Writer<File> {
                     self.write_batch();
                     self.reopen();
                 }
-                if let Message::Line(line) = message {
+                if let Message::LogLine(line) = message {
                     self.batch.extend_from_slice(line.as_bytes());
                 }
                 next = if self.batch.len() < MAX_BATCH_BYTES {
@@ -163,21 +163,21 @@ impl Writer<File> {
             }
             self.write_batch();
         }
-        self.lose(self.batch.len());
+        self.drop_lines(self.batch.len());
     }
 
-    /// Opens the file anew: it was renamed. If that fails lines go where they went.
+    /// Opens the file again, after a rename. On failure the old file stays in use.
     fn reopen(&mut self) {
         let Some(path) = &self.path else { return };
         match open(path) {
             Ok(file) => {
                 self.out = file;
                 // The rest of a line is worth nothing in another file.
-                self.lose(self.batch.len());
+                self.drop_lines(self.batch.len());
             }
             Err(error) => {
                 tracing::error!(
-                    "the access log {} cannot be opened again: {error}; the open file stays",
+                    "cannot reopen the access log {}: {error}; lines still go to the old file",
                     path.display()
                 );
             }
@@ -186,7 +186,7 @@ impl Writer<File> {
 }
 
 impl<W: Write> Writer<W> {
-    fn new(out: W, path: Option<PathBuf>, shared: Arc<Shared>) -> Self {
+    fn new(out: W, path: Option<PathBuf>, shared: Arc<LogState>) -> Self {
         Self {
             out,
             path,
@@ -197,7 +197,8 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Writes what is there. Lines that cannot be written are lost, but for the rest of a line.
+    /// Writes the batch. Lines that cannot be written are dropped, except for the rest of a partly
+    /// written one.
     fn write_batch(&mut self) {
         while !self.batch.is_empty() {
             match self.out.write(&self.batch) {
@@ -214,8 +215,8 @@ impl<W: Write> Writer<W> {
                             .as_deref()
                             .map_or("stdout".into(), Path::to_string_lossy);
                         tracing::error!(
-                            "the access log {path} cannot be written: {error}; requests are served, and their lines are lost \
-                             until it can"
+                            "cannot write the access log {path}: {error}; requests are still served, and their log lines are \
+                             lost until writing works again"
                         );
                         self.outage = Some(0);
                     }
@@ -225,21 +226,21 @@ impl<W: Write> Writer<W> {
                         .position(|byte| *byte == b'\n')
                         .filter(|_| self.is_torn);
                     let rest = torn.map(|end| self.batch[..=end].to_vec());
-                    let kept = rest.as_ref().map_or(0, Vec::len);
-                    self.lose(self.batch.len() - kept);
+                    let rest_len = rest.as_ref().map_or(0, Vec::len);
+                    self.drop_lines(self.batch.len() - rest_len);
                     self.batch = rest.unwrap_or_default();
                     return;
                 }
             }
         }
         if let Some(lost) = self.outage.take() {
-            tracing::info!("the access log is written again; {lost} lines were lost");
+            tracing::info!("the access log is being written again; {lost} lines were lost");
         }
     }
 
-    /// Counts the lines that end in the last so many bytes of the batch as lost. With all of them,
-    /// the next line begins anew.
-    fn lose(&mut self, bytes: usize) {
+    /// Counts the lines that end in the last `bytes` bytes of the batch as lost, and drops them. If
+    /// that is the whole batch, the next line starts a new one.
+    fn drop_lines(&mut self, bytes: usize) {
         let from = self.batch.len() - bytes;
         let lost = self.batch[from..]
             .iter()
@@ -254,87 +255,89 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// What others find out about a request while it is under way.
+/// What is recorded about a request while it is in flight, for its log line and its span.
 #[derive(Clone, Default)]
 pub(crate) struct RequestRecord(Arc<Mutex<RecordedDecision>>);
 
+/// The recorded outcome of one request.
 #[derive(Default)]
 struct RecordedDecision {
     decided_at: Option<Timestamp>,
     verdict: Option<&'static str>,
     policies: Vec<String>,
-    account: Option<VerdictSummary>,
+    summary: Option<VerdictSummary>,
     retry_after_ms: Option<u64>,
     client: Option<IpAddr>,
     upstream: Option<String>,
 }
 
 impl RequestRecord {
-    /// What the limits said; for the hook of the layer.
+    /// Records the outcome of the limits; for the layer's hook.
     pub(crate) fn verdict(head: &Head<'_>, denial: Option<&Denial<'_>>) {
-        let Some(notes) = head.extensions.get::<Self>() else {
+        let Some(record) = head.extensions.get::<Self>() else {
             return;
         };
-        let mut found = notes.found();
-        found.client = head.ip();
-        found.verdict = Some(match denial {
+        let mut record = record.lock();
+        record.client = head.ip();
+        record.verdict = Some(match denial {
             None => "allowed",
             Some(denial) if denial.is_shadow() => "shadow_denied",
             Some(_) => "denied",
         });
         if let Some(denial) = denial {
-            found.policies = denial.policies().map(ToOwned::to_owned).collect();
-            found.retry_after_ms = denial
+            record.policies = denial.policies().map(ToOwned::to_owned).collect();
+            record.retry_after_ms = denial
                 .retry_after()
                 .map(ratekeeper_tower::response::whole_millis);
         }
     }
 
-    /// By what the limits decided, and when; for the hook of the layer.
+    /// Records the deciding policy and the time; for the layer's hook.
     pub(crate) fn decision(
         head: &Head<'_>,
         engine: &Engine<AnyStore<SystemClock>>,
         verdict: &PolicyVerdict,
     ) {
-        let Some(notes) = head.extensions.get::<Self>() else {
+        let Some(record) = head.extensions.get::<Self>() else {
             return;
         };
-        let account = engine.summary(verdict);
-        let mut found = notes.found();
-        (found.decided_at, found.account) = (Some(verdict.decided_at()), account);
+        let summary = engine.summary(verdict);
+        let mut record = record.lock();
+        (record.decided_at, record.summary) = (Some(verdict.decided_at()), summary);
     }
 
-    /// What was found, for a span.
+    /// The recorded attributes, for a span.
     pub(crate) fn decided(&self) -> DecisionAttributes {
-        let found = self.found();
-        let (policies, upstream) = (found.policies.clone(), found.upstream.clone());
+        let record = self.lock();
+        let (policies, upstream) = (record.policies.clone(), record.upstream.clone());
         DecisionAttributes {
-            outcome: found.verdict,
+            outcome: record.verdict,
             source: None,
             policies,
             upstream,
         }
     }
 
+    /// Records the upstream that the request was sent to.
     pub(crate) fn upstream(&self, name: &impl ToString) {
-        self.found().upstream = Some(name.to_string());
+        self.lock().upstream = Some(name.to_string());
     }
 
-    fn found(&self) -> std::sync::MutexGuard<'_, RecordedDecision> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RecordedDecision> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One request on its way into the log: written when it is dropped.
-pub(crate) struct Entry {
+/// The log entry of one request, written when dropped.
+pub(crate) struct LogEntry {
     log: AccessLog,
-    notes: RequestRecord,
-    begun: Instant,
-    begun_at: SystemTime,
+    record: RequestRecord,
+    started: Instant,
+    started_at: SystemTime,
     pub(crate) request_id: String,
     peer: Option<IpAddr>,
     method: Method,
-    /// Without its query, which may have secrets in it.
+    /// Without the query, which may contain secrets.
     path: String,
     host: Option<String>,
     version: &'static str,
@@ -343,7 +346,7 @@ pub(crate) struct Entry {
     pub(crate) whole: bool,
 }
 
-impl Entry {
+impl LogEntry {
     pub(crate) fn new(
         log: &AccessLog,
         (method, uri, host): (&Method, &Uri, Option<&str>),
@@ -352,9 +355,9 @@ impl Entry {
     ) -> Self {
         Self {
             log: log.clone(),
-            notes: RequestRecord::default(),
-            begun: Instant::now(),
-            begun_at: SystemTime::now(),
+            record: RequestRecord::default(),
+            started: Instant::now(),
+            started_at: SystemTime::now(),
             request_id: String::new(),
             peer,
             method: method.clone(),
@@ -367,27 +370,28 @@ impl Entry {
         }
     }
 
-    pub(crate) fn notes(&self) -> RequestRecord {
-        self.notes.clone()
+    pub(crate) fn record(&self) -> RequestRecord {
+        self.record.clone()
     }
 }
 
+/// One line of the log. Its fields are documented in docs/deploy/gateway.md.
 #[derive(Serialize)]
-struct Line<'a> {
-    /// When it was decided on, or else when it came.
+struct LogLine<'a> {
+    /// When the request was decided on, or else when it came.
     time: String,
     request_id: &'a str,
-    /// Neither on a Unix socket, unless a proxy says who it is.
+    /// Both are null on a Unix socket, unless a proxy names the client.
     client: Option<IpAddr>,
     peer: Option<IpAddr>,
     method: &'a str,
     host: Option<&'a str>,
     path: &'a str,
     version: &'static str,
-    /// 0 if the client left before there was one.
+    /// 0 if the client left before there was a response.
     status: u16,
     bytes: u64,
-    /// Whether all of the answer was sent.
+    /// Whether the whole response was sent.
     whole: bool,
     duration_ms: f64,
     verdict: Option<&'static str>,
@@ -401,19 +405,23 @@ struct Line<'a> {
     upstream: Option<&'a str>,
 }
 
-impl Drop for Entry {
+impl Drop for LogEntry {
     fn drop(&mut self) {
-        let found = self.notes.found();
-        let went_well =
-            matches!(self.status, 100..=499) && self.whole && found.verdict == Some("allowed");
-        if went_well && !self.log.is_turn() {
+        let record = self.record.lock();
+        let succeeded =
+            matches!(self.status, 100..=499) && self.whole && record.verdict == Some("allowed");
+        if succeeded && !self.log.is_sampled() {
             return;
         }
-        let account = found.account.as_ref();
-        let line = Line {
-            time: rfc3339(found.decided_at.unwrap_or_else(|| timestamp(self.begun_at))),
+        let summary = record.summary.as_ref();
+        let line = LogLine {
+            time: rfc3339(
+                record
+                    .decided_at
+                    .unwrap_or_else(|| timestamp(self.started_at)),
+            ),
             request_id: &self.request_id,
-            client: found.client.or(self.peer),
+            client: record.client.or(self.peer),
             peer: self.peer,
             method: self.method.as_str(),
             host: self.host.as_deref(),
@@ -422,14 +430,14 @@ impl Drop for Entry {
             status: self.status,
             bytes: self.bytes,
             whole: self.whole,
-            duration_ms: self.begun.elapsed().as_micros() as f64 / 1e3,
-            verdict: found.verdict,
-            policy: account.map(|account| &*account.policy),
-            plan: account.and_then(|account| account.plan.as_deref()),
-            key: account.and_then(|account| account.key.as_deref()),
-            policies: &found.policies,
-            retry_after_ms: found.retry_after_ms,
-            upstream: found.upstream.as_deref(),
+            duration_ms: self.started.elapsed().as_micros() as f64 / 1e3,
+            verdict: record.verdict,
+            policy: summary.map(|summary| &*summary.policy),
+            plan: summary.and_then(|summary| summary.plan.as_deref()),
+            key: summary.and_then(|summary| summary.key.as_deref()),
+            policies: &record.policies,
+            retry_after_ms: record.retry_after_ms,
+            upstream: record.upstream.as_deref(),
         };
         // Structs of text and numbers always have a JSON form.
         let mut text = serde_json::to_string(&line).unwrap_or_default();
@@ -446,7 +454,7 @@ fn timestamp(time: SystemTime) -> Timestamp {
     Timestamp::from_unix_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// A time in UTC as RFC 3339 writes it, with microseconds: `2026-01-31T12:00:00.000125Z`.
+/// A time in UTC as RFC 3339 text with microseconds: `2026-01-31T12:00:00.000125Z`.
 fn rfc3339(time: Timestamp) -> String {
     const NANOS: u64 = 1_000_000_000;
     let nanos = time.as_unix_nanos();
@@ -463,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_six_digits_behind_the_second() {
+    fn times_have_microseconds() {
         for (nanos, text) in [
             (0, "1970-01-01T00:00:00.000000Z"),
             (1_893_456_000_000_125_999, "2030-01-01T00:00:00.000125Z"),
@@ -473,7 +481,7 @@ mod tests {
         }
     }
 
-    /// Takes so many bytes, and then no more.
+    /// A writer that takes `free` bytes, then fails.
     struct Disk {
         free: usize,
         content: Vec<u8>,
@@ -481,13 +489,13 @@ mod tests {
 
     impl Write for Disk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let taken = bytes.len().min(self.free);
-            if taken == 0 {
+            let written = bytes.len().min(self.free);
+            if written == 0 {
                 return Err(ErrorKind::StorageFull.into());
             }
-            self.free -= taken;
-            self.content.extend_from_slice(&bytes[..taken]);
-            Ok(taken)
+            self.free -= written;
+            self.content.extend_from_slice(&bytes[..written]);
+            Ok(written)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -495,12 +503,12 @@ mod tests {
         }
     }
 
-    /// However little of a batch was written: all lines that are there are whole, and the others
+    /// However little of a batch was written, all lines in the file are whole, and the lost ones
     /// are counted.
     #[test]
-    fn no_line_is_torn_by_a_full_disk() {
+    fn a_full_disk_tears_no_line() {
         for free in 0..=9 {
-            let shared = Arc::<Shared>::default();
+            let shared = Arc::<LogState>::default();
             let mut writer = Writer::new(
                 Disk {
                     free,

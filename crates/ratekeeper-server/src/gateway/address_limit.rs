@@ -1,4 +1,4 @@
-//! The connections of each address: at most so many, so that one cannot have all that there may be.
+//! Limit on open connections per client address, so that one address cannot use up all connections.
 
 use super::client::now;
 use ratekeeper_policy::{address::canonical, address::client};
@@ -9,20 +9,21 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many milliseconds pass from one line of the log about refused connections to the next.
+/// The interval between two log lines about refused connections, in milliseconds.
 const LOG_INTERVAL_MS: u64 = 60_000;
 
+/// Counts the open connections of each address.
 pub(crate) struct AddressLimit {
     max_connections: NonZero<usize>,
-    /// How many bits of an IPv6 address name a client.
+    /// The prefix length by which IPv6 addresses are grouped.
     ipv6_prefix: u8,
     open: Mutex<HashMap<IpAddr, usize>>,
     refused: AtomicU64,
-    /// When that was logged last; 0 if it never was.
+    /// When that was logged last; 0 for never.
     logged: AtomicU64,
 }
 
-/// A connection of an address, until this is dropped.
+/// A connection counted for its address until this is dropped.
 pub(crate) struct AddressSlot {
     limit: Arc<AddressLimit>,
     address: IpAddr,
@@ -39,7 +40,7 @@ impl AddressLimit {
         }
     }
 
-    /// Admits a connection of this address; none if it has as many as it may have.
+    /// Admits a connection from this address, or `None` if the address has reached its maximum.
     pub(crate) fn admit(self: &Arc<Self>, ip: IpAddr) -> Option<AddressSlot> {
         let address = client(canonical(ip), self.ipv6_prefix);
         let mut open = self.lock();
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_as_many_as_it_may_have_and_others_have_theirs() {
+    fn the_limit_holds_per_address() {
         let limit = limit(2);
         let admit = |text: &str| limit.admit(text.parse().unwrap());
         let (first, _second) = (admit("192.0.2.1"), admit("::ffff:192.0.2.1"));
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_ipv6_are_told_apart_by_their_prefix() {
+    fn ipv6_addresses_are_grouped_by_prefix() {
         let limit = limit(1);
         let admit = |text: &str| limit.admit(text.parse().unwrap());
         let _first = admit("2001:db8:0:1::1").expect("the first");

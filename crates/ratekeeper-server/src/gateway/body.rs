@@ -1,9 +1,11 @@
-//! Bodies on their way: of requests, bounded and counted; of answers, with the connection they come
-//! over.
+//! Bodies in flight: request bodies, bounded and counted; response bodies, with the upstream
+//! connection they come over.
 
 use super::body_rate::{BodyRate, BodyTimer};
 use super::client::ClientBody;
-use super::upstream::{Active, H1UpstreamConn, Http2Body, Pool, Progress, TimedOut, Timer};
+use super::upstream::{
+    ActiveRequest, H1UpstreamConn, Http1Pool, Http2Body, Progress, TimeoutError, Timer,
+};
 use crate::api::user_header::UserHeader;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -16,14 +18,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 
-/// The body of a request, as it comes from a client.
-pub(crate) enum FromClient {
+/// The body of a request as it comes from a client.
+pub(crate) enum IncomingBody {
     None,
     Http1(ClientBody),
     Http2(Incoming),
 }
 
-impl Body for FromClient {
+impl Body for IncomingBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -38,8 +40,10 @@ impl Body for FromClient {
                 Some(frame) => {
                     Poll::Ready(Some(frame.map_err(|error| BodyError::Client(error.into()))))
                 }
-                // A stream of HTTP/2 that was reset without an error looks like one that has ended.
-                None => Poll::Ready((!body.is_end_stream()).then_some(Err(BodyError::Length))),
+                // An HTTP/2 stream that was reset without an error looks like one that has ended.
+                None => {
+                    Poll::Ready((!body.is_end_stream()).then_some(Err(BodyError::LengthMismatch)))
+                }
             },
         }
     }
@@ -61,38 +65,38 @@ impl Body for FromClient {
     }
 }
 
-/// The same as it is sent on: bounded, and counted.
-pub(crate) struct BodyProgressReport {
-    /// What comes before the rest: frames that were read already, for an upstream that refused
-    /// them.
+/// A request body as it is sent to an upstream: bounded in size and rate, and counted.
+pub(crate) struct RequestBody {
+    /// Frames to send first: they were read already, for an upstream that refused the request
+    /// unprocessed.
     replay: VecDeque<Frame<Bytes>>,
-    body: FromClient,
+    body: IncomingBody,
     /// How many bytes may still come.
-    left: u64,
+    remaining: u64,
     progress: Option<Progress>,
-    /// How long it may still be waited for.
+    /// Limits how long the gateway waits for more of the body.
     timer: Option<BodyTimer>,
-    /// Not to be among the trailers.
+    /// The user header, which is removed from the trailers.
     user: Option<Arc<UserHeader>>,
 }
 
-impl BodyProgressReport {
+impl RequestBody {
     pub(crate) fn empty() -> Self {
         Self {
             replay: VecDeque::new(),
-            body: FromClient::None,
-            left: 0,
+            body: IncomingBody::None,
+            remaining: 0,
             progress: None,
             timer: None,
             user: None,
         }
     }
 
-    /// At most so many bytes, at this rate at least, and without the header that names the user
-    /// among the trailers.
+    /// Wraps a body, with at most `max_bytes` bytes, at least this rate, and the user header
+    /// removed from the trailers.
     pub(crate) fn new(
-        body: FromClient,
-        most: Option<u64>,
+        body: IncomingBody,
+        max_bytes: Option<u64>,
         rate: Option<BodyRate>,
         user: Option<Arc<UserHeader>>,
     ) -> Self {
@@ -102,14 +106,14 @@ impl BodyProgressReport {
         Self {
             replay: VecDeque::new(),
             body,
-            left: most.unwrap_or(u64::MAX),
+            remaining: max_bytes.unwrap_or(u64::MAX),
             progress: Some(Progress::default()),
             timer: rate.map(BodyTimer::new),
             user,
         }
     }
 
-    /// The same from its beginning: with the frames that were read of it so far.
+    /// The same body from its beginning, starting with `frames`, which were read already.
     pub(crate) fn replayed(self, frames: VecDeque<Frame<Bytes>>) -> Self {
         Self {
             replay: frames,
@@ -117,38 +121,38 @@ impl BodyProgressReport {
         }
     }
 
-    /// Counts what was sent of it; none if there is nothing to send.
+    /// The counter of what was sent of the body, or `None` if there is nothing to send.
     pub(crate) fn progress(&self) -> Option<Progress> {
         self.progress.clone()
     }
 }
 
-/// Why the body of a request ends early.
+/// Why the body of a request ended early.
 #[derive(Debug)]
 pub(crate) enum BodyError {
     TooLarge,
-    /// The client broke off, or wrote what is no body.
+    /// The client's connection failed, or the body was malformed.
     Client(Box<dyn Error + Send + Sync>),
-    /// The client sent more or less than it had announced.
-    Length,
-    /// It came too slowly.
-    Slow,
+    /// The body was longer or shorter than announced.
+    LengthMismatch,
+    /// The body came too slowly.
+    TooSlow,
 }
 
 impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLarge => f.write_str("the body is too large"),
-            Self::Client(error) => write!(f, "the client broke off: {error}"),
-            Self::Length => f.write_str("the client sent more or less than it had announced"),
-            Self::Slow => f.write_str("the body came too slowly"),
+            Self::Client(error) => write!(f, "cannot read the request body: {error}"),
+            Self::LengthMismatch => f.write_str("the body is longer or shorter than announced"),
+            Self::TooSlow => f.write_str("the client sent the body too slowly"),
         }
     }
 }
 
 impl Error for BodyError {}
 
-impl Body for BodyProgressReport {
+impl Body for RequestBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -165,7 +169,7 @@ impl Body for BodyProgressReport {
             && let (Some(timer), Some(progress)) = (&mut this.timer, &this.progress)
             && !progress.answered.load(Relaxed)
         {
-            return timer.poll(cx).map(|()| Some(Err(BodyError::Slow)));
+            return timer.poll(cx).map(|()| Some(Err(BodyError::TooSlow)));
         }
         polled.map(|frame| {
             if let Some(progress) = &this.progress {
@@ -182,9 +186,9 @@ impl Body for BodyProgressReport {
             if let Some(timer) = &mut this.timer {
                 timer.received(length);
             }
-            Some(match this.left.checked_sub(length) {
-                Some(left) => {
-                    this.left = left;
+            Some(match this.remaining.checked_sub(length) {
+                Some(remaining) => {
+                    this.remaining = remaining;
                     Ok(frame)
                 }
                 None => Err(BodyError::TooLarge),
@@ -212,69 +216,69 @@ impl Body for BodyProgressReport {
     }
 }
 
-/// The body of an answer: the upstream's, or one of our own.
-pub(crate) enum Reply {
+/// The body of a response: the upstream's, or one of the gateway's own.
+pub(crate) enum ProxyBody {
     Own(Option<Bytes>),
-    Upstream(FromUpstream),
+    Upstream(UpstreamBody),
 }
 
-impl Reply {
+impl ProxyBody {
     pub(crate) fn empty() -> Self {
         Self::Own(None)
     }
 }
 
-/// What an upstream answers, and what it comes over.
-pub(crate) struct FromUpstream {
-    via: UpstreamBody,
-    /// Until then the upstream is busy with it.
-    _active: Active,
+/// The body of an upstream's response.
+pub(crate) struct UpstreamBody {
+    conn: UpstreamBodyConn,
+    /// Counts the request as active at the upstream until the body ends.
+    _active: ActiveRequest,
 }
 
-/// What an answer comes over.
-enum UpstreamBody {
-    /// A connection that it drives, and gives back when it has ended.
-    Link(Box<H1UpstreamConn>, Arc<Pool>),
-    /// One of HTTP/2, that others share. In memory of its own, so that all others are small to
-    /// move.
-    Shared(Box<(Http2Body, Timer)>),
+/// The connection that an upstream's body comes over.
+enum UpstreamBodyConn {
+    /// An HTTP/1.1 connection, which this body drives, and returns to the pool at its end.
+    Http1(Box<H1UpstreamConn>, Arc<Http1Pool>),
+    /// A stream of a shared HTTP/2 connection. Boxed, so that the other variants are cheap to move.
+    Http2(Box<(Http2Body, Timer)>),
     Done,
 }
 
-impl FromUpstream {
-    pub(crate) fn over_link(
-        mut link: Box<H1UpstreamConn>,
-        pool: Arc<Pool>,
-        active: Active,
+impl UpstreamBody {
+    pub(crate) fn over_http1(
+        mut conn: Box<H1UpstreamConn>,
+        pool: Arc<Http1Pool>,
+        active: ActiveRequest,
     ) -> Self {
-        link.timer.moved();
+        conn.timer.moved();
         Self {
-            via: UpstreamBody::Link(link, pool),
+            conn: UpstreamBodyConn::Http1(conn, pool),
             _active: active,
         }
     }
 
-    pub(crate) fn over_http2(body: Http2Body, mut timer: Timer, active: Active) -> Self {
+    pub(crate) fn over_http2(body: Http2Body, mut timer: Timer, active: ActiveRequest) -> Self {
         timer.moved();
         Self {
-            via: UpstreamBody::Shared(Box::new((body, timer))),
+            conn: UpstreamBodyConn::Http2(Box::new((body, timer))),
             _active: active,
         }
     }
 
-    /// Gives the connection back, if nothing more comes over it.
+    /// Returns the connection to the pool, if the body has ended.
     fn finish(&mut self) {
-        if !matches!(&self.via, UpstreamBody::Link(link, _) if link.is_over()) {
+        if !matches!(&self.conn, UpstreamBodyConn::Http1(conn, _) if conn.is_finished()) {
             return;
         }
-        if let UpstreamBody::Link(link, pool) = std::mem::replace(&mut self.via, UpstreamBody::Done)
+        if let UpstreamBodyConn::Http1(conn, pool) =
+            std::mem::replace(&mut self.conn, UpstreamBodyConn::Done)
         {
-            pool.give(link);
+            pool.put(conn);
         }
     }
 }
 
-impl Body for FromUpstream {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = Box<dyn Error + Send + Sync>;
 
@@ -283,45 +287,45 @@ impl Body for FromUpstream {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        let (frame, timer) = match &mut this.via {
-            UpstreamBody::Link(link, _) => {
-                (link.poll_frame(cx).map_err(Into::into), &mut link.timer)
+        let (frame, timer) = match &mut this.conn {
+            UpstreamBodyConn::Http1(conn, _) => {
+                (conn.poll_frame(cx).map_err(Into::into), &mut conn.timer)
             }
-            UpstreamBody::Shared(shared) => {
+            UpstreamBodyConn::Http2(shared) => {
                 let (body, timer) = &mut **shared;
                 (body.poll_frame(cx).map_err(Into::into), timer)
             }
-            UpstreamBody::Done => return Poll::Ready(None),
+            UpstreamBodyConn::Done => return Poll::Ready(None),
         };
         if frame.is_ready() {
             timer.moved();
             this.finish();
             return frame;
         }
-        timer.poll(cx).map(|overdue| {
-            this.via = UpstreamBody::Done;
-            Some(Err(TimedOut(overdue).into()))
+        timer.poll(cx).map(|kind| {
+            this.conn = UpstreamBodyConn::Done;
+            Some(Err(TimeoutError(kind).into()))
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.via {
-            UpstreamBody::Link(link, _) => link.is_over(),
-            UpstreamBody::Shared(shared) => shared.0.is_end_stream(),
-            UpstreamBody::Done => true,
+        match &self.conn {
+            UpstreamBodyConn::Http1(conn, _) => conn.is_finished(),
+            UpstreamBodyConn::Http2(shared) => shared.0.is_end_stream(),
+            UpstreamBodyConn::Done => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.via {
-            UpstreamBody::Link(link, _) => link.size_hint(),
-            UpstreamBody::Shared(shared) => shared.0.size_hint(),
-            UpstreamBody::Done => SizeHint::with_exact(0),
+        match &self.conn {
+            UpstreamBodyConn::Http1(conn, _) => conn.size_hint(),
+            UpstreamBodyConn::Http2(shared) => shared.0.size_hint(),
+            UpstreamBodyConn::Done => SizeHint::with_exact(0),
         }
     }
 }
 
-impl Body for Reply {
+impl Body for ProxyBody {
     type Data = Bytes;
     type Error = Box<dyn Error + Send + Sync>;
 

@@ -1,8 +1,7 @@
-//! How slowly the body of a request may come. It may keep the gateway waiting for so long
-//! altogether, and what comes of it gives time back: in the long run it must come at a rate.
+//! Minimum rate of request bodies. A body may keep the gateway waiting for a fixed time in all, and
+//! each byte of it gives some of that time back: in the long run it must come at the minimum rate.
 //!
-//! Only time in which the client is waited for counts, not that in which the upstream takes
-//! nothing.
+//! Only time spent waiting for the client counts, not time in which the upstream takes nothing.
 
 use std::num::NonZero;
 use std::pin::Pin;
@@ -10,22 +9,22 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The bounds of one body.
+/// The limits of one body.
 #[derive(Clone, Copy)]
 pub(crate) struct BodyRate {
-    /// The most time that it may keep the gateway waiting.
+    /// How long a body may keep the gateway waiting.
     pub(crate) timeout: Duration,
-    /// The bytes that give a second of that back.
+    /// How many bytes give back one second of that time.
     pub(crate) min_rate: NonZero<u64>,
 }
 
-/// What is left of that time.
+/// The remaining waiting time of one body.
 pub(crate) struct BodyTimer {
     rate: BodyRate,
     left: Duration,
-    /// Since when the client is waited for.
+    /// Since when the gateway waits for the client.
     waiting_since: Option<Instant>,
-    /// Stays armed from one wait to the next; whoever is never waited for has none.
+    /// Stays armed from one wait to the next. Not created until the first wait.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -39,7 +38,7 @@ impl BodyTimer {
         }
     }
 
-    /// So much of it has come.
+    /// Adds the time that these bytes give back.
     pub(crate) fn received(&mut self, bytes: u64) {
         if let Some(since) = self.waiting_since.take() {
             self.left = self.left.saturating_sub(since.elapsed());
@@ -51,7 +50,7 @@ impl BodyTimer {
         }
     }
 
-    /// Waits for more; ready when there is no time left for that.
+    /// Waits for more of the body; ready when the time is used up.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
         let deadline = since + self.left;
@@ -65,7 +64,7 @@ impl BodyTimer {
             if timer.deadline() >= deadline {
                 return Poll::Ready(());
             }
-            // It was armed for an earlier wait.
+            // The timer was armed for an earlier wait.
             timer.as_mut().reset(deadline);
         }
         Poll::Pending
@@ -84,8 +83,8 @@ mod tests {
     };
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    /// How many seconds a client that sends so many bytes after each pause is waited for, an hour
-    /// at most.
+    /// For how many seconds, at most 3,600, the gateway waits for a client that sends `bytes` bytes
+    /// after each pause.
     async fn lasts(bytes: u64, pause: Duration) -> u64 {
         let (start, mut timer) = (Instant::now(), BodyTimer::new(RATE));
         while start.elapsed() < HOUR && timeout(pause, poll_fn(|cx| timer.poll(cx))).await.is_err()
@@ -95,9 +94,9 @@ mod tests {
         start.elapsed().min(HOUR).as_secs()
     }
 
-    /// Tokio's clock stands still here, and goes to the next timer once everybody waits.
+    /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_trickles_ends_and_one_that_is_slow_does_not() {
+    async fn a_body_below_the_minimum_rate_ends_and_one_above_does_not() {
         let seconds = Duration::from_secs;
         assert_eq!(lasts(1, HOUR).await, 30, "nothing comes");
         assert_eq!(lasts(1, seconds(20)).await, 30, "a byte every 20 s");
@@ -115,7 +114,7 @@ mod tests {
         );
     }
 
-    /// While the upstream takes nothing, nobody waits for the client.
+    /// While the upstream takes nothing, the client is not waited for.
     #[tokio::test(start_paused = true)]
     async fn only_waiting_for_the_client_counts() {
         let mut timer = BodyTimer::new(RATE);

@@ -1,4 +1,4 @@
-//! `ratekeeper proxy`: stands in front of a service, and lets through what the policies do.
+//! `ratekeeper proxy`: a reverse proxy that forwards the requests which the policies allow.
 
 mod access_log;
 mod address_limit;
@@ -7,16 +7,16 @@ mod body_rate;
 mod client;
 mod drain;
 mod forward;
-mod guard;
 mod headers;
 mod http1;
 mod proxy_protocol;
+mod smuggling_guard;
 mod tunnel;
 mod upstream;
 
 pub(crate) use access_log::RequestRecord;
 pub(crate) use body_rate::{BodyRate, BodyTimer};
-pub(crate) use client::{StreamProgress, Streams};
+pub(crate) use client::{StreamExecutor, StreamProgress};
 pub(crate) use drain::{Drain, Stage};
 pub(crate) use upstream::{Connector, Peer};
 
@@ -25,7 +25,7 @@ use crate::app::App;
 use crate::cli::ProxyArgs;
 use crate::net::listen::Listener;
 use crate::net::stream::write_batches;
-use crate::net::tls::{self, OwnCertificate, Protocols};
+use crate::net::tls::{self, Protocols, ServerCertificate};
 use crate::observe::traces::Tracer;
 use crate::run::serve::{Flags, Start};
 use crate::store::AnyStore;
@@ -42,18 +42,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use upstream::{Check, Http2Pool, Pool, TIDY_INTERVAL, Upstreams, watch_health};
+use upstream::{CLEANUP_INTERVAL, HealthCheck, Http1Pool, Http2Pool, Upstreams, run_health_checks};
 
-/// What `--by` says for one bucket.
-const ALL: &str = "all";
+/// The value of `--by` that counts all requests in one bucket.
+const ALL_REQUESTS: &str = "all";
 
-/// How long those who have begun to connect may take to be there.
-const LAST_ARRIVALS: Duration = Duration::from_millis(100);
+/// How long connections that are already being established may take to be accepted when the gateway
+/// stops.
+const ACCEPT_GRACE: Duration = Duration::from_millis(100);
 
-/// Who decides on requests.
+/// The decider of the gateway's rate limit layer.
 type GatewayDecider = PolicyDecider<AnyStore<SystemClock>>;
 
-/// What is to be started; an error is a sentence.
+/// Turns the arguments of `ratekeeper proxy` into what the server starts with. Errors are
+/// sentences.
 pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
     let ProxyArgs {
         upstream,
@@ -73,7 +75,7 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
                 .map_err(|error| format!("--upstream {text} {error}"))
         })
         .collect::<Result<Vec<_>, String>>()?;
-    let by = counted_by(&by)?;
+    let by = parse_by(&by)?;
     let policies = limit.map(|limit| {
         let policy = Policy::new("limit").limit(limit);
         Policies::new().policy(match by {
@@ -100,29 +102,29 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
     })
 }
 
-/// The attribute that `--by` names; none for one bucket. An error is a sentence.
-fn counted_by(by: &str) -> Result<Option<Attribute>, String> {
+/// The attribute that `--by` names, or `None` for one bucket. Errors are sentences.
+fn parse_by(by: &str) -> Result<Option<Attribute>, String> {
     const NAMES: &str = "ip, header:NAME, user, api_key, host, method, path, endpoint or all";
-    match config::known_attribute(by, &[ALL.to_owned()]) {
-        Ok(Attribute::Custom(all)) if *all == *ALL => Ok(None),
+    match config::known_attribute(by, &[ALL_REQUESTS.to_owned()]) {
+        Ok(Attribute::Custom(all)) if *all == *ALL_REQUESTS => Ok(None),
         Ok(Attribute::Header(name)) if HeaderName::try_from(&*name).is_err() => Err(format!(
             "--by {by}: write the name of a header, as in header:x-api-key"
         )),
         Ok(attribute) => Ok(Some(attribute)),
         Err(unknown) => {
-            let meant = unknown
+            let suggestion = unknown
                 .suggestion()
-                .map(|meant| format!("did you mean `{meant}`? "));
+                .map(|suggestion| format!("did you mean `{suggestion}`? "));
             Err(format!(
                 "--by {by}: not a known attribute; {}use {NAMES}",
-                meant.unwrap_or_default()
+                suggestion.unwrap_or_default()
             ))
         }
     }
 }
 
-/// What all workers of a gateway share.
-pub(crate) struct Shared {
+/// The state that all workers of a gateway share.
+pub(crate) struct GatewayState {
     gateway: GatewayConfig,
     layer: RateLimitLayer<GatewayDecider>,
     identity: Identity,
@@ -130,33 +132,33 @@ pub(crate) struct Shared {
     user: Option<Arc<UserHeader>>,
     pub(crate) upstreams: Upstreams,
     connector: Connector,
-    certificate: Option<Arc<OwnCertificate>>,
+    certificate: Option<Arc<ServerCertificate>>,
     log: Option<AccessLog>,
     traces: Option<Tracer>,
-    /// How slowly bodies of requests may come.
+    /// The lowest rate at which request bodies may come.
     body_rate: Option<BodyRate>,
-    /// How many connections an address may have.
+    /// The limit on connections per client address.
     address_limit: Option<Arc<AddressLimit>>,
     pub(crate) drain: Arc<Drain>,
 }
 
-/// What one worker has of its own.
+/// The state of one worker.
 pub(crate) struct WorkerState {
-    shared: Arc<Shared>,
-    /// Its connections to each upstream.
-    pools: Vec<Arc<Pool>>,
-    /// The same in HTTP/2.
+    shared: Arc<GatewayState>,
+    /// HTTP/1.1 connections of this worker, one pool for each upstream.
+    pools: Vec<Arc<Http1Pool>>,
+    /// HTTP/2 connections of this worker, one pool for each upstream.
     http2_pools: Vec<Arc<Http2Pool>>,
 }
 
-/// What must be held on to as long as the gateway runs.
+/// Guard for the gateway's file watchers and log thread. Keep it for as long as the gateway runs.
 pub(crate) struct GatewayGuard {
     _watches: Vec<FileWatcher>,
     _writing: Option<WriterThread>,
 }
 
-impl Shared {
-    /// An error is a sentence.
+impl GatewayState {
+    /// Builds the state from the configuration. Errors are sentences.
     pub(crate) fn new(
         app: &App<SystemClock>,
         config: &Config,
@@ -164,12 +166,9 @@ impl Shared {
         let gateway = config.gateway.clone();
         let log = AccessLog::open(&gateway.access_log, gateway.access_log_every);
         let log = log.map_err(|error| {
-            format!(
-                "the access log {} cannot be opened: {error}",
-                gateway.access_log
-            )
+            format!("cannot open the access log {}: {error}", gateway.access_log)
         })?;
-        let (log, writing) = log.unzip();
+        let (log, log_writer) = log.unzip();
         let mut layer = layer(&app.engine, &config.identity, &app.seen, &app.waits)
             .preflight(gateway.preflight)
             .preflight_stats(&app.preflights);
@@ -184,11 +183,11 @@ impl Shared {
         }
         let files = gateway.tls.as_ref().or(config.server.tls.http.as_ref());
         let certificate = files
-            .map(|files| OwnCertificate::load(files, Protocols::Both))
+            .map(|files| ServerCertificate::load(files, Protocols::Both))
             .transpose()?;
         let watches = certificate
             .as_ref()
-            .map(OwnCertificate::watch)
+            .map(ServerCertificate::watch)
             .unwrap_or_default();
         let shared = Self {
             layer,
@@ -198,7 +197,7 @@ impl Shared {
             upstreams: Upstreams::new(&gateway),
             connector: Connector {
                 tls: tls::connector(&gateway)?,
-                within: gateway.connect_timeout,
+                connect_timeout: gateway.connect_timeout,
             },
             certificate,
             log,
@@ -217,63 +216,62 @@ impl Shared {
             Arc::new(shared),
             GatewayGuard {
                 _watches: watches,
-                _writing: writing,
+                _writing: log_writer,
             },
         ))
     }
 
-    /// Whether clients are spoken to in TLS.
+    /// Whether clients connect over TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.certificate.is_some()
     }
 
-    /// The header that trusted proxies tell clients in.
-    fn identity_header(&self) -> &HeaderName {
+    /// The header in which trusted proxies name the client.
+    fn trusted_header(&self) -> &HeaderName {
         self.forwarding.name()
     }
 
-    /// Connections that were refused because their address had too many.
+    /// The number of connections closed because their address had too many.
     pub(crate) fn refused_connections(&self) -> u64 {
         self.address_limit
             .as_ref()
             .map_or(0, |limit| limit.refused())
     }
 
-    /// Lines of the access log that were lost.
+    /// The number of access log lines that were lost.
     pub(crate) fn lost_lines(&self) -> u64 {
         self.log.as_ref().map_or(0, AccessLog::lost)
     }
 
-    /// Opens the file of the access log again, after it was renamed.
+    /// Opens the access log file again, after a rename.
     pub(crate) fn reopen_log(&self) {
         if let Some(log) = &self.log {
             log.reopen();
         }
     }
 
-    /// Asks the upstreams whether they are well, if that is wanted; in the runtime that this is
-    /// called in.
-    pub(crate) fn watch_health(&self) {
+    /// Starts the health checks of the upstreams, if configured. Must be called inside a runtime.
+    pub(crate) fn run_health_checks(&self) {
         let Some(path) = &self.gateway.health_path else {
             return;
         };
         for peer in &self.upstreams.peers {
-            let check = Check {
+            let check = HealthCheck {
                 path: path.clone(),
-                every: self.gateway.health_interval,
+                interval: self.gateway.health_interval,
                 http2: self.gateway.http2,
                 connector: self.connector.clone(),
             };
-            tokio::spawn(watch_health(Arc::clone(peer), check));
+            tokio::spawn(run_health_checks(Arc::clone(peer), check));
         }
     }
 }
 
-/// Serves on one listener until the gateway stops, and then what is under way.
-pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usize) {
-    let most = shared.gateway.max_connections.div_ceil(workers).max(1);
-    let (drain, last_call) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
-    let pools: Vec<Arc<Pool>> = shared
+/// Serves one listener until the gateway stops, then finishes the requests in flight.
+pub(crate) async fn serve(listener: Listener, shared: Arc<GatewayState>, workers: usize) {
+    let max_connections = shared.gateway.max_connections.div_ceil(workers).max(1);
+    let (drain, grace) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
+    let pools: Vec<Arc<Http1Pool>> = shared
         .upstreams
         .peers
         .iter()
@@ -285,112 +283,111 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
         .iter()
         .map(|_| Arc::default())
         .collect();
-    let local = Arc::new(WorkerState {
+    let worker = Arc::new(WorkerState {
         shared,
         pools: pools.clone(),
         http2_pools: http2_pools.clone(),
     });
     tokio::spawn(async move {
-        let mut ticks = interval(TIDY_INTERVAL);
-        // Ticks are the clock of the pools: those that were missed are not made up for.
+        let mut ticks = interval(CLEANUP_INTERVAL);
+        // Ticks are the pools' clock, so missed ticks are not made up for.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let now = ticks.tick().await;
-            pools.iter().for_each(|pool| pool.tidy());
-            http2_pools.iter().for_each(|pool| pool.tidy(now));
+            pools.iter().for_each(|pool| pool.clear_expired());
+            http2_pools.iter().for_each(|pool| pool.clear_expired(now));
         }
     });
     tokio::spawn(write_batches());
-    let room = Arc::new(Semaphore::new(most));
+    let permits = Arc::new(Semaphore::new(max_connections));
     loop {
         let changed = drain.changed();
         if drain.stage() == Stage::Stopping {
             break;
         }
-        let place = Arc::clone(&room).acquire_owned();
+        let permit = Arc::clone(&permits).acquire_owned();
         tokio::select! {
             biased;
             () = changed => {}
-            (place, (stream, peer)) = async { (place.await, listener.accept().await) } => {
+            (permit, (stream, peer)) = async { (permit.await, listener.accept().await) } => {
                 // The semaphore is never closed.
-                let Ok(place) = place else { break };
-                tokio::spawn(client::serve(Arc::clone(&local), stream, peer, place));
+                let Ok(permit) = permit else { break };
+                tokio::spawn(client::serve(Arc::clone(&worker), stream, peer, permit));
             }
         }
     }
-    // Who has connected already is served, and who is about to.
-    if let Err(error) = listener.close_door() {
+    // Connections that were established before, or are being established now, are still served.
+    if let Err(error) = listener.refuse_new_connections() {
         tracing::debug!(%error, "connections that come now may be reset");
     }
     let rest = async {
         loop {
             let (stream, peer) = listener.accept().await;
-            let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
                 return;
             };
-            tokio::spawn(client::serve(Arc::clone(&local), stream, peer, place));
+            tokio::spawn(client::serve(Arc::clone(&worker), stream, peer, permit));
         }
     };
-    let _ = timeout(LAST_ARRIVALS, rest).await;
+    let _ = timeout(ACCEPT_GRACE, rest).await;
     drop(listener);
-    // When all places are free nobody is left.
-    let all = u32::try_from(most).unwrap_or(u32::MAX);
-    if timeout(last_call, room.acquire_many(all)).await.is_err() {
-        tracing::warn!("requests still in flight after {last_call:?} were cut off");
+    // All permits are free once no connection is left.
+    let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
+    if timeout(grace, permits.acquire_many(all)).await.is_err() {
+        tracing::warn!("requests still in flight after {grace:?} were cut off");
     }
 }
 
-/// The limits of the engine, by whom the configuration believes. What it sees is counted by `seen`.
+/// The rate limit layer for an engine and an identity configuration. `seen` counts the clients it
+/// identifies.
 pub(crate) fn layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
-    believed: &config::IdentityConfig,
+    config: &config::IdentityConfig,
     seen: &Identity,
     waits: &DelayStats,
 ) -> RateLimitLayer<PolicyDecider<AnyStore<C>>> {
     let mut layer = RateLimitLayer::new(engine.clone())
-        .identity(identity(believed, seen))
+        .identity(identity(config, seen))
         .delay_stats(waits)
         .strict();
     let name = |name: &Option<String>| {
         name.as_ref()
             .and_then(|name| HeaderName::try_from(name).ok())
     };
-    if let Some(user) = believed
+    if let Some(user) = config
         .user
         .as_ref()
         .and_then(|user| HeaderName::try_from(&user.header).ok())
     {
-        // `UserHeader::strip` has removed it where the peer may not set it. The layer could not
-        // tell: it is told of the client that a proxy at /auth asks about, and not of that proxy.
+        // `UserHeader::strip` has already removed the header where the peer may not set it. The
+        // layer could not decide that: for /auth it sees the client that a proxy asks about, not
+        // the proxy itself.
         layer = layer.user_header(user, TrustedPeers::everyone());
     }
-    if let Some(api_key) = name(&believed.api_key) {
+    if let Some(api_key) = name(&config.api_key) {
         layer = layer.api_key_header(api_key);
     }
-    if let Some(class) = name(&believed.class) {
+    if let Some(class) = name(&config.class) {
         layer = layer.class_header(class);
     }
-    if let Some(start) = name(&believed.start) {
+    if let Some(start) = name(&config.start) {
         layer = layer.start_header(start);
     }
     layer
 }
 
-/// Whom the configuration believes, as a clone of one that believes nobody.
-fn identity(believed: &config::IdentityConfig, nobody: &Identity) -> Identity {
-    let proxies = believed.trusted_proxies.iter().copied();
-    let identity = nobody
-        .clone()
-        .trust_all(proxies)
-        .header(forwarding(believed));
-    if believed.trusts_unix {
+/// The configured identity, built on `direct`, which trusts no proxy.
+fn identity(config: &config::IdentityConfig, direct: &Identity) -> Identity {
+    let proxies = config.trusted_proxies.iter().copied();
+    let identity = direct.clone().trust_all(proxies).header(forwarding(config));
+    if config.trusts_unix {
         identity.trust_unix()
     } else {
         identity
     }
 }
 
-fn forwarding(believed: &config::IdentityConfig) -> Forwarding {
-    // The configuration has names of headers only.
-    Forwarding::named(&believed.header).unwrap_or_default()
+fn forwarding(config: &config::IdentityConfig) -> Forwarding {
+    // The configuration only accepts valid header names.
+    Forwarding::named(&config.header).unwrap_or_default()
 }

@@ -1,57 +1,58 @@
-//! The PROXY protocol, versions 1 and 2: who a trusted proxy is speaking for. Pure: bytes in, an
-//! address out.
+//! The PROXY protocol, versions 1 and 2: the client address that a trusted proxy announces. Pure:
+//! bytes in, an address out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest head: of version 2, with room for what follows the addresses.
-pub(super) const LONGEST: usize = 16 + 1024;
+/// The longest accepted head: version 2, with room for the data after the addresses.
+pub(super) const MAX_BYTES: usize = 16 + 1024;
 
 /// The longest head of version 1.
-const LONGEST_LINE: usize = 107;
+const MAX_V1_BYTES: usize = 107;
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What the first bytes of a connection are.
+/// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Read {
-    /// More of them are needed.
-    More,
-    /// A head of so many bytes, and who the proxy speaks for: none if for itself.
-    Head(usize, Option<SocketAddr>),
-    /// No head, or one that is wrong.
-    Wrong,
+pub(super) enum ParsedHeader {
+    /// More bytes are needed.
+    Partial,
+    /// A head of this length, with the client's address, or `None` if the proxy speaks for itself.
+    Complete(usize, Option<SocketAddr>),
+    /// No valid head.
+    Invalid,
 }
 
-pub(super) fn read(bytes: &[u8]) -> Read {
+/// Parses the head of either version at the start of a connection.
+pub(super) fn parse(bytes: &[u8]) -> ParsedHeader {
     let starts = |known: &[u8]| bytes.iter().zip(known).all(|(byte, known)| byte == known);
     match bytes {
-        _ if starts(SIGNATURE) => version_2(bytes),
-        _ if starts(b"PROXY ") => version_1(bytes),
-        _ => Read::Wrong,
+        _ if starts(SIGNATURE) => parse_v2(bytes),
+        _ if starts(b"PROXY ") => parse_v1(bytes),
+        _ => ParsedHeader::Invalid,
     }
 }
 
-fn version_1(bytes: &[u8]) -> Read {
+fn parse_v1(bytes: &[u8]) -> ParsedHeader {
     let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-        return if bytes.len() < LONGEST_LINE {
-            Read::More
+        return if bytes.len() < MAX_V1_BYTES {
+            ParsedHeader::Partial
         } else {
-            Read::Wrong
+            ParsedHeader::Invalid
         };
     };
     let line = bytes[..end]
         .strip_suffix(b"\r")
         .and_then(|line| std::str::from_utf8(line).ok());
-    let Some(line) = line.filter(|_| end < LONGEST_LINE) else {
-        return Read::Wrong;
+    let Some(line) = line.filter(|_| end < MAX_V1_BYTES) else {
+        return ParsedHeader::Invalid;
     };
-    let mut words = line.split(' ').skip(1);
-    let family = words.next();
+    let mut fields = line.split(' ').skip(1);
+    let family = fields.next();
     if family == Some("UNKNOWN") {
-        return Read::Head(end + 1, None);
+        return ParsedHeader::Complete(end + 1, None);
     }
-    let (source, target) = (words.next(), words.next());
-    let (source_port, target_port, more) = (words.next(), words.next(), words.next());
+    let (source, target) = (fields.next(), fields.next());
+    let (source_port, target_port, more) = (fields.next(), fields.next(), fields.next());
     let address = |text: Option<&str>| match family? {
         "TCP4" => text?.parse::<Ipv4Addr>().ok().map(IpAddr::from),
         "TCP6" => text?.parse::<Ipv6Addr>().ok().map(IpAddr::from),
@@ -66,28 +67,28 @@ fn version_1(bytes: &[u8]) -> Read {
         more,
     ) {
         (Some(source), Some(_), Some(port), Some(_), None) => {
-            Read::Head(end + 1, Some((source, port).into()))
+            ParsedHeader::Complete(end + 1, Some((source, port).into()))
         }
-        _ => Read::Wrong,
+        _ => ParsedHeader::Invalid,
     }
 }
 
-fn version_2(bytes: &[u8]) -> Read {
+fn parse_v2(bytes: &[u8]) -> ParsedHeader {
     let Some((head, rest)) = bytes.split_at_checked(16) else {
-        return Read::More;
+        return ParsedHeader::Partial;
     };
     let length = usize::from(u16::from_be_bytes([head[14], head[15]]));
     let (version, command, family) = (head[12] >> 4, head[12] & 0xf, head[13]);
-    if version != 2 || command > 1 || 16 + length > LONGEST {
-        return Read::Wrong;
+    if version != 2 || command > 1 || 16 + length > MAX_BYTES {
+        return ParsedHeader::Invalid;
     }
     let Some(rest) = rest.get(..length) else {
-        return Read::More;
+        return ParsedHeader::Partial;
     };
     let port = |at: usize| Some(u16::from_be_bytes([*rest.get(at)?, *rest.get(at + 1)?]));
     let source = match (command, family) {
-        // The proxy itself, to see if we are well.
-        (0, _) => return Read::Head(16 + length, None),
+        // LOCAL: the proxy's own connection, such as a health check.
+        (0, _) => return ParsedHeader::Complete(16 + length, None),
         (_, 0x11) => rest
             .first_chunk::<4>()
             .map(|ip| IpAddr::from(*ip))
@@ -96,11 +97,11 @@ fn version_2(bytes: &[u8]) -> Read {
             .first_chunk::<16>()
             .map(|ip| IpAddr::from(*ip))
             .zip(port(32)),
-        // Neither TCP over IPv4 nor over IPv6: nobody we could name.
-        _ => return Read::Head(16 + length, None),
+        // Neither TCP over IPv4 nor over IPv6: there is no address to use.
+        _ => return ParsedHeader::Complete(16 + length, None),
     };
-    source.map_or(Read::Wrong, |source| {
-        Read::Head(16 + length, Some(source.into()))
+    source.map_or(ParsedHeader::Invalid, |source| {
+        ParsedHeader::Complete(16 + length, Some(source.into()))
     })
 }
 
@@ -109,32 +110,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_read_and_in_pieces() {
+    fn both_versions_are_parsed_in_pieces_too() {
         let one = b"PROXY TCP4 203.0.113.7 10.0.0.1 4711 80\r\nGET";
         let address = Some("203.0.113.7:4711".parse().unwrap());
-        assert_eq!(read(one), Read::Head(one.len() - 3, address));
-        assert_eq!(read(b"PROXY UNKNOWN whatever\r\n"), Read::Head(24, None));
+        assert_eq!(parse(one), ParsedHeader::Complete(one.len() - 3, address));
+        assert_eq!(
+            parse(b"PROXY UNKNOWN whatever\r\n"),
+            ParsedHeader::Complete(24, None)
+        );
         let six = b"PROXY TCP6 2001:db8::7 ::1 1 2\r\n";
         assert_eq!(
-            read(six),
-            Read::Head(six.len(), Some("[2001:db8::7]:1".parse().unwrap()))
+            parse(six),
+            ParsedHeader::Complete(six.len(), Some("[2001:db8::7]:1".parse().unwrap()))
         );
         let mut two = SIGNATURE.to_vec();
         two.extend([
             0x21, 0x11, 0, 15, 203, 0, 113, 7, 10, 0, 0, 1, 0x12, 0x67, 0, 80, 4, 0, 0,
         ]);
-        assert_eq!(read(&two), Read::Head(31, address));
+        assert_eq!(parse(&two), ParsedHeader::Complete(31, address));
         for whole in [&one[..one.len() - 3], &two[..]] {
             for end in 0..whole.len() {
-                assert_eq!(read(&whole[..end]), Read::More, "{end}");
+                assert_eq!(parse(&whole[..end]), ParsedHeader::Partial, "{end}");
             }
         }
         two[12] = 0x20;
-        assert_eq!(read(&two), Read::Head(31, None));
+        assert_eq!(parse(&two), ParsedHeader::Complete(31, None));
     }
 
     #[test]
-    fn what_is_none_is_wrong() {
+    fn invalid_headers_are_rejected() {
         let mut short = SIGNATURE.to_vec();
         short.extend([0x21, 0x11, 0, 3, 1, 2, 3]);
         let mut other = SIGNATURE.to_vec();
@@ -150,7 +154,7 @@ mod tests {
             &short,
             &other,
         ] {
-            assert_eq!(read(bad), Read::Wrong, "{}", bad.escape_ascii());
+            assert_eq!(parse(bad), ParsedHeader::Invalid, "{}", bad.escape_ascii());
         }
     }
 }

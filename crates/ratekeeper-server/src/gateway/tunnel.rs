@@ -1,8 +1,8 @@
-//! A connection that has changed to another protocol, such as WebSocket: bytes both ways until one
-//! side ends, or both are silent for too long.
+//! Tunnels: connections that switched to another protocol, such as WebSocket. Bytes are copied both
+//! ways until one side ends, or both are silent for too long.
 
 use super::client::{Client, UpgradedSocket};
-use super::upstream::{Active, H1UpstreamConn};
+use super::upstream::{ActiveRequest, H1UpstreamConn};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,18 +12,18 @@ use tokio::sync::oneshot;
 
 const BUFFER: usize = 8 * 1024;
 
-/// Passes on what comes until it ends. `client` has its place among the connections until then.
+/// Runs a tunnel until it ends. `client` keeps its connection permit until then.
 pub(super) async fn run(
-    link: Box<H1UpstreamConn>,
+    conn: Box<H1UpstreamConn>,
     downstream: oneshot::Receiver<UpgradedSocket>,
-    idle: Duration,
+    idle_timeout: Duration,
     client: Arc<Client>,
-    active: Active,
+    active: ActiveRequest,
 ) {
     match downstream.await {
         Ok(downstream) => {
-            let (upstream, first) = link.into_stream();
-            let ended = both_ways(upstream, &first, downstream, idle).await;
+            let (upstream, first) = conn.into_stream();
+            let ended = copy_both_ways(upstream, &first, downstream, idle_timeout).await;
             tracing::debug!(peer = ?client.peer, "tunnel ended: {ended:?}");
         }
         Err(error) => tracing::debug!(peer = ?client.peer, %error, "no tunnel"),
@@ -31,55 +31,61 @@ pub(super) async fn run(
     drop(active);
 }
 
-/// `first` has come from the one already.
-async fn both_ways<A, B>(one: A, first: &[u8], other: B, idle: Duration) -> io::Result<()>
+/// Copies both ways. `first` are bytes already read from `upstream`.
+async fn copy_both_ways<A, B>(
+    upstream: A,
+    first: &[u8],
+    client: B,
+    idle_timeout: Duration,
+) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite,
     B: AsyncRead + AsyncWrite,
 {
-    let (mut from_one, mut to_one) = split(one);
-    let (mut from_other, mut to_other) = split(other);
-    let moved = AtomicU64::new(0);
-    let silent = async {
+    let (mut from_upstream, mut to_upstream) = split(upstream);
+    let (mut from_client, mut to_client) = split(client);
+    let progress = AtomicU64::new(0);
+    let timed_out = async {
         let mut seen = u64::MAX;
         loop {
-            let now = moved.load(Relaxed);
+            let now = progress.load(Relaxed);
             if now == seen {
                 return;
             }
             seen = now;
-            tokio::time::sleep(idle).await;
+            tokio::time::sleep(idle_timeout).await;
         }
     };
-    // One side may end while the other still has something to say.
-    let onward = async {
-        to_other.write_all(first).await?;
-        to_other.flush().await?;
-        copy(&mut from_one, &mut to_other, &moved).await
+    // One side may end while the other still sends.
+    let forward = async {
+        to_client.write_all(first).await?;
+        to_client.flush().await?;
+        copy(&mut from_upstream, &mut to_client, &progress).await
     };
-    let both = async { tokio::try_join!(onward, copy(&mut from_other, &mut to_one, &moved)) };
+    let both =
+        async { tokio::try_join!(forward, copy(&mut from_client, &mut to_upstream, &progress)) };
     tokio::select! {
         ended = both => ended.map(drop),
-        () = silent => Err(io::ErrorKind::TimedOut.into()),
+        () = timed_out => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
-/// As fast as it is taken: what is not taken is not read.
+/// Copies until the end of `from`, reading no more than `to` takes.
 async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-    moved: &AtomicU64,
+    progress: &AtomicU64,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER];
     loop {
         let read = from.read(&mut buffer).await?;
-        moved.fetch_add(1, Relaxed);
+        progress.fetch_add(1, Relaxed);
         if read == 0 {
             return to.shutdown().await;
         }
         to.write_all(&buffer[..read]).await?;
-        // In TLS what was taken may not have been sent.
+        // TLS may accept bytes without sending them.
         to.flush().await?;
-        moved.fetch_add(1, Relaxed);
+        progress.fetch_add(1, Relaxed);
     }
 }

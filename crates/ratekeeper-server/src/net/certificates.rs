@@ -1,21 +1,21 @@
-//! The certificates of the listeners, by `[server.tls]`.
+//! The TLS certificates of the listeners, from `[server.tls]`.
 
-use crate::net::tls::{OwnCertificate, Protocols};
+use crate::net::tls::{Protocols, ServerCertificate};
 use ratekeeper_policy::config::{Certificate, FileWatcher, Listen, ListenerTls, ServerConfig};
 use std::sync::Arc;
 
-/// None where a listener is off, is a Unix socket, or speaks without TLS.
+/// `None` where a listener is off, is a Unix socket, or does not use TLS.
 pub(crate) struct Certificates {
-    pub(crate) http: Option<Arc<OwnCertificate>>,
-    pub(crate) grpc: Option<Arc<OwnCertificate>>,
-    pub(crate) resp: Option<Arc<OwnCertificate>>,
-    pub(crate) admin: Option<Arc<OwnCertificate>>,
-    /// They are loaded again when their files change, as long as these are there.
+    pub(crate) http: Option<Arc<ServerCertificate>>,
+    pub(crate) grpc: Option<Arc<ServerCertificate>>,
+    pub(crate) resp: Option<Arc<ServerCertificate>>,
+    pub(crate) admin: Option<Arc<ServerCertificate>>,
+    /// Reload the certificates when their files change, until dropped.
     _watches: Vec<FileWatcher>,
 }
 
 impl Certificates {
-    /// An error is a sentence. A gateway has its own for `http`.
+    /// Loads the certificates. Errors are sentences. A gateway has its own certificate for `http`.
     pub(crate) fn load(server: &ServerConfig, gateway: bool) -> Result<Self, String> {
         let ServerConfig {
             http,
@@ -26,21 +26,21 @@ impl Certificates {
             ..
         } = server;
         let ListenerTls {
-            http: of_http,
-            grpc: of_grpc,
-            resp: of_resp,
-            admin: of_admin,
+            http: http_tls,
+            grpc: grpc_tls,
+            resp: resp_tls,
+            admin: admin_tls,
             ..
         } = tls;
         let http = http.as_ref().filter(|_| !gateway);
-        let http = own(http, of_http.as_ref(), Protocols::Http1)?;
-        let grpc = own(grpc.as_ref(), of_grpc.as_ref(), Protocols::Http2)?;
-        let resp = own(resp.as_ref(), of_resp.as_ref(), Protocols::Other)?;
-        let admin = own(admin.as_ref(), of_admin.as_ref(), Protocols::Http1)?;
+        let http = load_one(http, http_tls.as_ref(), Protocols::Http1)?;
+        let grpc = load_one(grpc.as_ref(), grpc_tls.as_ref(), Protocols::Http2)?;
+        let resp = load_one(resp.as_ref(), resp_tls.as_ref(), Protocols::Other)?;
+        let admin = load_one(admin.as_ref(), admin_tls.as_ref(), Protocols::Http1)?;
         let watches = [&http, &grpc, &resp, &admin]
             .into_iter()
             .flatten()
-            .flat_map(OwnCertificate::watch)
+            .flat_map(ServerCertificate::watch)
             .collect();
         Ok(Self {
             http,
@@ -52,13 +52,13 @@ impl Certificates {
     }
 }
 
-fn own(
-    at: Option<&Listen>,
+fn load_one(
+    listener: Option<&Listen>,
     files: Option<&Certificate>,
-    speaks: Protocols,
-) -> Result<Option<Arc<OwnCertificate>>, String> {
-    let files = files.filter(|_| at.is_some_and(|at| at.tcp().is_some()));
+    protocols: Protocols,
+) -> Result<Option<Arc<ServerCertificate>>, String> {
+    let files = files.filter(|_| listener.is_some_and(|listener| listener.tcp().is_some()));
     files
-        .map(|files| OwnCertificate::load(files, speaks))
+        .map(|files| ServerCertificate::load(files, protocols))
         .transpose()
 }

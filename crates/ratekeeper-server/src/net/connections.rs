@@ -1,7 +1,7 @@
-//! The open connections of one worker: at most so many, of which the one that has been idle for
-//! longest makes way for another.
+//! The open connections of one worker, up to a maximum. At the maximum, a new connection replaces
+//! the one that has been idle for longest.
 //!
-//! A connection is idle while no request of it is in flight, whether it has sent half of a head or
+//! A connection is idle while no request of it is in flight, even if it has sent half of a head or
 //! nothing at all.
 
 use crate::gateway::StreamProgress;
@@ -16,6 +16,7 @@ use std::task::{Context, Poll};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 
+/// The open connections of a worker.
 pub(crate) struct Connections {
     max_connections: usize,
     free: Arc<Semaphore>,
@@ -23,14 +24,15 @@ pub(crate) struct Connections {
     order: Arc<IdleOrder>,
 }
 
+/// The open connections, by number.
 #[derive(Default)]
 struct Open {
     last_id: u64,
     by_id: HashMap<u64, Arc<Activity>>,
 }
 
-/// In which order the connections of a worker became idle: a count, so that no request reads a
-/// clock for it.
+/// The order in which the connections of a worker became idle: a counter, so that no request has to
+/// read a clock.
 #[derive(Default)]
 struct IdleOrder {
     last: AtomicU64,
@@ -48,8 +50,8 @@ impl Connections {
         })
     }
 
-    /// Admits a connection. While there are as many as there may be, the one that has been idle for
-    /// longest is closed; if none is idle, this waits for one.
+    /// Admits a connection. At the maximum, the connection that has been idle for longest is
+    /// closed; if none is idle, this waits for one.
     pub(crate) async fn admit(self: &Arc<Self>) -> Slot {
         loop {
             if let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() {
@@ -80,7 +82,7 @@ impl Connections {
 
     fn close_longest_idle(&self) {
         let open = self.lock();
-        // One at a time: that will do.
+        // One at a time is enough.
         if open
             .by_id
             .values()
@@ -94,7 +96,7 @@ impl Connections {
         }
     }
 
-    /// Ready when none is open.
+    /// Ready when no connection is open.
     pub(crate) async fn closed(&self) {
         let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
         // The semaphore is never closed.
@@ -154,12 +156,12 @@ impl Activity {
         self.in_flight.load(Relaxed) == 0
     }
 
-    /// Whether no request of it has been in flight from `mark` on.
+    /// Whether no request of the connection has been in flight since `mark`.
     pub(crate) fn is_idle_since(&self, mark: IdleMark) -> bool {
         self.is_idle() && self.idle_since.load(Relaxed) <= mark.0
     }
 
-    /// Now, for [`is_idle_since`](Self::is_idle_since).
+    /// The current point, for [`is_idle_since`](Self::is_idle_since).
     pub(crate) fn mark(&self) -> IdleMark {
         IdleMark(self.order.last.load(Relaxed))
     }
@@ -200,8 +202,8 @@ impl Drop for InFlight {
     }
 }
 
-/// The service of one connection, whose requests are counted while they are in flight: to the end
-/// of the body of the response.
+/// The service of one connection. Counts each request as in flight until the end of the response
+/// body.
 #[derive(Clone)]
 pub(crate) struct CountInFlight<S> {
     service: S,
@@ -254,7 +256,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let Poll::Ready(response) = this.future.poll(cx) else {
-            StreamProgress::Waits.tell();
+            StreamProgress::Waiting.record();
             return Poll::Pending;
         };
         let response = response?;
@@ -267,7 +269,7 @@ where
 }
 
 pin_project! {
-    /// The body of a response, with which the request ends.
+    /// The body of a response. The request ends with it.
     pub(crate) struct CountedBody<B> {
         #[pin]
         body: B,
@@ -287,9 +289,9 @@ impl<B: Body> Body for CountedBody<B> {
         if polled.is_ready() {
             StreamProgress::Moved
         } else {
-            StreamProgress::Waits
+            StreamProgress::Waiting
         }
-        .tell();
+        .record();
         polled
     }
 
@@ -313,16 +315,16 @@ mod tests {
             .is_ok()
     }
 
-    /// Tokio's clock stands still here, and goes to the next timer once everybody waits.
+    /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
-    async fn the_connection_that_is_idle_longest_makes_way() {
+    async fn the_longest_idle_connection_is_replaced() {
         let connections = Connections::new(3);
         let (first, second, third) = (
             connections.admit().await,
             connections.admit().await,
             connections.admit().await,
         );
-        // The first one has just had its answer, and the second waits for one.
+        // The first connection has just had a response, and the second waits for one.
         drop(InFlight::new(&first.activity));
         let _asked = InFlight::new(&second.activity);
         let more = {
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_none_is_idle_another_waits_for_one() {
+    async fn a_new_connection_waits_until_one_is_idle() {
         let connections = Connections::new(1);
         let slot = connections.admit().await;
         let asked = InFlight::new(&slot.activity);
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_became_idle_after_the_mark_was_not_idle_since() {
+    async fn connections_idle_after_the_mark_were_not_idle_since() {
         let connections = Connections::new(10);
         let (idle, answered, asking) = (
             connections.admit().await,

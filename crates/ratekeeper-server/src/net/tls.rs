@@ -1,5 +1,5 @@
-//! TLS on both sides: our own certificates, loaded again when their files change, and whom we
-//! trust.
+//! TLS on both sides: our own certificates, reloaded when their files change, and the certificate
+//! authorities that we trust.
 
 use crate::net::stream::BatchedStream;
 use arc_swap::ArcSwap;
@@ -17,17 +17,17 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-/// What is spoken inside, the first choice first.
+/// The ALPN names of both HTTP versions, the preferred one first.
 const BOTH: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// What a listener speaks inside TLS.
+/// The protocols that a listener offers over TLS.
 #[derive(Clone, Copy)]
 pub(crate) enum Protocols {
     /// HTTP/2 or HTTP/1.1.
     Both,
     Http1,
     Http2,
-    /// Something that ALPN has no name for.
+    /// A protocol without an ALPN name.
     Other,
 }
 
@@ -43,59 +43,56 @@ impl Protocols {
     }
 }
 
-/// Our own certificate.
-pub(crate) struct OwnCertificate {
+/// The certificate of a listener, which can be reloaded.
+pub(crate) struct ServerCertificate {
     files: Certificate,
-    speaks: Protocols,
+    protocols: Protocols,
     config: ArcSwap<ServerConfig>,
 }
 
-impl OwnCertificate {
-    /// From its files; an error is a sentence.
-    pub(crate) fn load(files: &Certificate, speaks: Protocols) -> Result<Arc<Self>, String> {
+impl ServerCertificate {
+    /// Loads a certificate from its files. Errors are sentences.
+    pub(crate) fn load(files: &Certificate, protocols: Protocols) -> Result<Arc<Self>, String> {
         Ok(Arc::new(Self {
             files: files.clone(),
-            speaks,
-            config: ArcSwap::from_pointee(server(files, speaks)?),
+            protocols,
+            config: ArcSwap::from_pointee(server(files, protocols)?),
         }))
     }
 
-    /// Greets a client; who takes longer than that is not served.
-    pub(crate) async fn greet(
+    /// Performs the TLS handshake with a client, within `timeout`.
+    pub(crate) async fn handshake(
         &self,
         stream: TcpStream,
-        within: Duration,
+        handshake_timeout: Duration,
     ) -> io::Result<TlsStream<BatchedStream>> {
         let handshake =
             TlsAcceptor::from(self.config.load_full()).accept(BatchedStream::new(stream));
         Ok(TlsStream::Server(
-            timeout(within, Box::pin(handshake)).await??,
+            timeout(handshake_timeout, Box::pin(handshake)).await??,
         ))
     }
 
-    /// Loads it again. If that fails the one from before stays.
-    fn load_again(&self) {
-        match server(&self.files, self.speaks) {
+    /// Reloads the certificate. On failure the previous one stays in use.
+    fn reload(&self) {
+        match server(&self.files, self.protocols) {
             Ok(config) => {
                 self.config.store(Arc::new(config));
-                tracing::info!(
-                    "the certificate {} was loaded again",
-                    self.files.cert.display()
-                );
+                tracing::info!("reloaded the certificate {}", self.files.cert.display());
             }
-            Err(error) => tracing::error!("{error}; the certificate from before stays in force"),
+            Err(error) => tracing::error!("{error}; the previous certificate stays in use"),
         }
     }
 
-    /// Loads it again whenever one of its files changes, until these are dropped.
+    /// Reloads the certificate whenever one of its files changes, until the watchers are dropped.
     pub(crate) fn watch(self: &Arc<Self>) -> Vec<FileWatcher> {
         let watch = |path: &Path| {
-            let own = Arc::clone(self);
-            match FileWatcher::new(path, move || own.load_again()) {
+            let certificate = Arc::clone(self);
+            match FileWatcher::new(path, move || certificate.reload()) {
                 Ok(watch) => Some(watch),
                 Err(error) => {
                     tracing::warn!(
-                        "{} is not watched: {error}; start ratekeeper again after a change",
+                        "cannot watch {}: {error}; restart ratekeeper after changing it",
                         path.display()
                     );
                     None
@@ -116,45 +113,47 @@ impl OwnCertificate {
     }
 }
 
-fn server(files: &Certificate, speaks: Protocols) -> Result<ServerConfig, String> {
+fn server(files: &Certificate, protocols: Protocols) -> Result<ServerConfig, String> {
     let chain = certificates(&files.cert)?;
     let key = key(files)?;
-    let wrong = |error: rustls::Error| together(files, &error);
+    let invalid = |error: rustls::Error| key_mismatch(files, &error);
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(wrong)?;
+        .map_err(invalid)?;
     let builder = match &files.client_ca {
         None => builder.with_no_client_auth(),
         Some(file) => {
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(file)?), provider);
-            let wrong = |error| {
+            let verifier = WebPkiClientVerifier::builder_with_provider(
+                Arc::new(ca_certificates(file)?),
+                provider,
+            );
+            let invalid = |error| {
                 format!(
-                    "{} cannot say which clients are served: {error}",
+                    "{} cannot be used to verify client certificates: {error}",
                     file.display()
                 )
             };
-            builder.with_client_cert_verifier(verifier.build().map_err(wrong)?)
+            builder.with_client_cert_verifier(verifier.build().map_err(invalid)?)
         }
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(wrong)?;
-    config.alpn_protocols = speaks.names();
-    config.ticketer = ring::Ticketer::new().map_err(wrong)?;
+    let mut config = builder.with_single_cert(chain, key).map_err(invalid)?;
+    config.alpn_protocols = protocols.names();
+    config.ticketer = ring::Ticketer::new().map_err(invalid)?;
     Ok(config)
 }
 
 fn key(files: &Certificate) -> Result<PrivateKeyDer<'static>, String> {
-    let wrong = |error| {
+    let invalid = |error| {
         format!(
-            "{} has no private key in PEM form: {error}",
+            "{} contains no private key in PEM form: {error}",
             files.key.display()
         )
     };
-    PrivateKeyDer::from_pem_file(&files.key).map_err(wrong)
+    PrivateKeyDer::from_pem_file(&files.key).map_err(invalid)
 }
 
-fn together(files: &Certificate, error: &rustls::Error) -> String {
+fn key_mismatch(files: &Certificate, error: &rustls::Error) -> String {
     format!(
         "{} and {} cannot be used together: {error}",
         files.cert.display(),
@@ -162,22 +161,23 @@ fn together(files: &Certificate, error: &rustls::Error) -> String {
     )
 }
 
-/// Who signs, by a file.
-fn authorities(file: &Path) -> Result<RootCertStore, String> {
+/// The certificate authorities in a PEM file.
+fn ca_certificates(file: &Path) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(file)? {
-        let wrong = |error| {
+        let invalid = |error| {
             format!(
-                "{} has a certificate that nobody can sign with: {error}",
+                "{} contains an invalid CA certificate: {error}",
                 file.display()
             )
         };
-        roots.add(certificate).map_err(wrong)?;
+        roots.add(certificate).map_err(invalid)?;
     }
     Ok(roots)
 }
 
-/// TLS to another service, by whom the gateway trusts; none if it is not an `https://` one.
+/// The TLS connector for a service, with the gateway's certificate authorities, or `None` if the
+/// service is not an `https://` one.
 pub(crate) fn connector_to(
     service: &Upstream,
     gateway: &GatewayConfig,
@@ -187,7 +187,7 @@ pub(crate) fn connector_to(
     connector(&gateway)
 }
 
-/// How `https://` upstreams are spoken to; none if there are none. An error is a sentence.
+/// The TLS connector for `https://` upstreams, or `None` if there are none. Errors are sentences.
 pub(crate) fn connector(gateway: &GatewayConfig) -> Result<Option<TlsConnector>, String> {
     if !gateway.upstreams.iter().any(|upstream| upstream.is_tls()) {
         return Ok(None);
@@ -198,21 +198,21 @@ pub(crate) fn connector(gateway: &GatewayConfig) -> Result<Option<TlsConnector>,
     Ok(Some(TlsConnector::from(Arc::new(config))))
 }
 
-/// Speaks to servers that these sign for, or whom the system trusts, and shows a certificate if
-/// there is one. An error is a sentence.
+/// A TLS client that trusts these certificate authorities, or the system's, and presents a
+/// certificate if there is one. Errors are sentences.
 pub(crate) fn client(
     ca_file: Option<&Path>,
-    own: Option<&Certificate>,
+    certificate: Option<&Certificate>,
 ) -> Result<ClientConfig, String> {
     let roots = match ca_file {
-        Some(file) => authorities(file)?,
+        Some(file) => ca_certificates(file)?,
         None => {
             let mut roots = RootCertStore::empty();
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
                 return Err(
-                    "this system trusts nobody, so nobody can be spoken to in TLS: install ca-certificates, or \
-                            name a file with who signs"
+                    "this system has no trusted CA certificates, so TLS connections cannot be verified: install \
+                     ca-certificates, or name a file with CA certificates"
                         .to_owned(),
                 );
             }
@@ -224,22 +224,30 @@ pub(crate) fn client(
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?;
     let builder = builder.with_root_certificates(roots);
-    match own {
+    match certificate {
         None => Ok(builder.with_no_client_auth()),
-        Some(own) => builder
-            .with_client_auth_cert(certificates(&own.cert)?, key(own)?)
-            .map_err(|error| together(own, &error)),
+        Some(certificate) => builder
+            .with_client_auth_cert(certificates(&certificate.cert)?, key(certificate)?)
+            .map_err(|error| key_mismatch(certificate, &error)),
     }
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let wrong = |error| format!("{} has no certificate in PEM form: {error}", file.display());
+    let invalid = |error| {
+        format!(
+            "{} contains no certificate in PEM form: {error}",
+            file.display()
+        )
+    };
     let all = CertificateDer::pem_file_iter(file)
-        .map_err(wrong)?
+        .map_err(invalid)?
         .collect::<Result<Vec<_>, _>>()
-        .map_err(wrong)?;
+        .map_err(invalid)?;
     if all.is_empty() {
-        Err(format!("{} has no certificate in PEM form", file.display()))
+        Err(format!(
+            "{} contains no certificate in PEM form",
+            file.display()
+        ))
     } else {
         Ok(all)
     }

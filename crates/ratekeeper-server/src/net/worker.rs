@@ -1,10 +1,11 @@
-//! One single-threaded runtime with a listener of its own: accepts, serves, and stops when told to.
+//! A worker: one single-threaded runtime with its own listener. It accepts and serves connections
+//! until it is told to stop.
 
 use crate::api::NO_SNIFF;
 use crate::net::connections::{Activity, Connections, CountInFlight};
 use crate::net::listen::{BoundSocket, Listener};
 use crate::net::stream::Stream;
-use crate::net::tls::OwnCertificate;
+use crate::net::tls::ServerCertificate;
 use crate::net::worker_health::Heartbeat;
 use crate::net::write_timeout::WriteTimeoutStream;
 use axum::Router;
@@ -30,43 +31,45 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tower_service::Service;
 
-/// How long a client may take to send a request's head; so long an idle connection is kept, too.
+/// How long a client may take to send the head of a request; also how long an idle connection is
+/// kept.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest head of a request.
-const LARGEST_HEAD: usize = 16 * 1024;
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// What a connection buffers at most: a head, and a little of what comes after it.
-const BUFFER: usize = 2 * LARGEST_HEAD;
+/// The read buffer of a connection: a head and some bytes after it.
+const MAX_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES;
 
 /// How long requests in flight may take to end once the worker is told to stop.
-pub(crate) const LAST_CALL: Duration = Duration::from_secs(10);
+pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// How long a connection is kept without a request; it may be up to twice that. HTTP/1 has its own,
-/// shorter time.
+/// How long a connection without a request is kept, at least; at most twice that. HTTP/1 has its
+/// own, shorter timeout.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How long a connection without a request may take to end once it is told to.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long a client may take to agree on TLS.
-const GREETING: Duration = Duration::from_secs(10);
+/// How long the TLS handshake of a client may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A worker that is not running yet: its runtime and its listener.
 pub(crate) struct Worker {
     runtime: Runtime,
     listener: Listener,
-    /// With it, TLS is spoken.
-    certificate: Option<Arc<OwnCertificate>>,
-    /// How many connections it has at once; another takes the place of the one that has been idle
-    /// for longest.
-    most: usize,
+    /// If set, the listener uses TLS.
+    certificate: Option<Arc<ServerCertificate>>,
+    /// The most connections at once; beyond them, a new one replaces the one that has been idle for
+    /// longest.
+    max_connections: usize,
 }
 
 impl Worker {
     pub(crate) fn new(
         listener: BoundSocket,
-        certificate: Option<&Arc<OwnCertificate>>,
-        most: usize,
+        certificate: Option<&Arc<ServerCertificate>>,
+        max_connections: usize,
     ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let listener = {
@@ -77,7 +80,7 @@ impl Worker {
             runtime,
             listener,
             certificate: certificate.cloned(),
-            most,
+            max_connections,
         })
     }
 
@@ -88,34 +91,33 @@ impl Worker {
         connect: impl Connect<G>,
         stop: watch::Receiver<bool>,
     ) where
-        G: Graceful + Send + 'static,
+        G: GracefulConnection + Send + 'static,
     {
-        self.run_with(heartbeat, |listener, certificate, most| {
-            serve(listener, certificate, most, connect, stop)
+        self.run_with(heartbeat, |listener, certificate, max_connections| {
+            serve(listener, certificate, max_connections, connect, stop)
         });
     }
 
-    /// The same with another protocol.
+    /// Serves another protocol on the runtime of the worker.
     pub(crate) fn run_with<F: Future<Output = ()>>(
         self,
         heartbeat: Arc<Heartbeat>,
-        serve: impl FnOnce(Listener, Option<Arc<OwnCertificate>>, usize) -> F,
+        serve: impl FnOnce(Listener, Option<Arc<ServerCertificate>>, usize) -> F,
     ) {
         let Self {
             runtime,
             listener,
             certificate,
-            most,
+            max_connections,
         } = self;
         runtime.spawn(heartbeat.run());
-        runtime.block_on(serve(listener, certificate, most));
-        // A thread that still looks up a name ends with the process.
+        runtime.block_on(serve(listener, certificate, max_connections));
+        // A thread that still resolves a name ends with the process.
         runtime.shutdown_background();
     }
 }
 
-/// Makes a connection of the protocol that is served, of a stream and who is at its other end; its
-/// requests are counted.
+/// Makes a connection of the protocol from a stream and its peer address. Its requests are counted.
 pub(crate) trait Connect<G>:
     Fn(WriteTimeoutStream, Option<SocketAddr>, &Arc<Activity>) -> G + Clone + Send + 'static
 {
@@ -128,14 +130,14 @@ impl<G, F: Fn(WriteTimeoutStream, Option<SocketAddr>, &Arc<Activity>) -> G + Clo
 
 async fn serve<G>(
     listener: Listener,
-    certificate: Option<Arc<OwnCertificate>>,
-    most: usize,
+    certificate: Option<Arc<ServerCertificate>>,
+    max_connections: usize,
     connect: impl Connect<G>,
     mut stop: watch::Receiver<bool>,
 ) where
-    G: Graceful + Send + 'static,
+    G: GracefulConnection + Send + 'static,
 {
-    let connections = Connections::new(most);
+    let connections = Connections::new(max_connections);
     loop {
         let accepted = async {
             let accepted = listener.accept().await;
@@ -150,7 +152,7 @@ async fn serve<G>(
         tokio::spawn(async move {
             let activity = Arc::clone(slot.activity());
             let serving = async move {
-                match greeted(stream, certificate.as_deref(), stop.clone()).await {
+                match accept_tls(stream, certificate.as_deref(), stop.clone()).await {
                     Ok(Some(stream)) => {
                         let connection = connect(WriteTimeoutStream::new(stream), peer, &activity);
                         serve_connection(connection, &activity, stop)
@@ -171,22 +173,22 @@ async fn serve<G>(
         });
     }
     drop(listener);
-    if tokio::time::timeout(LAST_CALL, connections.closed())
+    if tokio::time::timeout(SHUTDOWN_GRACE, connections.closed())
         .await
         .is_err()
     {
-        tracing::warn!("requests still in flight after {LAST_CALL:?} were cut off");
+        tracing::warn!("requests still in flight after {SHUTDOWN_GRACE:?} were cut off");
     }
 }
 
-/// A connection that can end once what is in flight on it is answered.
-pub(crate) trait Graceful: Future<Output = Result<(), Self::Error>> {
+/// A connection that can be shut down gracefully, after the requests in flight.
+pub(crate) trait GracefulConnection: Future<Output = Result<(), Self::Error>> {
     type Error: fmt::Display;
 
     fn graceful_shutdown(self: Pin<&mut Self>);
 }
 
-impl<I: AsyncRead + AsyncWrite + Unpin + 'static> Graceful for Connection<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin + 'static> GracefulConnection for Connection<I> {
     type Error = hyper::Error;
 
     fn graceful_shutdown(self: Pin<&mut Self>) {
@@ -194,9 +196,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin + 'static> Graceful for Connection<I> {
     }
 }
 
-/// Serves a connection until it ends, no request has come for too long, or `stop` changes. Over
-/// HTTP/2 its client has a say in when it ends then; one that does not read is not asked.
-pub(crate) async fn serve_connection<G: Graceful>(
+/// Serves a connection until it ends, the idle timeout passes, or `stop` changes. After a stop, an
+/// HTTP/2 client takes part in closing the connection; one that does not read is not waited for.
+pub(crate) async fn serve_connection<G: GracefulConnection>(
     connection: G,
     activity: &Activity,
     mut stop: watch::Receiver<bool>,
@@ -222,16 +224,16 @@ pub(crate) async fn serve_connection<G: Graceful>(
     }
 }
 
-/// The stream as the protocol speaks in it; none if a stop came first. TLS is not spoken over a
-/// Unix socket.
-pub(crate) async fn greeted(
+/// Performs the TLS handshake if TLS is configured; `None` if a stop came first. Unix sockets do
+/// not use TLS.
+pub(crate) async fn accept_tls(
     stream: Stream,
-    certificate: Option<&OwnCertificate>,
+    certificate: Option<&ServerCertificate>,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<Option<Stream>> {
     match (stream, certificate) {
         (Stream::Plain(stream), Some(certificate)) => tokio::select! {
-            greeted = certificate.greet(stream, GREETING) => Ok(Some(Stream::Tls(Box::new(greeted?)))),
+            accept_tls = certificate.handshake(stream, HANDSHAKE_TIMEOUT) => Ok(Some(Stream::Tls(Box::new(accept_tls?)))),
             _ = stop.wait_for(|stop| *stop) => Ok(None),
         },
         (stream, _) => Ok(Some(stream)),
@@ -240,7 +242,7 @@ pub(crate) async fn greeted(
 
 type Connection<I> = http1::Connection<TokioIo<I>, TowerToHyperService<CountInFlight<WithPeer>>>;
 
-/// Tells the routes who is at the other end of a connection.
+/// Adds the peer address of a connection to its requests.
 #[derive(Clone)]
 pub(crate) struct WithPeer {
     app: Router,
@@ -287,7 +289,7 @@ impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for WithPeer
     }
 }
 
-/// One client's connection: HTTP/1.1 with bounds on what it may hold and how long.
+/// An HTTP/1.1 connection of a client, with bounded buffers and timeouts.
 pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
     io: I,
     peer: Option<SocketAddr>,
@@ -297,8 +299,8 @@ pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .max_header_size(LARGEST_HEAD)
-        .max_buf_size(BUFFER)
+        .max_header_size(MAX_HEAD_BYTES)
+        .max_buf_size(MAX_BUFFER_BYTES)
         .serve_connection(
             TokioIo::new(io),
             TowerToHyperService::new(CountInFlight::new(WithPeer { app, peer }, activity)),
@@ -317,9 +319,9 @@ mod tests {
     use tokio::sync::Notify;
     use tokio::time::Instant;
 
-    /// Tokio's clock stands still here, and goes to the next timer once everybody waits.
+    /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_never_ends_holds_up_a_stop_for_ten_seconds() {
+    async fn a_request_that_never_ends_delays_a_stop_by_ten_seconds() {
         let entered = Arc::new(Notify::new());
         let handler = {
             let entered = Arc::clone(&entered);
@@ -335,7 +337,7 @@ mod tests {
         let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
             .unwrap()
             .remove(0);
-        let address = bound.at().unwrap().tcp().unwrap();
+        let address = bound.address().unwrap().tcp().unwrap();
         let listener = bound.listener().unwrap();
         let (stop, stopped) = watch::channel(false);
         let server = tokio::spawn(serve(listener, None, 10, connect, stopped));
@@ -349,13 +351,13 @@ mod tests {
         let start = Instant::now();
         stop.send_replace(true);
         server.await.unwrap();
-        assert_eq!(start.elapsed().as_secs(), LAST_CALL.as_secs());
+        assert_eq!(start.elapsed().as_secs(), SHUTDOWN_GRACE.as_secs());
     }
 
-    /// Another takes the place of one that is idle, whatever that has begun to send, and waits for
-    /// one that is not.
+    /// A new connection replaces one that is idle, whatever that has begun to send, and waits if
+    /// none is idle.
     #[tokio::test(start_paused = true)]
-    async fn no_more_connections_than_there_may_be() {
+    async fn connections_are_limited() {
         let (entered, answer) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let slow = {
             let (entered, answer) = (Arc::clone(&entered), Arc::clone(&answer));
@@ -374,7 +376,7 @@ mod tests {
         let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
             .unwrap()
             .remove(0);
-        let address = bound.at().unwrap().tcp().unwrap();
+        let address = bound.address().unwrap().tcp().unwrap();
         let (_stop, stopped) = watch::channel(false);
         tokio::spawn(serve(bound.listener().unwrap(), None, 1, connect, stopped));
         let send = async |text: &str| {
@@ -406,9 +408,9 @@ mod tests {
         assert!(last.read(&mut buffer).await.unwrap() > 0);
     }
 
-    /// Nor for as long as its head may take.
+    /// A stop does not wait for the head timeout.
     #[tokio::test(start_paused = true)]
-    async fn a_head_that_never_ends_does_not_hold_up_a_stop() {
+    async fn an_unfinished_head_does_not_delay_a_stop() {
         let app = Router::new().route("/", get(async || "ok"));
         let connect = move |stream, peer, activity: &Arc<Activity>| {
             connection(stream, peer, app.clone(), activity)
@@ -416,12 +418,12 @@ mod tests {
         let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
             .unwrap()
             .remove(0);
-        let address = bound.at().unwrap().tcp().unwrap();
+        let address = bound.address().unwrap().tcp().unwrap();
         let (stop, stopped) = watch::channel(false);
         let server = tokio::spawn(serve(bound.listener().unwrap(), None, 10, connect, stopped));
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
-        // The clock goes on once everybody waits: it has been read.
+        // The clock advances once every task waits: the bytes have been read then.
         tokio::time::sleep(Duration::from_millis(1)).await;
         let start = Instant::now();
         stop.send_replace(true);
@@ -430,16 +432,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_greet_is_given_up() {
+    async fn a_missing_tls_handshake_times_out() {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let place =
-            std::env::temp_dir().join(format!("ratekeeper-{}-greeting", std::process::id()));
-        std::fs::create_dir_all(&place).unwrap();
-        let (cert, key) = (place.join("cert.pem"), place.join("key.pem"));
+        let dir = std::env::temp_dir().join(format!("ratekeeper-{}-greeting", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
         std::fs::write(&cert, made.cert.pem()).unwrap();
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-        let own = OwnCertificate::load(&Certificate::new(cert, key), Protocols::Http1).unwrap();
-        std::fs::remove_dir_all(place).unwrap();
+        let certificate =
+            ServerCertificate::load(&Certificate::new(cert, key), Protocols::Http1).unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _silent = TcpStream::connect(listener.local_addr().unwrap())
             .await
@@ -447,11 +449,11 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         let (_stop, stopped) = watch::channel(false);
         let start = Instant::now();
-        let greeted = greeted(Stream::Plain(stream), Some(&own), stopped).await;
+        let accept_tls = accept_tls(Stream::Plain(stream), Some(&certificate), stopped).await;
         assert_eq!(
-            greeted.err().map(|error| error.kind()),
+            accept_tls.err().map(|error| error.kind()),
             Some(io::ErrorKind::TimedOut)
         );
-        assert_eq!(start.elapsed().as_secs(), GREETING.as_secs());
+        assert_eq!(start.elapsed().as_secs(), HANDSHAKE_TIMEOUT.as_secs());
     }
 }

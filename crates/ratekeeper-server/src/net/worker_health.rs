@@ -1,7 +1,7 @@
-//! Heartbeats of the worker threads: `/readyz`, `/livez` and systemd's watchdog go by them.
+//! Heartbeats of the worker threads, for `/readyz`, `/livez` and systemd's watchdog.
 //!
 //! A worker has one thread, so a task that never yields stops everything it serves. Each worker
-//! therefore runs a small task that beats once a second, and the main thread looks whether it did.
+//! therefore runs a small task that beats once a second, and the main thread checks the beats.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,17 +14,17 @@ pub(crate) const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// A worker that has not beaten for this long is stalled: the process is not ready.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A worker that has not beaten for this long is taken for dead: only a restart helps.
+/// A worker that has not beaten for this long is dead: only a restart helps.
 const DEAD_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The beats of one worker.
+/// The heartbeat of one worker.
 pub(crate) struct Heartbeat {
     worker: String,
     beats: AtomicU64,
 }
 
 impl Heartbeat {
-    /// Beats for as long as the runtime that polls it runs.
+    /// Beats for as long as its runtime runs.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             self.beat();
@@ -39,12 +39,12 @@ impl Heartbeat {
 
 /// A worker that has not beaten for too long.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Stalled {
+pub(crate) struct StalledWorker {
     pub(crate) worker: String,
     pub(crate) silent: Duration,
 }
 
-impl fmt::Display for Stalled {
+impl fmt::Display for StalledWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -59,23 +59,25 @@ impl fmt::Display for Stalled {
 #[derive(Default)]
 pub(crate) struct WorkerHealth(Mutex<HealthState>);
 
+/// The workers, and the time of the last check.
 #[derive(Default)]
 struct HealthState {
     at: Option<Instant>,
     workers: Vec<Worker>,
 }
 
+/// One worker, as of the last check.
 struct Worker {
     heartbeat: Arc<Heartbeat>,
     /// Its beats at the last check.
-    seen: u64,
+    last_beats: u64,
     /// How long it has not beaten.
     silent: Duration,
 }
 
 impl Worker {
-    fn stalled(&self) -> Stalled {
-        Stalled {
+    fn stalled(&self) -> StalledWorker {
+        StalledWorker {
             worker: self.heartbeat.worker.clone(),
             silent: self.silent,
         }
@@ -83,7 +85,7 @@ impl Worker {
 }
 
 impl WorkerHealth {
-    /// The heartbeat of a worker that is checked from now on.
+    /// Registers a worker, and returns its heartbeat. It is checked from now on.
     pub(crate) fn register(&self, worker: &str) -> Arc<Heartbeat> {
         let heartbeat = Arc::new(Heartbeat {
             worker: worker.to_owned(),
@@ -91,17 +93,17 @@ impl WorkerHealth {
         });
         self.lock().workers.push(Worker {
             heartbeat: Arc::clone(&heartbeat),
-            seen: 0,
+            last_beats: 0,
             silent: Duration::ZERO,
         });
         heartbeat
     }
 
-    /// Looks which workers have beaten since the last check, and logs those that stall or recover.
+    /// Checks which workers have beaten since the last check, and logs those that stall or recover.
     ///
-    /// At most two intervals count from one check to the next: a process that was stopped as a
-    /// whole, by SIGSTOP or with its container, finds its workers silent for as long as that took,
-    /// and nothing is wrong with them.
+    /// At most two intervals count between two checks: a process that was stopped as a whole, by
+    /// SIGSTOP or with its container, finds its workers silent for as long as that took, and
+    /// nothing is wrong with them.
     pub(crate) fn check(&self, now: Instant) {
         let (mut stalled, mut recovered) = (Vec::new(), Vec::new());
         let mut checked = self.lock();
@@ -110,42 +112,42 @@ impl WorkerHealth {
         for worker in &mut checked.workers {
             let beats = worker.heartbeat.beats.load(Relaxed);
             let (before, was) = (worker.silent, worker.stalled());
-            worker.silent = if beats == worker.seen {
+            worker.silent = if beats == worker.last_beats {
                 before + elapsed
             } else {
                 Duration::ZERO
             };
-            worker.seen = beats;
+            worker.last_beats = beats;
             match (before >= STALL_TIMEOUT, worker.silent >= STALL_TIMEOUT) {
                 (false, true) => stalled.push(worker.stalled()),
                 (true, false) => recovered.push(was),
                 _ => {}
             }
         }
-        // Whoever asks for the health does not wait for the log.
+        // Readers of the health do not wait for the log.
         drop(checked);
-        for Stalled { worker, silent } in stalled {
+        for StalledWorker { worker, silent } in stalled {
             let seconds = silent.as_secs();
             tracing::error!(
-                "worker {worker} has not run for {seconds} s: its connections hang, and /readyz answers 503"
+                "worker {worker} has not run for {seconds} s: its connections are stuck, and /readyz returns 503"
             );
         }
-        for Stalled { worker, silent } in recovered {
-            tracing::warn!("worker {worker} runs again, after {} s", silent.as_secs());
+        for StalledWorker { worker, silent } in recovered {
+            tracing::warn!("worker {worker} runs again after {} s", silent.as_secs());
         }
     }
 
     /// The worker that has been silent for longest, if that makes the process not ready.
-    pub(crate) fn stalled(&self) -> Option<Stalled> {
+    pub(crate) fn stalled(&self) -> Option<StalledWorker> {
         self.silent_for(STALL_TIMEOUT)
     }
 
-    /// The same, if only a restart helps.
-    pub(crate) fn dead(&self) -> Option<Stalled> {
+    /// The worker that has been silent for longest, if only a restart helps.
+    pub(crate) fn dead(&self) -> Option<StalledWorker> {
         self.silent_for(DEAD_TIMEOUT)
     }
 
-    fn silent_for(&self, timeout: Duration) -> Option<Stalled> {
+    fn silent_for(&self, timeout: Duration) -> Option<StalledWorker> {
         let checked = self.lock();
         let longest = checked.workers.iter().max_by_key(|worker| worker.silent)?;
         (longest.silent >= timeout).then(|| longest.stalled())
@@ -155,8 +157,7 @@ impl WorkerHealth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The health after one worker, of that name, was silent for so long. For tests of whoever goes
-    /// by it.
+    /// Sets the silence of one worker, for tests of the code that depends on the health.
     #[cfg(test)]
     pub(crate) fn silence(&self, worker: &str, silent: Duration) {
         let mut checked = self.lock();
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
     use crate::run::log::tests::logged;
 
-    /// Checks once a second, on a clock of the test's own.
+    /// Checks once a second, on a test clock.
     struct Checks {
         health: WorkerHealth,
         now: Instant,
@@ -198,7 +199,7 @@ mod tests {
             }
         }
 
-        /// The worst of the stalled and of the dead workers.
+        /// The worst stalled and the worst dead worker.
         fn seen(&self) -> [Option<String>; 2] {
             [self.health.stalled(), self.health.dead()]
                 .map(|stalled| stalled.map(|stalled| stalled.to_string()))

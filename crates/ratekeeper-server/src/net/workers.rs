@@ -1,5 +1,5 @@
-//! The worker threads of a server: started by name, watched by their heartbeats, waited for with a
-//! deadline.
+//! The worker threads of a server: started by name, watched by their heartbeats, joined with a
+//! timeout.
 
 use crate::net::worker_health::{Heartbeat, WorkerHealth};
 use std::io;
@@ -8,16 +8,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+/// The running worker threads, by name.
 pub(crate) struct Workers {
     health: Arc<WorkerHealth>,
     threads: Vec<(String, JoinHandle<()>)>,
-    /// Nothing is sent: each thread has a sender until it ends.
+    /// Each thread holds a sender until it ends; nothing is ever sent.
     running: Sender<()>,
     ended: Receiver<()>,
 }
 
 impl Workers {
-    /// None yet. Their health is kept in `health`.
+    /// An empty set of workers, whose health is recorded in `health`.
     pub(crate) fn new(health: Arc<WorkerHealth>) -> Self {
         let (running, ended) = channel();
         Self {
@@ -28,7 +29,7 @@ impl Workers {
         }
     }
 
-    /// Starts one more worker of a listener, whose threads are called after it: `http-0`, `http-1`.
+    /// Starts one more worker for a listener. Threads are named `http-0`, `http-1` and so on.
     pub(crate) fn spawn(
         &mut self,
         listener: &str,
@@ -52,14 +53,13 @@ impl Workers {
         Ok(())
     }
 
-    /// Checks the heartbeats. Whether the process as a whole is alive: no worker has ended, and
-    /// none is taken for dead.
+    /// Checks the heartbeats. Whether the process is alive: no worker has ended, and none is dead.
     pub(crate) fn check(&self) -> bool {
         self.health.check(Instant::now());
         self.health.dead().is_none() && !self.threads.iter().any(|(_, thread)| thread.is_finished())
     }
 
-    /// Waits until one of them has ended. For tests of whoever goes by [`check`](Self::check).
+    /// Waits until one of the workers has ended. For tests of [`check`](Self::check).
     #[cfg(test)]
     pub(crate) fn wait_for_end_of_one(&self) {
         while !self.threads.iter().any(|(_, thread)| thread.is_finished()) {
@@ -67,8 +67,8 @@ impl Workers {
         }
     }
 
-    /// Waits until all have ended, for `grace` at most: a worker that is stuck ends with the
-    /// process. The names of those that still ran then.
+    /// Waits until all workers have ended, for `grace` at most: a stuck one ends with the process.
+    /// Returns the names of those still running.
     pub(crate) fn join(self, grace: Duration) -> Vec<String> {
         drop(self.running);
         let timed_out = self.ended.recv_timeout(grace) == Err(RecvTimeoutError::Timeout);
@@ -76,11 +76,11 @@ impl Workers {
         for (name, thread) in self.threads {
             if timed_out && !thread.is_finished() {
                 tracing::error!(
-                    "worker {name} has not ended within {grace:?}: the process ends without it"
+                    "worker {name} did not stop within {grace:?}: the process exits without it"
                 );
                 stuck.push(name);
             } else if thread.join().is_err() {
-                tracing::error!("worker {name} had panicked");
+                tracing::error!("worker {name} panicked");
             }
         }
         stuck
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_never_ends_does_not_hold_up_a_stop() {
+    fn a_stuck_worker_does_not_delay_a_stop() {
         let mut workers = Workers::new(Arc::default());
         for listener in ["http", "gateway", "http", "http"] {
             workers.spawn(listener, |_| {}).unwrap();
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_that_end_are_waited_for_no_longer_than_that_takes() {
+    fn join_returns_as_soon_as_all_workers_have_ended() {
         let mut workers = Workers::new(Arc::default());
         let (end, ends) = channel::<()>();
         workers.spawn("http", move |_| _ = ends.recv()).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_has_ended_is_seen() {
+    fn an_ended_worker_fails_the_check() {
         let mut workers = Workers::new(Arc::default());
         let (end, ends) = channel::<()>();
         workers.spawn("http", move |_| _ = ends.recv()).unwrap();

@@ -1,4 +1,4 @@
-//! A stream that waits for a client to take what is written to it, but not for ever.
+//! A stream with a write timeout.
 
 use crate::net::stream::Stream;
 use std::io::{self, IoSlice};
@@ -9,36 +9,38 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// How long a client may take nothing of what is written to it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A client's stream that fails with `TimedOut` once the client has taken nothing for
+/// [`WRITE_TIMEOUT`].
 pub(crate) struct WriteTimeoutStream {
     stream: Stream,
     /// Runs while nothing is taken.
-    waiting: Option<Pin<Box<Sleep>>>,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl WriteTimeoutStream {
     pub(crate) fn new(stream: Stream) -> Self {
         Self {
             stream,
-            waiting: None,
+            timer: None,
         }
     }
 
-    /// What became of a write, or that it took too long.
-    fn within<T>(
+    /// Passes the result of a write on, or fails it after the timeout.
+    fn apply_timeout<T>(
         &mut self,
         polled: Poll<io::Result<T>>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<T>> {
         if polled.is_ready() {
-            self.waiting = None;
+            self.timer = None;
             return polled;
         }
-        let waiting = self
-            .waiting
-            .get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
-        ready!(waiting.as_mut().poll(cx));
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep(WRITE_TIMEOUT)));
+        ready!(timer.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
@@ -61,7 +63,7 @@ impl AsyncWrite for WriteTimeoutStream {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.within(written, cx)
+        this.apply_timeout(written, cx)
     }
 
     fn poll_write_vectored(
@@ -71,7 +73,7 @@ impl AsyncWrite for WriteTimeoutStream {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        this.within(written, cx)
+        this.apply_timeout(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -81,13 +83,13 @@ impl AsyncWrite for WriteTimeoutStream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = Pin::new(&mut this.stream).poll_flush(cx);
-        this.within(flushed, cx)
+        this.apply_timeout(flushed, cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let shut = Pin::new(&mut this.stream).poll_shutdown(cx);
-        this.within(shut, cx)
+        this.apply_timeout(shut, cx)
     }
 }
 
@@ -98,20 +100,20 @@ mod tests {
     use tokio::net::UnixStream;
     use tokio::time::Instant;
 
-    /// Tokio's clock stands still here, and goes to the next timer once everybody waits.
+    /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_nothing_is_given_up() {
+    async fn a_client_that_reads_nothing_is_disconnected() {
         let (server, client) = UnixStream::pair().unwrap();
-        let mut patient = WriteTimeoutStream::new(Stream::Unix(server));
+        let mut stream = WriteTimeoutStream::new(Stream::Unix(server));
         let start = Instant::now();
         let error = loop {
-            if let Err(error) = patient.write(&[0; 65_536]).await {
+            if let Err(error) = stream.write(&[0; 65_536]).await {
                 break error;
             }
         };
         assert_eq!(
             (error.kind(), start.elapsed().as_secs()),
-            (io::ErrorKind::TimedOut, PATIENCE.as_secs())
+            (io::ErrorKind::TimedOut, WRITE_TIMEOUT.as_secs())
         );
         drop(client);
     }

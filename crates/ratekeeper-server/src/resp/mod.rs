@@ -17,8 +17,8 @@ pub(crate) use session::Totals;
 use crate::app::App;
 use crate::net::listen::Listener;
 use crate::net::stream::Stream;
-use crate::net::tls::OwnCertificate;
-use crate::net::worker::{LAST_CALL, greeted};
+use crate::net::tls::ServerCertificate;
+use crate::net::worker::{SHUTDOWN_GRACE, accept_tls};
 use connection::Connection;
 use ratekeeper::{Clock, keyed::KeyedGcra};
 use session::Password;
@@ -57,7 +57,7 @@ impl<C: Clock> Shared<C> {
 /// Serves until `stop` changes, and then what clients have sent until then.
 pub(crate) async fn serve<C: Clock>(
     listener: Listener,
-    certificate: Option<Arc<OwnCertificate>>,
+    certificate: Option<Arc<ServerCertificate>>,
     most: usize,
     shared: Arc<Shared<C>>,
     mut stop: watch::Receiver<bool>,
@@ -84,8 +84,10 @@ pub(crate) async fn serve<C: Clock>(
         tokio::spawn(async move {
             let _place = place;
             let serving = async {
-                let greeted = greeted(stream, certificate.as_deref(), stop.clone()).await?;
-                let Some(stream) = greeted else { return Ok(()) };
+                let accept_tls = accept_tls(stream, certificate.as_deref(), stop.clone()).await?;
+                let Some(stream) = accept_tls else {
+                    return Ok(());
+                };
                 Connection::new(stream, peer, id, shared).serve(stop).await
             };
             if let Err(error) = serving.await {
@@ -95,10 +97,12 @@ pub(crate) async fn serve<C: Clock>(
     }
     drop(listener);
     let all = u32::try_from(most).unwrap_or(u32::MAX);
-    if tokio::time::timeout(LAST_CALL, room.acquire_many(all))
+    if tokio::time::timeout(SHUTDOWN_GRACE, room.acquire_many(all))
         .await
         .is_err()
     {
-        tracing::warn!("clients that did not take their answers within {LAST_CALL:?} were cut off");
+        tracing::warn!(
+            "clients that did not take their answers within {SHUTDOWN_GRACE:?} were cut off"
+        );
     }
 }

@@ -815,7 +815,10 @@ async fn worker(most: usize) -> (SocketAddr, ManualClock, watch::Sender<bool>, J
     let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
         .unwrap()
         .remove(0);
-    let (at, (stop, stopped)) = (bound.at().unwrap().tcp().unwrap(), watch::channel(false));
+    let (at, (stop, stopped)) = (
+        bound.address().unwrap().tcp().unwrap(),
+        watch::channel(false),
+    );
     let listener = bound.listener().unwrap();
     let served = tokio::spawn(serve(
         listener,

@@ -12,7 +12,7 @@ use crate::gateway::Stage;
 use crate::net::certificates::Certificates;
 use crate::net::listen;
 use crate::net::listen::BoundSocket;
-use crate::net::worker::{LAST_CALL, Worker, connection};
+use crate::net::worker::{SHUTDOWN_GRACE, Worker, connection};
 use crate::net::worker_health::BEAT_INTERVAL;
 use crate::net::workers::Workers;
 use crate::observe::traces::Tracer;
@@ -184,7 +184,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
             .iter()
             .flatten()
             .next()
-            .map(BoundSocket::at)
+            .map(BoundSocket::address)
             .transpose()
     };
     let (http_at, grpc_at, resp_at, admin_at) =
@@ -200,7 +200,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         let _ = app.traces.set(tracer);
     }
     let gateway = match start.gateway {
-        true => Some(gateway::Shared::new(&app, &config).map_err(StartError::Gateway)?),
+        true => Some(gateway::GatewayState::new(&app, &config).map_err(StartError::Gateway)?),
         false => None,
     };
     let (gateway, holding) = gateway.unzip();
@@ -208,7 +208,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         // It is set once.
         let _ = app.gateway.set(Arc::clone(gateway));
         let _inside = runtime.enter();
-        gateway.watch_health();
+        gateway.run_health_checks();
     }
     let (settings, store_settings) = (config.gateway.clone(), config.store.clone());
     let reload = Arc::new(Reload::new(Arc::clone(&app), start, config));
@@ -350,7 +350,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
     tracing::info!("{name}: stopping, requests in flight are served first");
     app.leaving.store(true, Relaxed);
     if let Some(gateway) = &gateway {
-        gateway.drain.enter(Stage::Leaving);
+        gateway.drain.enter(Stage::Draining);
         // Whoever asks is told that it is not ready, and sends nobody here any more. A person at a
         // terminal does not wait.
         if name == "SIGTERM" {
@@ -365,9 +365,9 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         gateway.drain.enter(Stage::Stopping);
     }
     stop.send_replace(true);
-    let grace = gateway
-        .as_ref()
-        .map_or(LAST_CALL, |_| settings.drain_timeout.max(LAST_CALL));
+    let grace = gateway.as_ref().map_or(SHUTDOWN_GRACE, |_| {
+        settings.drain_timeout.max(SHUTDOWN_GRACE)
+    });
     workers.join(grace + STOP_MARGIN);
     let left_out = log::suppressed();
     if left_out > 0 {

@@ -23,7 +23,7 @@ const CALLS: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn a_page_of_another_origin_is_refused_everywhere() {
+fn cross_site_requests_are_rejected_everywhere() {
     let mut command = ratekeeper();
     command.arg("serve").arg("--config").arg(config_file(
         "[server]\nhttp = \"127.0.0.1:0\"\n[[policy]]\nname = \"ip\"\nkey = \"ip\"\nlimit = \"1/d\"\n",
@@ -46,7 +46,7 @@ fn a_page_of_another_origin_is_refused_everywhere() {
                 "{path} {headers}: {detail}"
             );
         }
-        // A name of somebody else that points here is no origin of ours.
+        // A foreign name that resolves to this server is not an allowed origin.
         let rebound = ask(
             path,
             "evil.example:8080",
@@ -60,7 +60,7 @@ fn a_page_of_another_origin_is_refused_everywhere() {
             "{path}"
         );
     }
-    // Nothing was counted, and programs may ask, by any name.
+    // Nothing was counted, and programs may send requests under any name.
     let allowed = ask("/v1/check", "ratekeeper.internal", "", CALLS[0].1);
     assert_eq!(
         (allowed.status(), &allowed.json()["allowed"]),

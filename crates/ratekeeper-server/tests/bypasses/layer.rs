@@ -1,6 +1,6 @@
 //! The layer of ratekeeper-tower, with the policies of a group.
 
-use crate::table::{Asked, Group};
+use crate::table::{Group, TestRequest};
 use axum::body::Body;
 use hyper::{Request, Response};
 use ratekeeper::{MemoryStore, clock::SystemClock};
@@ -44,7 +44,7 @@ pub(crate) fn by_cookie(name: &str) -> RateLimitLayer<LimitDecider> {
     RateLimitLayer::by(Key::cookie(name), "1/d".parse().unwrap())
 }
 
-/// The service behind it.
+/// The service behind the layer.
 #[derive(Clone)]
 struct Passes;
 
@@ -62,19 +62,19 @@ impl Service<Request<()>> for Passes {
     }
 }
 
-pub(crate) fn status<D: Decider>(layer: &RateLimitLayer<D>, asked: &Asked) -> u16 {
-    // As hyper has it of HTTP/1.1, and of HTTP/2 where there is an authority.
-    let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
-        format!("http://{authority}{}", asked.path)
+pub(crate) fn status<D: Decider>(layer: &RateLimitLayer<D>, sent: &TestRequest) -> u16 {
+    // As hyper represents HTTP/1.1, and HTTP/2 where there is an authority.
+    let target = sent.absolute.map_or(sent.path.to_owned(), |authority| {
+        format!("http://{authority}{}", sent.path)
     });
-    let mut request = Request::builder().method(asked.method).uri(target);
-    if let Some(host) = asked.host {
+    let mut request = Request::builder().method(sent.method).uri(target);
+    if let Some(host) = sent.host {
         request = request.header("host", host);
     }
-    for (name, value) in asked.headers {
+    for (name, value) in sent.headers {
         request = request.header(*name, *value);
     }
-    // What no server can read it refuses.
+    // A target that no server can parse is rejected.
     let Ok(mut request) = request.body(()) else {
         return 400;
     };

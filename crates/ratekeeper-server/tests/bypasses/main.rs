@@ -1,9 +1,9 @@
-//! Every known way around a limit, tried at the gateway over HTTP/1.1 and HTTP/2, at `/auth` and at
+//! Every known bypass of a limit, tried at the gateway over HTTP/1.1 and HTTP/2, at `/auth` and at
 //! the layer. A new one is a line of [`table::GROUPS`].
 //!
 //! Each group has policies and an honest request that uses up their only token. After it every
-//! attempt must be refused or denied, and must not reach the service; what is no attempt, but must
-//! go on working, passes.
+//! attempt must be rejected or denied, and must not reach the service; requests that are no
+//! attempts must still be allowed.
 
 mod cross_site;
 mod layer;
@@ -26,9 +26,9 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
 use support::{Connection, Server, config_file, ratekeeper};
-use table::{Asked, GROUPS, Group, Place};
+use table::{GROUPS, Group, Place, TestRequest};
 
-/// A gateway in front of a service that tells of every request that reaches it.
+/// A gateway in front of an upstream that reports every request that reaches it.
 struct Gateway {
     server: Server,
     requests: Receiver<String>,
@@ -48,52 +48,52 @@ impl Gateway {
         }
     }
 
-    /// The status that a request gets, which agrees with whether it reached the service.
-    fn status(&self, place: Place, asked: &Asked) -> u16 {
+    /// The status of a request. Checks that it agrees with whether the upstream got the request.
+    fn status(&self, place: Place, sent: &TestRequest) -> u16 {
         let status = match place {
-            Place::Http2 => http2_status(self.server.address, asked),
-            _ => http1_status(&mut self.server.connect(), asked),
+            Place::Http2 => http2_status(self.server.address, sent),
+            _ => http1_status(&mut self.server.connect(), sent),
         };
         let has_reached = self.requests.try_iter().count() > 0;
         let is_answered = (200..300).contains(&status);
         assert_eq!(
             has_reached, is_answered,
-            "{asked:?} at {place:?} is answered with {status}"
+            "{sent:?} at {place:?} is answered with {status}"
         );
         status
     }
 }
 
-fn http1_status(connection: &mut Connection, asked: &Asked) -> u16 {
-    let lines: String = asked
+fn http1_status(connection: &mut Connection, sent: &TestRequest) -> u16 {
+    let lines: String = sent
         .headers
         .iter()
         .map(|(name, value)| format!("{name}: {value}\r\n"))
         .collect();
-    let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
-        format!("http://{authority}{}", asked.path)
+    let target = sent.absolute.map_or(sent.path.to_owned(), |authority| {
+        format!("http://{authority}{}", sent.path)
     });
-    let host = asked.host.or(asked.absolute).unwrap_or("localhost");
+    let host = sent.host.or(sent.absolute).unwrap_or("localhost");
     connection.write(&format!(
         "{} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n",
-        asked.method
+        sent.method
     ));
     connection.answer().status()
 }
 
 /// Its authority is the one in the target, or else the host.
-fn http2_status(address: SocketAddr, asked: &Asked) -> u16 {
-    let authority = asked.absolute.or(asked.host).unwrap_or("localhost");
+fn http2_status(address: SocketAddr, sent: &TestRequest) -> u16 {
+    let authority = sent.absolute.or(sent.host).unwrap_or("localhost");
     let mut request = hyper::Request::builder()
-        .method(asked.method)
-        .uri(format!("http://{authority}{}", asked.path));
-    if let (Some(_), Some(host)) = (asked.absolute, asked.host) {
+        .method(sent.method)
+        .uri(format!("http://{authority}{}", sent.path));
+    if let (Some(_), Some(host)) = (sent.absolute, sent.host) {
         request = request.header("host", host);
     }
-    for (name, value) in asked.headers {
+    for (name, value) in sent.headers {
         request = request.header(*name, *value);
     }
-    // What no client can write is as good as refused.
+    // A request that no client can write counts as rejected.
     let Ok(request) = request.body(Empty::<Bytes>::new()) else {
         return 400;
     };
@@ -115,22 +115,22 @@ fn http2_status(address: SocketAddr, asked: &Asked) -> u16 {
     })
 }
 
-/// How a proxy tells `/auth` of a request.
-fn auth_status(server: &Server, place: Place, asked: &Asked) -> u16 {
-    let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
-        format!("http://{authority}{}", asked.path)
+/// The status when a proxy describes the request to `/auth`.
+fn auth_status(server: &Server, place: Place, sent: &TestRequest) -> u16 {
+    let target = sent.absolute.map_or(sent.path.to_owned(), |authority| {
+        format!("http://{authority}{}", sent.path)
     });
-    let host = asked.host.or(asked.absolute).unwrap_or("localhost");
+    let host = sent.host.or(sent.absolute).unwrap_or("localhost");
     let (path, told) = match place {
         Place::Nginx => (
             "/auth/nginx".to_owned(),
             format!(
                 "X-Original-Method: {}\r\nX-Original-URI: {target}\r\nX-Real-IP: 203.0.113.7\r\nHost: {host}\r\n",
-                asked.method
+                sent.method
             ),
         ),
         Place::Envoy => (
-            format!("/auth/envoy{}", asked.path),
+            format!("/auth/envoy{}", sent.path),
             format!("X-Forwarded-For: 203.0.113.7\r\nHost: {host}\r\n"),
         ),
         _ => (
@@ -143,25 +143,25 @@ fn auth_status(server: &Server, place: Place, asked: &Asked) -> u16 {
             format!(
                 "X-Forwarded-Method: {}\r\nX-Forwarded-Uri: {target}\r\nX-Forwarded-For: 203.0.113.7\r\n\
                  X-Forwarded-Host: {host}\r\nHost: ratekeeper\r\n",
-                asked.method
+                sent.method
             ),
         ),
     };
-    let lines: String = asked
+    let lines: String = sent
         .headers
         .iter()
         .map(|(name, value)| format!("{name}: {value}\r\n"))
         .collect();
     let mut connection = server.connect();
     let method = if place == Place::Envoy {
-        asked.method
+        sent.method
     } else {
         "GET"
     };
     connection.write(&format!("{method} {path} HTTP/1.1\r\n{told}{lines}\r\n"));
     let answer = connection.answer();
     if place == Place::Nginx && answer.status() != 200 {
-        // nginx knows no other denial.
+        // nginx supports no other status for a denial.
         assert_eq!(answer.status(), 403, "{answer:?}");
         return answer
             .header("x-ratelimit-status")
@@ -172,15 +172,15 @@ fn auth_status(server: &Server, place: Place, asked: &Asked) -> u16 {
     answer.status()
 }
 
-/// Runs a group where it applies: a line for each attempt that passed. `status` asks at a fresh
-/// server, whose tokens are all there.
-fn run(group: &Group, place: Place, status: impl Fn(&Asked) -> u16) -> String {
+/// Runs a group at a place: returns a line for each attempt that was allowed. `status` sends a
+/// request to a fresh server, whose tokens are all available.
+fn run(group: &Group, place: Place, status: impl Fn(&TestRequest) -> u16) -> String {
     let name = group.name;
-    for passes in group.passes.iter().filter(|asked| asked.applies_at(place)) {
+    for passes in group.passes.iter().filter(|sent| sent.applies_at(place)) {
         assert_eq!(
             status(passes),
             200,
-            "{name}: {passes:?} at {place:?} does not pass"
+            "{name}: {passes:?} at {place:?} is not allowed"
         );
     }
     assert_eq!(
@@ -195,15 +195,12 @@ fn run(group: &Group, place: Place, status: impl Fn(&Asked) -> u16) -> String {
         "{name}: {:?} at {place:?} again",
         group.honest
     );
-    let attempts = group
-        .attempts
-        .iter()
-        .filter(|asked| asked.applies_at(place));
+    let attempts = group.attempts.iter().filter(|sent| sent.applies_at(place));
     let statuses = attempts
-        .map(|asked| (asked, status(asked)))
+        .map(|sent| (sent, status(sent)))
         .filter(|(_, status)| ![400, 429].contains(status));
     statuses
-        .map(|(asked, status)| format!("{name} at {place:?}: {status} for {asked:?}\n"))
+        .map(|(sent, status)| format!("{name} at {place:?}: {status} for {sent:?}\n"))
         .collect()
 }
 
@@ -213,14 +210,14 @@ fn run_all(places: &[Place], run: impl Fn(&Group, Place) -> String) {
         .iter()
         .flat_map(|group| places.iter().map(|place| run(group, *place)))
         .collect();
-    assert!(passed.is_empty(), "these pass:\n{passed}");
+    assert!(passed.is_empty(), "these bypass the limit:\n{passed}");
 }
 
 #[test]
 fn the_gateway_stops_every_bypass() {
     run_all(&[Place::Http1, Place::Http2], |group, place| {
         let gateway = Gateway::start(group);
-        run(group, place, |asked| gateway.status(place, asked))
+        run(group, place, |sent| gateway.status(place, sent))
     });
 }
 
@@ -231,7 +228,7 @@ fn auth_stops_every_bypass() {
         |group, place| {
             let server =
                 Server::with_config(&(group.file("") + "[server]\nhttp = \"127.0.0.1:0\"\n"));
-            run(group, place, |asked| auth_status(&server, place, asked))
+            run(group, place, |sent| auth_status(&server, place, sent))
         },
     );
 }
@@ -240,7 +237,7 @@ fn auth_stops_every_bypass() {
 fn the_layer_stops_every_bypass() {
     run_all(&[Place::Layer], |group, place| {
         let layer = layer::of(group);
-        run(group, place, |asked| layer::status(&layer, asked))
+        run(group, place, |sent| layer::status(&layer, sent))
     });
 }
 
@@ -253,7 +250,7 @@ fn a_layer_counted_by_a_cookie_stops_every_bypass() {
     assert!(passed.is_empty(), "these pass:\n{passed}");
 }
 
-/// A signed URL is good for the path that was signed, so what is sent on is what was sent.
+/// A signed URL is valid for the path that was signed, so the path is forwarded unchanged.
 #[test]
 fn paths_are_forwarded_as_they_were_sent() {
     let (upstream, requests) = echo();
@@ -275,8 +272,11 @@ fn paths_are_forwarded_as_they_were_sent() {
         "/a%20b;v=..",
         "/\"{}|",
     ] {
-        let asked = Asked { path, ..Asked::GET };
-        assert_eq!(http1_status(&mut server.connect(), &asked), 200, "{path}");
+        let sent = TestRequest {
+            path,
+            ..TestRequest::GET
+        };
+        assert_eq!(http1_status(&mut server.connect(), &sent), 200, "{path}");
         let seen = requests.recv().unwrap();
         assert!(
             seen.starts_with(&format!("get {} http/1.1\r\n", path.to_ascii_lowercase())),
@@ -285,9 +285,9 @@ fn paths_are_forwarded_as_they_were_sent() {
     }
 }
 
-/// What it is told says what is wrong and what to do.
+/// The detail says what is wrong and what to do.
 #[test]
-fn a_refusal_names_the_problem_and_the_remedy() {
+fn a_rejection_names_the_problem_and_the_remedy() {
     let (upstream, _requests) = echo();
     let mut command = ratekeeper();
     let text = format!(
@@ -322,7 +322,7 @@ fn a_refusal_names_the_problem_and_the_remedy() {
     );
 }
 
-/// `GET http://h?q=1` asks for the root, in HTTP/1.1 and in HTTP/2.
+/// `GET http://h?q=1` requests the root, over HTTP/1.1 and HTTP/2.
 #[test]
 fn a_target_without_a_path_is_the_root() {
     let (upstream, requests) = echo();
@@ -335,13 +335,13 @@ fn a_target_without_a_path_is_the_root() {
         command
             .args(["proxy", "--listen", "127.0.0.1:0", "--config"])
             .arg(config_file(&text));
-        let asked = Asked {
+        let sent = TestRequest {
             absolute: Some("h"),
             path: "?q=1",
-            ..Asked::GET
+            ..TestRequest::GET
         };
         assert_eq!(
-            http1_status(&mut Server::run(command).connect(), &asked),
+            http1_status(&mut Server::run(command).connect(), &sent),
             200
         );
     }
@@ -350,7 +350,7 @@ fn a_target_without_a_path_is_the_root() {
     assert_eq!(requests2.recv().unwrap(), "/?q=1");
 }
 
-/// A service of HTTP/2 that says yes and tells `:path` of each request.
+/// An HTTP/2 upstream that answers 200 and reports `:path` of each request.
 fn http2_service() -> (SocketAddr, Receiver<String>) {
     let (told, paths) = channel();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,20 +1,20 @@
-//! Preflight requests of CORS are counted by address, by a limit of their own.
+//! CORS preflight requests are counted by address, by a limit of their own.
 
 use crate::layer;
 use crate::service::echo;
 use crate::support::{Server, config_file, directory, eventually, ratekeeper};
-use crate::table::{Asked, Group, Place};
+use crate::table::{Group, Place, TestRequest};
 use crate::{auth_status, http1_status};
 use ratekeeper_policy::request::Preflight;
 use std::fs;
 
-const PREFLIGHT: Asked = Asked {
+const PREFLIGHT: TestRequest = TestRequest {
     method: "OPTIONS",
     headers: &[
         ("Origin", "https://a.example"),
         ("Access-Control-Request-Method", "POST"),
     ],
-    ..Asked::GET
+    ..TestRequest::GET
 };
 
 fn gateway(more: &str) -> Server {
@@ -30,16 +30,16 @@ fn gateway(more: &str) -> Server {
 }
 
 #[test]
-fn the_gateway_counts_them_by_address_and_apart_from_the_policies() {
+fn preflights_are_counted_by_address_apart_from_the_policies() {
     let log = directory(&[]).join("access.log");
     let server = gateway(&format!(
         "preflight = \"2/d\"\naccess_log = {:?}\n",
         log.display().to_string()
     ));
     let mut connection = server.connect();
-    let status = |asked: &Asked| http1_status(&mut server.connect(), asked);
+    let status = |sent: &TestRequest| http1_status(&mut server.connect(), sent);
     assert_eq!(
-        [status(&Asked::GET), status(&Asked::GET)],
+        [status(&TestRequest::GET), status(&TestRequest::GET)],
         [200, 429],
         "the policy is used up"
     );
@@ -77,22 +77,22 @@ fn the_gateway_counts_them_by_address_and_apart_from_the_policies() {
 }
 
 #[test]
-fn the_gateway_may_count_or_exempt_them() {
+fn the_gateway_may_count_or_exempt_preflights() {
     let count = gateway("preflight = \"count\"\n");
-    let statuses = [&PREFLIGHT, &PREFLIGHT].map(|asked| http1_status(&mut count.connect(), asked));
+    let statuses = [&PREFLIGHT, &PREFLIGHT].map(|sent| http1_status(&mut count.connect(), sent));
     assert_eq!(statuses, [200, 429]);
     let exempt = gateway("preflight = \"exempt\"\n");
     assert!((0..200).all(|_| http1_status(&mut exempt.connect(), &PREFLIGHT) == 200));
 }
 
 #[test]
-fn by_default_a_client_has_a_hundred_at_once() {
+fn by_default_a_client_has_a_hundred_preflights_at_once() {
     let server = gateway("");
     let mut connection = server.connect();
     let passed = (0..150)
         .filter(|_| http1_status(&mut connection, &PREFLIGHT) == 200)
         .count();
-    // A few come back while it asks.
+    // A few tokens are refilled during the test.
     assert!((100..150).contains(&passed), "{passed}");
 }
 
@@ -101,7 +101,7 @@ const ALL: Group = Group {
     before: "",
     gateway: "",
     config: "[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n",
-    honest: Asked::GET,
+    honest: TestRequest::GET,
     attempts: &[],
     passes: &[],
 };
@@ -112,7 +112,7 @@ fn so_does_auth() {
     for place in [Place::Nginx, Place::Caddy, Place::Traefik, Place::Envoy] {
         let server =
             Server::with_config(&format!("{}[server]\nhttp = \"127.0.0.1:0\"\n", ALL.config));
-        let status = |asked: &Asked| auth_status(&server, place, asked);
+        let status = |asked: &TestRequest| auth_status(&server, place, asked);
         let statuses: Vec<u16> = (0..150).map(|_| status(&PREFLIGHT)).collect();
         let passed = statuses.iter().filter(|status| **status == 200).count();
         assert!((100..150).contains(&passed), "{place:?}: {passed}");
@@ -122,7 +122,7 @@ fn so_does_auth() {
         );
         // Apart from the policies, both ways.
         assert_eq!(
-            [status(&Asked::GET), status(&Asked::GET)],
+            [status(&TestRequest::GET), status(&TestRequest::GET)],
             [200, 429],
             "{place:?}"
         );
@@ -135,7 +135,7 @@ fn so_does_auth() {
 }
 
 #[test]
-fn so_does_the_layer() {
+fn the_layer_counts_preflights_too() {
     let layer = layer::of(&ALL);
     let passed = (0..150)
         .filter(|_| layer::status(&layer, &PREFLIGHT) == 200)
@@ -143,7 +143,7 @@ fn so_does_the_layer() {
     assert!((100..150).contains(&passed), "{passed}");
     let counted = layer::of(&ALL).preflight(Preflight::Count);
     assert_eq!(
-        [&PREFLIGHT, &PREFLIGHT].map(|asked| layer::status(&counted, asked)),
+        [&PREFLIGHT, &PREFLIGHT].map(|sent| layer::status(&counted, sent)),
         [200, 429]
     );
 }

@@ -1,5 +1,5 @@
-//! Ways around a limit over RESP: what resets a key, or has a browser do so. A new one is a line of
-//! [`ATTEMPTS`].
+//! Bypasses of a limit over RESP: commands that reset a key, or make a browser do so. A new one is
+//! a line of [`ATTEMPTS`].
 
 use crate::support::{Server, config_file, ratekeeper};
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::time::Duration;
 const CONFIG: &str = "[server]\nhttp = \"127.0.0.1:0\"\nadmin_token = \"0123456789abcdef\"\n\
                       [[policy]]\nname = \"user\"\nkey = \"user\"\nlimit = \"1/d\"\n";
 
-/// What is sent on a connection of its own. Nothing of it may make the key `ann` pass again.
+/// The bytes sent on a connection of its own. None of them may make the key `ann` allowed again.
 const ATTEMPTS: &[&str] = &[
     "RATEKEEPER.RESET user ann\r\n",
     "ratekeeper.reset user ann\r\n",
@@ -24,14 +24,14 @@ const ATTEMPTS: &[&str] = &[
     "HELLO 3 AUTH default any\r\nRATEKEEPER.RESET user ann\r\n",
     "HELLO 3 AUTH default 0123456789abcdef NOPE x\r\nRATEKEEPER.RESET user ann\r\n",
     "AUTH 0123456789abcdef\r\nRESET\r\nRATEKEEPER.RESET user ann\r\n",
-    // A web page has a browser that knows the token send these.
+    // A web page makes a browser that knows the token send these.
     "POST / HTTP/1.1\r\nHost: x\r\n\r\nAUTH 0123456789abcdef\r\nRATEKEEPER.RESET user ann\r\n",
     "PUT / HTTP/1.1\r\nX: 1\r\n\r\nAUTH 0123456789abcdef\r\nRATEKEEPER.RESET user ann\r\n",
     "GET / HTTP/1.1\r\nX: 1\r\n\r\nAUTH 0123456789abcdef\r\nRATEKEEPER.RESET user ann\r\n",
     "Host: x\r\nAUTH 0123456789abcdef\r\nRATEKEEPER.RESET user ann\r\n",
 ];
 
-/// All that is answered to it.
+/// Everything that the server answers.
 fn answers(at: SocketAddr, bytes: &str) -> String {
     let mut stream = TcpStream::connect(at).unwrap();
     stream
@@ -58,10 +58,10 @@ fn resp_stops_every_bypass() {
     let passes = || answers(at, "RATEKEEPER.CHECK user ann\r\n").starts_with("*5\r\n:0\r\n");
     assert!(passes() && !passes());
     for attempt in ATTEMPTS {
-        let told = answers(at, attempt);
+        let answer = answers(at, attempt);
         assert!(
             !passes(),
-            "{attempt:?} is answered with {told:?}, and the key passes again"
+            "{attempt:?} is answered with {answer:?}, and the key is allowed again"
         );
     }
     assert!(

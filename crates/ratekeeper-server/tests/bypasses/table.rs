@@ -1,14 +1,14 @@
-//! The known ways around a limit. Envoy's rate limit service has none of these lines: rls.rs says why,
+//! The known bypasses of a limit. Envoy's rate limit service has none of these lines: rls.rs says why,
 //! and what holds there.
 
 /// Where a request is decided on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
-    /// The gateway, asked in HTTP/1.1.
+    /// The gateway over HTTP/1.1.
     Http1,
-    /// The gateway, asked in HTTP/2.
+    /// The gateway over HTTP/2.
     Http2,
-    /// `/auth`, as these proxies ask.
+    /// `/auth`, in the forms of these proxies.
     Nginx,
     Caddy,
     Traefik,
@@ -19,18 +19,18 @@ pub(crate) enum Place {
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct TestRequest {
     pub(crate) method: &'static str,
     pub(crate) path: &'static str,
     pub(crate) host: Option<&'static str>,
     /// The authority of a target in absolute form, or `:authority` of HTTP/2.
     pub(crate) absolute: Option<&'static str>,
     pub(crate) headers: &'static [(&'static str, &'static str)],
-    /// Everywhere if there is none.
+    /// The places to try it at; everywhere if empty.
     pub(crate) places: &'static [Place],
 }
 
-impl Asked {
+impl TestRequest {
     pub(crate) const GET: Self = Self {
         method: "GET",
         path: "/",
@@ -47,7 +47,7 @@ impl Asked {
     }
 }
 
-/// Attempts at one limit.
+/// Attempts to bypass one limit.
 pub(crate) struct Group {
     pub(crate) name: &'static str,
     /// Lines at the top of the file.
@@ -56,12 +56,12 @@ pub(crate) struct Group {
     pub(crate) gateway: &'static str,
     /// The rest of the file.
     pub(crate) config: &'static str,
-    /// Uses up the only token there is.
-    pub(crate) honest: Asked,
-    /// Go round the limit if they pass.
-    pub(crate) attempts: &'static [Asked],
-    /// Must pass: they have nothing to do with the limit.
-    pub(crate) passes: &'static [Asked],
+    /// Uses up the only token.
+    pub(crate) honest: TestRequest,
+    /// Bypass the limit if they are allowed.
+    pub(crate) attempts: &'static [TestRequest],
+    /// Must be allowed: they have nothing to do with the limit.
+    pub(crate) passes: &'static [TestRequest],
 }
 
 impl Group {
@@ -74,39 +74,42 @@ impl Group {
     }
 }
 
-const fn path(path: &'static str) -> Asked {
-    Asked { path, ..Asked::GET }
+const fn path(path: &'static str) -> TestRequest {
+    TestRequest {
+        path,
+        ..TestRequest::GET
+    }
 }
 
-const fn host(host: &'static str) -> Asked {
-    Asked {
+const fn host(host: &'static str) -> TestRequest {
+    TestRequest {
         host: Some(host),
-        ..Asked::GET
+        ..TestRequest::GET
     }
 }
 
-const fn absolute(authority: &'static str) -> Asked {
-    Asked {
+const fn absolute(authority: &'static str) -> TestRequest {
+    TestRequest {
         absolute: Some(authority),
-        ..Asked::GET
+        ..TestRequest::GET
     }
 }
 
-const fn headers(headers: &'static [(&'static str, &'static str)]) -> Asked {
-    Asked {
+const fn headers(headers: &'static [(&'static str, &'static str)]) -> TestRequest {
+    TestRequest {
         headers,
-        ..Asked::GET
+        ..TestRequest::GET
     }
 }
 
-/// Only where a client's own connection is seen.
-const fn at(places: &'static [Place], asked: Asked) -> Asked {
-    Asked { places, ..asked }
+/// Only where the client's own connection is visible.
+const fn at(places: &'static [Place], sent: TestRequest) -> TestRequest {
+    TestRequest { places, ..sent }
 }
 
-/// Where a target in absolute form comes with another Host.
+/// Places where a target in absolute form comes with another Host.
 const TARGETS: &[Place] = &[Place::Http1, Place::Http2, Place::Layer];
-/// HTTP/2 has no Connection, and a proxy in front keeps it to itself.
+/// HTTP/2 has no Connection header, and a proxy in front does not forward it.
 const CONNECTIONS: &[Place] = &[Place::Http1];
 const AUTH: &[Place] = &[Place::Nginx, Place::Caddy, Place::Traefik, Place::Envoy];
 
@@ -118,7 +121,7 @@ pub(crate) const GROUPS: &[Group] = &[
         config: "[[policy]]\nname = \"api\"\nmatch = { path = \"/api/**\" }\nlimit = \"1/d\"\n",
         honest: path("/api/x"),
         attempts: &[
-            // Services that do not follow dots still route these to /api.
+            // Services that do not resolve dot segments still route these to /api.
             path("/api/../x"),
             path("/api/x/../../y"),
             path("/api/.."),
@@ -134,7 +137,7 @@ pub(crate) const GROUPS: &[Group] = &[
             path("/api/..%5cx"),
             path("/api/..\\x"),
             path("/api\\..\\x"),
-            // Services that follow them route these to /api.
+            // Services that resolve them route these to /api.
             path("/x/../api/y"),
             path("/./api/x"),
             path("/%2e/api/x"),
@@ -148,7 +151,7 @@ pub(crate) const GROUPS: &[Group] = &[
             path("/api/"),
             path("/api//x"),
             path("//api/x"),
-            // Services that decode a path before they route it take these for slashes.
+            // Services that decode a path before routing take these for slashes.
             path("/api%2Fx"),
             path("/api%2f"),
             path("/api%5Cx"),
@@ -159,7 +162,7 @@ pub(crate) const GROUPS: &[Group] = &[
             path("/api/x;a"),
             path("/api/x?y=/../z"),
             path("/api?x"),
-            Asked {
+            TestRequest {
                 method: "POST",
                 ..path("/api/x")
             },
@@ -213,21 +216,21 @@ pub(crate) const GROUPS: &[Group] = &[
             absolute("API.example.com."),
             at(
                 TARGETS,
-                Asked {
+                TestRequest {
                     host: Some("other.example.com"),
                     ..absolute("api.example.com")
                 },
             ),
             at(
                 TARGETS,
-                Asked {
+                TestRequest {
                     host: Some("api.example.com"),
                     ..absolute("other.example.com")
                 },
             ),
             at(
                 TARGETS,
-                Asked {
+                TestRequest {
                     host: Some("api.example.com"),
                     ..absolute("u@other.example.com")
                 },
@@ -275,11 +278,11 @@ pub(crate) const GROUPS: &[Group] = &[
         name: "user",
         before: "",
         gateway: "",
-        // Those who ask here are trusted to name clients; none of them may name users.
+        // The peers here are trusted to name clients; none of them may name users.
         config: "[identity]\ntrusted_proxies = [\"127.0.0.0/8\", \"203.0.113.0/24\"]\n\
                  user = { header = \"x-user-id\", from = [\"10.0.0.0/8\", \"unix\"] }\n\
                  [[policy]]\nname = \"not vip\"\nmatch = { not = { user = \"vip\" } }\nlimit = \"1/d\"\n",
-        honest: Asked::GET,
+        honest: TestRequest::GET,
         attempts: &[
             headers(&[("x-user-id", "vip")]),
             headers(&[("X-USER-ID", "vip")]),
@@ -305,7 +308,7 @@ pub(crate) const GROUPS: &[Group] = &[
         gateway: "",
         config: "[[policy]]\nname = \"anonymous\"\nmatch = { not = { header = { authorization = true } } }\nlimit = \"1/d\"\n\
                  [[policy]]\nname = \"not beta\"\nmatch = { not = { header = { x-beta = \"yes\" } } }\nlimit = \"1/d\"\n",
-        honest: Asked::GET,
+        honest: TestRequest::GET,
         attempts: &[
             // Not forwarded, so they may not count.
             at(
@@ -350,7 +353,7 @@ pub(crate) const GROUPS: &[Group] = &[
         before: "",
         gateway: "",
         config: "[[policy]]\nname = \"no upgrade\"\nmatch = { not = { header = { upgrade = \"websocket\" } } }\nlimit = \"1/d\"\n",
-        honest: Asked::GET,
+        honest: TestRequest::GET,
         attempts: &[
             // Without Connection it is no upgrade, and is not forwarded.
             at(CONNECTIONS, headers(&[("upgrade", "websocket")])),
@@ -366,25 +369,25 @@ pub(crate) const GROUPS: &[Group] = &[
         before: "",
         gateway: "preflight = \"count\"\n",
         config: "[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n",
-        honest: Asked::GET,
+        honest: TestRequest::GET,
         attempts: &[
-            Asked {
+            TestRequest {
                 method: "OPTIONS",
-                ..Asked::GET
+                ..TestRequest::GET
             },
-            Asked {
+            TestRequest {
                 method: "OPTIONS",
                 ..headers(&[("origin", "https://a.example")])
             },
-            Asked {
+            TestRequest {
                 method: "OPTIONS",
                 ..headers(&[
                     ("origin", "https://a.example"),
                     ("access-control-request-method", "POST"),
                 ])
             },
-            // A status of gRPC in a 200 is a yes to a proxy that asks; the gateway and the layer
-            // tell the caller itself.
+            // A gRPC status in a 200 allows the request for an asking proxy; the gateway and the
+            // layer answer the caller themselves.
             at(AUTH, headers(&[("content-type", "application/grpc")])),
             at(
                 AUTH,

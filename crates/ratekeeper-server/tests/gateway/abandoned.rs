@@ -1,5 +1,5 @@
-//! Clients that hang up: what their requests go on costing at an upstream counts, where a policy
-//! limits what is in flight.
+//! Abandoned requests: the work that clients who hang up leave at an upstream counts towards
+//! concurrency limits.
 
 use crate::gateway;
 use crate::service::{head, service};
@@ -20,8 +20,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// An upstream that works on each request until it is released, whether its client is still there
-/// or not.
+/// An upstream that works on each request until it is released, whether or not its client is still
+/// connected.
 struct Slow {
     at: SocketAddr,
     work: Arc<Work>,
@@ -108,7 +108,7 @@ impl Slow {
     }
 }
 
-/// A gateway that lets two requests at once through, in front of it.
+/// A gateway in front of it that allows two requests at once.
 fn two_at_once(upstream: &Slow, http2: bool, more: &str) -> Server {
     let policy = "[[policy]]\nname = \"two\"\nlimit = \"2 concurrent\"\n";
     gateway(
@@ -165,10 +165,10 @@ fn passes(server: &Server) -> bool {
     server.request("GET", "/", "").status() == 200
 }
 
-/// Twenty clients hang up, and an upstream that does not notice works on: two requests run at once,
-/// and no more.
+/// Twenty clients hang up, and an upstream that does not notice goes on: no more than two requests
+/// run at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_hang_up_do_not_get_more_requests_run_at_once() {
+async fn clients_that_hang_up_do_not_exceed_the_concurrency_limit() {
     for (http2_client_side, http2_upstream) in
         [(false, false), (false, true), (true, false), (true, true)]
     {
@@ -189,16 +189,16 @@ async fn clients_that_hang_up_do_not_get_more_requests_run_at_once() {
             "{what}"
         );
         assert_eq!(server.request("GET", "/", "").status(), 429, "{what}");
-        // The upstream answers to nobody, and others have their turn.
+        // The upstream ends the abandoned requests, and others are served.
         upstream.work.released.send_replace(true);
-        eventually("permits that are given back", || passes(&server));
+        eventually("released permits", || passes(&server));
         assert!(upstream.work.max_running.load(SeqCst) <= 2, "{what}");
     }
 }
 
-/// The head of an answer is not the end of it.
+/// The head of a response is not its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_hang_up_within_an_answer_hold_their_permits_too() {
+async fn clients_that_hang_up_within_a_response_hold_their_permits() {
     for http2 in [false, true] {
         let upstream = Slow::start(http2).await;
         let server = two_at_once(&upstream, http2, "abandoned_timeout = \"1h\"\n");
@@ -223,13 +223,13 @@ async fn clients_that_hang_up_within_an_answer_hold_their_permits_too() {
             "{http2}"
         );
         upstream.work.released.send_replace(true);
-        eventually("permits that are given back", || passes(&server));
+        eventually("released permits", || passes(&server));
     }
 }
 
-/// What the upstream has of a request whose body breaks off may be enough to work on.
+/// The part of a request that the upstream has may be enough to work on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_hang_up_within_their_request_hold_their_permits_too() {
+async fn clients_that_hang_up_within_a_request_body_hold_their_permits() {
     for http2 in [false, true] {
         let upstream = Slow::start(http2).await;
         let server = two_at_once(&upstream, http2, "abandoned_timeout = \"1h\"\n");
@@ -248,19 +248,19 @@ async fn clients_that_hang_up_within_their_request_hold_their_permits_too() {
     }
 }
 
-/// An upstream that never answers, and when its connections end.
-fn silent() -> (
+/// An upstream that never answers, and a receiver of the times at which its connections end.
+fn silent_upstream() -> (
     SocketAddr,
     std::sync::mpsc::Receiver<()>,
     std::sync::mpsc::Receiver<()>,
 ) {
-    let ((begun, begins), (told, ended)) = (channel(), channel());
+    let ((started, begins), (sender, ended)) = (channel(), channel());
     let at = service(move |stream| {
         let mut reader = BufReader::new(stream);
         if head(&mut reader).is_some() {
-            let _ = begun.send(());
+            let _ = started.send(());
             while head(&mut reader).is_some() {}
-            let _ = told.send(());
+            let _ = sender.send(());
         }
     });
     (at, begins, ended)
@@ -270,9 +270,9 @@ const ONE: &str = "[[policy]]\nname = \"two\"\nlimit = \"1 concurrent\"\n";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn after_the_timeout_the_connection_is_closed_and_the_permit_given_back() {
+fn after_the_timeout_the_connection_is_closed_and_the_permit_released() {
     for (timeout, is_kept) in [("2s", true), ("0s", false)] {
-        let (upstream, begins, ended) = silent();
+        let (upstream, begins, ended) = silent_upstream();
         let server = gateway(
             &[upstream],
             &format!("abandoned_timeout = \"{timeout}\"\n{ONE}"),
@@ -298,7 +298,7 @@ fn after_the_timeout_the_connection_is_closed_and_the_permit_given_back() {
 
 #[test]
 fn without_a_permit_a_request_ends_with_its_client() {
-    let (upstream, begins, ended) = silent();
+    let (upstream, begins, ended) = silent_upstream();
     let policy = "[[policy]]\nname = \"two\"\nlimit = \"100/min\"\n";
     let server = gateway(
         &[upstream],
@@ -312,8 +312,8 @@ fn without_a_permit_a_request_ends_with_its_client() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_what_clients_have_left() {
-    let (upstream, begins, ended) = silent();
+fn a_stop_does_not_wait_for_abandoned_requests() {
+    let (upstream, begins, ended) = silent_upstream();
     let stop = "drain_delay = \"1ms\"\ndrain_timeout = \"1h\"\n";
     let server = gateway(
         &[upstream],
@@ -330,9 +330,9 @@ fn a_stop_does_not_wait_for_what_clients_have_left() {
     assert!(status.success() && !log.contains("cut off"), "{log}");
 }
 
-/// A connection of HTTP/2 cannot pile up requests by resetting them.
+/// An HTTP/2 connection cannot pile up requests by resetting them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_leaves_so_many_requests_behind_and_no_more() {
+async fn the_abandoned_requests_of_a_connection_are_limited() {
     let upstream = Slow::start(true).await;
     let policy = "[[policy]]\nname = \"two\"\nlimit = \"1000 concurrent\"\n";
     let more = "http2 = true\nidle_timeout = \"1h\"\nabandoned_timeout = \"1h\"\n";
@@ -347,11 +347,11 @@ async fn a_connection_leaves_so_many_requests_behind_and_no_more() {
     }
     eventually("the requests at the upstream", || upstream.started() == 128);
     left.iter().for_each(|answer| answer.abort());
-    // Until the gateway has heard of all resets, another request may still go on.
-    let begun = Instant::now();
+    // Until the gateway has noticed all resets, another request may still be served.
+    let started = Instant::now();
     loop {
         assert!(
-            begun.elapsed() < PATIENCE && upstream.started() < 200,
+            started.elapsed() < PATIENCE && upstream.started() < 200,
             "{} started",
             upstream.started()
         );
@@ -366,7 +366,7 @@ async fn a_connection_leaves_so_many_requests_behind_and_no_more() {
     }
     upstream.work.released.send_replace(true);
     while ask().await.unwrap().unwrap().status() != 200 {
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(started.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

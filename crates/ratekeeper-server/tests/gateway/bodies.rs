@@ -1,4 +1,4 @@
-//! What it costs: large bodies and many connections.
+//! Memory used by large bodies and many connections.
 
 use crate::service::{echo, head, service};
 use crate::support::config_file;
@@ -9,7 +9,7 @@ use std::net::TcpStream;
 
 const GIGABYTE: u64 = 1 << 30;
 
-/// A service that has a gigabyte to give, and takes one.
+/// An upstream that sends a gigabyte, and receives one.
 fn large() -> std::net::SocketAddr {
     service(|mut stream| {
         let mut reader = BufReader::with_capacity(1 << 20, stream.try_clone().unwrap());
@@ -58,9 +58,9 @@ fn a_gigabyte_streams_both_ways_in_constant_memory() {
     );
     let file = config_file("").with_extension("large");
     fs::File::create(&file).unwrap().set_len(GIGABYTE).unwrap();
-    let said = curl(&["-H", "Expect:", "-T", file.to_str().unwrap(), &url]);
+    let output = curl(&["-H", "Expect:", "-T", file.to_str().unwrap(), &url]);
     fs::remove_file(&file).unwrap();
-    assert_eq!(said, GIGABYTE.to_string());
+    assert_eq!(output, GIGABYTE.to_string());
     let grown = server.memory("VmHWM:") - before;
     assert!(
         grown < 32 << 20,
@@ -68,9 +68,9 @@ fn a_gigabyte_streams_both_ways_in_constant_memory() {
     );
 }
 
-/// Connections that have asked once and are kept, and connections that have said nothing yet.
+/// Connections that are kept after a request, and connections that have sent nothing yet.
 #[test]
-fn ten_thousand_idle_connections_cost_what_they_should() {
+fn ten_thousand_idle_connections_use_bounded_memory() {
     const MANY: usize = 10_000;
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
     let files: usize = limits
@@ -99,10 +99,10 @@ fn ten_thousand_idle_connections_cost_what_they_should() {
     let before = server.memory("VmRSS:");
     let connect = || TcpStream::connect(server.address).unwrap();
     let silent: Vec<TcpStream> = (0..MANY / 2).map(|_| connect()).collect();
-    // It has accepted them all once it answers one that came after them, on either worker.
+    // All of them are accepted once a later connection is served, on either worker.
     (0..20).for_each(|_| drop(server.request("GET", "/", "")));
     let after_silent = server.memory("VmRSS:");
-    let kept: Vec<TcpStream> = (0..MANY / 2)
+    let reused: Vec<TcpStream> = (0..MANY / 2)
         .map(|_| {
             let mut stream = connect();
             stream
@@ -115,12 +115,15 @@ fn ten_thousand_idle_connections_cost_what_they_should() {
         .collect();
     let after = server.memory("VmRSS:");
     let each = |more: u64| more / (MANY as u64 / 2);
-    let (of_silent, of_kept) = (each(after_silent - before), each(after - after_silent));
-    println!("bytes a connection: {of_silent} before its first request, {of_kept} after");
+    let (per_silent, per_reused) = (each(after_silent - before), each(after - after_silent));
+    println!("bytes a connection: {per_silent} before its first request, {per_reused} after");
     assert!(
-        of_silent < 8 << 10,
-        "{of_silent} bytes for one that said nothing"
+        per_silent < 8 << 10,
+        "{per_silent} bytes for a silent connection"
     );
-    assert!(of_kept < 48 << 10, "{of_kept} bytes for one that is kept");
-    drop((silent, kept, requests));
+    assert!(
+        per_reused < 48 << 10,
+        "{per_reused} bytes for a reused connection"
+    );
+    drop((silent, reused, requests));
 }

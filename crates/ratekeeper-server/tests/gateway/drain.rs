@@ -1,4 +1,4 @@
-//! Stopping under load: nobody who has asked goes without an answer.
+//! Stopping under load: no request that was sent goes without a response.
 
 use crate::gateway;
 use crate::service::{head, service};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
 
 #[test]
-fn a_drain_under_load_loses_nothing() {
+fn a_drain_under_load_loses_no_request() {
     let upstream = service(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while head(&mut reader).is_some() {
@@ -23,12 +23,12 @@ fn a_drain_under_load_loses_nothing() {
         }
     });
     let server = gateway(&[upstream], "drain_delay = \"300ms\"\n");
-    let (address, answered, told) = (server.address, AtomicUsize::new(0), AtomicUsize::new(0));
+    let (address, answered, announced) = (server.address, AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
         let clients: Vec<_> = (0..16)
             .map(|_| {
                 scope.spawn(|| {
-                    // Until nobody listens any more: a new connection whenever the last one ends.
+                    // Until connecting fails: a new connection whenever the last one ends.
                     while let Ok(mut stream) = TcpStream::connect(address) {
                         let mut reader = BufReader::new(stream.try_clone().unwrap());
                         loop {
@@ -49,7 +49,7 @@ fn a_drain_under_load_loses_nothing() {
                             }
                             answered.fetch_add(1, SeqCst);
                             if head.contains("connection: close") {
-                                told.fetch_add(1, SeqCst);
+                                announced.fetch_add(1, SeqCst);
                                 break;
                             }
                         }
@@ -61,7 +61,7 @@ fn a_drain_under_load_loses_nothing() {
         eventually("load", || answered.load(SeqCst) > 200);
         assert_eq!(server.admin("GET", "/readyz").status(), 200);
         server.signal("TERM");
-        // It says so first, and serves on.
+        // It announces the stop first, and goes on serving.
         eventually("not ready", || {
             server.admin("GET", "/readyz").status() == 503
         });
@@ -71,7 +71,7 @@ fn a_drain_under_load_loses_nothing() {
             .collect();
         assert!(lost.is_empty(), "{lost:?} of {answered:?}");
     });
-    assert!(told.load(SeqCst) >= 16);
+    assert!(announced.load(SeqCst) >= 16);
     let (status, log) = server.ended();
     assert!(
         status.code() == Some(0) && !log.contains("cut off"),
@@ -80,7 +80,7 @@ fn a_drain_under_load_loses_nothing() {
 }
 
 #[test]
-fn what_never_ends_is_cut_off_in_the_end() {
+fn requests_that_never_end_are_cut_off() {
     let upstream = service(|stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while head(&mut reader).is_some() {}
@@ -101,9 +101,9 @@ fn what_never_ends_is_cut_off_in_the_end() {
     assert!(status.code() == Some(0) && log.contains("cut off"), "{log}");
 }
 
-/// A head that never ends holds nobody up for longer than any other.
+/// An unfinished head delays a stop no longer than any other.
 #[test]
-fn a_slow_loris_does_not_hold_up_a_stop() {
+fn a_slow_loris_does_not_delay_a_stop() {
     let upstream = service(|_| {});
     let server = gateway(
         &[upstream],
@@ -119,9 +119,10 @@ fn a_slow_loris_does_not_hold_up_a_stop() {
     );
 }
 
-/// Over HTTP/2 a client has a say in when a connection ends, which one that does not read has not.
+/// Over HTTP/2 a client takes part in closing the connection; one that does not read is not waited
+/// for.
 #[test]
-fn an_idle_client_of_http2_that_does_not_read_does_not_hold_up_a_stop() {
+fn an_idle_http2_client_that_does_not_read_does_not_delay_a_stop() {
     let (upstream, requests) = crate::service::echo();
     let server = gateway(
         &[upstream],
@@ -129,7 +130,7 @@ fn an_idle_client_of_http2_that_does_not_read_does_not_hold_up_a_stop() {
     );
     let mut connection = server.connect();
     connection.write_bytes(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
-    // GET / of x, of which nobody reads the answer.
+    // GET / of x, whose response is not read.
     connection.write_bytes(b"\0\0\x06\x01\x05\0\0\0\x01\x82\x84\x86\x41\x01x");
     requests.recv().unwrap();
     let active = format!("ratekeeper_upstream_requests_active{{upstream=\"http://{upstream}\"}}");

@@ -1,12 +1,11 @@
-//! HTTP/1 as clients speak it: answers that only inform, trailers, old versions, bodies that nobody
-//! wants, requests behind one another.
+//! HTTP/1 clients: informational responses, trailers, old versions, unwanted bodies, pipelining.
 
 use crate::gateway;
 use crate::service::{echo, head, service};
 use std::io::{BufReader, Write};
 use std::net::SocketAddr;
 
-/// A service that answers each request with these bytes.
+/// An upstream that answers each request with these bytes.
 fn answers(answer: &'static str) -> SocketAddr {
     service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -19,7 +18,7 @@ fn answers(answer: &'static str) -> SocketAddr {
 const NONE: &str = "[[policy]]\nname = \"none\"\nlimit = \"0\"\n";
 
 #[test]
-fn early_hints_reach_whoever_knows_of_them() {
+fn early_hints_reach_clients_that_support_them() {
     let server = gateway(
         &[answers(
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\nContent-Length: 5\r\n\r\n\
@@ -46,25 +45,25 @@ fn early_hints_reach_whoever_knows_of_them() {
 }
 
 #[test]
-fn trailers_of_an_answer_reach_whoever_welcomes_them() {
+fn response_trailers_reach_clients_that_accept_them() {
     for answer in [
         "HTTP/1.1 200 OK\r\nTrailer: x-sum\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\nHost: evil\r\n\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\nHost: evil\r\n\r\n",
     ] {
         let server = gateway(&[answers(answer)], "");
-        let said = |te: &str| {
+        let output = |te: &str| {
             let mut connection = server.connect();
             connection.write(&format!(
                 "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{te}\r\n"
             ));
             connection.rest()
         };
-        let welcome = said("TE: trailers\r\n");
+        let welcome = output("TE: trailers\r\n");
         assert!(
             welcome.ends_with("\r\n\r\n2\r\nok\r\n0\r\nx-sum: 7\r\n\r\n"),
             "{welcome}"
         );
-        let other = said("");
+        let other = output("");
         assert!(other.ends_with("\r\n\r\n2\r\nok\r\n0\r\n\r\n"), "{other}");
     }
 }
@@ -82,9 +81,9 @@ fn an_upstream_is_asked_for_trailers_by_te_and_connection() {
     );
 }
 
-/// What the body is, and so where the next request begins, is not for sure.
+/// The framing of the body, and so the start of the next request, is uncertain.
 #[test]
-fn a_transfer_encoding_that_is_refused_ends_the_connection() {
+fn a_rejected_transfer_encoding_ends_the_connection() {
     let (upstream, requests) = echo();
     let server = gateway(&[upstream], "");
     let mut connection = server.connect();
@@ -100,7 +99,7 @@ fn a_transfer_encoding_that_is_refused_ends_the_connection() {
 }
 
 #[test]
-fn an_old_client_gets_bodies_that_it_can_read() {
+fn an_http10_client_gets_bodies_without_chunks() {
     let server = gateway(
         &[answers(
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
@@ -109,14 +108,14 @@ fn an_old_client_gets_bodies_that_it_can_read() {
     );
     let mut connection = server.connect();
     connection.write("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
-    let said = connection.rest();
+    let output = connection.rest();
     assert!(
-        said.starts_with("HTTP/1.0 200 OK\r\n") && said.ends_with("\r\n\r\nhello"),
-        "{said}"
+        output.starts_with("HTTP/1.0 200 OK\r\n") && output.ends_with("\r\n\r\nhello"),
+        "{output}"
     );
     assert!(
-        said.contains("connection: close\r\n") && !said.contains("transfer-encoding"),
-        "{said}"
+        output.contains("connection: close\r\n") && !output.contains("transfer-encoding"),
+        "{output}"
     );
 
     let server = gateway(
@@ -136,9 +135,9 @@ fn an_old_client_gets_bodies_that_it_can_read() {
     assert!(connection.rest().ends_with("hello"));
 }
 
-/// What is at hand of a body is read away, so that the next request is found behind it.
+/// The available part of a body is discarded, so that the next request is found after it.
 #[test]
-fn who_is_turned_away_with_a_small_body_keeps_its_connection() {
+fn a_denied_request_with_a_small_body_keeps_its_connection() {
     let (upstream, requests) = echo();
     let server = gateway(&[upstream], NONE);
     let mut connection = server.connect();
@@ -154,10 +153,10 @@ fn who_is_turned_away_with_a_small_body_keeps_its_connection() {
     assert_eq!(requests.try_iter().count(), 0);
 }
 
-/// It has written everything before it reads: without somebody who reads it away its answer would
-/// be lost.
+/// The client writes everything before it reads: unless the body is discarded its response would be
+/// lost.
 #[test]
-fn who_is_turned_away_while_it_sends_much_gets_its_answer() {
+fn a_denied_client_that_is_sending_a_large_body_gets_its_response() {
     const MUCH: usize = 8 << 20;
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], NONE);
@@ -176,9 +175,10 @@ fn who_is_turned_away_while_it_sends_much_gets_its_answer() {
     }
 }
 
-/// Nobody knows whether it will send its body: what comes next may be that, or another request.
+/// It is unknown whether the client will send its body: the next bytes may be that, or another
+/// request.
 #[test]
-fn who_is_turned_away_before_it_was_asked_for_its_body_is_not_kept() {
+fn a_denied_expect_continue_request_closes_the_connection() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], NONE);
     let mut connection = server.connect();
@@ -192,7 +192,7 @@ fn who_is_turned_away_before_it_was_asked_for_its_body_is_not_kept() {
 }
 
 #[test]
-fn requests_behind_one_another_are_answered_in_turn() {
+fn pipelined_requests_are_answered_in_turn() {
     let (upstream, requests) = echo();
     let server = gateway(&[upstream], "");
     let mut connection = server.connect();
@@ -203,7 +203,7 @@ fn requests_behind_one_another_are_answered_in_turn() {
             "POST /{at} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"
         ),
     };
-    // More than is read at once, and cut where it happens.
+    // More than is read at once, split anywhere.
     let all: String = (0..300).map(one).collect();
     for piece in all.as_bytes().chunks(1_000) {
         connection.write_bytes(piece);
@@ -222,7 +222,7 @@ fn requests_behind_one_another_are_answered_in_turn() {
 }
 
 #[test]
-fn what_is_no_request_is_told_why() {
+fn malformed_requests_get_a_reason() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], "max_head = 2048\n");
     let ask = |text: &str| {
@@ -235,12 +235,12 @@ fn what_is_no_request_is_told_why() {
     let why = ask(both).problem(400, "bad_request");
     assert_eq!(
         why,
-        "the request has both Content-Length and Transfer-Encoding, which is not passed on"
+        "malformed HTTP/1.1 request: both Content-Length and Transfer-Encoding are present"
     );
     let why = ask("hello\r\n\r\n").problem(400, "bad_request");
     assert_eq!(
         why,
-        "what was sent is no request of HTTP/1; write it as in GET /path HTTP/1.1"
+        "malformed HTTP/1.1 request; the first line must be like GET /path HTTP/1.1"
     );
     ask("GET / HTTP/3.0\r\n\r\n").problem(505, "unknown_version");
     ask(&format!(

@@ -11,11 +11,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[test]
-fn who_knows_that_it_is_http2_may_speak_it_at_once() {
+fn http2_prior_knowledge_works_without_tls() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], "");
     let url = format!("http://{}/a?b=c", server.address);
-    let said = curl(&[
+    let text = curl(&[
         "--http2-prior-knowledge",
         "-d",
         "hello",
@@ -24,13 +24,13 @@ fn who_knows_that_it_is_http2_may_speak_it_at_once() {
         &url,
     ]);
     assert!(
-        said.starts_with("post /a?b=c http/1.1\r\n") && said.ends_with("hello 2 200"),
-        "{said}"
+        text.starts_with("post /a?b=c http/1.1\r\n") && text.ends_with("hello 2 200"),
+        "{text}"
     );
     assert!(
-        said.contains(&format!("host: {}\r\n", server.address))
-            && said.contains("via: 2.0 ratekeeper\r\n"),
-        "{said}"
+        text.contains(&format!("host: {}\r\n", server.address))
+            && text.contains("via: 2.0 ratekeeper\r\n"),
+        "{text}"
     );
 }
 
@@ -71,12 +71,12 @@ fn many_requests_at_once_on_few_connections() {
             .args(["-n", "500", "-c", clients, "-m", "16", &url])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         assert!(
-            said.contains("500 succeeded, 0 failed, 0 errored, 0 timeout"),
-            "{said}"
+            text.contains("500 succeeded, 0 failed, 0 errored, 0 timeout"),
+            "{text}"
         );
-        assert!(said.contains("status codes: 500 2xx"), "{said}");
+        assert!(text.contains("status codes: 500 2xx"), "{text}");
     }
     assert_eq!(
         vias(&outer.request("GET", "/", "").body),
@@ -85,7 +85,7 @@ fn many_requests_at_once_on_few_connections() {
 }
 
 #[test]
-fn wrk_gets_all_its_answers() {
+fn wrk_gets_all_its_responses() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], "");
     let url = format!("http://{}/", server.address);
@@ -93,19 +93,19 @@ fn wrk_gets_all_its_answers() {
         .args(["-t1", "-c32", "-d1s", &url])
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        said.contains("Requests/sec")
-            && !said.contains("Non-2xx")
-            && !said.contains("Socket errors"),
-        "{said}"
+        text.contains("Requests/sec")
+            && !text.contains("Non-2xx")
+            && !text.contains("Socket errors"),
+        "{text}"
     );
 }
 
-/// Whether it takes a little or nothing at all: what nobody takes is not waited for, and the
+/// Whether the client reads slowly or not at all: an unread response is not waited for, and the
 /// connection goes on.
 #[tokio::test]
-async fn an_answer_that_its_client_does_not_take_is_cut_off() {
+async fn an_unread_response_is_cut_off() {
     for window in [0, 1_000] {
         let (upstream, ended) = endless();
         let server = gateway(&[upstream], "idle_timeout = \"2s\"\n");
@@ -135,28 +135,28 @@ async fn an_answer_that_its_client_does_not_take_is_cut_off() {
             stuck.into_body().collect().await.is_err(),
             "it never came to its end"
         );
-        // The connection is as good as it was.
+        // The connection still works.
         assert_eq!(ask("/again").await.status(), 200);
     }
 }
 
-/// What a client of HTTP/2 begins with, with settings of its own that say nothing.
+/// The HTTP/2 preface with empty settings.
 const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// A head that does not end is cut off, whatever else is under way on the connection.
+/// An unfinished head is cut off, whatever else is in flight on the connection.
 #[test]
-fn a_head_in_http2_that_does_not_end_is_cut_off() {
+fn an_unfinished_http2_head_is_cut_off() {
     let (upstream, _requests) = echo();
     let server = gateway(
         &[upstream],
         "header_timeout = \"300ms\"\nkeep_alive = \"1h\"\nidle_timeout = \"1h\"\n",
     );
-    // HEADERS that another frame follows, which does not come; half of what was announced; a whole
-    // POST before it.
-    let begun = b"\0\0\x01\x01\0\0\0\0\x03\x82";
+    // HEADERS without the CONTINUATION that must follow; half of an announced frame; a whole POST
+    // before it.
+    let unfinished = b"\0\0\x01\x01\0\0\0\0\x03\x82";
     let half = b"\0\0\x10\x01\x05\0\0\0\x03\x82\x84";
     let post = b"\0\0\x04\x01\x04\0\0\0\x01\x83\x84\x86\x81\0\0\0\0\0\0\0\0\x01";
-    for heads in [&[&begun[..]][..], &[half], &[post, begun]] {
+    for heads in [&[&unfinished[..]][..], &[half], &[post, unfinished]] {
         let mut connection = server.connect();
         connection.write_bytes(BEGINNING);
         heads.iter().for_each(|head| connection.write_bytes(head));
@@ -169,7 +169,7 @@ fn a_head_in_http2_that_does_not_end_is_cut_off() {
             start.elapsed()
         );
     }
-    // Nor does it take longer to begin than that.
+    // The preface has the same timeout.
     let mut connection = server.connect();
     connection.write_bytes(&BEGINNING[..20]);
     connection.gone();
@@ -200,6 +200,6 @@ async fn headers_in_http2_are_counted_as_over_http1() {
             .as_u16()
     };
     assert_eq!([ask("x-a", 10).await, ask("x-a", 11).await], [200, 431]);
-    // A cookie may come in pieces, and is one header.
+    // A cookie may be split, and counts as one header.
     assert_eq!(ask("cookie", 50).await, 200);
 }

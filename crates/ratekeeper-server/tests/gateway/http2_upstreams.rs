@@ -1,4 +1,4 @@
-//! Upstreams of HTTP/2 that we did not write: Go's net/http, grpc-go and nginx.
+//! Upstreams that speak HTTP/2, from other projects: Go's net/http, grpc-go and nginx.
 
 use crate::gateway;
 use crate::limits::denied_of_five_clients;
@@ -25,13 +25,13 @@ use std::time::Duration;
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The program of tests/clients/go-http2; none where scripts/clients could not build it.
+/// The program of tests/clients/go-http2, or `None` where scripts/clients could not build it.
 fn go() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/go-http2");
     tools::file(&path, "scripts/clients makes it, with go")
 }
 
-/// A running service; killed when dropped.
+/// A running upstream; killed when dropped.
 struct Service {
     child: Child,
     at: SocketAddr,
@@ -54,7 +54,7 @@ impl Service {
         })
     }
 
-    /// nginx as a server of HTTP/2, with these directives.
+    /// nginx as an HTTP/2 server, with these directives.
     fn nginx(directives: &str) -> Self {
         let at = TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -83,7 +83,7 @@ impl Service {
         gateway(&[self.at], &format!("http2 = true\n{more}"))
     }
 
-    /// How many of its requests failed, as the gateway behind which it is counts them.
+    /// How many of its requests failed, by the count of the gateway.
     fn failed(&self, server: &Server) -> f64 {
         server.figure(&format!(
             "ratekeeper_upstream_requests_total{{upstream=\"http://{}\",outcome=\"failed\"}}",
@@ -99,7 +99,7 @@ impl Drop for Service {
     }
 }
 
-/// A client's connection of HTTP/2, with this window for each stream.
+/// A client's HTTP/2 connection, with this window for each stream.
 async fn client<B>(server: &Server, window: impl Into<Option<u32>>) -> SendRequest<B>
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
@@ -122,8 +122,8 @@ fn get(server: &Server, path: &str) -> Request<Empty<Bytes>> {
         .unwrap()
 }
 
-/// The status, the body and the trailers; an error in words.
-async fn whole(
+/// The status, the body and the trailers; errors as text.
+async fn receive(
     answer: Result<Response<Incoming>, hyper::Error>,
 ) -> Result<(u16, String, HeaderMap), String> {
     let answer = answer.map_err(|error| format!("{error:?}"))?;
@@ -146,7 +146,7 @@ async fn ask(
     path: &str,
 ) -> Result<(u16, String), String> {
     let answer = tokio::time::timeout(LONG, client.send_request(get(server, path))).await;
-    let (status, body, _) = whole(answer.map_err(|late| late.to_string())?).await?;
+    let (status, body, _) = receive(answer.map_err(|late| late.to_string())?).await?;
     Ok((status, body))
 }
 
@@ -169,7 +169,7 @@ async fn small_pieces_of_many_responses_end_no_connection() {
     let server = upstream.behind("");
     let mut client = client(&server, None).await;
     let before = ask(&mut client, &server, "/").await.unwrap();
-    let asked: Vec<_> = (0..80)
+    let attempts: Vec<_> = (0..80)
         .map(|number| {
             let (mut client, path) = (
                 client.clone(),
@@ -187,7 +187,7 @@ async fn small_pieces_of_many_responses_end_no_connection() {
             }
         })
         .collect();
-    assert_eq!(join_all(asked).await, vec![Ok((200, true)); 80]);
+    assert_eq!(join_all(attempts).await, vec![Ok((200, true)); 80]);
     for path in ["/pieces?n=20000&size=1", "/pieces?n=5000&size=10"] {
         assert_eq!(
             ask(&mut client, &server, path).await.unwrap().1.len() % 10_000,
@@ -202,9 +202,10 @@ async fn small_pieces_of_many_responses_end_no_connection() {
     );
 }
 
-/// None of them is read, and nobody else is hurt: neither by their frames nor by their bytes.
+/// None of the responses is read, and other clients are not affected, neither by frames nor by
+/// bytes.
 #[tokio::test]
-async fn a_client_that_does_not_read_takes_nothing_from_the_others() {
+async fn a_client_that_does_not_read_does_not_slow_down_others() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -227,14 +228,14 @@ async fn a_client_that_does_not_read_takes_nothing_from_the_others() {
         let (status, body) = ask(&mut client, &server, "/bytes?n=200000").await.unwrap();
         assert_eq!((status, body.len()), (200, 200_000));
     }
-    // And they get all of it once they read on.
+    // The slow clients get everything once they read on.
     for answer in stuck {
-        assert!(whole(Ok(answer)).await.unwrap().1.len() >= 20_000);
+        assert!(receive(Ok(answer)).await.unwrap().1.len() >= 20_000);
     }
 }
 
 #[tokio::test]
-async fn a_burst_of_small_frames_costs_its_client_nothing() {
+async fn a_burst_of_small_frames_does_not_end_its_connection() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -247,14 +248,14 @@ async fn a_burst_of_small_frames_costs_its_client_nothing() {
             .collect();
         let request = Request::post(format!("http://{}/echo", server.address));
         let request = request.body(StreamBody::new(stream::iter(frames))).unwrap();
-        let (status, body, _) = whole(client.send_request(request).await).await.unwrap();
+        let (status, body, _) = receive(client.send_request(request).await).await.unwrap();
         assert_eq!((status, body.len()), (200, many));
     }
 }
 
-/// nginx closes a connection after so many requests; what came behind them it has not processed.
+/// nginx closes a connection after a number of requests; it has not processed the later ones.
 #[test]
-fn what_an_upstream_did_not_process_is_sent_again() {
+fn unprocessed_requests_are_retried() {
     let file = crate::support::config_file(&"x".repeat(3_000));
     for (directives, requests) in [("", 12_000), ("keepalive_requests 20;", 1_000)] {
         let upstream = Service::nginx(directives);
@@ -267,10 +268,10 @@ fn what_an_upstream_did_not_process_is_sent_again() {
                 command.arg("-d").arg(file);
             }
             let output = command.arg(&url).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stdout);
+            let text = String::from_utf8_lossy(&output.stdout);
             assert!(
-                said.contains(&format!("status codes: {requests} 2xx")),
-                "{directives} {data:?}: {said}"
+                text.contains(&format!("status codes: {requests} 2xx")),
+                "{directives} {data:?}: {text}"
             );
         }
         assert_eq!(upstream.failed(&server), 0.0);
@@ -278,14 +279,14 @@ fn what_an_upstream_did_not_process_is_sent_again() {
 }
 
 #[tokio::test]
-async fn connections_that_end_all_the_time_lose_no_request() {
+async fn connections_that_keep_ending_lose_no_request() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
     let server = upstream.behind("");
     type Short = http_body_util::Full<Bytes>;
     let client = client::<Short>(&server, None).await;
-    let asked = (0..600).map(|number| {
+    let attempts = (0..600).map(|number| {
         let mut client = client.clone();
         // Every tenth ends its connection; every second has a body.
         let path = if number % 10 == 0 { "/goaway" } else { "/echo" };
@@ -294,16 +295,16 @@ async fn connections_that_end_all_the_time_lose_no_request() {
             .body(Short::new(body))
             .unwrap();
         async move {
-            whole(client.send_request(request).await)
+            receive(client.send_request(request).await)
                 .await
                 .map(|(status, ..)| status)
         }
     });
-    assert_eq!(join_all(asked).await, vec![Ok(200); 600]);
+    assert_eq!(join_all(attempts).await, vec![Ok(200); 600]);
     assert_eq!(upstream.failed(&server), 0.0);
 }
 
-/// They all wait for one another: they are answered only if all of them are under way at once.
+/// The requests wait for one another: they are answered only if all of them are in flight at once.
 #[tokio::test]
 async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
     let Some(upstream) = Service::go(&["serve", "-max-streams", "5"]) else {
@@ -311,21 +312,21 @@ async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
     };
     let server = upstream.behind("");
     let mut client = client(&server, None).await;
-    // So that it is known how many streams there are.
+    // So that the number of streams is known.
     ask(&mut client, &server, "/").await.unwrap();
-    let asked = (0..40).map(|_| {
+    let attempts = (0..40).map(|_| {
         let (mut client, server) = (client.clone(), &server);
         async move { ask(&mut client, server, "/meet?n=40").await }
     });
-    let answers: Result<Vec<_>, _> = join_all(asked).await.into_iter().collect();
+    let answers: Result<Vec<_>, _> = join_all(attempts).await.into_iter().collect();
     let over: HashSet<String> = answers
         .unwrap()
         .into_iter()
         .map(|(_, address)| address)
         .collect();
     assert_eq!(over.len(), 8, "eight connections with five streams each");
-    // Above that they wait for their turn.
-    let asked = (0..200).map(|_| {
+    // Requests beyond that wait for a stream.
+    let attempts = (0..200).map(|_| {
         let (mut client, server) = (client.clone(), &server);
         async move {
             ask(&mut client, server, "/")
@@ -333,13 +334,13 @@ async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
                 .map(|(status, _)| status)
         }
     });
-    assert_eq!(join_all(asked).await, vec![Ok(200); 200]);
+    assert_eq!(join_all(attempts).await, vec![Ok(200); 200]);
     assert_eq!(upstream.failed(&server), 0.0);
 }
 
 /// More of them than it takes for a breaker to open.
 #[test]
-fn bodies_that_stop_are_no_mark_against_an_upstream_of_http2() {
+fn request_bodies_that_stop_do_not_trip_the_breaker_of_an_http2_upstream() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -359,7 +360,7 @@ fn bodies_that_stop_are_no_mark_against_an_upstream_of_http2() {
 }
 
 #[tokio::test]
-async fn one_stream_that_is_reset_leaves_its_connection_to_the_others() {
+async fn a_reset_stream_does_not_disturb_its_connection() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -393,7 +394,7 @@ fn responses_may_have_large_heads() {
 }
 
 #[test]
-fn informational_responses_of_http2_go_on_to_clients_of_http1() {
+fn informational_http2_responses_reach_http1_clients() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -409,14 +410,14 @@ fn informational_responses_of_http2_go_on_to_clients_of_http1() {
     }
     let answer = connection.answer();
     assert_eq!((answer.status(), answer.body.as_str()), (200, "late"));
-    // One of HTTP/1.0 would not understand them.
+    // An HTTP/1.0 client would not understand them.
     let mut connection = server.connect();
     connection.write("GET /early HTTP/1.0\r\nHost: x\r\n\r\n");
     assert!(connection.head().starts_with("HTTP/1.0 200 "));
 }
 
 #[tokio::test]
-async fn trailers_go_both_ways_and_te_says_that_they_are_welcome() {
+async fn trailers_and_te_are_forwarded_both_ways() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -440,13 +441,13 @@ async fn trailers_go_both_ways_and_te_says_that_they_are_welcome() {
         .header("trailer", "x-note, x-forwarded-for")
         .body(StreamBody::new(stream::iter(frames)))
         .unwrap();
-    let (status, body, trailers) = whole(client.send_request(request).await).await.unwrap();
+    let (status, body, trailers) = receive(client.send_request(request).await).await.unwrap();
     assert_eq!((status, body.as_str()), (200, "hello"));
-    // Who asked is not told after the body.
+    // Trailers do not name the client.
     assert_eq!(trailers.get("x-sum").unwrap(), "5 trailers noted");
 }
 
-/// Also while the upstream ends its connections all the time.
+/// Even while the upstream keeps ending its connections.
 #[test]
 fn grpc_calls_of_all_kinds_come_through() {
     for arguments in [&["grpc-serve"][..], &["grpc-serve", "-max-age", "50ms"]] {
@@ -468,20 +469,20 @@ fn grpc_calls_of_all_kinds_come_through() {
     }
 }
 
-/// An upstream that reads so much of each request's body and then refuses it, so many times, and
-/// answers with the length of the body.
+/// An upstream that reads `reads` bytes of each request's body and refuses the request, `times`
+/// times, then answers with the length of the body.
 async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&attempts);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let asked = Arc::clone(&counted);
+            let attempts = Arc::clone(&counted);
             tokio::spawn(async move {
                 let mut connection = h2::server::handshake(stream).await.unwrap();
                 while let Some(Ok((request, mut respond))) = connection.accept().await {
-                    let refused = asked.fetch_add(1, SeqCst) < times;
+                    let refused = attempts.fetch_add(1, SeqCst) < times;
                     tokio::spawn(async move {
                         let (mut body, mut read) = (request.into_body(), 0);
                         while !refused || read < reads {
@@ -505,12 +506,12 @@ async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) 
             });
         }
     });
-    (at, asked)
+    (at, attempts)
 }
 
 #[tokio::test]
-async fn a_request_that_was_refused_with_a_part_of_its_body_is_sent_again_from_its_beginning() {
-    let (at, asked) = refusing(20_000, 3).await;
+async fn a_request_refused_within_its_body_is_replayed_from_the_start() {
+    let (at, attempts) = refusing(20_000, 3).await;
     let server = gateway(&[at], "http2 = true\n");
     let body = "x".repeat(50_000);
     let answer = tokio::task::spawn_blocking(move || (server.request("POST", "/", &body), server))
@@ -518,17 +519,17 @@ async fn a_request_that_was_refused_with_a_part_of_its_body_is_sent_again_from_i
         .unwrap()
         .0;
     assert_eq!(
-        (answer.status(), answer.body.as_str(), asked.load(SeqCst)),
+        (answer.status(), answer.body.as_str(), attempts.load(SeqCst)),
         (200, "50000", 4)
     );
 }
 
-/// Whatever is refused for good is told so, costs nothing, and is no mark against the upstream.
+/// A request that is refused for good gets a 503, is refunded, and does not trip the breaker.
 #[tokio::test]
-async fn what_is_refused_again_and_again_is_503_and_not_counted() {
-    // With so much of its body gone it cannot be sent again.
+async fn repeated_refusals_are_503_and_refunded() {
+    // With that much of its body sent it cannot be replayed.
     for (reads, body, times) in [(0, 0, 11), (100_000, 150_000, 1)] {
-        let (at, asked) = refusing(reads, usize::MAX).await;
+        let (at, attempts) = refusing(reads, usize::MAX).await;
         let server = gateway(
             &[at],
             "http2 = true\n[[policy]]\nname = \"all\"\nlimit = \"2/d\"\n",
@@ -547,6 +548,6 @@ async fn what_is_refused_again_and_again_is_503_and_not_counted() {
         })
         .await
         .unwrap();
-        assert_eq!(asked.load(SeqCst), 30 * times);
+        assert_eq!(attempts.load(SeqCst), 30 * times);
     }
 }

@@ -1,4 +1,4 @@
-//! Permits and delays of policies hold at the gateway.
+//! Concurrency and delaying limits at the gateway.
 
 use crate::gateway;
 use crate::service::{echo, head, service};
@@ -8,18 +8,18 @@ use std::io::{BufReader, Write};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
-/// A permit lasts until the answer has ended, not until it begins.
+/// A permit is held until the response has ended, not until it begins.
 #[test]
-fn so_many_at_once_until_the_answer_has_ended() {
-    let (release, held) = channel::<()>();
-    let held = std::sync::Arc::new(Mutex::new(held));
+fn a_permit_is_held_until_the_response_has_ended() {
+    let (release, released) = channel::<()>();
+    let released = std::sync::Arc::new(Mutex::new(released));
     let upstream = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while head(&mut reader).is_some() {
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
                 .unwrap();
-            held.lock().unwrap().recv().unwrap();
+            released.lock().unwrap().recv().unwrap();
             stream.write_all(b"k").unwrap();
         }
     });
@@ -39,7 +39,7 @@ fn so_many_at_once_until_the_answer_has_ended() {
 }
 
 #[test]
-fn who_is_over_a_limit_that_delays_waits_and_passes() {
+fn requests_over_a_delaying_limit_wait_and_are_allowed() {
     let (upstream, _requests) = echo();
     let policy = "[[policy]]\nname = \"slow\"\nkey = \"ip\"\nlimit = \"10/s burst 1\"\naction = \"delay\"\nmax_delay = \"1m\"\n";
     let server = gateway(&[upstream], policy);
@@ -49,8 +49,8 @@ fn who_is_over_a_limit_that_delays_waits_and_passes() {
     );
 }
 
-/// As many requests under way as the limit allows, all the time: refunds are there before the
-/// responses are.
+/// As many requests in flight as the limit allows, all the time: refunds arrive before the
+/// responses.
 #[test]
 fn successes_are_refunded_before_the_client_has_its_response() {
     let redis = RedisServer::start();

@@ -1,8 +1,8 @@
-//! `ratekeeper proxy` as something one puts on the open internet: tried with raw sockets, curl,
-//! h2load, wrk, nginx and a WebSocket client.
+//! `ratekeeper proxy` as exposed to the internet: tested with raw sockets, curl, h2load, wrk, nginx
+//! and a WebSocket client.
 
 mod abandoned;
-mod answers;
+mod access_log;
 #[path = "../support/authority.rs"]
 mod authority;
 mod bodies;
@@ -11,15 +11,15 @@ mod http1;
 mod http2;
 mod http2_upstreams;
 mod limits;
-mod log;
-mod pressure;
+mod overload;
 mod proxy_protocol;
 mod queue;
+mod responses;
 mod service;
 mod smuggling;
 #[path = "../support/mod.rs"]
 mod support;
-mod times;
+mod timeouts;
 mod tls;
 mod upgrades;
 mod upstreams;
@@ -29,7 +29,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use support::{Server, config_file, ratekeeper};
 
-/// A gateway in front of these, with more lines under `[gateway]`, and what follows them.
+/// A gateway in front of these upstreams, with more lines under `[gateway]`, and lines after them.
 pub(crate) fn command(upstreams: &[SocketAddr], more: &str) -> Command {
     let upstreams: Vec<String> = upstreams
         .iter()
@@ -55,7 +55,7 @@ pub(crate) fn gateway(upstreams: &[SocketAddr], more: &str) -> Server {
     Server::run(command(upstreams, more))
 }
 
-/// What curl says, with these arguments.
+/// The output of curl with these arguments.
 pub(crate) fn curl(args: &[&str]) -> String {
     let output = Command::new("curl")
         .args(["-s", "--max-time", "120"])
@@ -65,7 +65,7 @@ pub(crate) fn curl(args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// What the gateways on the way wrote into Via, as a service saw it.
+/// The Via entries of the gateways on the way, as an upstream received them.
 pub(crate) fn vias(head: &str) -> Vec<&str> {
     head.lines()
         .filter_map(|line| line.strip_prefix("via: "))

@@ -1,10 +1,10 @@
-//! The PROXY protocol, from those who are trusted and from nobody else.
+//! The PROXY protocol, accepted from trusted proxies only.
 
 use crate::gateway;
 use crate::service::echo;
 
 #[test]
-fn a_trusted_proxy_speaks_for_others() {
+fn a_trusted_proxy_announces_the_client() {
     let (upstream, _requests) = echo();
     let trusted = "proxy_protocol = true\n[identity]\ntrusted_proxies = [\"127.0.0.1\"]\n";
     let server = gateway(&[upstream], trusted);
@@ -24,20 +24,20 @@ fn a_trusted_proxy_speaks_for_others() {
         let mut connection = server.connect();
         connection.write_bytes(&[head, request].concat());
         let seen = connection.answer().body;
-        // It is no proxy itself, so what it says about others goes no further.
+        // The peer is not a trusted proxy, so its forwarding headers are not forwarded.
         assert!(
             seen.contains(&format!("x-forwarded-for: {client}\r\n")) && !seen.contains("1.2.3.4"),
             "{seen}"
         );
     }
-    // A proxy that is to begin with it and does not is not served.
+    // A trusted proxy that does not send the header is not served.
     let mut connection = server.connect();
     connection.write_bytes(request);
     connection.closed();
 }
 
 #[test]
-fn nobody_else_does() {
+fn only_trusted_proxies_may_use_the_proxy_protocol() {
     let (upstream, requests) = echo();
     for more in [
         "proxy_protocol = true\n",

@@ -1,24 +1,24 @@
-//! Waiting for a place at the gateway, and requests that nobody waits for any more.
+//! The queue of an adaptive limit at the gateway, and requests whose clients no longer wait.
 
 use crate::gateway;
-use crate::pressure::halting;
+use crate::overload::half_response_upstream;
 use crate::service::echo;
 use crate::support::{Connection, Server, eventually};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// One at a time, and the others wait for as long as a slow machine may take.
-const LINE: &str = "[[policy]]\nname = \"all\"\n\
+/// One request at a time; the others wait for as long as a slow machine may take.
+const QUEUE: &str = "[[policy]]\nname = \"all\"\n\
     adaptive = { min = 1, max = 1, start = 1, queue = 1, queue_interval = \"60s\" }\n";
 
 fn limit(server: &Server) -> serde_json::Value {
     server.admin("GET", "/admin/status").json()["pressure"]["limits"][0].clone()
 }
 
-/// A gateway that is busy with one request, and has another that waits.
+/// A gateway that is busy with one request, and has another one in the queue.
 fn one_waits() -> (Server, Connection, Connection, Sender<()>) {
-    let (upstream, release) = halting();
-    let server = gateway(&[upstream], LINE);
+    let (upstream, release) = half_response_upstream();
+    let server = gateway(&[upstream], QUEUE);
     let (mut first, mut second) = (server.connect(), server.connect());
     first.send("GET", "/", "");
     assert!(first.head().starts_with("HTTP/1.1 200 "));
@@ -28,13 +28,13 @@ fn one_waits() -> (Server, Connection, Connection, Sender<()>) {
 }
 
 #[test]
-fn a_request_waits_in_line_and_gets_through_when_another_ends() {
+fn a_queued_request_is_served_when_another_ends() {
     let (server, _first, mut second, release) = one_waits();
     assert_eq!(
         server.figure("ratekeeper_adaptive_queued{policy=\"all\"}"),
         1.0
     );
-    // There is room for one.
+    // The queue has one slot.
     let refused = server.request("GET", "/", "");
     assert_eq!(
         (refused.status(), refused.header("retry-after")),
@@ -59,7 +59,7 @@ fn a_request_waits_in_line_and_gets_through_when_another_ends() {
 }
 
 #[test]
-fn whoever_hangs_up_leaves_the_line() {
+fn a_client_that_hangs_up_leaves_the_queue() {
     let (server, _first, second, release) = one_waits();
     drop(second);
     eventually("an empty line", || limit(&server)["queued"] == 0);
@@ -68,9 +68,9 @@ fn whoever_hangs_up_leaves_the_line() {
 }
 
 #[test]
-fn nobody_waits_longer_than_the_interval() {
-    let (upstream, _release) = halting();
-    let server = gateway(&[upstream], &LINE.replace("60s", "50ms"));
+fn no_request_waits_longer_than_the_interval() {
+    let (upstream, _release) = half_response_upstream();
+    let server = gateway(&[upstream], &QUEUE.replace("60s", "50ms"));
     let mut first = server.connect();
     first.send("GET", "/", "");
     assert!(first.head().starts_with("HTTP/1.1 200 "));
@@ -93,7 +93,7 @@ fn nobody_waits_longer_than_the_interval() {
 
 const PATIENT: &str = "[shed]\nstart_header = \"x-request-start\"\npatience = \"60s\"\n";
 
-/// So many seconds from now, negative for ago.
+/// A request that began `seconds` from now, negative for the past.
 fn began(server: &Server, seconds: i64) -> u16 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let shift = Duration::from_secs(seconds.unsigned_abs());
@@ -121,7 +121,7 @@ fn with(server: &Server, header: &str) -> u16 {
 }
 
 #[test]
-fn what_began_too_long_ago_is_dropped_before_it_reaches_the_service() {
+fn expired_requests_do_not_reach_the_upstream() {
     let (upstream, requests) = echo();
     let server = gateway(
         &[upstream],
@@ -136,7 +136,7 @@ fn what_began_too_long_ago_is_dropped_before_it_reaches_the_service() {
     );
     assert_eq!((began(&server, -1), began(&server, 3_600)), (200, 200));
     assert_eq!(with(&server, "X-Request-Start: long ago"), 200);
-    // What a client says of itself can only hurt itself.
+    // An old start of its own can only harm the client itself.
     assert_eq!(
         (
             with(&server, "grpc-timeout: 0m"),
@@ -147,7 +147,7 @@ fn what_began_too_long_ago_is_dropped_before_it_reaches_the_service() {
 }
 
 #[test]
-fn a_stranger_is_not_believed_about_when_a_request_began() {
+fn the_start_header_of_an_untrusted_client_is_ignored() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], PATIENT);
     assert_eq!(began(&server, -3_600), 200);

@@ -1,11 +1,11 @@
-//! Services behind the gateway.
+//! Mock upstreams for the gateway.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-/// A service of which each connection is served so.
+/// An upstream that serves each connection with this function.
 pub(crate) fn service(serve: impl Fn(TcpStream) + Send + Clone + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -18,7 +18,7 @@ pub(crate) fn service(serve: impl Fn(TcpStream) + Send + Clone + 'static) -> Soc
     address
 }
 
-/// The next head, in lower case; none if there is none any more.
+/// The next head, in lower case, or `None` at the end of the connection.
 pub(crate) fn head(reader: &mut BufReader<TcpStream>) -> Option<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -29,7 +29,7 @@ pub(crate) fn head(reader: &mut BufReader<TcpStream>) -> Option<String> {
     Some(head.to_ascii_lowercase())
 }
 
-/// The body that follows a head, chunked or not; none if it breaks off.
+/// The body that follows a head, chunked or not, or `None` if it is cut off.
 pub(crate) fn body(reader: &mut BufReader<TcpStream>, head: &str) -> Option<String> {
     let mut body = Vec::new();
     if head.contains("transfer-encoding: chunked") {
@@ -45,7 +45,7 @@ pub(crate) fn body(reader: &mut BufReader<TcpStream>, head: &str) -> Option<Stri
             reader.read_exact(&mut body[before..]).ok()?;
             body.truncate(before + size);
         }
-        // Trailers are a part of it here.
+        // Trailers count as part of the body here.
         let mut line = String::new();
         while line != "\r\n" {
             body.extend_from_slice(line.as_bytes());
@@ -63,11 +63,11 @@ pub(crate) fn body(reader: &mut BufReader<TcpStream>, head: &str) -> Option<Stri
     Some(String::from_utf8_lossy(&body).into_owned())
 }
 
-/// A service whose answers never end: it tells how much it sent of one when nobody takes more of
-/// it.
+/// An upstream whose responses never end. It reports how many bytes it sent of one when the gateway
+/// takes no more.
 #[allow(dead_code, reason = "not every test file uses it")]
 pub(crate) fn endless() -> (SocketAddr, Receiver<usize>) {
-    let (told, ended) = channel();
+    let (sender, ended) = channel();
     let address = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         if head(&mut reader).is_some() {
@@ -77,20 +77,20 @@ pub(crate) fn endless() -> (SocketAddr, Receiver<usize>) {
             while stream.write_all(&chunk).is_ok() {
                 sent += chunk.len();
             }
-            let _ = told.send(sent);
+            let _ = sender.send(sent);
         }
     });
     (address, ended)
 }
 
-/// Answers every request with its own head and body, and tells of each.
+/// Answers every request with its own head and body, and reports each.
 pub(crate) fn echo() -> (SocketAddr, Receiver<String>) {
     named_echo("")
 }
 
-/// The same with a name in front of the answer.
+/// The same with a name before the response body.
 pub(crate) fn named_echo(name: &'static str) -> (SocketAddr, Receiver<String>) {
-    let (told, requests): (Sender<String>, _) = channel();
+    let (sender, requests): (Sender<String>, _) = channel();
     let address = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(head) = head(&mut reader) {
@@ -98,7 +98,7 @@ pub(crate) fn named_echo(name: &'static str) -> (SocketAddr, Receiver<String>) {
                 return;
             };
             let text = format!("{name}{head}{body}");
-            let _ = told.send(text.clone());
+            let _ = sender.send(text.clone());
             let answer = format!(
                 "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}",
                 text.len()

@@ -1,10 +1,10 @@
-//! Requests that a gateway and a service could understand differently never reach the service.
+//! Request smuggling: ambiguous requests never reach the upstream.
 
 use crate::gateway;
 use crate::service::echo;
 
 #[test]
-fn what_smuggles_is_refused() {
+fn smuggling_attempts_are_rejected() {
     let (upstream, requests) = echo();
     let server = gateway(&[upstream], "");
     let head = |lines: &str| format!("POST /first HTTP/1.1\r\nHost: x\r\n{lines}\r\n\r\n");
@@ -53,13 +53,16 @@ fn what_smuggles_is_refused() {
         let mut connection = server.connect();
         connection.write(&(attempt.clone() + second));
         let answer = connection.rest();
-        let told = answer.split(' ').nth(1).unwrap_or_default();
+        let status = answer.split(' ').nth(1).unwrap_or_default();
         assert!(
-            ["400", "505"].contains(&told),
+            ["400", "505"].contains(&status),
             "{attempt:?} is answered with {answer:?}"
         );
         assert_eq!(
-            answer.matches("HTTP/1.1 ").count(),
+            answer
+                .split("HTTP/1.1 ")
+                .filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+                .count(),
             1,
             "{attempt:?} is answered with {answer:?}"
         );
@@ -69,7 +72,7 @@ fn what_smuggles_is_refused() {
             "{attempt:?} reached the service as {seen:?}"
         );
     }
-    // Nothing of this is in the way of those who write properly, one behind another.
+    // Well-formed pipelined requests are not affected.
     let mut connection = server.connect();
     connection.write(&(chunked("3;x=y\r\nabc\r\n0\r\n\r\n") + second));
     assert!(connection.answer().body.ends_with("abc"));
@@ -77,7 +80,7 @@ fn what_smuggles_is_refused() {
 }
 
 #[test]
-fn heads_and_bodies_have_bounds() {
+fn heads_and_bodies_are_bounded() {
     let (upstream, requests) = echo();
     let server = gateway(
         &[upstream],

@@ -1,4 +1,4 @@
-//! TLS on both sides, with certificates that are made here.
+//! TLS on both sides, with certificates that the tests create.
 
 use crate::authority::Authority;
 use crate::service::echo;
@@ -36,29 +36,29 @@ fn get(server: &Server, authority: &Authority, more: &[&str]) -> String {
 }
 
 #[test]
-fn clients_speak_tls_and_choose_the_version() {
+fn clients_use_tls_and_negotiate_the_version() {
     let (upstream, _requests) = echo();
     let authority = Authority::new("an authority");
     let server = tls(upstream, &authority.sign("localhost", 2100));
     for (flag, version) in [("--http1.1", " 1.1 0"), ("--http2", " 2 0")] {
-        let said = get(&server, &authority, &[flag]);
+        let text = get(&server, &authority, &[flag]);
         assert!(
-            said.ends_with(version) && said.contains("x-forwarded-proto: https\r\n"),
-            "{said}"
+            text.ends_with(version) && text.contains("x-forwarded-proto: https\r\n"),
+            "{text}"
         );
         assert!(
-            said.contains(&format!("host=\"localhost:{}\"", server.address.port())),
-            "{said}"
+            text.contains(&format!("host=\"localhost:{}\"", server.address.port())),
+            "{text}"
         );
     }
-    // Who speaks no TLS is not served, and who says nothing is cut off like anybody else.
+    // A client without TLS is not served, and a silent one runs into the handshake timeout.
     let mut plain = server.connect();
     plain.write("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     assert!(!plain.rest().contains("HTTP/1.1 200"));
 }
 
 #[test]
-fn a_new_certificate_is_taken_when_its_files_change_and_a_broken_one_is_not() {
+fn changed_certificates_are_reloaded_and_broken_ones_rejected() {
     let (upstream, _requests) = echo();
     let (old, new) = (Authority::new("an authority"), Authority::new("another"));
     let files = old.sign("localhost", 2100);
@@ -80,15 +80,15 @@ fn a_new_certificate_is_taken_when_its_files_change_and_a_broken_one_is_not() {
 }
 
 #[test]
-fn a_wrong_certificate_is_told_at_the_start() {
+fn an_invalid_certificate_fails_the_start() {
     let authority = Authority::new("an authority");
     let (cert, key) = authority.sign("localhost", 2100);
     let other = authority.sign("localhost", 2100).1;
     let missing = Path::new("/nowhere/cert.pem").to_owned();
     for (cert, key, says) in [
-        (&missing, &key, "has no certificate in PEM form"),
+        (&missing, &key, "contains no certificate in PEM form"),
         (&cert, &other, "cannot be used together"),
-        (&cert, &cert, "has no private key"),
+        (&cert, &cert, "contains no private key"),
     ] {
         let output = command(
             &["127.0.0.1:1".parse().unwrap()],
@@ -96,17 +96,17 @@ fn a_wrong_certificate_is_told_at_the_start() {
         )
         .output()
         .unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(
-            output.status.code() == Some(2) && told.contains(says),
-            "{told}"
+            output.status.code() == Some(2) && stderr.contains(says),
+            "{stderr}"
         );
     }
 }
 
-/// Who shows no certificate, or one of somebody else, is not served.
+/// A client without a certificate, or with one of another CA, is not served.
 #[test]
-fn clients_may_have_to_show_a_certificate() {
+fn client_certificates_can_be_required() {
     let (upstream, _requests) = echo();
     let (authority, clients, stranger) = (
         Authority::new("an authority"),
@@ -141,7 +141,7 @@ fn clients_may_have_to_show_a_certificate() {
     }
 }
 
-/// A gateway in front of another one, to which it speaks TLS.
+/// A gateway in front of another one, to which it connects over TLS.
 fn in_front_of(url: &str, authority: &Authority, more: &str) -> Server {
     let ca = authority.ca();
     let text = format!(
@@ -155,7 +155,7 @@ fn in_front_of(url: &str, authority: &Authority, more: &str) -> Server {
 }
 
 #[test]
-fn services_are_spoken_to_in_tls_and_only_if_they_are_who_they_should_be() {
+fn upstream_certificates_are_verified() {
     let (upstream, _requests) = echo();
     let (authority, stranger) = (Authority::new("an authority"), Authority::new("another"));
     let good = tls(upstream, &authority.sign("localhost", 2100));
@@ -178,6 +178,9 @@ fn services_are_spoken_to_in_tls_and_only_if_they_are_who_they_should_be() {
         assert!(detail.contains("certificate"), "{detail}");
         server.signal("TERM");
         let (_, log) = server.ended();
-        assert!(log.contains("no TLS: ") && log.contains(says), "{log}");
+        assert!(
+            log.contains("TLS handshake failed: ") && log.contains(says),
+            "{log}"
+        );
     }
 }

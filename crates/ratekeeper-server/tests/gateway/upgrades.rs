@@ -1,4 +1,4 @@
-//! WebSocket and other upgrades; 100 Continue; trailers.
+//! WebSocket and other upgrades; 100 Continue; request trailers.
 
 use crate::gateway;
 use crate::service::{echo, head, service};
@@ -45,7 +45,7 @@ fn websockets_go_through_both_ways() {
             socket.send(Message::text(text)).await.unwrap();
             assert_eq!(socket.next().await.unwrap().unwrap(), Message::text(text));
         }
-        // The times of requests are not those of a tunnel.
+        // Request timeouts do not apply to tunnels.
         tokio::time::sleep(std::time::Duration::from_millis(600)).await;
         socket.send(Message::text("still here")).await.unwrap();
         assert_eq!(
@@ -58,7 +58,7 @@ fn websockets_go_through_both_ways() {
 }
 
 #[test]
-fn any_protocol_will_do_and_one_that_is_silent_is_closed() {
+fn any_protocol_is_tunneled_and_a_silent_tunnel_is_closed() {
     let upstream = service(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let head = head(&mut reader).unwrap();
@@ -82,15 +82,15 @@ fn any_protocol_will_do_and_one_that_is_silent_is_closed() {
     assert_eq!(connection.rest(), "hello\n\n\0");
 }
 
-/// Nobody waits for the protocol of one who is gone.
+/// A client that has disconnected does not leave a tunnel behind.
 #[test]
-fn a_client_that_leaves_before_its_protocol_is_spoken_takes_its_request_along() {
+fn a_client_that_leaves_before_the_switch_cancels_its_request() {
     let (came, comes) = mpsc::channel();
     let upstream = service(move |stream| {
         let mut reader = BufReader::new(stream);
         head(&mut reader).unwrap();
         came.send("asked").unwrap();
-        // Who is cut off may be told so by a reset.
+        // A connection that is cut off may end with a reset.
         let _ = reader.read_to_end(&mut Vec::new());
         came.send("gone").unwrap();
     });
@@ -106,16 +106,16 @@ fn a_client_that_leaves_before_its_protocol_is_spoken_takes_its_request_along() 
 }
 
 #[test]
-fn what_is_said_too_early_is_heard_by_whom_it_is_for() {
-    let ((came, comes), (tell, told)) = (mpsc::channel(), mpsc::channel());
-    let told = Arc::new(Mutex::new(told));
+fn early_bytes_belong_to_the_protocol_that_is_spoken_next() {
+    let ((came, comes), (release, released)) = (mpsc::channel(), mpsc::channel());
+    let released = Arc::new(Mutex::new(released));
     let upstream = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(head) = head(&mut reader) {
             let switches = head.starts_with("get /switch ");
             if head.contains("upgrade: echo\r\n") {
                 came.send(()).unwrap();
-                told.lock().unwrap().recv().unwrap();
+                released.lock().unwrap().recv().unwrap();
             }
             let answer = match switches {
                 true => {
@@ -140,7 +140,7 @@ fn what_is_said_too_early_is_heard_by_whom_it_is_for() {
         ));
         comes.recv().unwrap();
         connection.write(early);
-        tell.send(()).unwrap();
+        release.send(()).unwrap();
         connection
     };
     let mut switched = ask("switch", "early\n\0");
@@ -161,7 +161,7 @@ fn what_is_said_too_early_is_heard_by_whom_it_is_for() {
 }
 
 #[test]
-fn a_client_is_asked_for_its_body_only_if_it_is_let_in() {
+fn continue_is_sent_only_for_allowed_requests() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], "[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n");
     let head = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
@@ -176,7 +176,7 @@ fn a_client_is_asked_for_its_body_only_if_it_is_let_in() {
 }
 
 #[test]
-fn trailers_of_a_request_go_on() {
+fn request_trailers_are_forwarded() {
     let (upstream, requests) = echo();
     let server = gateway(&[upstream], "");
     let mut connection = server.connect();

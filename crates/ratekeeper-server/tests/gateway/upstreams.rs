@@ -1,4 +1,4 @@
-//! Several services: one that dies, one that is ill, one for each key.
+//! Several upstreams: a dead one, an unhealthy one, balancing by key.
 
 use crate::gateway;
 use crate::service::{named_echo, service};
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-/// A real nginx that says its name; killed when dropped.
+/// A real nginx that returns its name; killed when dropped.
 struct Nginx {
     child: Child,
     at: SocketAddr,
@@ -57,8 +57,8 @@ fn ask(server: &Server) -> (u16, String) {
     (answer.status(), answer.body)
 }
 
-/// Connecting to one that is gone fails at once, so nothing was sent and the next is asked; after
-/// twenty failures nobody asks it any more, and when it is back, it is found.
+/// Connecting to a dead upstream fails at once, so nothing was sent and the next one is tried.
+/// After twenty failures its breaker opens, and when it is back, a probe finds it.
 #[test]
 fn a_killed_upstream_trips_its_breaker_and_the_others_take_over() {
     let (mut one, two) = (Nginx::start("one", None), Nginx::start("two", None));
@@ -86,7 +86,7 @@ fn a_killed_upstream_trips_its_breaker_and_the_others_take_over() {
     for _ in 0..20 {
         assert_eq!(ask(&server).0, 200);
     }
-    // Whoever is left alone is not asked.
+    // An upstream with an open breaker gets no requests.
     assert_eq!(
         server.figure(&of_one(
             "ratekeeper_upstream_requests_total",
@@ -100,7 +100,7 @@ fn a_killed_upstream_trips_its_breaker_and_the_others_take_over() {
 }
 
 #[test]
-fn an_upstream_that_says_it_is_ill_gets_nothing_and_comes_back_when_it_is_well() {
+fn an_unhealthy_upstream_is_skipped_until_it_recovers() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     let ill = Arc::new(AtomicBool::new(true));
@@ -154,7 +154,7 @@ fn a_key_stays_with_its_upstream() {
 }
 
 #[test]
-fn if_nobody_is_there_it_is_502_and_then_503_until_the_breaker_lets_somebody_try() {
+fn without_any_upstream_it_is_502_then_503_until_the_breaker_probes() {
     let gone = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -175,5 +175,5 @@ fn if_nobody_is_there_it_is_502_and_then_503_until_the_breaker_lets_somebody_try
                 >= 1
         );
     }
-    // What never reached the service was not counted: the limit is 30.
+    // Requests that never reached an upstream were refunded: the limit is 30.
 }

@@ -1,18 +1,18 @@
-//! The header that names the user: believed and forwarded on connections from its own peers,
-//! removed on all others.
+//! The user header: accepted and forwarded from its configured peers, removed from all other
+//! connections.
 
 use crate::service::echo;
 use crate::{gateway, support::Connection};
 
-/// (who may set the header, more of `[gateway]`, what comes before the request, whether the header
-/// is believed)
+/// (peers that may set the header, more of `[gateway]`, bytes before the request, whether the
+/// header is accepted)
 const TABLE: [(&str, &str, &str, bool); 6] = [
     ("[\"127.0.0.0/8\"]", "", "", true),
     ("[\"::ffff:127.0.0.0/104\"]", "", "", true),
     ("[\"10.0.0.0/8\"]", "", "", false),
     ("[\"unix\"]", "", "", false),
-    // With the PROXY protocol the peer is the client of the load balancer, which passes on bytes
-    // and sets no header.
+    // With the PROXY protocol the peer is the client of the load balancer, which forwards bytes and
+    // sets no header.
     (
         "[\"127.0.0.0/8\"]",
         "proxy_protocol = true\n",
@@ -69,9 +69,9 @@ fn the_gateway_strips_the_user_header_of_connections_that_may_not_set_it() {
     }
 }
 
-/// Whether class and start are believed goes by `trusted_proxies`.
+/// Whether class and start headers count depends on `trusted_proxies`.
 #[test]
-fn the_class_and_the_start_of_a_request_are_believed_of_trusted_proxies_only() {
+fn class_and_start_headers_count_from_trusted_proxies_only() {
     for (trusted, is_believed) in [("127.0.0.0/8", true), ("10.0.0.0/8", false)] {
         let (upstream, _requests) = echo();
         let more = format!(

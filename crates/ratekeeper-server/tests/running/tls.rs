@@ -223,18 +223,18 @@ fn what_is_wrong_with_the_files_is_one_sentence() {
     for (tls, says) in [
         (
             tls(&(missing.clone(), key.clone())),
-            "/nowhere/cert.pem has no certificate in PEM form",
+            "/nowhere/cert.pem contains no certificate in PEM form",
         ),
         (tls(&(cert.clone(), other)), "cannot be used together"),
         (
             tls(&(cert.clone(), cert.clone())),
-            "has no private key in PEM form",
+            "contains no private key in PEM form",
         ),
         (
             with_ca(&missing),
-            "/nowhere/cert.pem has no certificate in PEM form",
+            "/nowhere/cert.pem contains no certificate in PEM form",
         ),
-        (with_ca(&key), "has no certificate in PEM form"),
+        (with_ca(&key), "contains no certificate in PEM form"),
     ] {
         let mut command = plain();
         command

@@ -119,7 +119,7 @@ fn what_is_no_socket_is_left_alone() {
     let (code, said) = told(&command.output().unwrap());
     assert_eq!(code, Some(2));
     assert!(
-        said.contains("there is a file that is not a socket; remove it, or choose another path"),
+        said.contains("the file is not a socket; remove it, or choose another path"),
         "{said}"
     );
     assert_eq!(fs::read_to_string(place.file("http.sock")).unwrap(), "mine");

@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote: hyper in this process, and curl.
+//! Clients from other projects: hyper in this process, and curl.
 
 use crate::curl;
 use crate::shape::{Received, Shape, Upload, content};
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Those in this process.
+    /// The clients in this process.
     pub(crate) const HYPER: [Self; 4] = [Self::Http1, Self::Http1Tls, Self::Http2, Self::Http2Tls];
 
     pub(crate) const ALL: [Self; 8] = [
@@ -74,7 +74,7 @@ impl Kind {
         )
     }
 
-    /// Whether it can ask for this shape.
+    /// Whether it can request this shape.
     pub(crate) fn knows(self, shape: &Shape) -> bool {
         let Some(upload) = shape.upload else {
             return true;
@@ -87,17 +87,17 @@ impl Kind {
             Self::CurlHttp11 => is_plain,
             // HTTP/1.0 has neither chunks nor 100 Continue.
             Self::CurlHttp10 => is_plain && !upload.is_chunked && !expects,
-            // hyper's server sends no 100 Continue in HTTP/2, and curl would wait for it as long as
-            // it is told to. A response that comes before the upload has ended is a stream error to
-            // curl 7.88, now and then, from Go's own server as well.
+            // hyper's server sends no 100 Continue over HTTP/2, and curl would wait for it until
+            // its timeout. A response before the end of the upload is sometimes a stream error for
+            // curl 7.88, with Go's own server as well.
             Self::CurlHttp2 | Self::CurlHttp2Tls => {
                 is_plain && !expects && !shape.query.contains("take=none")
             }
         }
     }
 
-    /// Whether it gets the responses that only inform. hyper's server passes none on in HTTP/2, nor
-    /// does its client see any.
+    /// Whether it gets informational responses. hyper's server forwards none over HTTP/2, and its
+    /// client drops them.
     pub(crate) fn sees_hints(self) -> bool {
         matches!(self, Self::Http1 | Self::Http1Tls | Self::CurlHttp11)
     }
@@ -112,7 +112,7 @@ impl Kind {
     }
 }
 
-/// Where a gateway listens, and who signed for it.
+/// The address of a gateway, and the CA of its certificate.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) plain: SocketAddr,
@@ -124,19 +124,19 @@ pub(crate) struct Target {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Manners {
     Good,
-    /// Little waits for it: the buffer of its socket is small, and so are its windows in HTTP/2.
+    /// Small buffers: of its socket, and the HTTP/2 windows.
     Slow,
-    /// Whatever is under way when it leaves is reset.
+    /// Leaving resets everything in flight.
     Resets,
 }
 
-/// A client with one connection, which it keeps as long as it may.
+/// A client with one connection, which it keeps as long as possible.
 pub(crate) struct Client {
     kind: Kind,
     target: Target,
     manners: Manners,
     connection: Option<Connection>,
-    /// What drives it.
+    /// The tasks that drive the connection.
     tasks: Tasks,
 }
 
@@ -147,10 +147,10 @@ enum Connection {
 
 impl Client {
     pub(crate) fn new(kind: Kind, target: &Target) -> Self {
-        Self::with_manners(kind, target, Manners::Good)
+        Self::configure(kind, target, Manners::Good)
     }
 
-    pub(crate) fn with_manners(kind: Kind, target: &Target, manners: Manners) -> Self {
+    pub(crate) fn configure(kind: Kind, target: &Target, manners: Manners) -> Self {
         Self {
             kind,
             target: target.clone(),
@@ -160,7 +160,7 @@ impl Client {
         }
     }
 
-    /// Asks for a shape, and gets all of the response.
+    /// Requests a shape, and receives the whole response.
     pub(crate) async fn exchange(&mut self, shape: &Shape) -> Result<Received, Error> {
         if self.kind.is_curl() {
             let (kind, target, shape) = (self.kind, self.target.clone(), shape.clone());
@@ -181,7 +181,7 @@ impl Client {
         Ok(received)
     }
 
-    /// Sends a request on the connection, or on a new one if that may not be used again.
+    /// Sends a request on the connection, or on a new one if that cannot be reused.
     pub(crate) async fn send(
         &mut self,
         request: Request<Body>,
@@ -208,7 +208,7 @@ impl Client {
         Ok(response)
     }
 
-    /// Asks for several shapes at once on the connection, which speaks HTTP/2.
+    /// Requests several shapes at once on the HTTP/2 connection.
     pub(crate) async fn at_once(
         &mut self,
         shapes: &[Shape],
@@ -227,14 +227,14 @@ impl Client {
     }
 
     async fn connect(&mut self) -> Result<(), Error> {
-        self.leave();
+        self.disconnect();
         self.connection = Some(connect(self.kind, &self.target, self.manners, &self.tasks).await?);
         Ok(())
     }
 
-    /// Ends the connection, with whatever is under way on it. hyper alone would first send the rest
-    /// of an upload.
-    pub(crate) fn leave(&mut self) {
+    /// Ends the connection, with everything in flight. hyper alone would first send the rest of an
+    /// upload.
+    pub(crate) fn disconnect(&mut self) {
         self.connection = None;
         self.tasks.abort();
     }
@@ -258,7 +258,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.leave();
+        self.disconnect();
     }
 }
 
@@ -325,8 +325,8 @@ async fn handshake(
     builder.max_header_list_size(1 << 20);
     match manners {
         Manners::Slow => builder.initial_stream_window_size(5_000),
-        // As reqwest has them: with the defaults, h2 ends a connection with many small frames that
-        // it has not read yet.
+        // The settings of reqwest: with the defaults, h2 ends a connection with many small unread
+        // frames.
         _ => builder
             .initial_stream_window_size(2 << 20)
             .initial_connection_window_size(5 << 20),
@@ -386,7 +386,7 @@ fn upload_body(upload: Upload) -> Body {
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// All of a response.
+/// Receives the whole response.
 pub(crate) async fn receive(response: Response<Incoming>) -> Result<Received, Error> {
     let text = |headers: &HeaderMap| -> Vec<(String, String)> {
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();

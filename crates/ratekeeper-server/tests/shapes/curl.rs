@@ -6,7 +6,7 @@ use crate::support::config_file;
 use std::fs;
 use std::process::Command;
 
-/// Asks for a shape, and gets all of the response.
+/// Requests a shape, and receives the whole response.
 pub(crate) fn exchange(kind: Kind, target: &Target, shape: &Shape) -> Result<Received, Error> {
     let files = config_file("");
     let (head, sent) = (files.with_extension("head"), files.with_extension("sent"));
@@ -16,7 +16,7 @@ pub(crate) fn exchange(kind: Kind, target: &Target, shape: &Shape) -> Result<Rec
         ("http", target.plain)
     };
     let mut command = Command::new("curl");
-    // It waits for 100 Continue as long as it takes.
+    // It waits for 100 Continue as long as necessary.
     command
         .args([
             "-sS",
@@ -62,7 +62,7 @@ pub(crate) fn exchange(kind: Kind, target: &Target, shape: &Shape) -> Result<Rec
         .output()?;
     let heads = fs::read(&head).unwrap_or_default();
     for file in [&files, &head, &sent] {
-        // There is nothing to remove where nothing was sent.
+        // Without an upload there is no file.
         let _ = fs::remove_file(file);
     }
     if !output.status.success() {
@@ -78,7 +78,7 @@ pub(crate) fn exchange(kind: Kind, target: &Target, shape: &Shape) -> Result<Rec
         .split("\r\n\r\n")
         .filter(|head| !head.is_empty())
         .collect();
-    // Trailers stand behind the last head.
+    // Trailers follow the last head.
     heads.retain(|head| head.starts_with("HTTP/"));
     let last = heads.pop().ok_or("no head")?;
     let status = last

@@ -1,4 +1,4 @@
-//! The gateways in front of an upstream, and whether they have nothing left to do.
+//! The gateways in front of an upstream, and checks that they are idle.
 
 use crate::authority::Authority;
 use crate::client::Target;
@@ -14,8 +14,8 @@ use std::time::Duration;
 /// Connections that are opened to reach every worker: the kernel spreads them.
 const CONNECTIONS: usize = 24;
 
-/// How long threads are watched. An idle one takes no processor time meanwhile, but for a tick of
-/// the clock or two.
+/// How long threads are watched. An idle one uses no processor time meanwhile, except for a tick or
+/// two.
 const WATCHED: Duration = Duration::from_millis(400);
 const MAX_TICKS: u64 = 2;
 
@@ -51,7 +51,7 @@ impl Gateways {
         Self { plain, tls, target }
     }
 
-    /// Nothing is under way any more, every worker answers, and none spins.
+    /// Checks that nothing is in flight, every worker answers, and none spins.
     #[track_caller]
     pub(crate) fn assert_idle(&self) {
         for gateway in [&self.plain, &self.tls] {
@@ -59,7 +59,7 @@ impl Gateways {
         }
     }
 
-    /// Ends them as an operator does. What they logged.
+    /// Stops them with a signal. Returns their logs.
     #[track_caller]
     pub(crate) fn stop(self) -> String {
         [self.plain, self.tls].map(Gateway::stop).concat()
@@ -104,7 +104,7 @@ impl Gateway {
             .collect();
         for connection in &mut connections {
             connection.set_read_timeout(Some(TIMEOUT)).unwrap();
-            // No HTTP and no TLS: the worker itself answers, with a 400 or an alert.
+            // Neither HTTP nor TLS: the worker itself answers, with a 400 or an alert.
             connection
                 .write_all(b"\x01\x02\x03\x04\x05\r\n\r\n")
                 .unwrap();
@@ -117,7 +117,7 @@ impl Gateway {
         }
     }
 
-    /// Requests that the upstream is busy with.
+    /// Requests in flight at the upstream.
     fn active(&self) -> f64 {
         let page = self.server.admin("GET", "/metrics").body;
         let lines = page
@@ -135,7 +135,7 @@ impl Gateway {
             .unwrap()
             .map_while(Result::ok);
         let of_task = |stat: String| {
-            // The name stands in brackets and may have any byte in it.
+            // The name is in brackets and may contain any byte.
             let (name, rest) = stat.rsplit_once(") ")?;
             let fields: Vec<&str> = rest.split(' ').collect();
             Some((
@@ -163,7 +163,7 @@ impl Gateway {
     }
 }
 
-/// A test that fails has its log.
+/// A failed test prints its log.
 impl Drop for Gateway {
     fn drop(&mut self) {
         if let Some(log) = self.log.take().filter(|_| thread::panicking()) {

@@ -1,6 +1,6 @@
 //! The shape matrix: requests and responses in every shape that HTTP has, between clients and
-//! upstreams that nobody here wrote, through the real gateway. What arrives is what was sent, and
-//! afterwards the gateway has nothing left to do.
+//! upstreams from other projects, through the real gateway. The bytes that arrive are those that
+//! were sent, and afterwards the gateway is idle.
 //!
 //! The short form takes a minute or two; `make full` runs the long one (`RATEKEEPER_SHAPES=full`).
 
@@ -8,8 +8,8 @@
 mod authority;
 mod client;
 mod curl;
+mod disconnects;
 mod gateway;
-mod leaving;
 mod pipelining;
 mod shape;
 mod streaming;
@@ -26,11 +26,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 use upstream::{Program, Upstream};
 
-/// Far longer than any exchange takes: a gateway that hangs is a failure, not a test that never
-/// ends.
+/// Far longer than any exchange takes, so that a gateway that hangs fails the test.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Whether the long form is asked for.
+/// Whether the long form is requested.
 fn is_full() -> bool {
     std::env::var("RATEKEEPER_SHAPES").is_ok_and(|form| form == "full")
 }
@@ -50,7 +49,7 @@ fn programs() -> impl Iterator<Item = Program> {
 }
 
 /// Runs this against a gateway in front of an upstream, with more lines under `[gateway]`; then
-/// nothing must be left of it.
+/// checks that it is idle.
 async fn against(program: Program, more: &str, run: impl AsyncFnOnce(&Target)) {
     let authority = Authority::new("an authority");
     let Some(upstream) = Upstream::start(program, &authority) else {
@@ -88,7 +87,7 @@ async fn matrix(program: Program) {
     .await;
 }
 
-/// The shapes that a client knows, one after the other. What went wrong.
+/// The shapes that a client knows, one after the other. Returns the failures.
 async fn run(kind: Kind, program: Program, target: Target, shapes: Vec<Shape>) -> Vec<String> {
     let mut client = Client::new(kind, &target);
     let mut failures = Vec::new();
@@ -106,8 +105,8 @@ async fn run(kind: Kind, program: Program, target: Target, shapes: Vec<Shape>) -
         };
         match timeout(TIMEOUT, client.exchange(shape)).await {
             Ok(Ok(response)) => {
-                if let Some(fault) = shape.fault(&response, kind.sees_trailers(shape)) {
-                    fail(&fault);
+                if let Some(mismatch) = shape.mismatch(&response, kind.sees_trailers(shape)) {
+                    fail(&mismatch);
                 }
                 let hints = if kind.sees_hints() {
                     shape.number("hints")
@@ -123,9 +122,9 @@ async fn run(kind: Kind, program: Program, target: Target, shapes: Vec<Shape>) -
             }
             Ok(Err(error)) => {
                 fail(&error.to_string());
-                client.leave();
+                client.disconnect();
             }
-            // What follows would hang, too.
+            // The next ones would hang, too.
             Err(_) => {
                 fail(&format!(
                     "no response within {TIMEOUT:?}; the client asks for nothing more"

@@ -1,5 +1,4 @@
-//! Requests behind one another on a connection, before any of them is answered. No common client
-//! does that any more, so these are written to a socket.
+//! Pipelined requests. Common clients no longer send them, so these are written to a socket.
 
 use crate::client::{Error, Target};
 use crate::shape::{Received, Shape, content, get, head, post, post_chunks};
@@ -97,7 +96,7 @@ async fn read(
     loop {
         let size = usize::from_str_radix(&line(stream).await?, 16)?;
         if size == 0 {
-            // No trailers were asked for.
+            // No trailers were requested.
             let end = line(stream).await?;
             return if end.is_empty() {
                 Ok(received)
@@ -126,7 +125,7 @@ async fn pipeline(target: &Target, piece: usize) -> Result<(), Error> {
         for piece in bytes.chunks(piece) {
             writer.write_all(piece).await?;
         }
-        // It stays open until all responses are there.
+        // The connection stays open until all responses have come.
         Ok::<_, std::io::Error>(writer)
     });
     let mut reader = BufReader::new(reader);
@@ -134,8 +133,8 @@ async fn pipeline(target: &Target, piece: usize) -> Result<(), Error> {
         let received = read(&mut reader, shape)
             .await
             .map_err(|error| format!("{number} {shape:?}: {error}"))?;
-        if let Some(fault) = shape.fault(&received, false) {
-            return Err(format!("{number} {shape:?}: {fault}").into());
+        if let Some(mismatch) = shape.mismatch(&received, false) {
+            return Err(format!("{number} {shape:?}: {mismatch}").into());
         }
         if received.informational != shape.number("hints") {
             return Err(format!(
@@ -146,7 +145,7 @@ async fn pipeline(target: &Target, piece: usize) -> Result<(), Error> {
         }
     }
     let writer = writing.await??;
-    // Nothing comes that was not asked for.
+    // No unexpected bytes follow.
     let more = timeout(Duration::from_millis(50), reader.read_u8()).await;
     drop(writer);
     if more.is_ok() {
@@ -157,7 +156,7 @@ async fn pipeline(target: &Target, piece: usize) -> Result<(), Error> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_behind_one_another_are_answered_in_their_order() {
+async fn pipelined_requests_are_answered_in_order() {
     for program in [
         Program::GoHttp1,
         Program::NodeHttp1,

@@ -1,4 +1,4 @@
-//! The shape of one exchange: what is requested and uploaded, and what a client must get.
+//! The shape of one exchange: the request and its upload, and the expected response.
 
 use sha2::{Digest, Sha256};
 
@@ -20,7 +20,7 @@ pub(crate) struct Upload {
     pub(crate) size: usize,
     /// Bytes that are written at once.
     pub(crate) piece: usize,
-    /// Between the pieces.
+    /// The pause between pieces.
     pub(crate) pause_millis: u64,
     pub(crate) is_chunked: bool,
     pub(crate) has_trailer: bool,
@@ -43,7 +43,7 @@ pub(crate) fn head(query: impl Into<String>) -> Shape {
     }
 }
 
-/// A request with a body of known length; the response has that of the query.
+/// A request with a body of known length; the query describes the response.
 pub(crate) fn post(size: usize, query: impl Into<String>) -> Shape {
     let upload = Upload {
         size,
@@ -59,7 +59,7 @@ pub(crate) fn post(size: usize, query: impl Into<String>) -> Shape {
     }
 }
 
-/// A request whose body goes in so many chunks of a size.
+/// A request whose body is sent in `count` chunks of a size.
 pub(crate) fn post_chunks(piece: usize, count: usize, query: impl Into<String>) -> Shape {
     post(piece * count, query).uploading(|upload| (upload.piece, upload.is_chunked) = (piece, true))
 }
@@ -129,8 +129,8 @@ impl Shape {
         body
     }
 
-    /// What is wrong with a response; none if it is as the upstream sent it.
-    pub(crate) fn fault(&self, response: &Received, sees_trailers: bool) -> Option<String> {
+    /// What is wrong with a response, or `None` if it is as the upstream sent it.
+    pub(crate) fn mismatch(&self, response: &Received, sees_trailers: bool) -> Option<String> {
         if response.status != self.status() {
             let text = String::from_utf8_lossy(&response.body[..response.body.len().min(300)]);
             return Some(format!(
@@ -206,7 +206,7 @@ pub(crate) struct Received {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     pub(crate) trailers: Vec<(String, String)>,
-    /// How many responses came before it that only inform.
+    /// How many informational responses came before it.
     pub(crate) informational: usize,
 }
 
@@ -219,8 +219,8 @@ impl Received {
     }
 }
 
-/// The first bytes of every body. The period is 64,256 bytes, so that pieces which are lost,
-/// doubled or exchanged are seen.
+/// The first bytes of every body. The period is 64,256 bytes, so that lost, doubled or swapped
+/// pieces are noticed.
 pub(crate) fn content(length: usize) -> Vec<u8> {
     (0..length)
         .map(|at| ((at % 251 + at / 251) & 0xff) as u8)

@@ -1,4 +1,4 @@
-//! Bodies go on as they come: the next piece is not sent before the one before it has arrived.
+//! Bodies are streamed: each piece is sent only after the previous one has arrived.
 
 use crate::client::{Body, Client, Error, Kind, Manners, Target, receive, request};
 use crate::shape::{Received, Shape, content, get, post};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// Reads until so many bytes have come.
+/// Reads until this many bytes have come.
 async fn read(body: &mut Incoming, read: &mut Vec<u8>, length: usize) -> Result<(), Error> {
     while read.len() < length {
         let frame = body.frame().await.ok_or("the body ended")??;
@@ -21,7 +21,7 @@ async fn read(body: &mut Incoming, read: &mut Vec<u8>, length: usize) -> Result<
     Ok(())
 }
 
-/// All that was sent has come, and nothing more does.
+/// Checks that everything that was sent has come, and nothing more.
 async fn end(body: Incoming, read: &[u8], sent: &[u8]) -> Result<(), Error> {
     if read != sent {
         return Err(format!(
@@ -31,7 +31,7 @@ async fn end(body: Incoming, read: &[u8], sent: &[u8]) -> Result<(), Error> {
         )
         .into());
     }
-    // In HTTP/2 it may end with an empty frame.
+    // Over HTTP/2 it may end with an empty frame.
     let rest = body.collect().await?.to_bytes();
     if rest.is_empty() {
         Ok(())
@@ -40,7 +40,7 @@ async fn end(body: Incoming, read: &[u8], sent: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Each piece of a response waits until the client has the one before it.
+/// Each piece of a response is sent once the client has the previous one.
 async fn gated(kind: Kind, target: &Target, framing: &str) -> Result<(), Error> {
     let shape = get(format!(
         "framing={framing}&size=50&piece=10&gate={kind:?}-{framing}"
@@ -58,7 +58,7 @@ async fn gated(kind: Kind, target: &Target, framing: &str) -> Result<(), Error> 
     end(body, &bytes, &content(50)).await
 }
 
-/// Each piece of a request waits until its echo is there.
+/// Each piece of a request is sent once its echo has come.
 async fn echo(kind: Kind, target: &Target, piece: usize, count: usize) -> Result<(), Error> {
     let (pieces, mut coming) = mpsc::unbounded_channel::<Bytes>();
     let frames = futures_util::stream::poll_fn(move |cx| {
@@ -82,7 +82,7 @@ async fn echo(kind: Kind, target: &Target, piece: usize, count: usize) -> Result
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pieces_go_on_as_they_come() {
+async fn pieces_are_forwarded_as_they_come() {
     for program in programs() {
         against(program, "", async |target| {
             for kind in Kind::HYPER {
@@ -105,10 +105,9 @@ async fn pieces_go_on_as_they_come() {
     }
 }
 
-/// A client that makes a pause after every 50 KB. The response does not fit into the buffers on the
-/// way.
+/// A client that pauses after every 50 KB. The response does not fit into the buffers on the way.
 async fn slowly(kind: Kind, target: &Target, shape: &Shape) -> Result<Received, Error> {
-    let mut client = Client::with_manners(kind, target, Manners::Slow);
+    let mut client = Client::configure(kind, target, Manners::Slow);
     let response = client.send(request(kind, shape)).await?;
     let mut received = Received {
         status: response.status().as_u16(),
@@ -129,7 +128,7 @@ async fn slowly(kind: Kind, target: &Target, shape: &Shape) -> Result<Received, 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_reads_slowly_gets_all_of_it_and_holds_nobody_up() {
+async fn a_slow_reader_gets_everything_and_delays_no_other() {
     for program in programs() {
         against(program, "", async |target| {
             let readers: Vec<_> = Kind::HYPER
@@ -148,7 +147,7 @@ async fn who_reads_slowly_gets_all_of_it_and_holds_nobody_up() {
                         let received = received
                             .expect("all of the response in time")
                             .expect("a response");
-                        assert_eq!(shape.fault(&received, false), None, "{kind:?} {shape:?}");
+                        assert_eq!(shape.mismatch(&received, false), None, "{kind:?} {shape:?}");
                     })
                 })
                 .collect();
@@ -156,7 +155,7 @@ async fn who_reads_slowly_gets_all_of_it_and_holds_nobody_up() {
                 let shape = get("framing=sized&size=100000");
                 let received = timeout(TIMEOUT, Client::new(kind, target).exchange(&shape)).await;
                 assert_eq!(
-                    shape.fault(&received.expect("in time").expect("a response"), false),
+                    shape.mismatch(&received.expect("in time").expect("a response"), false),
                     None
                 );
             }
@@ -168,7 +167,7 @@ async fn who_reads_slowly_gets_all_of_it_and_holds_nobody_up() {
     }
 }
 
-/// Many shapes share one connection, and frames of all of them come in between each other.
+/// Many shapes share one connection, and their frames are interleaved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_shapes_at_once_on_one_connection() {
     for program in programs() {
@@ -178,7 +177,7 @@ async fn many_shapes_at_once_on_one_connection() {
                 let shapes: Vec<Shape> = crate::table::shapes()
                     .into_iter()
                     .filter(|shape| !shape.is_long && program.knows(shape) && kind.knows(shape))
-                    // h2 ends a connection with more than 16,448 frames of one byte that wait, and
+                    // h2 ends a connection with more than 16,448 queued frames of one byte, and
                     // here they wait for the upstream.
                     .filter(|shape| {
                         shape
@@ -193,11 +192,11 @@ async fn many_shapes_at_once_on_one_connection() {
                             .await
                             .expect("a response in time")
                             .unwrap();
-                        let fault = match &received {
-                            Ok(received) => shape.fault(received, kind.sees_trailers(shape)),
+                        let mismatch = match &received {
+                            Ok(received) => shape.mismatch(received, kind.sees_trailers(shape)),
                             Err(error) => Some(error.to_string()),
                         };
-                        assert_eq!(fault, None, "{program:?} {kind:?} {shape:?}");
+                        assert_eq!(mismatch, None, "{program:?} {kind:?} {shape:?}");
                     }
                 }
             }

@@ -3,16 +3,16 @@
 
 use crate::shape::{Shape, get, head, post, post_chunks};
 
-/// How large pieces are, in bytes.
+/// The sizes of pieces, in bytes.
 const PIECES: [usize; 8] = [1, 10, 100, 1_024, 4_096, 16_384, 65_536, 262_144];
 
-/// How many pieces there are.
+/// The numbers of pieces.
 const COUNTS: [usize; 7] = [1, 2, 20, 300, 1_000, 5_000, 20_000];
 
-/// Bodies of chunks are not larger than this.
+/// Chunked bodies are not larger than this.
 const MAX_CHUNKED: usize = 4 << 20;
 
-/// Every shape, in the order in which a client asks for them.
+/// Every shape, in the order in which a client requests them.
 pub(crate) fn shapes() -> Vec<Shape> {
     let mut shapes = vec![
         // Empty.
@@ -40,12 +40,12 @@ pub(crate) fn shapes() -> Vec<Shape> {
         get("framing=sized&size=100000&piece=100"),
         get("framing=sized&size=100000&status=500"),
         get("framing=sized&size=5000000"),
-        // Closed at the end.
+        // Ended by closing the connection.
         get("framing=close&size=1"),
         get("framing=close&size=16389"),
         get("framing=close&size=20000&piece=1"),
         get("framing=close&size=5000000"),
-        // As the server likes to cut it: what it gathers before it writes.
+        // As the server splits it: pieces that it gathers before it writes.
         get("framing=chunked&size=50000&piece=10&flush=0"),
         get("framing=chunked&size=100000&piece=1000&flush=0"),
         get("framing=chunked&size=5000000&piece=100000&flush=0"),
@@ -61,11 +61,11 @@ pub(crate) fn shapes() -> Vec<Shape> {
         get("framing=chunked&size=100000&piece=1000&trailers=1").header("TE", "trailers"),
         get("framing=chunked&size=100000&piece=1000&trailers=1"),
         head("framing=chunked&size=1000&trailers=1").header("TE", "trailers"),
-        // Responses that only inform.
+        // Informational responses.
         get("framing=sized&size=1000&hints=1"),
         get("framing=chunked&size=1000&piece=10&hints=20"),
         get("status=204&hints=3"),
-        // Heads of the response: the gateway takes up to 400 KiB and 1,000 headers from an upstream.
+        // Response heads: the gateway takes up to 400 KB and 1,000 headers from an upstream.
         get("framing=sized&size=10&head=1024"),
         get("framing=sized&size=10&head=8192"),
         get("framing=sized&size=10&head=15900"),
@@ -98,7 +98,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
         post(100_000, "framing=sized&size=10").trickled(5_000, 10),
         post(300, "framing=sized&size=10").trickled(1, 1),
         post(1_000_000, "framing=sized&size=10&read_pause=5"),
-        // Uploads in chunks.
+        // Chunked uploads.
         post_chunks(1, 0, "framing=sized&size=10"),
         post_chunks(1, 1, "framing=sized&size=10"),
         post_chunks(1, 20_000, "framing=sized&size=10"),
@@ -131,7 +131,7 @@ pub(crate) fn shapes() -> Vec<Shape> {
     shapes
 }
 
-/// Responses in chunks of each size, some of each count; the long form has all of them, with and
+/// Chunked responses of each size, some of each count; the long form has all of them, with and
 /// without pauses, and as uploads.
 fn chunked() -> impl Iterator<Item = Shape> {
     let pairs = PIECES

@@ -1,5 +1,5 @@
-//! The programs behind the gateway that nobody here wrote: Go's net/http, Node's http and http2,
-//! and nginx.
+//! The programs behind the gateway, from other projects: Go's net/http, Node's http and http2, and
+//! nginx.
 
 use crate::authority::Authority;
 use crate::shape::{Shape, content};
@@ -65,7 +65,7 @@ impl Program {
 
 /// A running upstream. It ends with the test.
 pub(crate) struct Upstream {
-    /// Where the gateway finds it.
+    /// Its URL, for the gateway.
     pub(crate) url: String,
     /// Lines under `[gateway]` that it needs.
     pub(crate) config: String,
@@ -73,7 +73,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// None, and a line that says so, if the machine has no Go or no Node.
+    /// Starts it, or returns `None`, with a message, if the machine has no Go or no Node.
     pub(crate) fn start(program: Program, authority: &Authority) -> Option<Self> {
         let http2 = if program.is_http2() {
             "http2 = true\n"
@@ -134,7 +134,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts a program that prints its addresses in one line, and ends with its input.
+/// Starts a program that prints its addresses in one line, and ends when its input does.
 fn addresses(mut command: Command) -> (Vec<String>, Running) {
     let mut child = command
         .stdin(Stdio::piped())
@@ -166,8 +166,8 @@ fn node() -> Option<(Vec<String>, Running)> {
     Some(addresses(command))
 }
 
-/// Locations that have a file of each size, sized as it is, and in chunks: server-side includes
-/// take its length away.
+/// Locations with a file of each size, once with a Content-Length and once chunked: server-side
+/// includes remove the length.
 fn files() -> String {
     let root = directory(&[]);
     for size in [
@@ -189,26 +189,26 @@ fn files() -> String {
 
 fn nginx(listen: &str, locations: &str) -> (String, Running) {
     let address = format!("127.0.0.1:{}", free_port());
-    let place = directory(&[]);
+    let dir = directory(&[]);
     let config = format!(
-        "daemon off; master_process off; pid {place}/pid; error_log {place}/error.log;
+        "daemon off; master_process off; pid {dir}/pid; error_log {dir}/error.log;
          events {{ worker_connections 1000; }}
          http {{
              access_log off; client_max_body_size 0; large_client_header_buffers 4 64k;
-             client_body_temp_path {place}/a; proxy_temp_path {place}/b; fastcgi_temp_path {place}/c;
-             uwsgi_temp_path {place}/d; scgi_temp_path {place}/e;
+             client_body_temp_path {dir}/a; proxy_temp_path {dir}/b; fastcgi_temp_path {dir}/c;
+             uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;
              server {{ listen {address} {listen}; {locations} }}
          }}",
-        place = place.display()
+        dir = dir.display()
     );
-    let file: PathBuf = place.join("nginx.conf");
+    let file: PathBuf = dir.join("nginx.conf");
     fs::write(&file, config).unwrap();
     let mut command = Command::new("nginx");
     command
         .arg("-c")
         .arg(&file)
         .arg("-e")
-        .arg(place.join("error.log"))
+        .arg(dir.join("error.log"))
         .stdin(Stdio::null())
         .stderr(Stdio::null());
     let child = Running(command.spawn().expect("nginx; make tools installs it"));

@@ -3,13 +3,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-/// Method, target, length of the body and sum of its bytes, as the service says them.
+/// Method, target, length of the body and sum of its bytes, as the service reports them.
 pub(crate) fn seen(method: &str, target: &str, body: &[u8]) -> String {
     let sum: u64 = body.iter().copied().map(u64::from).sum();
     format!("{method} {target} {} {sum}", body.len())
 }
 
-/// Starts it, for as long as the test runs.
+/// Starts the service for as long as the test runs.
 pub(crate) fn app() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

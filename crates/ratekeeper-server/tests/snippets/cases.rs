@@ -2,7 +2,7 @@
 
 use crate::proxies::Proxy;
 
-/// As many requests of one client pass as the first policy that matches allows.
+/// The policies of the server: the first match decides how many requests of a client are allowed.
 pub(crate) const POLICIES: &str = r#"
 [server]
 http = "127.0.0.1:0"
@@ -74,19 +74,19 @@ pub(crate) struct Case {
     pub(crate) method: &'static str,
     pub(crate) target: &'static str,
     /// The target that the service gets from a proxy that normalizes paths, as Traefik does before
-    /// it asks.
+    /// it calls ratekeeper.
     pub(crate) normalized: &'static str,
-    /// A header more, with `{n}` for the number of the attempt; further lines of headers may follow
+    /// An additional header, with `{n}` for the number of the attempt; more header lines may follow
     /// in the value.
     header: Option<(&'static str, &'static [u8])>,
-    /// Whether it is one that only an attacker sends.
+    /// Whether only an attacker sends it.
     pub(crate) forged: bool,
     pub(crate) body: Body,
-    /// How many pass.
+    /// How many are allowed.
     pub(crate) limit: u16,
     /// The status of a denial. Envoy would take a 503 for a failure, and gets a 429.
     pub(crate) denied: u16,
-    /// Where it is refused with 400, by the proxy itself or by ratekeeper.
+    /// The proxies where it gets a 400, from the proxy itself or from ratekeeper.
     pub(crate) refused_by: &'static [Proxy],
 }
 
@@ -143,8 +143,8 @@ const fn forged(header: &'static str, value: &'static [u8]) -> Case {
     }
 }
 
-/// A path that services read in different ways. Traefik resolves the dots of some before it asks,
-/// and passes on what it asked about.
+/// A path that services read in different ways. Traefik resolves some dot segments before it calls
+/// ratekeeper, and forwards the same path.
 const fn dots(name: &'static str, target: &'static str, normalized: &'static str) -> Case {
     Case {
         normalized,
@@ -153,7 +153,7 @@ const fn dots(name: &'static str, target: &'static str, normalized: &'static str
     }
 }
 
-/// All that nginx says of a request, as a client would write it.
+/// All headers with which nginx describes a request, as a client would write them.
 const FORGED_ORIGINAL: &[u8] =
     b"203.0.113.{n}\r\nX-Original-Method: POST\r\nX-Original-URI: /caf%C3%A9/x";
 
@@ -261,7 +261,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// Whether it is one that every proxy serves without ratekeeper too: a few are enough there.
+    /// Whether every proxy serves it without ratekeeper too: a few are enough there.
     pub(crate) fn ordinary(&self) -> bool {
         ["root", "query", "POST", "chunked POST"].contains(&self.name)
     }
@@ -305,7 +305,7 @@ impl Case {
     }
 }
 
-/// The value of a header, with the number of the attempt in it.
+/// The value of a header, with the number of the attempt.
 fn numbered(value: &[u8], attempt: u16) -> Vec<u8> {
     let Some(at) = value.windows(3).position(|part| part == b"{n}") else {
         return value.to_vec();

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Far longer than any proxy waits: a test that hangs ends.
+/// Far longer than any proxy waits, so that a test that hangs ends.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The head of a response, and what it says of the request.
+/// The head of a response, and what it says about the request.
 #[derive(Debug)]
 pub(crate) struct Response {
     head: String,
@@ -32,10 +32,10 @@ impl Response {
     }
 }
 
-/// Sends that and reads until the connection ends; the request says `Connection: close`.
+/// Sends a request and reads until the connection ends; the request has `Connection: close`.
 pub(crate) fn send(to: SocketAddr, from: Ipv4Addr, request: &[u8]) -> Response {
     let mut stream = connect(to, from);
-    // Who refuses a request need not read all of it.
+    // A server that rejects a request need not read all of it.
     let _ = stream.write_all(request);
     let mut response = Vec::new();
     let _ = stream.read_to_end(&mut response);

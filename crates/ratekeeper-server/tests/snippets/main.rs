@@ -16,8 +16,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 use support::{Server, eventually};
 
-/// Every proxy on its own, so that the slow one keeps nobody waiting. A failure names all the cases
-/// that failed.
+/// Runs a test for every proxy in parallel. A failure names all the cases that failed.
 fn each_proxy(test: impl Fn(Proxy) -> Vec<String> + Copy + Send + Sync) {
     let failed: Vec<String> = std::thread::scope(|scope| {
         let threads = Proxy::ALL.map(|proxy| scope.spawn(move || test(proxy)));
@@ -34,8 +33,8 @@ fn each_proxy(test: impl Fn(Proxy) -> Vec<String> + Copy + Send + Sync) {
     );
 }
 
-/// What is wrong with how a case went, if something is: as many pass as its policy allows,
-/// unchanged, and the next is denied.
+/// What is wrong with the outcome of a case, if anything: as many requests are allowed as its
+/// policy says, unchanged, and the next one is denied.
 fn failure(proxy: Proxy, case: &Case, at: SocketAddr, from: Ipv4Addr) -> Option<String> {
     for attempt in 1..=case.limit + 1 {
         let (request, body) = (case.request(attempt), case.body.bytes());
@@ -83,7 +82,7 @@ fn limits_hold_and_ordinary_requests_pass() {
         };
         let mut failed = Vec::new();
         for (number, case) in (1u8..).zip(CASES) {
-            // Each has a client of its own.
+            // Each case has its own client.
             if let Some(failure) =
                 failure(proxy, case, running.at, Ipv4Addr::new(127, 1, 0, number))
             {
@@ -99,7 +98,7 @@ fn limits_hold_and_ordinary_requests_pass() {
         }
         drop((running, server));
         let log = log.join().unwrap();
-        // A header that a client forged may be warned of, in the words of the configuration.
+        // The configuration may warn of a header that a client forged.
         for line in log
             .lines()
             .filter(|line| line.contains("WARN") || line.contains("ERROR"))
@@ -112,7 +111,7 @@ fn limits_hold_and_ordinary_requests_pass() {
     });
 }
 
-/// Requests pass soon, as the comment in each file says.
+/// Checks that requests are forwarded soon, as the comment in each file says.
 fn without_ratekeeper(proxy: Proxy, ratekeeper: SocketAddr) -> Vec<String> {
     let Some(running) = proxy.start(Timeouts::Shipped, ratekeeper, app()) else {
         return Vec::new();
@@ -124,7 +123,7 @@ fn without_ratekeeper(proxy: Proxy, ratekeeper: SocketAddr) -> Vec<String> {
         let (status, took) = (response.status(), start.elapsed());
         let is_right =
             response.header("x-seen") == Some(&*seen(case.method, case.target, &case.body.bytes()));
-        if !is_right || took > PATIENCE {
+        if !is_right || took > TIMEOUT {
             failed.push(format!(
                 "{proxy:?}, {}: {status} after {took:?}: {response:?}",
                 case.name
@@ -135,10 +134,10 @@ fn without_ratekeeper(proxy: Proxy, ratekeeper: SocketAddr) -> Vec<String> {
 }
 
 /// Far longer than the snippets' timeouts, far shorter than the proxies' own.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 #[test]
-fn a_ratekeeper_that_is_down_stops_nobody_for_long() {
+fn a_ratekeeper_that_is_down_does_not_stop_requests() {
     each_proxy(|proxy| {
         let nobody = SocketAddr::from(([127, 0, 0, 1], ratekeeper_testkit::free_port()));
         without_ratekeeper(proxy, nobody)
@@ -146,8 +145,8 @@ fn a_ratekeeper_that_is_down_stops_nobody_for_long() {
 }
 
 #[test]
-fn a_ratekeeper_that_hangs_stops_nobody_for_long() {
-    // Connections are made, and nobody answers.
+fn a_ratekeeper_that_hangs_does_not_stop_requests() {
+    // Connections are established, and no response comes.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let hangs = listener.local_addr().unwrap();
     each_proxy(|proxy| without_ratekeeper(proxy, hangs));
@@ -162,7 +161,7 @@ fn a_ratekeeper_that_comes_back_limits_again() {
         };
         let case = CASES.iter().find(|case| case.name == "path").unwrap();
         let ask = || send(running.at, Ipv4Addr::new(127, 1, 0, 1), &case.request(1)).status();
-        // A slow machine may let more pass, but not for ever.
+        // A slow machine may allow more, but not for ever.
         eventually("a limit that holds", || ask() == 429);
         server.freeze();
         let while_it_hangs = ask();

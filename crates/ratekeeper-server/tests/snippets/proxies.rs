@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A proxy that asks ratekeeper and then passes requests on to a service.
+/// A proxy that calls ratekeeper and then forwards requests to a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Proxy {
     Nginx,
@@ -18,7 +18,7 @@ pub(crate) enum Proxy {
     Envoy,
 }
 
-/// One that runs, and where; it ends with the test.
+/// A running proxy and its address; it ends with the test.
 pub(crate) struct Running {
     _process: Process,
     pub(crate) at: SocketAddr,
@@ -43,15 +43,15 @@ impl Drop for Killed {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Timeouts {
     Shipped,
-    /// So long that a slow machine does not let a request pass.
+    /// So long that a slow machine does not let a request through.
     Long,
 }
 
 impl Proxy {
     pub(crate) const ALL: [Self; 4] = [Self::Nginx, Self::Caddy, Self::Traefik, Self::Envoy];
 
-    /// Starts it between clients and the service; `None` where it is not installed, which a line
-    /// says.
+    /// Starts it between clients and the service; `None`, with a message, where it is not
+    /// installed.
     pub(crate) fn start(
         self,
         timeouts: Timeouts,
@@ -85,7 +85,7 @@ impl Proxy {
     }
 }
 
-/// A file of docs/deploy with other addresses, and other timeouts if that is wanted, in it.
+/// A file of docs/deploy with other addresses, and other timeouts if requested.
 fn shipped(name: &str, timeouts: Timeouts, addresses: &[(&str, &str)]) -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../docs/deploy")
@@ -164,12 +164,12 @@ fn caddy(
         "{{\n\tadmin off\n\tauto_https off\n\tdefault_bind 127.0.0.1\n}}\n{}",
         shipped("Caddyfile", timeouts, &addresses)
     );
-    let place = directory(&[("Caddyfile", &config)]);
+    let dir = directory(&[("Caddyfile", &config)]);
     let mut command = Command::new("caddy");
     command
         .args(["run", "--adapter", "caddyfile", "--config"])
-        .arg(place.join("Caddyfile"))
-        .env("HOME", &place);
+        .arg(dir.join("Caddyfile"))
+        .env("HOME", &dir);
     run(command)
 }
 
@@ -191,22 +191,22 @@ fn traefik(
     let flags = text
         .lines()
         .filter_map(|line| Some(format!("--{}", line.strip_prefix("#   --")?)));
-    // A traefik.yml where it is started would be its static configuration.
-    let place = directory(&[("dynamic.yml", &text)]);
+    // A traefik.yml in the working directory would be its static configuration.
+    let dir = directory(&[("dynamic.yml", &text)]);
     let mut command = Command::new(program);
     command
         .arg(format!("--entryPoints.web.address={at}"))
         .args(flags);
     command.arg(format!(
         "--providers.file.filename={}",
-        place.join("dynamic.yml").display()
+        dir.join("dynamic.yml").display()
     ));
     command
         .args([
             "--global.checkNewVersion=false",
             "--global.sendAnonymousUsage=false",
         ])
-        .current_dir(&place);
+        .current_dir(&dir);
     Some(run(command))
 }
 
@@ -222,7 +222,7 @@ fn start_envoy(
         timeouts,
         &[("http://127.0.0.1:8080", &format!("http://{ratekeeper}"))],
     );
-    // An entry of the list of filters: the first line behind the dash, the others as far in.
+    // An entry of the list of filters: the first line after the dash, the others indented alike.
     let lines: Vec<&str> = filter
         .lines()
         .filter(|line| !line.starts_with('#'))

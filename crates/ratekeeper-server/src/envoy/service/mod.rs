@@ -4,10 +4,10 @@ use super::decide::DecideError;
 use super::health::HealthService;
 use super::request_body::RequestBody;
 use crate::app::App;
-use crate::gateway::{BodyRate, Streams};
+use crate::gateway::{BodyRate, StreamExecutor};
 use crate::net::connections::{Activity, CountInFlight};
-use crate::net::worker::Graceful;
-use crate::net::write_timeout::{PATIENCE, WriteTimeoutStream};
+use crate::net::worker::GracefulConnection;
+use crate::net::write_timeout::{WRITE_TIMEOUT, WriteTimeoutStream};
 use axum::http::{Request, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer, SERVICE_NAME,
@@ -211,10 +211,10 @@ impl<C: Clock> Service<Request<Incoming>> for Grpc<C> {
 pub(crate) type Connection<C> = http2::Connection<
     TokioIo<WriteTimeoutStream>,
     TowerToHyperService<CountInFlight<Grpc<C>>>,
-    Streams,
+    StreamExecutor,
 >;
 
-impl<C: Clock> Graceful for Connection<C> {
+impl<C: Clock> GracefulConnection for Connection<C> {
     type Error = hyper::Error;
 
     fn graceful_shutdown(self: Pin<&mut Self>) {
@@ -228,9 +228,9 @@ pub(crate) fn connection<C: Clock>(
     services: Grpc<C>,
     activity: &Arc<Activity>,
 ) -> Connection<C> {
-    http2::Builder::new(Streams {
+    http2::Builder::new(StreamExecutor {
         client: None,
-        idle: PATIENCE,
+        idle_timeout: WRITE_TIMEOUT,
     })
     .timer(TokioTimer::new())
     .max_concurrent_streams(MOST_STREAMS)

@@ -1,12 +1,12 @@
-//! Upstream exchanges of clients that left. An upstream may go on with a request whose client has
-//! hung up, so what holds a permit of a concurrency limit is kept until the upstream has answered,
-//! for `abandoned_timeout` at most: else clients that hang up would have more requests run at once
-//! than the limit allows.
+//! Upstream exchanges of clients that disconnected. An upstream may go on with a request whose
+//! client has hung up, so a concurrency permit is held until the upstream has answered, for
+//! `abandoned_timeout` at most. Otherwise clients that hang up could have more requests running at
+//! once than the limit allows.
 
 use super::service::LimitedFuture;
 use super::state::Client;
 use crate::gateway::GatewayDecider;
-use crate::gateway::body::Reply;
+use crate::gateway::body::ProxyBody;
 use crate::gateway::drain::Stage;
 use axum::http::Response;
 use http_body::Body;
@@ -19,22 +19,22 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// The most exchanges that one connection may have left behind; with more, its next requests are
-/// refused. Over HTTP/1 a connection leaves one at most.
+/// The most abandoned exchanges of one connection; beyond them, its next requests are rejected. An
+/// HTTP/1 connection abandons one at most.
 pub(super) const MAX_ABANDONED: usize = 128;
 
-/// What is left of a request that holds a permit.
+/// The remainder of a request that holds a permit.
 pub(super) enum Exchange {
     /// The upstream has not answered yet.
     Unanswered(LimitedFuture),
-    /// The rest of its answer.
-    Body(ResponseBody<Reply, Pending<GatewayDecider>>),
-    /// The exchange broke off because of the client. Nobody hears of the end of the work: the
-    /// permit waits for the timeout.
+    /// The rest of the response body.
+    Body(ResponseBody<ProxyBody, Pending<GatewayDecider>>),
+    /// The client broke the exchange off. The end of the upstream's work is unknown: the permit is
+    /// held until the timeout.
     Permit(Pending<GatewayDecider>),
 }
 
-/// The exchanges that a connection has left behind.
+/// The abandoned exchanges of one connection.
 #[derive(Default)]
 pub(crate) struct AbandonedExchanges {
     timeout: Duration,
@@ -42,7 +42,7 @@ pub(crate) struct AbandonedExchanges {
 }
 
 impl AbandonedExchanges {
-    /// Keeps exchanges for so long; not at all if that is zero.
+    /// Exchanges are kept for `timeout`; zero turns this off.
     pub(crate) fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -55,50 +55,49 @@ impl AbandonedExchanges {
         !self.timeout.is_zero()
     }
 
-    /// Whether the connection has left so many behind that it may not begin others.
+    /// Whether the connection has abandoned so many exchanges that it may not begin another.
     pub(super) fn is_full(&self) -> bool {
         self.count.load(Relaxed) >= MAX_ABANDONED
     }
 }
 
-/// Keeps an exchange in a task of its own. Without a runtime it ends now.
+/// Keeps an exchange in a task of its own. Without a runtime it is dropped at once.
 pub(super) fn keep(client: &Arc<Client>, exchange: Exchange) {
     if let (true, Ok(runtime)) = (client.abandoned.is_on(), Handle::try_current()) {
         client.abandoned.count.fetch_add(1, Relaxed);
-        runtime.spawn(run(Counted(Arc::clone(client)), exchange));
+        runtime.spawn(run(AbandonedExchange(Arc::clone(client)), exchange));
     }
 }
 
-/// One of those that are counted.
-struct Counted(Arc<Client>);
+/// A counted exchange: dropping this lowers the count.
+struct AbandonedExchange(Arc<Client>);
 
-impl Drop for Counted {
+impl Drop for AbandonedExchange {
     fn drop(&mut self) {
         self.0.abandoned.count.fetch_sub(1, Relaxed);
     }
 }
 
 /// Ends an exchange when the upstream has answered, after the timeout, or when the gateway stops.
-/// To end it early is to drop it, which closes the connection to the upstream, or resets its
-/// stream.
-async fn run(client: Counted, exchange: Exchange) {
+/// Ending it early drops it, which closes the connection to the upstream or resets its stream.
+async fn run(client: AbandonedExchange, exchange: Exchange) {
     let client = &*client.0;
-    let ended = pin!(timeout(client.abandoned.timeout, finished(exchange)));
+    let finished = pin!(timeout(client.abandoned.timeout, finish(exchange)));
     tokio::select! {
-        _ = ended => {}
+        _ = finished => {}
         () = stopping(client) => {}
     }
 }
 
-/// Waits for the end of an exchange; what comes of the response is discarded.
-async fn finished(exchange: Exchange) {
+/// Waits for the end of an exchange, and discards the response.
+async fn finish(exchange: Exchange) {
     let mut body = match exchange {
         Exchange::Body(body) => body,
-        Exchange::Permit(permit) => return hold(permit).await,
+        Exchange::Permit(permit) => return hold_permit(permit).await,
         Exchange::Unanswered(future) => {
             let Ok(mut response) = future.await;
-            if let Some(permit) = permit_of_broken(&mut response) {
-                return hold(permit).await;
+            if let Some(permit) = take_permit_if_broken(&mut response) {
+                return hold_permit(permit).await;
             }
             response.into_body()
         }
@@ -106,8 +105,8 @@ async fn finished(exchange: Exchange) {
     while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {}
 }
 
-/// Until it is dropped.
-async fn hold(permit: Pending<GatewayDecider>) {
+/// Holds a permit until the future is dropped.
+async fn hold_permit(permit: Pending<GatewayDecider>) {
     let _permit = permit;
     pending::<()>().await;
 }
@@ -125,14 +124,13 @@ async fn stopping(client: &Client) {
     }
 }
 
-/// A response says with this that the request broke off because of its client, while an upstream
-/// was at it.
+/// Response extension: the client broke the request off while an upstream worked on it.
 #[derive(Clone, Copy)]
 pub(crate) struct BrokenByClient;
 
-/// The permit of a request that broke off because of its client, out of the response to it.
-pub(super) fn permit_of_broken(
-    response: &mut Response<ResponseBody<Reply, Pending<GatewayDecider>>>,
+/// Takes the permit of a request that its client broke off out of the response.
+pub(super) fn take_permit_if_broken(
+    response: &mut Response<ResponseBody<ProxyBody, Pending<GatewayDecider>>>,
 ) -> Option<Pending<GatewayDecider>> {
     response.extensions_mut().remove::<BrokenByClient>()?;
     response.body_mut().take_guard()

@@ -1,5 +1,5 @@
-//! Follows the frames of HTTP/2 that a client sends, as far as it takes to know whether a head has
-//! begun and not ended. What is wrong with them is for h2 to say.
+//! Follows the HTTP/2 frames of a client just far enough to know whether a head has begun and not
+//! ended. h2 reports malformed frames.
 
 /// The length of the preface, before the first frame.
 const PREFACE_BYTES: usize = super::connection::PREFACE.len();
@@ -11,18 +11,19 @@ const HEADERS: u8 = 0x1;
 const CONTINUATION: u8 = 0x9;
 const END_HEADERS: u8 = 0x4;
 
+/// The position in the stream of frames.
 pub(super) struct FrameReader {
-    /// How much of the preface is to come.
+    /// How many bytes of the preface are still to come.
     preface: usize,
-    /// The header of the frame at hand, as far as it has come.
+    /// The header of the current frame, as far as it has come.
     header: [u8; HEADER_BYTES],
     have: usize,
-    /// How much of its payload is to come.
+    /// How many bytes of its payload are still to come.
     payload: usize,
     /// Whether a head has begun whose last frame has not.
-    continues: bool,
-    /// Whether the frame at hand is of a head.
-    is_of_head: bool,
+    in_header_block: bool,
+    /// Whether the current frame belongs to a head.
+    is_header_frame: bool,
 }
 
 impl FrameReader {
@@ -32,12 +33,12 @@ impl FrameReader {
             header: [0; HEADER_BYTES],
             have: 0,
             payload: 0,
-            continues: false,
-            is_of_head: false,
+            in_header_block: false,
+            is_header_frame: false,
         }
     }
 
-    /// Reads on.
+    /// Reads the next bytes.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
         let skipped = self.preface.min(bytes.len());
         self.preface -= skipped;
@@ -46,13 +47,13 @@ impl FrameReader {
             let passed = self.payload.min(bytes.len());
             self.payload -= passed;
             bytes = &bytes[passed..];
-            let taken = (HEADER_BYTES - self.have).min(bytes.len());
-            if taken == 0 {
+            let read = (HEADER_BYTES - self.have).min(bytes.len());
+            if read == 0 {
                 break;
             }
-            self.header[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
-            self.have += taken;
-            bytes = &bytes[taken..];
+            self.header[self.have..self.have + read].copy_from_slice(&bytes[..read]);
+            self.have += read;
+            bytes = &bytes[read..];
             if self.have == HEADER_BYTES {
                 self.begin_payload();
             }
@@ -63,15 +64,15 @@ impl FrameReader {
         let [high, middle, low, kind, flags, ..] = self.header;
         self.payload = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         self.have = 0;
-        self.is_of_head = matches!(kind, HEADERS | CONTINUATION);
-        if self.is_of_head {
-            self.continues = flags & END_HEADERS == 0;
+        self.is_header_frame = matches!(kind, HEADERS | CONTINUATION);
+        if self.is_header_frame {
+            self.in_header_block = flags & END_HEADERS == 0;
         }
     }
 
-    /// Whether the preface is to come, or a head has begun and not ended.
+    /// Whether the preface is still to come, or a head has begun and not ended.
     pub(super) fn is_in_head(&self) -> bool {
-        self.preface > 0 || self.continues || self.is_of_head && self.payload > 0
+        self.preface > 0 || self.in_header_block || self.is_header_frame && self.payload > 0
     }
 }
 
@@ -100,8 +101,8 @@ mod tests {
         frame
     }
 
-    /// Whether it is in a head behind the header of each frame, and behind each byte that follows.
-    fn in_heads(frames: &[Vec<u8>]) -> Vec<bool> {
+    /// Whether the reader is in a head after each frame header, and after each byte that follows.
+    fn head_states(frames: &[Vec<u8>]) -> Vec<bool> {
         let mut reader = FrameReader::new();
         reader.feed(PREFACE);
         let mut found = Vec::new();
@@ -126,11 +127,11 @@ mod tests {
         reader.feed(&PREFACE[PREFACE.len() - 1..]);
         assert!(!reader.is_in_head());
         assert_eq!(
-            in_heads(&[frame(SETTINGS, 0, 0), frame(DATA, 1, 2)]),
+            head_states(&[frame(SETTINGS, 0, 0), frame(DATA, 1, 2)]),
             [false, false, false, false]
         );
         assert_eq!(
-            in_heads(&[frame(HEADERS, END_HEADERS, 2), frame(DATA, 0, 1)]),
+            head_states(&[frame(HEADERS, END_HEADERS, 2), frame(DATA, 0, 1)]),
             [true, true, false, false, false]
         );
         let continued = [
@@ -138,28 +139,28 @@ mod tests {
             frame(CONTINUATION, 0, 0),
             frame(CONTINUATION, END_HEADERS, 1),
         ];
-        assert_eq!(in_heads(&continued), [true, true, true, true, false]);
+        assert_eq!(head_states(&continued), [true, true, true, true, false]);
     }
 
     proptest! {
-        /// However the bytes are cut.
+        /// However the bytes are split.
         #[test]
-        fn what_is_read_does_not_depend_on_how_it_comes(
+        fn the_state_does_not_depend_on_how_the_bytes_are_split(
             frames in prop::collection::vec((0u8..12, any::<u8>(), 0usize..300), 0..8),
             cuts in prop::collection::vec(1usize..40, 1..20),
         ) {
             let mut bytes = PREFACE.to_vec();
             frames.iter().for_each(|(kind, flags, length)| bytes.extend(frame(*kind, *flags, *length)));
-            let mut whole = FrameReader::new();
-            whole.feed(&bytes);
+            let mut complete = FrameReader::new();
+            complete.feed(&bytes);
             let (mut cut, mut rest, mut next) = (FrameReader::new(), &bytes[..], cuts.iter().cycle());
             while let Some(length) = next.next().map(|length| (*length).min(rest.len())).filter(|length| *length > 0) {
                 cut.feed(&rest[..length]);
                 rest = &rest[length..];
             }
-            prop_assert_eq!(cut.is_in_head(), whole.is_in_head());
+            prop_assert_eq!(cut.is_in_head(), complete.is_in_head());
             let mut heads = frames.iter().filter(|(kind, ..)| matches!(*kind, HEADERS | CONTINUATION));
-            prop_assert_eq!(whole.is_in_head(), heads.next_back().is_some_and(|(_, flags, _)| flags & END_HEADERS == 0));
+            prop_assert_eq!(complete.is_in_head(), heads.next_back().is_some_and(|(_, flags, _)| flags & END_HEADERS == 0));
         }
 
         #[test]

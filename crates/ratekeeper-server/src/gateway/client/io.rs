@@ -1,5 +1,5 @@
-//! A client's stream as hyper reads and writes HTTP/2 over it, whose frames leave nothing to be
-//! understood differently.
+//! A client's stream as hyper reads and writes HTTP/2 over it. The framing of HTTP/2 is
+//! unambiguous, so it needs no smuggling guard.
 
 use super::frame_reader::FrameReader;
 use super::state::Client;
@@ -10,18 +10,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+/// The stream of an HTTP/2 client, which records its activity.
 pub(super) struct Io {
     stream: ReadBudget<Stream>,
     client: Arc<Client>,
-    /// What was read before it was known what it is.
+    /// Bytes that were read to detect the protocol.
     first: Vec<u8>,
     frames: FrameReader,
 }
 
 impl Io {
     pub(super) fn new(stream: Stream, client: Arc<Client>, first: Vec<u8>) -> Self {
-        // It begins with a preface, which is to come in time like any head.
-        client.heard(true, false);
+        // The preface is subject to the head timeout.
+        client.on_read(true, false);
         Self {
             stream: ReadBudget::new(stream),
             client,
@@ -47,7 +48,7 @@ impl AsyncRead for Io {
             this.first.drain(..taken);
         }
         this.frames.feed(&buf.filled()[before..]);
-        this.client.heard(this.frames.is_in_head(), false);
+        this.client.on_read(this.frames.is_in_head(), false);
         Poll::Ready(Ok(()))
     }
 }
@@ -60,7 +61,7 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.client.took(written.is_ready());
+        this.client.on_write(written.is_ready());
         written
     }
 
@@ -71,7 +72,7 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        this.client.took(written.is_ready());
+        this.client.on_write(written.is_ready());
         written
     }
 
@@ -82,7 +83,7 @@ impl AsyncWrite for Io {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = Pin::new(&mut this.stream).poll_flush(cx);
-        this.client.took(flushed.is_ready());
+        this.client.on_write(flushed.is_ready());
         flushed
     }
 

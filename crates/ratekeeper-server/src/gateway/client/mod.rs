@@ -1,4 +1,4 @@
-//! The clients of the gateway: their connections, what they may do on them and for how long.
+//! Client connections of the gateway: protocol detection, HTTP/1 and HTTP/2, timeouts.
 
 mod abandoned;
 mod connection;
@@ -14,4 +14,4 @@ pub(super) use abandoned::BrokenByClient;
 pub(super) use connection::serve;
 pub(crate) use http1::{ClientBody, ProtocolSwitch, UpgradedSocket};
 pub(crate) use state::{Client, now};
-pub(crate) use streams::{StreamProgress, Streams};
+pub(crate) use streams::{StreamExecutor, StreamProgress};

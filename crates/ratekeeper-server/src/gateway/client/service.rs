@@ -1,12 +1,12 @@
-//! One request of a client: looked at, judged by the limits, sent on, logged.
+//! Serves one request of a client: validates it, applies the limits, forwards it, logs it.
 
-use super::abandoned::{self, Exchange, MAX_ABANDONED, permit_of_broken};
+use super::abandoned::{self, Exchange, MAX_ABANDONED, take_permit_if_broken};
 use super::http1::too_many_headers;
 use super::state::{Client, InFlightRequest};
 use super::streams::StreamProgress;
 use crate::api::{Code, Problem};
-use crate::gateway::access_log::{Entry, RequestRecord};
-use crate::gateway::body::{FromClient, Reply};
+use crate::gateway::access_log::{LogEntry, RequestRecord};
+use crate::gateway::body::{IncomingBody, ProxyBody};
 use crate::gateway::forward::{self, Forward};
 use crate::gateway::{GatewayDecider, WorkerState, headers};
 use crate::observe::traces::{Span, TRACEPARENT};
@@ -30,57 +30,57 @@ use tower_layer::Layer;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest id of a client that is taken over.
+/// The longest request id that is taken over from a client.
 const MAX_REQUEST_ID: usize = 128;
 
-/// Serves the requests of one connection.
+/// The service for the requests of one connection.
 pub(super) struct ClientService {
-    local: Arc<WorkerState>,
+    worker: Arc<WorkerState>,
     client: Arc<Client>,
     /// Called for one request after the other.
     limited: RefCell<RateLimit<Forward, GatewayDecider>>,
 }
 
 impl ClientService {
-    pub(super) fn new(local: &Arc<WorkerState>, client: &Arc<Client>) -> Self {
+    pub(super) fn new(worker: &Arc<WorkerState>, client: &Arc<Client>) -> Self {
         let forward = Forward {
-            local: Arc::clone(local),
+            worker: Arc::clone(worker),
             client: Arc::clone(client),
         };
-        let limited = RefCell::new(local.shared.layer.layer(forward));
+        let limited = RefCell::new(worker.shared.layer.layer(forward));
         Self {
-            local: Arc::clone(local),
+            worker: Arc::clone(worker),
             client: Arc::clone(client),
             limited,
         }
     }
 
-    /// What is wrong with a request, before anybody decides on it. What goes no further is taken
-    /// out of it.
-    fn vet(&self, request: &mut Request<FromClient>) -> Result<(), Problem> {
-        let gateway = &self.local.shared.gateway;
+    /// Validates a request before the limits decide on it, and removes headers that are not
+    /// forwarded.
+    fn validate(&self, request: &mut Request<IncomingBody>) -> Result<(), Problem> {
+        let gateway = &self.worker.shared.gateway;
         if self.client.abandoned.is_full() {
             let detail = format!(
-                "{MAX_ABANDONED} requests of this connection were reset while an upstream was at them; wait until they have ended"
+                "{MAX_ABANDONED} requests that this connection reset are still running at an upstream; wait until they have ended"
             );
             return Err(Problem::new(Code::Unavailable, detail));
         }
         if request.method() == Method::CONNECT || request.uri().path_and_query().is_none() {
             return Err(forward::bad_target());
         }
-        give_path(request.uri_mut());
+        add_root_path(request.uri_mut());
         let (authority, version) = (request.uri().authority().cloned(), request.version());
-        // Over HTTP/1 they were counted as they were read.
+        // Over HTTP/1 they were counted when the head was read.
         if version == Version::HTTP_2 && headers::count(request.headers()) > gateway.max_headers {
             return Err(too_many_headers());
         }
-        headers::one_host(
+        headers::validate_host(
             request.headers_mut(),
             authority.as_ref(),
             version,
             &gateway.hosts,
         )?;
-        if let Some(user) = &self.local.shared.user {
+        if let Some(user) = &self.worker.shared.user {
             user.strip(
                 self.client.peer.map(|peer| peer.ip()),
                 request.headers_mut(),
@@ -89,15 +89,15 @@ impl ClientService {
         if headers::has_other_codings(request.headers()) {
             return Err(Problem::new(
                 Code::UnknownCoding,
-                "the only Transfer-Encoding that is known here is chunked",
+                "the only supported Transfer-Encoding is chunked",
             ));
         }
-        if let Some(most) = gateway.max_body {
+        if let Some(max) = gateway.max_body {
             let length = request
                 .headers()
                 .get(CONTENT_LENGTH)
                 .and_then(|length| length.to_str().ok()?.parse().ok());
-            if length.is_some_and(|length: u64| length > most) {
+            if length.is_some_and(|length: u64| length > max) {
                 return Err(forward::too_large());
             }
         }
@@ -106,15 +106,14 @@ impl ClientService {
             version == Version::HTTP_11 && !gateway.http2,
         );
         if version == Version::HTTP_2 {
-            headers::one_cookie(request.headers_mut());
+            headers::join_cookies(request.headers_mut());
         }
         Ok(())
     }
 }
 
-/// Gives a target that has a query and no path, as in `GET http://example.com?q=1`, the path that
-/// it stands for.
-fn give_path(uri: &mut Uri) {
+/// Adds the path `/` to a target with a query and no path, such as `http://example.com?q=1`.
+fn add_root_path(uri: &mut Uri) {
     let Some(query) = uri
         .path_and_query()
         .map(PathAndQuery::as_str)
@@ -123,31 +122,31 @@ fn give_path(uri: &mut Uri) {
         return;
     };
     let mut parts = uri.clone().into_parts();
-    // What was a query is one behind a slash.
+    // A query is still valid after a slash.
     parts.path_and_query = PathAndQuery::try_from(format!("/{query}")).ok();
     if let Ok(whole) = Uri::from_parts(parts) {
         *uri = whole;
     }
 }
 
-/// As hyper calls it, for HTTP/2.
+/// Called by hyper for HTTP/2 requests.
 impl hyper::service::Service<Request<Incoming>> for ClientService {
     type Response = Response<ClientResponseBody>;
     type Error = Infallible;
     type Future = ClientResponseFuture;
 
     fn call(&self, request: Request<Incoming>) -> ClientResponseFuture {
-        self.answer(request.map(FromClient::Http2))
+        self.respond(request.map(IncomingBody::Http2))
     }
 }
 
 impl ClientService {
-    /// The answer to a request.
-    pub(super) fn answer(&self, mut request: Request<FromClient>) -> ClientResponseFuture {
-        let under_way = InFlightRequest::new(&self.client);
-        let shared = &self.local.shared;
+    /// Starts answering a request.
+    pub(super) fn respond(&self, mut request: Request<IncomingBody>) -> ClientResponseFuture {
+        let in_flight = InFlightRequest::new(&self.client);
+        let shared = &self.worker.shared;
         let version = request.version();
-        // HTTP/1 leaves the body out as it writes the head.
+        // For HTTP/1 the body is left out when the head is written.
         let discards_body = version == Version::HTTP_2 && request.method() == Method::HEAD;
         let mut entry = shared.log.as_ref().map(|log| {
             let host = request
@@ -161,11 +160,11 @@ impl ClientService {
                     .map(|authority| authority.as_str())
             });
             let head = (request.method(), request.uri(), host);
-            Box::new(Entry::new(
+            Box::new(LogEntry::new(
                 log,
                 head,
                 self.client.peer.map(|peer| peer.ip()),
-                name(version),
+                version_name(version),
             ))
         });
         if let Some(entry) = &mut entry {
@@ -175,31 +174,31 @@ impl ClientService {
             .traces
             .as_ref()
             .and_then(|tracer| tracer.begin(request.headers(), request.method()));
-        let notes = entry
+        let record = entry
             .as_ref()
-            .map(|entry| entry.notes())
+            .map(|entry| entry.record())
             .or_else(|| span.as_ref().map(|_| RequestRecord::default()));
         if let Some(span) = &mut span {
-            span.notes.clone_from(&notes);
-            // The upstream's spans are part of this one.
+            span.notes.clone_from(&record);
+            // The upstream's spans become children of this one.
             if let Some(context) = span.traceparent() {
                 request.headers_mut().insert(TRACEPARENT, context);
             }
         }
-        let state = match self.vet(&mut request) {
-            Err(problem) => State::Refused { problem },
+        let state = match self.validate(&mut request) {
+            Err(problem) => State::Rejected { problem },
             Ok(()) => {
-                if let Some(notes) = notes {
-                    request.extensions_mut().insert::<RequestRecord>(notes);
+                if let Some(record) = record {
+                    request.extensions_mut().insert::<RequestRecord>(record);
                 }
-                // The one further in is always ready.
+                // The inner service is always ready.
                 let peer = self.client.peer.map(|peer| peer.ip());
                 State::LimitedFuture {
                     future: self.limited.borrow_mut().call_from(peer, request),
                 }
             }
         };
-        let rest = Some((under_way, (entry, span.map(Box::new))));
+        let rest = Some((in_flight, (entry, span.map(Box::new))));
         ClientResponseFuture {
             state,
             rest,
@@ -209,7 +208,7 @@ impl ClientService {
     }
 }
 
-/// The id of a request, by which the upstream finds it, too: that of the client, or else a new one.
+/// The id of a request, also sent to the upstream: the client's, or else a new one.
 fn request_id(headers: &mut HeaderMap) -> String {
     let is_usable = |id: &&str| {
         (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
@@ -222,7 +221,7 @@ fn request_id(headers: &mut HeaderMap) -> String {
         Some(id) => id.to_owned(),
         None => {
             let id = format!("{:032x}", fastrand::u128(..));
-            // Hexadecimal digits are a value.
+            // Hexadecimal digits are a valid value.
             if let Ok(value) = HeaderValue::from_str(&id) {
                 headers.insert(REQUEST_ID, value);
             }
@@ -231,7 +230,7 @@ fn request_id(headers: &mut HeaderMap) -> String {
     }
 }
 
-fn name(version: Version) -> &'static str {
+fn version_name(version: Version) -> &'static str {
     match version {
         Version::HTTP_10 => "HTTP/1.0",
         Version::HTTP_2 => "HTTP/2",
@@ -239,12 +238,12 @@ fn name(version: Version) -> &'static str {
     }
 }
 
-/// Where it is told how a request went: a line of the access log, a span.
-type RequestRecords = (Option<Box<Entry>>, Option<Box<Span>>);
+/// Where the outcome of a request is recorded: an access log entry and a span.
+type RequestRecords = (Option<Box<LogEntry>>, Option<Box<Span>>);
 
-pub(super) type LimitedFuture = ResponseFuture<Forward, FromClient, GatewayDecider>;
+pub(super) type LimitedFuture = ResponseFuture<Forward, IncomingBody, GatewayDecider>;
 
-/// The answer to a request.
+/// The response to a request.
 pub(super) struct ClientResponseFuture {
     state: State,
     rest: Option<(InFlightRequest, RequestRecords)>,
@@ -252,8 +251,9 @@ pub(super) struct ClientResponseFuture {
     discards_body: bool,
 }
 
+/// The phase of a request.
 enum State {
-    Refused { problem: Problem },
+    Rejected { problem: Problem },
     LimitedFuture { future: LimitedFuture },
     Done,
 }
@@ -264,10 +264,12 @@ impl Future for ClientResponseFuture {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let mut response = match &mut this.state {
-            State::Refused { problem } => forward::own(problem.plain()).map(ResponseBody::from),
+            State::Rejected { problem } => {
+                forward::own_response(problem.plain()).map(ResponseBody::from)
+            }
             State::LimitedFuture { future } => {
                 let Poll::Ready(Ok(response)) = Pin::new(future).poll(cx) else {
-                    StreamProgress::Waits.tell();
+                    StreamProgress::Waiting.record();
                     return Poll::Pending;
                 };
                 response
@@ -275,16 +277,17 @@ impl Future for ClientResponseFuture {
             State::Done => return Poll::Pending,
         };
         this.state = State::Done;
-        if let (Some(permit), Some((under_way, _))) = (permit_of_broken(&mut response), &this.rest)
+        if let (Some(permit), Some((in_flight, _))) =
+            (take_permit_if_broken(&mut response), &this.rest)
         {
-            abandoned::keep(under_way.client(), Exchange::Permit(permit));
+            abandoned::keep(in_flight.client(), Exchange::Permit(permit));
         }
         if this.discards_body && !response.body().is_end_stream() {
             discard_body(&mut response);
         }
-        let (under_way, told) = this.rest.take().unzip();
-        let (mut entry, mut span) = told.unwrap_or_default();
-        let is_last = under_way.as_ref().is_some_and(InFlightRequest::is_last);
+        let (in_flight, records) = this.rest.take().unzip();
+        let (mut entry, mut span) = records.unwrap_or_default();
+        let is_last = in_flight.as_ref().is_some_and(InFlightRequest::is_last);
         if is_last && !this.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response
                 .headers_mut()
@@ -301,52 +304,52 @@ impl Future for ClientResponseFuture {
             body,
             entry,
             _span: span,
-            under_way,
+            in_flight,
         })))
     }
 }
 
-/// The client has left, or is cut off, before the upstream has answered.
+/// If the client leaves or is cut off before the upstream has answered, the exchange is abandoned.
 impl Drop for ClientResponseFuture {
     fn drop(&mut self) {
-        if let Some((under_way, _)) = &self.rest
+        if let Some((in_flight, _)) = &self.rest
             && let State::LimitedFuture { future } = &self.state
             && future.holds_permit()
             && let State::LimitedFuture { future } = mem::replace(&mut self.state, State::Done)
         {
-            abandoned::keep(under_way.client(), Exchange::Unanswered(future));
+            abandoned::keep(in_flight.client(), Exchange::Unanswered(future));
         }
     }
 }
 
-/// Leaves out the body of a response to HEAD, for hyper would send it in HTTP/2. Its length stays
-/// in the head.
-fn discard_body(response: &mut Response<ResponseBody<Reply, Pending<GatewayDecider>>>) {
+/// Discards the body of a response to HEAD, which hyper would send over HTTP/2. The Content-Length
+/// stays.
+fn discard_body(response: &mut Response<ResponseBody<ProxyBody, Pending<GatewayDecider>>>) {
     if let Some(length) = response.body().size_hint().exact() {
         response
             .headers_mut()
             .entry(CONTENT_LENGTH)
             .or_insert_with(|| HeaderValue::from(length));
     }
-    *response.body_mut() = ResponseBody::from(Reply::empty());
+    *response.body_mut() = ResponseBody::from(ProxyBody::empty());
 }
 
-/// The body of an answer on its way to the client: with it ends the request.
+/// The body of a response on its way to the client. The request ends with it.
 pub(super) struct ClientResponseBody {
-    body: ResponseBody<Reply, Pending<GatewayDecider>>,
-    entry: Option<Box<Entry>>,
+    body: ResponseBody<ProxyBody, Pending<GatewayDecider>>,
+    entry: Option<Box<LogEntry>>,
     _span: Option<Box<Span>>,
-    under_way: Option<InFlightRequest>,
+    in_flight: Option<InFlightRequest>,
 }
 
-/// The client has left, or is cut off, before the end of the answer.
+/// If the client leaves or is cut off before the end of the response, the exchange is abandoned.
 impl Drop for ClientResponseBody {
     fn drop(&mut self) {
-        if let Some(under_way) = &self.under_way
+        if let Some(in_flight) = &self.in_flight
             && self.body.has_guard()
         {
             abandoned::keep(
-                under_way.client(),
+                in_flight.client(),
                 Exchange::Body(mem::take(&mut self.body)),
             );
         }
@@ -363,10 +366,10 @@ impl Body for ClientResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
-            StreamProgress::Waits.tell();
+            StreamProgress::Waiting.record();
             return Poll::Pending;
         };
-        StreamProgress::Moved.tell();
+        StreamProgress::Moved.record();
         if let Some(entry) = &mut this.entry {
             match &frame {
                 Some(Ok(frame)) => {
@@ -378,7 +381,7 @@ impl Body for ClientResponseBody {
             entry.whole |= this.body.is_end_stream();
         }
         if let Some(Err(error)) = &frame {
-            tracing::warn!("an answer broke off: {error}");
+            tracing::warn!("a response was cut off: {error}");
         }
         Poll::Ready(frame)
     }

@@ -1,4 +1,4 @@
-//! What is known of a client's connection: who it is, what it is doing, since when.
+//! State of a client's connection: its address, its activity, its deadlines.
 
 use super::abandoned::AbandonedExchanges;
 use super::forwarded_headers::ForwardedHeaders;
@@ -13,60 +13,59 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Who has no address, as forwarding headers have it.
+/// The name of a client without an address in forwarding headers.
 const UNKNOWN: &str = "unknown";
 
-/// The zero of all times here.
-static BEGINNING: LazyLock<Timestamp> = LazyLock::new(|| CoarseClock.now());
+/// The origin of all times in this module.
+static START: LazyLock<Timestamp> = LazyLock::new(|| CoarseClock.now());
 
-/// Milliseconds since the process began, never 0, give or take a tick of the kernel: nobody's
-/// patience is measured finer, and each request asks.
+/// Milliseconds since the process began, never 0. Accurate to a tick of the kernel, which is enough
+/// for timeouts: every request asks.
 pub(crate) fn now() -> u64 {
-    let beginning = *BEGINNING;
-    u64::try_from(CoarseClock.now().saturating_since(beginning).as_millis())
+    let start = *START;
+    u64::try_from(CoarseClock.now().saturating_since(start).as_millis())
         .unwrap_or(u64::MAX)
         .saturating_add(1)
 }
 
-/// What a connection holds from when it is let in until the last of it is gone.
+/// The permits of a connection, from when it is accepted until the last of it is gone.
 pub(crate) struct Admission {
-    /// Among all connections that there may be.
+    /// Counts towards `max_connections`.
     pub(crate) _permit: OwnedSemaphorePermit,
-    /// Among those of its address; none if that may have any number.
+    /// Counts towards the limit of its address, if there is one.
     pub(crate) _address: Option<AddressSlot>,
     pub(crate) drain: Arc<Drain>,
 }
 
+/// The state of one client connection, shared by its requests.
 pub(crate) struct Client {
-    /// None on a Unix socket.
+    /// `None` on a Unix socket.
     pub(crate) peer: Option<SocketAddr>,
-    /// Whether what it says about others is believed.
+    /// Whether its forwarding headers are trusted.
     pub(crate) trusted: bool,
     pub(crate) tls: bool,
-    /// Its address as it is written into X-Forwarded-For.
-    pub(crate) written: HeaderValue,
-    /// The same as it is written into Forwarded.
-    pub(crate) node: String,
-    /// What upstreams are told of it.
-    pub(crate) about: ForwardedHeaders,
-    /// How it is told something before its answer, where it speaks HTTP/1.
-    pub(crate) informed: OnceLock<InformationalSender>,
-    /// What it has left behind.
+    /// Its address as in X-Forwarded-For.
+    pub(crate) forwarded_for: HeaderValue,
+    /// Its address as in Forwarded.
+    pub(crate) forwarded_node: String,
+    /// The cached forwarding headers for upstreams.
+    pub(crate) forwarded_headers: ForwardedHeaders,
+    /// Sends informational responses, over HTTP/1.
+    pub(crate) informational: OnceLock<InformationalSender>,
+    /// The exchanges that it has abandoned.
     pub(crate) abandoned: AbandonedExchanges,
-    /// Its place among the connections that there may be, and whether they are to leave. None in
-    /// tests.
+    /// Its connection permits, and the stages of stopping. `None` in tests.
     admission: Option<Admission>,
-    /// Whether another protocol is spoken now, of which nothing is known.
+    /// Whether the connection has switched to another protocol, whose activity is unknown here.
     pub(crate) tunnel: AtomicBool,
-    /// Whether requests share the connection, as in HTTP/2: a head that does not end is in the way
-    /// of all of them.
+    /// Whether requests share the connection, as in HTTP/2: an unfinished head blocks all of them.
     pub(crate) is_shared: AtomicBool,
     /// Whether a head has begun and not ended.
     in_head: AtomicBool,
-    /// Whether all that was read of it are whole requests, and nothing waits to be read.
-    said_all: AtomicBool,
-    /// How many requests are under way.
-    under_way: AtomicUsize,
+    /// Whether everything that was read are whole requests, and nothing waits to be read.
+    is_fully_read: AtomicBool,
+    /// How many requests are in flight.
+    in_flight: AtomicUsize,
     /// Since when there is none.
     idle_since: AtomicU64,
     /// Since when a head is being sent.
@@ -75,23 +74,23 @@ pub(crate) struct Client {
     blocked_since: AtomicU64,
 }
 
-/// A request that is under way until this is dropped.
+/// A request that is in flight until this is dropped.
 pub(crate) struct InFlightRequest(Arc<Client>);
 
 impl InFlightRequest {
     pub(crate) fn new(client: &Arc<Client>) -> Self {
-        client.under_way.fetch_add(1, Relaxed);
+        client.in_flight.fetch_add(1, Relaxed);
         Self(Arc::clone(client))
     }
 }
 
 impl InFlightRequest {
-    /// The client whose request it is.
+    /// The client that sent the request.
     pub(super) fn client(&self) -> &Arc<Client> {
         &self.0
     }
 
-    /// Whether the client is to be told that this answer is the last.
+    /// Whether the response must announce the end of the connection.
     pub(crate) fn is_last(&self) -> bool {
         self.0
             .admission
@@ -102,13 +101,13 @@ impl InFlightRequest {
 
 impl Drop for InFlightRequest {
     fn drop(&mut self) {
-        if self.0.under_way.fetch_sub(1, Relaxed) == 1 {
+        if self.0.in_flight.fetch_sub(1, Relaxed) == 1 {
             self.0.idle_since.store(now(), Relaxed);
         }
     }
 }
 
-/// How long each thing may last.
+/// The timeouts of a client connection.
 #[derive(Clone, Copy)]
 pub(crate) struct ClientTimeouts {
     pub(crate) head: Duration,
@@ -124,37 +123,37 @@ impl Client {
         admission: Option<Admission>,
     ) -> Self {
         let ip = peer.map(|peer| ratekeeper_policy::address::canonical(peer.ip()));
-        let node = match ip {
+        let forwarded_node = match ip {
             Some(ip) if ip.is_ipv6() => format!("\"[{ip}]\""),
             Some(ip) => ip.to_string(),
             None => UNKNOWN.to_owned(),
         };
-        // An address is text.
-        let written = ip.and_then(|ip| HeaderValue::try_from(ip.to_string()).ok());
-        let written = written.unwrap_or(HeaderValue::from_static(UNKNOWN));
+        // The text of an address is a valid header value.
+        let forwarded_for = ip.and_then(|ip| HeaderValue::try_from(ip.to_string()).ok());
+        let forwarded_for = forwarded_for.unwrap_or(HeaderValue::from_static(UNKNOWN));
         let now = now();
         Self {
             peer,
             trusted,
             tls,
-            written,
-            node,
-            about: ForwardedHeaders::default(),
-            informed: OnceLock::new(),
+            forwarded_for,
+            forwarded_node,
+            forwarded_headers: ForwardedHeaders::default(),
+            informational: OnceLock::new(),
             abandoned: AbandonedExchanges::default(),
             admission,
             tunnel: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
             in_head: AtomicBool::new(false),
-            said_all: AtomicBool::new(false),
-            under_way: AtomicUsize::new(0),
+            is_fully_read: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
             idle_since: AtomicU64::new(now),
             head_since: AtomicU64::new(now),
             blocked_since: AtomicU64::new(0),
         }
     }
 
-    /// The same client, whose exchanges with upstreams are kept for so long after it has left.
+    /// Sets how long exchanges with upstreams are kept after the client has left.
     pub(crate) fn abandoned_timeout(self, timeout: Duration) -> Self {
         Self {
             abandoned: AbandonedExchanges::new(timeout),
@@ -162,7 +161,7 @@ impl Client {
         }
     }
 
-    /// How far the gateway is with stopping; None in tests.
+    /// The stages of stopping the gateway; `None` in tests.
     pub(crate) fn drain(&self) -> Option<&Drain> {
         self.admission.as_ref().map(|admission| &*admission.drain)
     }
@@ -171,10 +170,10 @@ impl Client {
         if self.tls { "https" } else { "http" }
     }
 
-    /// Bytes were read; whether a head is left unfinished by them, and whether a request is
-    /// finished by the last of them.
-    pub(crate) fn heard(&self, in_head: bool, is_whole: bool) {
-        self.said_all.store(is_whole, Relaxed);
+    /// Records a read: whether it leaves a head unfinished, and whether it ends with the end of a
+    /// request.
+    pub(crate) fn on_read(&self, in_head: bool, is_whole: bool) {
+        self.is_fully_read.store(is_whole, Relaxed);
         if in_head != self.in_head.load(Relaxed) {
             if in_head {
                 self.head_since.store(now(), Relaxed);
@@ -183,62 +182,61 @@ impl Client {
         }
     }
 
-    /// There is something that nobody has read yet.
-    pub(crate) fn says_more(&self) {
-        self.said_all.store(false, Relaxed);
+    /// Records that there are unread bytes.
+    pub(crate) fn mark_unread(&self) {
+        self.is_fully_read.store(false, Relaxed);
     }
 
-    /// Whether it has asked, and waits: all that it can say is that it leaves, or what it asks
-    /// next.
-    pub(crate) fn only_waits(&self) -> bool {
-        self.said_all.load(Relaxed) && self.under_way.load(Relaxed) > 0
+    /// Whether the client waits for a response, with nothing unread: it can only leave or send its
+    /// next request.
+    pub(crate) fn is_waiting_for_response(&self) -> bool {
+        self.is_fully_read.load(Relaxed) && self.in_flight.load(Relaxed) > 0
     }
 
-    /// Whether it took what was written to it.
-    pub(crate) fn took(&self, some: bool) {
+    /// Records whether the client took any of what was written to it.
+    pub(crate) fn on_write(&self, some: bool) {
         if self.is_blocked() == some {
             self.blocked_since
                 .store(if some { 0 } else { now() }, Relaxed);
         }
     }
 
-    /// Whether it takes nothing of what is written to it.
+    /// Whether the client takes nothing of what is written to it.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked_since.load(Relaxed) != 0
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.under_way.load(Relaxed) == 0 && !self.in_head.load(Relaxed)
+        self.in_flight.load(Relaxed) == 0 && !self.in_head.load(Relaxed)
     }
 
-    /// Since when nothing was asked for.
+    /// Since when no request has been in flight.
     pub(crate) fn idle_since(&self) -> u64 {
         self.idle_since.load(Relaxed)
     }
 
-    /// When it is to be cut off if nothing changes; none if that is for others to say.
-    pub(crate) fn deadline(&self, patience: &ClientTimeouts) -> Option<u64> {
+    /// When the connection is cut off if nothing changes, or `None` if other timeouts apply.
+    pub(crate) fn deadline(&self, timeouts: &ClientTimeouts) -> Option<u64> {
         let after = |since: u64, time: Duration| {
             since.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
         };
         match self.blocked_since.load(Relaxed) {
             0 => {}
-            since => return Some(after(since, patience.idle)),
+            since => return Some(after(since, timeouts.idle)),
         }
         if self.tunnel.load(Relaxed) {
             return None;
         }
-        match (self.under_way.load(Relaxed), self.in_head.load(Relaxed)) {
+        match (self.in_flight.load(Relaxed), self.in_head.load(Relaxed)) {
             (_, true) if self.is_shared.load(Relaxed) => {
-                Some(after(self.head_since.load(Relaxed), patience.head))
+                Some(after(self.head_since.load(Relaxed), timeouts.head))
             }
-            // Of those that ask without waiting for an answer the next head may have begun long
-            // before it was its turn.
+            // With pipelining the next head may have begun long before its turn.
             (0, true) => Some(after(
                 self.head_since.load(Relaxed).max(self.idle_since()),
-                patience.head,
+                timeouts.head,
             )),
-            (0, false) => Some(after(self.idle_since.load(Relaxed), patience.keep_alive)),
+            (0, false) => Some(after(self.idle_since.load(Relaxed), timeouts.keep_alive)),
             _ => None,
         }
     }
@@ -249,30 +247,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_that_came_behind_another_request_has_all_of_its_time_from_the_answer_on() {
-        let patience = ClientTimeouts {
+    fn a_pipelined_head_has_its_full_timeout_after_the_response() {
+        let timeouts = ClientTimeouts {
             head: Duration::from_millis(100),
             keep_alive: Duration::from_secs(60),
             idle: Duration::from_secs(60),
         };
         let client = Arc::new(Client::new(None, false, false, None));
         let asked = InFlightRequest::new(&client);
-        client.heard(true, false);
+        client.on_read(true, false);
         client.head_since.store(1, Relaxed);
         assert_eq!(
-            client.deadline(&patience),
+            client.deadline(&timeouts),
             None,
-            "while another request is under way nobody waits for it"
+            "no deadline while another request is in flight"
         );
         drop(asked);
         client.idle_since.store(5_000, Relaxed);
-        assert_eq!(client.deadline(&patience), Some(5_100));
+        assert_eq!(client.deadline(&timeouts), Some(5_100));
 
         client.head_since.store(6_000, Relaxed);
         assert_eq!(
-            client.deadline(&patience),
+            client.deadline(&timeouts),
             Some(6_100),
-            "and one that begins later from its first byte on"
+            "a head that begins later is timed from its first byte"
         );
     }
 }

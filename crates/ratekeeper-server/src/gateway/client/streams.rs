@@ -1,5 +1,5 @@
-//! The requests that share a connection of HTTP/2. Each may be blocked by its client alone: one of
-//! whose answer nothing is taken is ended, and the connection goes on.
+//! Write timeouts of HTTP/2 streams. If a client takes nothing of one response, its stream is
+//! ended, and the connection goes on.
 
 use super::state::Client;
 use hyper::rt::Executor;
@@ -11,77 +11,76 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
-/// Runs the streams of a connection.
+/// The executor of a connection's streams.
 #[derive(Clone)]
-pub(crate) struct Streams {
-    /// None where a connection of which nothing is taken is ended as a whole.
+pub(crate) struct StreamExecutor {
+    /// `None` where a blocked connection is ended as a whole.
     pub(crate) client: Option<Arc<Client>>,
-    /// How long a client may take nothing of an answer.
-    pub(crate) idle: Duration,
+    /// How long a client may take nothing of a response.
+    pub(crate) idle_timeout: Duration,
 }
 
-/// All that is run are requests and their answers: CONNECT, whose streams have no answer to tell
-/// of, is refused.
-impl<F> Executor<F> for Streams
+/// Every future that is executed is a request with its response: CONNECT, whose streams have no
+/// response body, is rejected.
+impl<F> Executor<F> for StreamExecutor
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        tokio::spawn(WatchedFuture {
+        tokio::spawn(StreamFuture {
             stream,
-            of: self.clone(),
+            executor: self.clone(),
             timer: None,
         });
     }
 }
 
-/// What came of polling a stream.
+/// The progress of a stream in one poll.
 #[derive(Clone, Copy)]
 pub(crate) enum StreamProgress {
-    /// Nothing: it waits for room that the client has to give.
+    /// None: it waits until the client makes room.
     Blocked,
-    /// The answer was asked for a piece, and gave it.
+    /// The response body was polled, and gave a frame.
     Moved,
-    /// The answer was asked for a piece and has none yet: how long that may take is measured
-    /// elsewhere.
-    Waits,
+    /// The response or its body was polled and is pending: other timeouts apply to that.
+    Waiting,
 }
 
 thread_local! {
-    static TURN: Cell<StreamProgress> = const { Cell::new(StreamProgress::Blocked) };
+    static PROGRESS: Cell<StreamProgress> = const { Cell::new(StreamProgress::Blocked) };
 }
 
 impl StreamProgress {
-    /// Told by answers and their bodies while they are polled.
-    pub(crate) fn tell(self) {
-        TURN.set(self);
+    /// Records the progress; called by responses and their bodies while they are polled.
+    pub(crate) fn record(self) {
+        PROGRESS.set(self);
     }
 }
 
 pin_project! {
-    struct WatchedFuture<F> {
+    struct StreamFuture<F> {
         #[pin]
         stream: F,
-        of: Streams,
-        // Goes off when the client has taken nothing for too long.
+        executor: StreamExecutor,
+        // Fires when the client has taken nothing for too long.
         timer: Option<Pin<Box<Sleep>>>,
     }
 }
 
-impl<F: Future<Output = ()>> Future for WatchedFuture<F> {
+impl<F: Future<Output = ()>> Future for StreamFuture<F> {
     type Output = ();
 
-    /// To end is to be dropped: what is not complete is reset then.
+    /// Completing drops the stream, which resets it if it is incomplete.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
-        StreamProgress::Blocked.tell();
+        StreamProgress::Blocked.record();
         if this.stream.poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        match TURN.get() {
+        match PROGRESS.get() {
             StreamProgress::Blocked => {}
             StreamProgress::Moved => *this.timer = None,
-            StreamProgress::Waits => {
+            StreamProgress::Waiting => {
                 *this.timer = None;
                 return Poll::Pending;
             }
@@ -89,12 +88,12 @@ impl<F: Future<Output = ()>> Future for WatchedFuture<F> {
         loop {
             let timer = this
                 .timer
-                .get_or_insert_with(|| Box::pin(sleep(this.of.idle)));
+                .get_or_insert_with(|| Box::pin(sleep(this.executor.idle_timeout)));
             ready!(timer.as_mut().poll(cx));
-            // While the whole connection is stuck, that is not the fault of one stream.
-            let client = this.of.client.as_deref();
+            // While the whole connection is blocked, that is not the fault of one stream.
+            let client = this.executor.client.as_deref();
             if !client.is_some_and(Client::is_blocked) {
-                tracing::debug!(peer = ?client.and_then(|client| client.peer), "nothing of an answer was taken for too long");
+                tracing::debug!(peer = ?client.and_then(|client| client.peer), "stream reset: its client did not read the response in time");
                 return Poll::Ready(());
             }
             *this.timer = None;

@@ -1,7 +1,9 @@
-//! Sends a request on over HTTP/2, and again if the upstream did not process it.
+//! Forwards a request over HTTP/2, and retries it if the upstream did not process it.
 
-use super::{ClientGone, Forward, ForwardError, bad_target, is_repeatable, own_fault, slow_body};
-use crate::gateway::body::{BodyProgressReport, FromUpstream, Reply};
+use super::{
+    ExchangeError, Forward, ForwardError, bad_target, body_problem, is_retryable, slow_body,
+};
+use crate::gateway::body::{ProxyBody, RequestBody, UpstreamBody};
 use crate::gateway::headers::{self, RequestHeaderRewriter};
 use crate::gateway::upstream::{
     Http2Body, Http2Error, Http2Exchange, Received, SelectedUpstream, Timeouts, Timer,
@@ -15,113 +17,116 @@ use ratekeeper_policy::config::Upstream;
 use std::future::poll_fn;
 use std::task::Poll;
 
-/// How often one request is sent again to an upstream that did not process it.
+/// How often a request is sent again to an upstream that did not process it.
 const MAX_REFUSALS: u32 = 10;
 
-/// After so many of them it is the first on a connection of its own: among many requests that a
-/// connection takes few of, it could be one of the others again and again.
+/// After this many refusals the request becomes the first one on a new connection: on a shared
+/// connection with few streams it could be the refused one again and again.
 const SHARED_REFUSALS: u32 = 3;
 
 impl Forward {
-    /// Over one of the HTTP/2 connections that this worker has with an upstream.
+    /// Sends the request over one of this worker's HTTP/2 connections to an upstream.
     pub(super) async fn over_http2(
         &self,
-        picked: &mut SelectedUpstream,
-        request: &mut Request<BodyProgressReport>,
-        onward: &RequestHeaderRewriter<'_>,
-        times: &Timeouts,
-    ) -> Result<Response<Reply>, ForwardError> {
-        let shared = &self.local.shared;
-        let pool = &self.local.http2_pools[picked.index];
-        let Some(target) = target(request, &picked.peer.upstream) else {
+        selected: &mut SelectedUpstream,
+        request: &mut Request<RequestBody>,
+        rewriter: &RequestHeaderRewriter<'_>,
+        timeouts: &Timeouts,
+    ) -> Result<Response<ProxyBody>, ForwardError> {
+        let shared = &self.worker.shared;
+        let pool = &self.worker.http2_pools[selected.index];
+        let Some(target) = target(request, &selected.peer.upstream) else {
             return Err(ForwardError::Body(bad_target()));
         };
-        let mut timer = Timer::new(times.clone());
-        let (mut refusals, mut is_repeated) = (0, false);
+        let mut timer = Timer::new(timeouts.clone());
+        let (mut refusals, mut is_retry) = (0, false);
         loop {
-            let upstream = &picked.peer.upstream;
+            let upstream = &selected.peer.upstream;
             let opened = pool
                 .stream(&shared.connector, upstream, refusals >= SHARED_REFUSALS)
                 .await;
             let (stream, was_open) = opened.map_err(ForwardError::NotSent)?;
-            let head = head(request, target.clone(), onward);
-            let mut exchange =
-                match Http2Exchange::send(stream, head, request.body_mut(), onward.believed) {
-                    Ok(exchange) => exchange,
-                    // The connection has ended since it was looked at.
-                    Err(error) => {
-                        refusals += 1;
-                        if refusals > MAX_REFUSALS {
-                            return Err(ForwardError::NotSent(UpstreamError::Http2(error)));
-                        }
-                        continue;
+            let head = head(request, target.clone(), rewriter);
+            let mut exchange = match Http2Exchange::send(
+                stream,
+                head,
+                request.body_mut(),
+                rewriter.trusted_header,
+            ) {
+                Ok(exchange) => exchange,
+                // The connection has ended since it was checked.
+                Err(error) => {
+                    refusals += 1;
+                    if refusals > MAX_REFUSALS {
+                        return Err(ForwardError::NotSent(UpstreamError::Http2(error)));
                     }
-                };
+                    continue;
+                }
+            };
             match self
-                .http2_response(&mut exchange, &mut timer, onward.version)
+                .http2_response(&mut exchange, &mut timer, rewriter.version)
                 .await
             {
                 Ok((mut head, mut body)) => {
                     headers::strip(&mut head.headers);
                     let body = match body.take_whole() {
-                        Some(whole) => Reply::Own(Some(whole).filter(|whole| !whole.is_empty())),
-                        None => Reply::Upstream(FromUpstream::over_http2(
+                        Some(whole) => {
+                            ProxyBody::Own(Some(whole).filter(|whole| !whole.is_empty()))
+                        }
+                        None => ProxyBody::Upstream(UpstreamBody::over_http2(
                             body,
                             timer,
-                            picked.active.take(),
+                            selected.active.take(),
                         )),
                     };
                     return Ok(Response::from_parts(head, body));
                 }
                 // Not the upstream's fault.
-                Err(ClientGone::Late(_)) if exchange.waits_for_client() => {
+                Err(ExchangeError::Timeout(_)) if exchange.waits_for_client() => {
                     return Err(ForwardError::Body(slow_body()));
                 }
-                Err(ClientGone::Late(overdue)) => {
-                    return Err(ForwardError::Trouble(UpstreamError::Late(overdue)));
+                Err(ExchangeError::Timeout(kind)) => {
+                    return Err(ForwardError::Failed(UpstreamError::Timeout(kind)));
                 }
-                Err(ClientGone::Broken(Http2Error::Body(error))) => {
-                    return Err(ForwardError::Body(own_fault(error)));
+                Err(ExchangeError::Broken(Http2Error::Body(error))) => {
+                    return Err(ForwardError::Body(body_problem(error)));
                 }
-                Err(ClientGone::Broken(Http2Error::Unprocessed(error))) => {
+                Err(ExchangeError::Broken(Http2Error::Unprocessed(error))) => {
                     let Some(body) = exchange.into_body() else {
-                        return Err(ForwardError::Refused {
-                            trouble: UpstreamError::Refused(error),
+                        return Err(ForwardError::Unprocessed {
+                            error: UpstreamError::Unprocessed(error),
                             has_body: false,
                         });
                     };
                     *request.body_mut() = body;
                     refusals += 1;
                     if refusals > MAX_REFUSALS {
-                        return Err(ForwardError::Refused {
-                            trouble: UpstreamError::Refused(error),
+                        return Err(ForwardError::Unprocessed {
+                            error: UpstreamError::Unprocessed(error),
                             has_body: true,
                         });
                     }
                     tracing::debug!(%error, "the upstream {} did not process a request", upstream);
                 }
-                // A connection that was open before may have ended in that very moment.
-                Err(ClientGone::Broken(Http2Error::Broken(error))) => {
-                    if error.is_reset()
-                        || !was_open
-                        || is_repeated
-                        || !is_repeatable(request, times)
+                // A connection that was open before may have ended at that very moment.
+                Err(ExchangeError::Broken(Http2Error::Broken(error))) => {
+                    if error.is_reset() || !was_open || is_retry || !is_retryable(request, timeouts)
                     {
-                        return Err(ForwardError::Trouble(UpstreamError::Http2(error)));
+                        return Err(ForwardError::Failed(UpstreamError::Http2(error)));
                     }
-                    is_repeated = true;
+                    is_retry = true;
                 }
             }
         }
     }
 
-    /// Waits for a response, or until that takes too long. Informational responses go on at once.
+    /// Waits for a response, up to the timeouts. Informational responses are forwarded at once.
     async fn http2_response(
         &self,
         exchange: &mut Http2Exchange,
         timer: &mut Timer,
         version: Version,
-    ) -> Result<(Parts, Http2Body), ClientGone<Http2Error>> {
+    ) -> Result<(Parts, Http2Body), ExchangeError<Http2Error>> {
         poll_fn(|cx| {
             loop {
                 match exchange.poll(cx) {
@@ -132,9 +137,11 @@ impl Forward {
                     Poll::Ready(Ok(Received::Response(head, body))) => {
                         return Poll::Ready(Ok((head, body)));
                     }
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(ClientGone::Broken(error))),
+                    Poll::Ready(Err(error)) => {
+                        return Poll::Ready(Err(ExchangeError::Broken(error)));
+                    }
                     Poll::Pending => {
-                        return timer.poll(cx).map(|overdue| Err(ClientGone::Late(overdue)));
+                        return timer.poll(cx).map(|kind| Err(ExchangeError::Timeout(kind)));
                     }
                 }
             }
@@ -143,17 +150,17 @@ impl Forward {
     }
 }
 
-/// The head of the same request as HTTP/2 has it.
+/// The head of the request in HTTP/2 form.
 fn head(
-    request: &Request<BodyProgressReport>,
+    request: &Request<RequestBody>,
     target: Uri,
-    onward: &RequestHeaderRewriter<'_>,
+    rewriter: &RequestHeaderRewriter<'_>,
 ) -> Request<()> {
     let mut head = Request::new(());
     head.method_mut().clone_from(request.method());
     (*head.uri_mut(), *head.version_mut()) = (target, Version::HTTP_2);
-    onward.each(request.headers(), |name, value| {
-        // The host is in the target. What was a header is one.
+    rewriter.for_each(request.headers(), |name, value| {
+        // The host is in the target. Header values stay valid.
         if let (true, Ok(value)) = (name != HOST, HeaderValue::from_bytes(value)) {
             head.headers_mut().append(name, value);
         }
@@ -161,11 +168,11 @@ fn head(
     head
 }
 
-/// Where an upstream of HTTP/2 has what was asked for; none if that is no target.
-fn target(request: &Request<BodyProgressReport>, upstream: &Upstream) -> Option<Uri> {
+/// The URI of the request at an HTTP/2 upstream, or `None` if it is not a valid target.
+fn target(request: &Request<RequestBody>, upstream: &Upstream) -> Option<Uri> {
     let asked = request.uri();
     let path = asked.path_and_query()?;
-    // All of the service, of `OPTIONS *`, is under no path.
+    // The target `*` of `OPTIONS *` stands for the whole service and has no path.
     let path = match upstream.prefix() {
         "" => path.clone(),
         _ if path == "*" => path.clone(),
@@ -178,7 +185,7 @@ fn target(request: &Request<BodyProgressReport>, upstream: &Upstream) -> Option<
     };
     let authority = match asked.authority() {
         Some(authority) => authority.clone(),
-        // The host that the client of HTTP/1.1 asks for.
+        // The host that an HTTP/1.1 client requests.
         None => {
             let host = request
                 .headers()

@@ -1,9 +1,9 @@
-//! Sends a request on to an upstream, and its answer back, both as they come.
+//! Forwards requests to an upstream and streams the responses back.
 
 mod http2;
 
 use super::access_log::RequestRecord;
-use super::body::{BodyError, BodyProgressReport, FromClient, FromUpstream, Reply};
+use super::body::{BodyError, IncomingBody, ProxyBody, RequestBody, UpstreamBody};
 use super::client::{BrokenByClient, Client, ProtocolSwitch};
 use super::headers::{self, RequestHeaderRewriter};
 use super::upstream::{
@@ -27,133 +27,137 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_service::Service;
 
-/// Nobody knows when an upstream takes requests again: a second is as good as any.
-const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
+/// Retry-After where it is unknown when an upstream recovers.
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Sends the requests of one client on. Clones are of the same client.
+/// The service that forwards the requests of one client. Clones share that client.
 #[derive(Clone)]
 pub(super) struct Forward {
-    pub(super) local: Arc<WorkerState>,
+    pub(super) worker: Arc<WorkerState>,
     pub(super) client: Arc<Client>,
 }
 
-impl Service<Request<FromClient>> for Forward {
-    type Response = Response<Reply>;
+impl Service<Request<IncomingBody>> for Forward {
+    type Response = Response<ProxyBody>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Reply>, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<ProxyBody>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<FromClient>) -> Self::Future {
+    fn call(&mut self, request: Request<IncomingBody>) -> Self::Future {
         let this = self.clone();
-        let most = this.local.shared.gateway.max_body;
-        let user = this.local.shared.user.clone();
-        let rate = this.local.shared.body_rate;
-        let mut request = request.map(|body| BodyProgressReport::new(body, most, rate, user));
-        // By reference: else it would have its place in the future of each function that it goes
-        // through.
+        let max_bytes = this.worker.shared.gateway.max_body;
+        let user = this.worker.shared.user.clone();
+        let rate = this.worker.shared.body_rate;
+        let mut request = request.map(|body| RequestBody::new(body, max_bytes, rate, user));
+        // By reference: else the request would be stored in the future of each function that it
+        // passes through.
         Box::pin(async move { Ok(this.forward(&mut request).await) })
     }
 }
 
-/// Why there is no answer of the upstream that was asked.
+/// Why the chosen upstream gave no response.
 enum ForwardError {
-    /// Nothing of the request was sent: another may be asked.
+    /// Nothing of the request was sent: another upstream may be tried.
     NotSent(UpstreamError),
-    Trouble(UpstreamError),
-    /// The upstream is well, and did not process the request, however often it was sent. Without
-    /// its body no other upstream can be asked.
-    Refused {
-        trouble: UpstreamError,
+    Failed(UpstreamError),
+    /// The upstream is healthy but did not process the request, however often it was sent. Unless
+    /// `has_body`, its body was used up, and no other upstream can be tried.
+    Unprocessed {
+        error: UpstreamError,
         has_body: bool,
     },
-    /// It is the client's own body.
+    /// The request body of the client failed.
     Body(Problem),
 }
 
 impl Forward {
-    async fn forward(&self, request: &mut Request<BodyProgressReport>) -> Response<Reply> {
-        let WorkerState { shared, .. } = &*self.local;
+    async fn forward(&self, request: &mut Request<RequestBody>) -> Response<ProxyBody> {
+        let WorkerState { shared, .. } = &*self.worker;
         let gateway = &shared.gateway;
         let mut key = Vec::new();
         if shared.upstreams.is_by_key() {
             self.key(request, &mut key);
         }
-        let notes = request.extensions_mut().remove::<RequestRecord>();
+        let record = request.extensions_mut().remove::<RequestRecord>();
         let version = request.version();
-        // Only where it may change is it there.
+        // Only a request that may switch protocols still has the header here.
         let upgrade = headers::upgrade(request.headers());
-        let onward = RequestHeaderRewriter {
+        let rewriter = RequestHeaderRewriter {
             client: &self.client,
-            believed: shared.identity_header(),
+            trusted_header: shared.trusted_header(),
             version,
             upgrade,
         };
-        let times = Timeouts {
-            begun: Instant::now(),
+        let timeouts = Timeouts {
+            started: Instant::now(),
             idle: gateway.idle_timeout,
             total: gateway.total_timeout,
             sent: request.body().progress(),
         };
         let mut tried = TriedPeers::new();
         loop {
-            let mut picked = match shared.upstreams.pick(&key, &tried) {
-                Ok(picked) => picked,
-                Err(none) => return unavailable(recovering(), none.retry_after),
+            let mut selected = match shared.upstreams.pick(&key, &tried) {
+                Ok(selected) => selected,
+                Err(none) => return unavailable(no_upstream(), none.retry_after),
             };
-            if let Some(notes) = &notes {
-                notes.upstream(&picked.peer.upstream);
+            if let Some(record) = &record {
+                record.upstream(&selected.peer.upstream);
             }
-            let index = picked.index;
-            let answered = match gateway.http2 {
-                // What few requests need has memory of its own, so that the futures of all others
-                // are small to move.
-                true => Box::pin(self.over_http2(&mut picked, request, &onward, &times)).await,
-                false => self.over_link(&mut picked, request, &onward, &times).await,
+            let index = selected.index;
+            let result = match gateway.http2 {
+                // Boxed, as few requests need it: the futures of all others are cheaper to move.
+                true => {
+                    Box::pin(self.over_http2(&mut selected, request, &rewriter, &timeouts)).await
+                }
+                false => {
+                    self.over_http1(&mut selected, request, &rewriter, &timeouts)
+                        .await
+                }
             };
-            match answered {
+            match result {
                 Ok(mut response) => {
-                    // From now on either side may be silent in turn, as the two of them agree.
-                    if let Some(progress) = &times.sent {
+                    // From now on either side may stay silent, as the two of them agree.
+                    if let Some(progress) = &timeouts.sent {
                         progress.answered.store(true, Relaxed);
                     }
-                    picked.judge(!is_failure(response.status()));
+                    selected.report(!is_failure(response.status()));
                     let spoken = response.version();
-                    headers::via(response.headers_mut(), spoken);
-                    // The version of an answer is of its connection.
+                    headers::add_via(response.headers_mut(), spoken);
+                    // The version of the response is that of the client's connection.
                     *response.version_mut() = version.max(Version::HTTP_11);
                     return response;
                 }
-                Err(ForwardError::NotSent(trouble)) => {
-                    picked.judge(false);
-                    tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
+                Err(ForwardError::NotSent(error)) => {
+                    selected.report(false);
+                    tracing::warn!("upstream {}: {error}", selected.peer.upstream);
                     tried.push(index);
                     if tried.len() > gateway.retries as usize
                         || tried.len() >= shared.upstreams.peers.len()
                     {
-                        return unreached(trouble.problem().plain());
+                        return not_reached(error.problem().plain());
                     }
                 }
-                Err(ForwardError::Refused { trouble, has_body }) => {
-                    tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
+                Err(ForwardError::Unprocessed { error, has_body }) => {
+                    tracing::warn!("upstream {}: {error}", selected.peer.upstream);
                     tried.push(index);
                     if !has_body
                         || tried.len() > gateway.retries as usize
                         || tried.len() >= shared.upstreams.peers.len()
                     {
-                        return unavailable(trouble.problem(), None);
+                        return unavailable(error.problem(), None);
                     }
                 }
-                Err(ForwardError::Trouble(trouble)) => {
-                    picked.judge(false);
-                    tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
-                    return own(trouble.problem().plain());
+                Err(ForwardError::Failed(error)) => {
+                    selected.report(false);
+                    tracing::warn!("upstream {}: {error}", selected.peer.upstream);
+                    return own_response(error.problem().plain());
                 }
                 Err(ForwardError::Body(problem)) => {
-                    let mut response = own(problem.plain());
-                    // The upstream may go on with what it has of the request.
+                    let mut response = own_response(problem.plain());
+                    // The upstream may go on with the part of the request that it has.
                     response.extensions_mut().insert(BrokenByClient);
                     return response;
                 }
@@ -161,93 +165,97 @@ impl Forward {
         }
     }
 
-    /// By what the upstream is chosen.
-    fn key(&self, request: &Request<BodyProgressReport>, key: &mut Vec<u8>) {
-        let shared = &self.local.shared;
-        let said = match &shared.gateway.balance_by {
+    /// Writes the key by which the upstream is chosen.
+    fn key(&self, request: &Request<RequestBody>, key: &mut Vec<u8>) {
+        let shared = &self.worker.shared;
+        let value = match &shared.gateway.balance_by {
             Attribute::Path => Some(request.uri().path().as_bytes()),
             Attribute::Header(name) => request.headers().get(&**name).map(HeaderValue::as_bytes),
             _ => None,
         };
         match (
-            said,
+            value,
             shared
                 .identity
                 .client(self.client.peer.map(|peer| peer.ip()), request.headers())
                 .ip(),
         ) {
-            (Some(said), _) => key.extend_from_slice(said),
+            (Some(value), _) => key.extend_from_slice(value),
             (None, Some(ip)) => key.extend_from_slice(ip.to_string().as_bytes()),
             (None, None) => {}
         }
     }
 
-    /// Over a connection of HTTP/1.1 that nobody else uses, one that was kept or a new one.
-    async fn over_link(
+    /// Sends the request over an HTTP/1.1 connection, a pooled one or a new one.
+    async fn over_http1(
         &self,
-        picked: &mut SelectedUpstream,
-        request: &mut Request<BodyProgressReport>,
-        onward: &RequestHeaderRewriter<'_>,
-        times: &Timeouts,
-    ) -> Result<Response<Reply>, ForwardError> {
-        let WorkerState { shared, pools, .. } = &*self.local;
-        let (pool, upstream) = (&pools[picked.index], &picked.peer.upstream);
-        let mut is_repeated = false;
+        selected: &mut SelectedUpstream,
+        request: &mut Request<RequestBody>,
+        rewriter: &RequestHeaderRewriter<'_>,
+        timeouts: &Timeouts,
+    ) -> Result<Response<ProxyBody>, ForwardError> {
+        let WorkerState { shared, pools, .. } = &*self.worker;
+        let (pool, upstream) = (&pools[selected.index], &selected.peer.upstream);
+        let mut is_retry = false;
         loop {
-            // What is sent again goes over a new one: else a request that an upstream dies of would
-            // end all that are kept.
-            let kept = if is_repeated { None } else { pool.take().await };
-            let was_kept = kept.is_some();
-            let mut link = match kept {
-                Some(mut link) => {
-                    link.timer.begin(times.clone());
-                    link
+            // A retry uses a new connection: else a request that crashes the upstream would end all
+            // pooled ones.
+            let pooled = if is_retry { None } else { pool.take().await };
+            let was_pooled = pooled.is_some();
+            let mut conn = match pooled {
+                Some(mut conn) => {
+                    conn.timer.begin(timeouts.clone());
+                    conn
                 }
                 None => {
                     let opening = Box::pin(shared.connector.connect(upstream));
                     H1UpstreamConn::new(
                         opening.await.map_err(ForwardError::NotSent)?,
-                        times.clone(),
+                        timeouts.clone(),
                     )
                 }
             };
-            link.begin(request, upstream, onward);
+            conn.begin(request, upstream, rewriter);
             let Head {
                 status,
                 headers,
                 is_http10,
                 ..
-            } = match self.answer(&mut link, onward.version).await {
+            } = match self.response_head(&mut conn, rewriter.version).await {
                 Ok(head) => head,
                 // Not the upstream's fault.
-                Err(ClientGone::Late(_)) if link.waits_for_client() => {
+                Err(ExchangeError::Timeout(_)) if conn.waits_for_client() => {
                     return Err(ForwardError::Body(slow_body()));
                 }
-                Err(ClientGone::Late(overdue)) => {
-                    return Err(ForwardError::Trouble(UpstreamError::Late(overdue)));
+                Err(ExchangeError::Timeout(kind)) => {
+                    return Err(ForwardError::Failed(UpstreamError::Timeout(kind)));
                 }
-                Err(ClientGone::Broken(fault)) => {
-                    let unsent = link
+                Err(ExchangeError::Broken(error)) => {
+                    let unsent = conn
                         .unsent()
                         .map(|body| *request.body_mut() = body)
                         .is_some();
-                    // What may be seen twice may be sent again, too.
-                    let again = unsent || !link.has_heard() && is_repeatable(request, times);
-                    match fault {
-                        H1Error::Body(error) => return Err(ForwardError::Body(own_fault(error))),
-                        // One that was kept may have ended in that very moment.
-                        H1Error::Io(_) | H1Error::Closed if again && was_kept => {
-                            is_repeated = !unsent;
+                    // A safe request may be sent twice.
+                    let again =
+                        unsent || !conn.has_response_bytes() && is_retryable(request, timeouts);
+                    match error {
+                        H1Error::Body(error) => {
+                            return Err(ForwardError::Body(body_problem(error)));
+                        }
+                        // A pooled connection may have been closed by the upstream at that very
+                        // moment.
+                        H1Error::Io(_) | H1Error::Closed if again && was_pooled => {
+                            is_retry = !unsent;
                             continue;
                         }
                         H1Error::Io(_) | H1Error::Closed if unsent => {
-                            return Err(ForwardError::NotSent(UpstreamError::Fault(fault)));
+                            return Err(ForwardError::NotSent(UpstreamError::Http1(error)));
                         }
-                        fault => return Err(ForwardError::Trouble(UpstreamError::Fault(fault))),
+                        error => return Err(ForwardError::Failed(UpstreamError::Http1(error))),
                     }
                 }
             };
-            let mut response = Response::new(Reply::empty());
+            let mut response = Response::new(ProxyBody::empty());
             *response.status_mut() = status;
             *response.version_mut() = if is_http10 {
                 Version::HTTP_10
@@ -257,9 +265,9 @@ impl Forward {
             *response.headers_mut() = headers;
             if status == StatusCode::SWITCHING_PROTOCOLS {
                 let protocol = headers::upgrade(response.headers());
-                let (Some(_), Some(protocol)) = (&onward.upgrade, protocol) else {
-                    return Err(ForwardError::Trouble(UpstreamError::Strange(
-                        "changed to a protocol that nobody asked for",
+                let (Some(_), Some(protocol)) = (&rewriter.upgrade, protocol) else {
+                    return Err(ForwardError::Failed(UpstreamError::InvalidResponse(
+                        "switched to a protocol that was not requested",
                     )));
                 };
                 headers::strip(response.headers_mut());
@@ -269,49 +277,49 @@ impl Forward {
                 let (switch, downstream) = ProtocolSwitch::new();
                 response.extensions_mut().insert(switch);
                 tokio::spawn(tunnel::run(
-                    link,
+                    conn,
                     downstream,
                     idle,
                     client,
-                    picked.active.take(),
+                    selected.active.take(),
                 ));
-            } else if let Some(body) = link.whole_body() {
-                pool.give(link);
-                *response.body_mut() = Reply::Own(Some(body).filter(|body| !body.is_empty()));
+            } else if let Some(body) = conn.whole_body() {
+                pool.put(conn);
+                *response.body_mut() = ProxyBody::Own(Some(body).filter(|body| !body.is_empty()));
             } else {
-                let body = FromUpstream::over_link(link, Arc::clone(pool), picked.active.take());
-                *response.body_mut() = Reply::Upstream(body);
+                let body = UpstreamBody::over_http1(conn, Arc::clone(pool), selected.active.take());
+                *response.body_mut() = ProxyBody::Upstream(body);
             }
             return Ok(response);
         }
     }
 
-    /// Waits for the head of an answer, or until that takes too long. What comes before it and only
-    /// informs goes on at once.
-    async fn answer(
+    /// Waits for the head of the response, up to the timeouts. Informational responses are
+    /// forwarded at once.
+    async fn response_head(
         &self,
-        link: &mut H1UpstreamConn,
+        conn: &mut H1UpstreamConn,
         version: Version,
-    ) -> Result<Head, ClientGone<H1Error>> {
+    ) -> Result<Head, ExchangeError<H1Error>> {
         poll_fn(|cx| {
             loop {
-                match link.poll_head(cx) {
-                    Poll::Ready(Ok(head)) if head.only_informs() => {
+                match conn.poll_head(cx) {
+                    Poll::Ready(Ok(head)) if head.is_informational() => {
                         self.inform(version, head.status, &head.headers, cx);
                     }
-                    Poll::Ready(head) => return Poll::Ready(head.map_err(ClientGone::Broken)),
+                    Poll::Ready(head) => return Poll::Ready(head.map_err(ExchangeError::Broken)),
                     Poll::Pending => {
-                        return link
+                        return conn
                             .timer
                             .poll(cx)
-                            .map(|overdue| Err(ClientGone::Late(overdue)));
+                            .map(|kind| Err(ExchangeError::Timeout(kind)));
                     }
                 }
             }
         })
         .await
     }
-    /// Passes an informational response on.
+    /// Forwards an informational response.
     fn inform(
         &self,
         version: Version,
@@ -319,51 +327,51 @@ impl Forward {
         headers: &HeaderMap,
         cx: &mut Context<'_>,
     ) {
-        // Who waits to be asked for its body is asked by us; HTTP/1.0 knows nothing of the kind.
-        if let (Version::HTTP_11, Some(informed)) = (version, self.client.informed.get())
+        // The gateway itself sends 100 Continue; HTTP/1.0 has no informational responses.
+        if let (Version::HTTP_11, Some(informational)) = (version, self.client.informational.get())
             && status != StatusCode::CONTINUE
         {
-            informed.tell(status, headers, cx);
+            informational.send(status, headers, cx);
         }
     }
 }
 
-/// Why there is no head of an answer.
-enum ClientGone<E> {
+/// Why there is no response head.
+enum ExchangeError<E> {
     Broken(E),
-    Late(TimeoutKind),
+    Timeout(TimeoutKind),
 }
 
-/// Whether a request without an answer may be sent again: if nothing is changed by it, and there is
-/// no body that is gone.
-fn is_repeatable(request: &Request<BodyProgressReport>, times: &Timeouts) -> bool {
-    request.method().is_safe() && times.sent.is_none()
+/// Whether a request without a response may be sent again: its method is safe, and no body was
+/// consumed.
+fn is_retryable(request: &Request<RequestBody>, timeouts: &Timeouts) -> bool {
+    request.method().is_safe() && timeouts.sent.is_none()
 }
 
-/// What a client is told of its own body.
-fn own_fault(error: BodyError) -> Problem {
+/// The problem that a client gets when its own request body fails.
+fn body_problem(error: BodyError) -> Problem {
     match error {
         BodyError::TooLarge => too_large(),
-        BodyError::Client(_) | BodyError::Length => broken_body(),
-        BodyError::Slow => slow_body(),
+        BodyError::Client(_) | BodyError::LengthMismatch => incomplete_body(),
+        BodyError::TooSlow => slow_body(),
     }
 }
 
-fn broken_body() -> Problem {
+fn incomplete_body() -> Problem {
     Problem::new(
         Code::BrokenBody,
-        "the body of the request broke off, or is malformed; send it again",
+        "the request body ended early or is malformed; send the request again",
     )
 }
 
 fn slow_body() -> Problem {
     Problem::new(
         Code::BodyTimeout,
-        "the rest of the body did not come in time; send it again",
+        "the request body came too slowly; send the request again",
     )
 }
 
-/// Whether an answer says that the upstream is not well, rather than that a request went wrong.
+/// Whether a status says that the upstream is unhealthy, rather than that a request failed.
 fn is_failure(status: StatusCode) -> bool {
     matches!(
         status,
@@ -371,46 +379,47 @@ fn is_failure(status: StatusCode) -> bool {
     )
 }
 
+/// The problem of a request target that is not a path.
 pub(super) fn bad_target() -> Problem {
     Problem::new(
         Code::BadTarget,
-        "the target of the request is no path; send it as in GET /path HTTP/1.1",
+        "the request target is not a path; write it as in GET /path HTTP/1.1",
     )
 }
 
+/// The problem of a request body larger than `max_body`.
 pub(super) fn too_large() -> Problem {
     Problem::new(
         Code::BodyTooLarge,
-        "the body of the request is larger than this gateway takes",
+        "the request body is larger than this gateway allows",
     )
 }
 
-/// An answer of our own.
-pub(super) fn own(response: Response<Bytes>) -> Response<Reply> {
-    response.map(|bytes| Reply::Own(Some(bytes).filter(|bytes| !bytes.is_empty())))
+/// A response of the gateway's own.
+pub(super) fn own_response(response: Response<Bytes>) -> Response<ProxyBody> {
+    response.map(|bytes| ProxyBody::Own(Some(bytes).filter(|bytes| !bytes.is_empty())))
 }
 
-/// The same for what never reached an upstream: the limits give back what they counted.
-fn unreached(mut response: Response<Bytes>) -> Response<Reply> {
+/// The same for a request that never reached an upstream: the limits refund it.
+fn not_reached(mut response: Response<Bytes>) -> Response<ProxyBody> {
     response.extensions_mut().insert(NotReached);
-    own(response)
+    own_response(response)
 }
 
-fn recovering() -> Problem {
-    let detail =
-        "the service behind this gateway is failing, and is given time to recover; try again later";
+fn no_upstream() -> Problem {
+    let detail = "no upstream is available; try again later";
     Problem::new(Code::Unavailable, detail)
 }
 
-/// A response to a request that may be sent again after a while.
-fn unavailable(problem: Problem, retry_after: Option<Duration>) -> Response<Reply> {
+/// A response to a request that may be retried after a while.
+fn unavailable(problem: Problem, retry_after: Option<Duration>) -> Response<ProxyBody> {
     let mut response = problem.plain();
-    let wait = retry_after.unwrap_or(UNKNOWN_WAIT);
+    let wait = retry_after.unwrap_or(DEFAULT_RETRY_AFTER);
     response.headers_mut().insert(
         RETRY_AFTER,
         ratekeeper_tower::response::retry_after(wait).into(),
     );
-    unreached(response)
+    not_reached(response)
 }
 
 #[cfg(test)]
@@ -418,9 +427,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_not_a_second_too_long() {
-        let told = |wait| {
-            unavailable(recovering(), wait).headers()[RETRY_AFTER]
+    fn retry_after_is_rounded_up_to_seconds() {
+        let retry_after = |wait| {
+            unavailable(no_upstream(), wait).headers()[RETRY_AFTER]
                 .to_str()
                 .unwrap()
                 .to_owned()
@@ -428,10 +437,10 @@ mod tests {
         let (ten, more) = (Duration::from_secs(10), Duration::from_millis(9_001));
         assert_eq!(
             [
-                told(Some(ten)),
-                told(Some(more)),
-                told(Some(Duration::ZERO)),
-                told(None)
+                retry_after(Some(ten)),
+                retry_after(Some(more)),
+                retry_after(Some(Duration::ZERO)),
+                retry_after(None)
             ],
             ["10", "10", "1", "1"]
         );

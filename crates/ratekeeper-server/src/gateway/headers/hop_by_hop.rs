@@ -1,4 +1,4 @@
-//! Headers that are of one connection only, and those that may not come after a body.
+//! Hop-by-hop headers, and headers that may not be trailers.
 
 use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
@@ -7,7 +7,7 @@ use axum::http::header::{
 };
 use smallvec::SmallVec;
 
-/// Headers that are of one connection, beside those that Connection names.
+/// Hop-by-hop headers, beside those that Connection names.
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("http2-settings"),
@@ -20,7 +20,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// What may not come after the body, beside those.
+/// Headers that may not be trailers, beside the hop-by-hop ones.
 const NO_TRAILERS: [HeaderName; 11] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -35,38 +35,37 @@ const NO_TRAILERS: [HeaderName; 11] = [
     TRAILER,
 ];
 
-/// What a header says, each time. To look at the few headers of a message is quicker than to look
-/// for one by its hash.
+/// All values of a header. Scanning the few headers of a message is quicker than hashing the name.
 pub(crate) fn all<'a>(
     headers: &'a HeaderMap,
     name: &'a HeaderName,
 ) -> impl Iterator<Item = &'a HeaderValue> {
     headers
         .iter()
-        .filter(move |(said, _)| *said == name)
+        .filter(move |(existing, _)| *existing == name)
         .map(|(_, value)| value)
 }
 
-/// What it says first.
+/// The first value of a header.
 pub(crate) fn first<'a>(headers: &'a HeaderMap, name: &'a HeaderName) -> Option<&'a HeaderValue> {
     all(headers, name).next()
 }
 
-/// Whether a header is of one connection, whatever Connection says.
+/// Whether a header is hop-by-hop whatever Connection says.
 pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {
     HOP_BY_HOP.contains(name)
 }
 
-/// Whether a header may come after the body: what says how to read a message, or who asked, comes
-/// too late there.
+/// Whether a header may be a trailer. Headers that frame a message or name the client come too late
+/// there.
 pub(crate) fn may_trail(name: &HeaderName) -> bool {
-    !NO_TRAILERS.contains(name) && !is_hop_by_hop(name) && !tells_who(name.as_str())
+    !NO_TRAILERS.contains(name) && !is_hop_by_hop(name) && !names_client(name.as_str())
 }
 
-/// Takes out what is of one connection only.
+/// Removes hop-by-hop headers.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let hop = |name: &HeaderName| HOP_BY_HOP.iter().position(|hop| hop == name);
-    // To look at the few headers of a message is quicker than to look for nine.
+    // Scanning the few headers of a message is quicker than looking up nine names.
     let found = headers
         .keys()
         .filter_map(hop)
@@ -77,7 +76,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     for name in named(headers) {
         headers.remove(name);
     }
-    // A body in chunks has the length that they have, whatever else is said.
+    // The length of a chunked body is that of its chunks, whatever Content-Length says.
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }
@@ -88,17 +87,17 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Headers that Connection makes those of one connection, too.
+/// Headers that Connection makes hop-by-hop, too.
 fn named(headers: &HeaderMap) -> SmallVec<[HeaderName; 4]> {
     connection_names(headers)
         .filter(|name| !is_usual(name))
         .filter_map(|name| HeaderName::from_bytes(name).ok())
-        // A client may not talk us out of what the policies went by.
-        .filter(|name| *name != HOST && *name != CONTENT_LENGTH && !tells_who(name.as_str()))
+        // A client may not remove what the policies decided by.
+        .filter(|name| *name != HOST && *name != CONTENT_LENGTH && !names_client(name.as_str()))
         .collect()
 }
 
-/// What Connection names.
+/// The names in Connection.
 fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let values = headers.get_all(CONNECTION).into_iter();
     values
@@ -106,15 +105,15 @@ fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
         .map(<[u8]>::trim_ascii)
 }
 
-/// What it says without naming a header that needs to be taken out for it.
+/// Options of Connection that name no header to remove.
 fn is_usual(name: &[u8]) -> bool {
     [&b"keep-alive"[..], b"close", b"upgrade", b"te"]
         .iter()
         .any(|usual| name.eq_ignore_ascii_case(usual))
 }
 
-/// The protocol that a request or a response changes to, if it does. Never to HTTP/2: requests over
-/// it would pass every limit.
+/// The protocol that a request or a response switches to, if any. Never HTTP/2: requests over it
+/// would bypass every limit.
 pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let upgrade = first(headers, &UPGRADE)?;
     let is_http2 = |name: &[u8]| {
@@ -134,9 +133,9 @@ pub(crate) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
         .then(|| upgrade.clone())
 }
 
-/// Whether a header tells who asked, also if it is spelled with underscores: to many services that
-/// is the same.
-pub(crate) fn tells_who(name: &str) -> bool {
+/// Whether a header names the client, also if it is spelled with underscores, which many services
+/// treat alike.
+pub(crate) fn names_client(name: &str) -> bool {
     const PREFIX: &str = "x-forwarded-";
     let is = |name: &str, known: &str| {
         name.len() == known.len()

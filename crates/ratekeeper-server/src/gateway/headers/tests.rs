@@ -1,15 +1,15 @@
-//! What is passed on, what is not, and what is added.
+//! Which headers are forwarded, removed and added.
 
 use super::*;
 
-fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+fn map(forwarded: &[(&'static str, &'static str)]) -> HeaderMap {
     let pair = |(name, value): &(&'static str, &'static str)| {
         (
             HeaderName::from_static(name),
             HeaderValue::from_static(value),
         )
     };
-    pairs.iter().map(pair).collect()
+    forwarded.iter().map(pair).collect()
 }
 
 fn names(headers: &HeaderMap) -> Vec<&str> {
@@ -19,7 +19,7 @@ fn names(headers: &HeaderMap) -> Vec<&str> {
 }
 
 #[test]
-fn what_is_of_one_connection_goes_no_further() {
+fn hop_by_hop_headers_are_removed() {
     let mut headers = HeaderMap::new();
     for (name, value) in [
         ("connection", "close, X-Private"),
@@ -42,9 +42,9 @@ fn what_is_of_one_connection_goes_no_further() {
     let mut request = headers.clone();
     strip_request(&mut request, false);
     assert_eq!(names(&request), ["accept", "te"], "what policies see");
-    let told = onward(&request, &client, &X_FORWARDED_FOR);
+    let sent = rewriter(&request, &client, &X_FORWARDED_FOR);
     assert_eq!(
-        names(&told),
+        names(&sent),
         [
             "accept",
             "forwarded",
@@ -65,41 +65,41 @@ fn what_is_of_one_connection_goes_no_further() {
     assert_eq!(names(&upgrade), ["connection", "upgrade"]);
     strip_request(&mut upgrade, false);
     assert_eq!(names(&upgrade), [""; 0]);
-    let told = onward(
+    let sent = rewriter(
         &map(&[("te", "gzip"), ("content-length", "5")]),
         &client,
         &X_FORWARDED_FOR,
     );
-    assert!(!told.contains_key("te") && !told.contains_key("content-length"));
+    assert!(!sent.contains_key("te") && !sent.contains_key("content-length"));
 }
 
 /// What goes on of the headers of a request.
-fn onward(headers: &HeaderMap, client: &Client, believed: &HeaderName) -> HeaderMap {
-    let (mut told, mut lines) = (HeaderMap::new(), Vec::new());
-    let onward = RequestHeaderRewriter {
+fn rewriter(headers: &HeaderMap, client: &Client, trusted_header: &HeaderName) -> HeaderMap {
+    let (mut sent, mut lines) = (HeaderMap::new(), Vec::new());
+    let rewriter = RequestHeaderRewriter {
         client,
-        believed,
+        trusted_header,
         version: Version::HTTP_11,
         upgrade: None,
     };
-    onward.each(headers, |name, value| {
-        told.append(name, HeaderValue::from_bytes(value).unwrap());
+    rewriter.for_each(headers, |name, value| {
+        sent.append(name, HeaderValue::from_bytes(value).unwrap());
         put_header(&mut lines, name, value);
     });
     // As lines it is the same, also when they were kept.
     for _ in 0..2 {
         let mut head = Vec::new();
-        onward.write(headers, &mut head);
+        rewriter.write(headers, &mut head);
         // But for what is of one connection.
         let head = String::from_utf8(head).unwrap();
-        assert_eq!(head.contains("connection: te\r\n"), told.contains_key("te"));
+        assert_eq!(head.contains("connection: te\r\n"), sent.contains_key("te"));
         assert_eq!(head.replace("connection: te\r\n", "").as_bytes(), lines);
     }
-    told
+    sent
 }
 
 #[test]
-fn te_goes_with_an_option_of_connection() {
+fn te_is_listed_in_connection() {
     let client = client("203.0.113.7", false);
     let connection = |te: Option<&'static str>, protocol: Option<&'static str>| {
         let headers: HeaderMap = te
@@ -107,14 +107,14 @@ fn te_goes_with_an_option_of_connection() {
             .into_iter()
             .collect();
         let upgrade = protocol.map(HeaderValue::from_static);
-        let onward = RequestHeaderRewriter {
+        let rewriter = RequestHeaderRewriter {
             client: &client,
-            believed: &X_FORWARDED_FOR,
+            trusted_header: &X_FORWARDED_FOR,
             version: Version::HTTP_11,
             upgrade,
         };
         let mut head = Vec::new();
-        onward.write(&headers, &mut head);
+        rewriter.write(&headers, &mut head);
         let head = String::from_utf8(head).unwrap();
         let lines: Vec<&str> = head
             .lines()
@@ -148,8 +148,8 @@ fn client(ip: &str, trusted: bool) -> Client {
 }
 
 #[test]
-fn a_client_cannot_say_who_it_is() {
-    let headers = onward(
+fn a_client_cannot_set_forwarding_headers() {
+    let headers = rewriter(
         &map(&[
             ("x-forwarded-for", "1.2.3.4"),
             ("forwarded", "for=1.2.3.4"),
@@ -167,8 +167,8 @@ fn a_client_cannot_say_who_it_is() {
 }
 
 #[test]
-fn nor_by_another_spelling_or_another_header() {
-    let said = [
+fn other_spellings_and_headers_do_not_help_a_client() {
+    let existing = [
         ("x_forwarded_for", "1.2.3.4"),
         ("x-forwarded_proto", "https"),
         ("x-forwarded-port", "1"),
@@ -176,12 +176,12 @@ fn nor_by_another_spelling_or_another_header() {
         ("x-forwarded", "kept"),
         ("accept", "*/*"),
     ];
-    let mut headers = map(&said);
+    let mut headers = map(&existing);
     let own = HeaderName::from_static("cf-connecting-ip");
     headers.insert(&own, HeaderValue::from_static("1.2.3.4"));
-    let told = onward(&headers, &client("203.0.113.7", false), &own);
+    let sent = rewriter(&headers, &client("203.0.113.7", false), &own);
     assert_eq!(
-        names(&told),
+        names(&sent),
         [
             "accept",
             "forwarded",
@@ -191,9 +191,9 @@ fn nor_by_another_spelling_or_another_header() {
             "x-forwarded-proto"
         ]
     );
-    let told = onward(&headers, &client("203.0.113.7", true), &own);
+    let sent = rewriter(&headers, &client("203.0.113.7", true), &own);
     assert_eq!(
-        names(&told),
+        names(&sent),
         [
             "accept",
             "cf-connecting-ip",
@@ -210,9 +210,9 @@ fn nor_by_another_spelling_or_another_header() {
 }
 
 #[test]
-fn a_trusted_proxy_is_added_to() {
+fn the_gateway_appends_to_headers_of_a_trusted_proxy() {
     let proxy = client("10.0.0.1", true);
-    let headers = onward(
+    let headers = rewriter(
         &map(&[
             ("x-forwarded-for", "1.2.3.4"),
             ("x-forwarded-proto", "https"),
@@ -227,7 +227,7 @@ fn a_trusted_proxy_is_added_to() {
         !headers.contains_key("forwarded"),
         "the proxy would be taken for the client"
     );
-    let headers = onward(
+    let headers = rewriter(
         &map(&[("forwarded", "for=1.2.3.4"), ("host", "[::1]:8080")]),
         &proxy,
         &X_FORWARDED_FOR,
@@ -238,7 +238,7 @@ fn a_trusted_proxy_is_added_to() {
         ["for=1.2.3.4", "for=10.0.0.1;proto=http;host=\"[::1]:8080\""]
     );
     assert!(!headers.contains_key("x-forwarded-for"));
-    let headers = onward(
+    let headers = rewriter(
         &HeaderMap::new(),
         &client("2001:db8::7", false),
         &X_FORWARDED_FOR,
@@ -247,16 +247,16 @@ fn a_trusted_proxy_is_added_to() {
 }
 
 #[test]
-fn nobody_changes_to_http2_past_the_limits() {
-    let asks = |protocol| upgrade(&map(&[("connection", "upgrade"), ("upgrade", protocol)]));
-    assert_eq!(asks("websocket").unwrap(), "websocket");
+fn upgrades_to_http2_are_removed() {
+    let upgrades_to = |protocol| upgrade(&map(&[("connection", "upgrade"), ("upgrade", protocol)]));
+    assert_eq!(upgrades_to("websocket").unwrap(), "websocket");
     for http2 in ["h2c", "H2C", "websocket, h2c", "h2"] {
-        assert_eq!(asks(http2), None);
+        assert_eq!(upgrades_to(http2), None);
     }
 }
 
 #[test]
-fn what_comes_after_a_body_does_not_say_who_asked_nor_how_to_read_it() {
+fn trailers_may_not_frame_the_message_or_name_the_client() {
     let late = [
         "x-forwarded-for",
         "x_real_ip",
@@ -274,9 +274,9 @@ fn what_comes_after_a_body_does_not_say_who_asked_nor_how_to_read_it() {
 }
 
 #[test]
-fn a_cookie_in_pieces_is_made_whole() {
+fn split_cookies_are_joined() {
     let mut headers = map(&[("cookie", "a=b"), ("cookie", "c=d"), ("accept", "*/*")]);
-    one_cookie(&mut headers);
+    join_cookies(&mut headers);
     assert_eq!(
         headers.get_all("cookie").iter().collect::<Vec<_>>(),
         ["a=b; c=d"]
@@ -284,13 +284,13 @@ fn a_cookie_in_pieces_is_made_whole() {
 }
 
 #[test]
-fn only_hosts_that_are_served() {
+fn only_configured_hosts_are_served() {
     let served = [
         "example.com".parse().unwrap(),
         "*.example.com".parse().unwrap(),
     ];
     let status = |host: &'static str| {
-        let judged = one_host(&mut map(&[("host", host)]), None, Version::HTTP_11, &served);
+        let judged = validate_host(&mut map(&[("host", host)]), None, Version::HTTP_11, &served);
         judged
             .err()
             .map_or(200, |problem| problem.plain().status().as_u16())

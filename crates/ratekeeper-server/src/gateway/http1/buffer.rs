@@ -1,4 +1,4 @@
-//! What was read and not yet taken.
+//! Read buffer helpers for HTTP/1.
 
 use axum::body::Bytes;
 use bytes::{Buf, BytesMut};
@@ -7,12 +7,12 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use tokio::io::AsyncReadExt;
 
-/// Pieces up to this size are copied, so that the room they were read into is there for the next.
+/// Slices up to this size are copied, so that the memory they were read into can be reused.
 const SMALL: usize = 4 * 1024;
 
-/// Takes up to so many bytes, at least one if there is any.
-pub(crate) fn take(read: &mut BytesMut, most: u64) -> Bytes {
-    let length = usize::try_from(most).unwrap_or(usize::MAX).min(read.len());
+/// Takes up to `max` bytes, at least one if there is any.
+pub(crate) fn take(read: &mut BytesMut, max: u64) -> Bytes {
+    let length = usize::try_from(max).unwrap_or(usize::MAX).min(read.len());
     if length > SMALL {
         return read.split_to(length).freeze();
     }
@@ -21,8 +21,7 @@ pub(crate) fn take(read: &mut BytesMut, most: u64) -> Bytes {
     taken
 }
 
-/// Where the first empty line ends, which ends a head or trailers. Of the bytes before `scanned` it
-/// is known that none ends there.
+/// Where the first empty line ends, which ends a head or trailers. None ends before `scanned`.
 pub(crate) fn empty_line_end(bytes: &[u8], scanned: usize) -> Option<usize> {
     let is_empty_line = |end: usize| {
         matches!(
@@ -37,7 +36,7 @@ pub(crate) fn empty_line_end(bytes: &[u8], scanned: usize) -> Option<usize> {
     ends.find(|end| is_empty_line(*end)).map(|end| end + 1)
 }
 
-/// Reads as much as comes at once, up to `room`. Ready with false at the end of the stream.
+/// Reads the available bytes, up to `room`. Ready with false at the end of the stream.
 pub(crate) fn fill<S>(
     stream: &mut S,
     read: &mut BytesMut,
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_empty_line_is_found_wherever_the_bytes_are_cut() {
+    fn the_empty_line_is_found_wherever_the_bytes_are_split() {
         let cases: [(&[u8], Option<usize>); 8] = [
             (b"", None),
             (b"\r", None),

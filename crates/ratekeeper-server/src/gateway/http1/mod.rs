@@ -1,13 +1,13 @@
-//! What it takes to speak HTTP/1, with clients as with upstreams.
+//! HTTP/1 parts that the client side and the upstream side share.
 
 mod buffer;
-mod chunks;
+mod chunked_decoder;
 mod message_writer;
-mod outgoing;
 mod poll_budget;
+mod write_buffer;
 
 pub(super) use buffer::{empty_line_end, fill, take};
-pub(super) use chunks::{ChunkEvent, Chunks};
+pub(super) use chunked_decoder::{ChunkEvent, ChunkedDecoder};
 pub(super) use message_writer::{Framing, MessageSink, MessageWriter, Trailers, WriteError};
-pub(super) use outgoing::{ResponseWriter, put_header};
 pub(super) use poll_budget::PollBudget;
+pub(super) use write_buffer::{WriteBuffer, put_header};

@@ -1,22 +1,21 @@
-//! Fairness between connections: how much one of them does before the others of its worker have
-//! their turn.
+//! Fairness between connections: the work that one of them may do before the others of its worker
+//! run.
 
-use crate::net::stream::MAX_FRAMES_PER_TURN;
+use crate::net::stream::MAX_FRAMES_PER_POLL;
 
-/// Bytes that one connection passes on before it yields.
+/// Bytes that one connection forwards before it yields.
 const MAX_BYTES_PER_POLL: usize = 256 * 1024;
 
-/// What a step costs beside its bytes, in bytes: small frames are not free.
+/// The cost of a step beside its bytes: small frames are not free.
 const STEP_COST: usize = 64;
 
-// Frames that come faster than they are passed on pile up, until h2 ends the connection.
-const _: () = assert!(MAX_BYTES_PER_POLL / (STEP_COST + 1) >= MAX_FRAMES_PER_TURN);
+// Frames that come faster than they are forwarded pile up, until h2 ends the connection.
+const _: () = assert!(MAX_BYTES_PER_POLL / (STEP_COST + 1) >= MAX_FRAMES_PER_POLL);
 
 /// The work that a connection may do in one poll.
 ///
-/// Sockets count against tokio's budget of a task, which ends after 128 reads or writes: with 64
-/// KiB each that is 8 MiB. Bodies that are in memory, and writes that are put off until the end of
-/// the queue, do not count there at all.
+/// Sockets count against tokio's cooperative budget, which ends after 128 reads or writes: with 64
+/// KiB each that is 8 MiB. Bodies in memory and deferred writes do not count there at all.
 pub(crate) struct PollBudget {
     left: usize,
 }
@@ -28,7 +27,7 @@ impl PollBudget {
         }
     }
 
-    /// Counts a step that passes on so many bytes.
+    /// Counts a step that forwards this many bytes.
     pub(crate) fn spend(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes.saturating_add(STEP_COST));
     }

@@ -1,4 +1,4 @@
-//! Connections to upstreams, plain or in TLS.
+//! Opens connections to upstreams, over plain TCP or TLS.
 
 use super::error::UpstreamError;
 use crate::net::stream::{BatchedStream, Stream};
@@ -11,18 +11,20 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::{TlsConnector, TlsStream};
 
+/// Opens connections to upstreams within `connect_timeout`.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    /// None if no upstream is an `https://` one.
+    /// `None` if no upstream is an `https://` one.
     pub(crate) tls: Option<TlsConnector>,
-    pub(crate) within: Duration,
+    pub(crate) connect_timeout: Duration,
 }
 
 impl Connector {
+    /// Connects to an upstream, with a TLS handshake if its URL is an `https://` one.
     pub(crate) async fn connect(&self, upstream: &Upstream) -> Result<Stream, UpstreamError> {
-        match timeout(self.within, self.open(upstream)).await {
+        match timeout(self.connect_timeout, self.open(upstream)).await {
             Ok(opened) => opened,
-            Err(_) => Err(UpstreamError::ConnectTimeout(self.within)),
+            Err(_) => Err(UpstreamError::ConnectTimeout(self.connect_timeout)),
         }
     }
 
@@ -45,7 +47,7 @@ impl Connector {
     }
 }
 
-/// To the first of its addresses that answers.
+/// Connects to the first address of the host that accepts.
 async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     match host.parse::<IpAddr>() {
         Ok(ip) => TcpStream::connect((ip, port)).await,

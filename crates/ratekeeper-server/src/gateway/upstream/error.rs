@@ -1,5 +1,4 @@
-//! What can go wrong on the way to an upstream, in words: all of them for the log, few for the
-//! client.
+//! Errors of an upstream: in full for the log, in a few classes for the client.
 
 use super::H1Error;
 use super::timer::TimeoutKind;
@@ -9,55 +8,61 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+/// Why an upstream gave no response.
 #[derive(Debug)]
 pub(crate) enum UpstreamError {
-    /// Its name has no address, or nobody answers there.
+    /// The name cannot be resolved, or no address accepts connections.
     Connect(io::Error),
-    /// Not within this time.
+    /// The connection was not established within this time.
     ConnectTimeout(Duration),
-    /// TLS: another name, an expired certificate, nobody whom we trust.
+    /// TLS failed: another name, an expired certificate, an untrusted issuer.
     Tls(io::Error),
-    /// It broke off.
+    /// The connection failed.
     Broken(hyper::Error),
-    /// The same over a connection of HTTP/2.
+    /// An HTTP/2 connection failed.
     Http2(h2::Error),
     /// It did not process the request, and it cannot be sent again.
-    Refused(h2::Error),
-    /// The same over a connection of HTTP/1.1.
-    Fault(H1Error),
-    Late(TimeoutKind),
-    /// It answered what was not asked for.
-    Strange(&'static str),
+    Unprocessed(h2::Error),
+    /// An HTTP/1.1 exchange failed.
+    Http1(H1Error),
+    Timeout(TimeoutKind),
+    /// The response was not what was asked for.
+    InvalidResponse(&'static str),
 }
 
 impl UpstreamError {
-    /// What the client is told: where the upstream is stays between us and the log.
+    /// The problem that the client gets. Addresses of upstreams only appear in the log.
     pub(crate) fn problem(&self) -> Problem {
-        let what = match self {
-            Self::Connect(_) | Self::ConnectTimeout(_) => "cannot be reached; try again later",
-            Self::Tls(_) => "has no certificate that is trusted here; its operator must mend that",
-            Self::Refused(_) => {
-                let detail =
-                    "the service behind this gateway did not process the request; send it again";
-                return Problem::new(Code::Unavailable, detail);
-            }
+        let (code, detail) = match self {
+            Self::Connect(_) | Self::ConnectTimeout(_) => (
+                Code::BadUpstream,
+                "the upstream cannot be reached; try again later".to_owned(),
+            ),
+            Self::Tls(_) => (
+                Code::BadUpstream,
+                "the upstream's TLS certificate is not trusted; ask the operator to fix it"
+                    .to_owned(),
+            ),
+            Self::Unprocessed(_) => (
+                Code::Unavailable,
+                "the upstream did not process the request; send it again".to_owned(),
+            ),
             Self::Broken(_)
             | Self::Http2(_)
-            | Self::Fault(H1Error::Io(_) | H1Error::Closed | H1Error::Body(_)) => {
-                "broke off; try again later"
-            }
-            Self::Strange(_) | Self::Fault(H1Error::Wrong(_)) => "answered what was not asked for",
-            Self::Late(overdue) => {
-                let (TimeoutKind::Idle(time) | TimeoutKind::Total(time)) = overdue;
-                let detail =
-                    format!("the service behind this gateway did not answer within {time:?}");
-                return Problem::new(Code::SlowUpstream, detail);
-            }
+            | Self::Http1(H1Error::Io(_) | H1Error::Closed | H1Error::Body(_)) => (
+                Code::BadUpstream,
+                "the connection to the upstream failed; try again later".to_owned(),
+            ),
+            Self::InvalidResponse(_) | Self::Http1(H1Error::InvalidResponse(_)) => (
+                Code::BadUpstream,
+                "the upstream sent an invalid response".to_owned(),
+            ),
+            Self::Timeout(TimeoutKind::Idle(time) | TimeoutKind::Total(time)) => (
+                Code::SlowUpstream,
+                format!("the upstream did not answer within {time:?}"),
+            ),
         };
-        Problem::new(
-            Code::BadUpstream,
-            format!("the service behind this gateway {what}"),
-        )
+        Problem::new(code, detail)
     }
 }
 
@@ -66,19 +71,19 @@ impl fmt::Display for UpstreamError {
         match self {
             Self::Connect(error) => write!(f, "cannot connect: {error}"),
             Self::ConnectTimeout(time) => write!(f, "cannot connect within {time:?}"),
-            Self::Tls(error) => write!(f, "no TLS: {error}"),
+            Self::Tls(error) => write!(f, "TLS handshake failed: {error}"),
             Self::Broken(error) => {
-                write!(f, "broke off: {error}")?;
+                write!(f, "connection failed: {error}")?;
                 error
                     .source()
                     .map_or(Ok(()), |source| write!(f, ": {source}"))
             }
-            Self::Http2(error) => write!(f, "broke off: {error}"),
-            Self::Refused(error) => write!(f, "refused a request unprocessed: {error}"),
-            Self::Fault(fault) => fault.fmt(f),
-            Self::Late(TimeoutKind::Idle(time)) => write!(f, "silent for {time:?}"),
-            Self::Late(TimeoutKind::Total(time)) => write!(f, "not done within {time:?}"),
-            Self::Strange(what) => f.write_str(what),
+            Self::Http2(error) => write!(f, "connection failed: {error}"),
+            Self::Unprocessed(error) => write!(f, "request rejected unprocessed: {error}"),
+            Self::Http1(fault) => fault.fmt(f),
+            Self::Timeout(TimeoutKind::Idle(time)) => write!(f, "no data for {time:?}"),
+            Self::Timeout(TimeoutKind::Total(time)) => write!(f, "not finished within {time:?}"),
+            Self::InvalidResponse(what) => f.write_str(what),
         }
     }
 }

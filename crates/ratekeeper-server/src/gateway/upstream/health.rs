@@ -1,7 +1,7 @@
-//! Asks upstreams whether they are well, again and again.
+//! Active health checks of upstreams.
 
 use super::{Connector, MAX_HEADERS, Peer, UpstreamError, authority};
-use crate::gateway::body::BodyProgressReport;
+use crate::gateway::body::RequestBody;
 use axum::http::header::{HOST, USER_AGENT};
 use axum::http::{HeaderValue, Request};
 use hyper::client::conn::{http1, http2};
@@ -11,52 +11,56 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// So many checks in a row must fail before an upstream is taken for ill: one may be bad luck.
+/// How many checks in a row must fail before an upstream counts as unhealthy.
 const FAILURES: u32 = 2;
 
-/// How an upstream is asked.
+/// How an upstream is checked.
 #[derive(Clone)]
-pub(crate) struct Check {
+pub(crate) struct HealthCheck {
     pub(crate) path: String,
-    pub(crate) every: Duration,
+    pub(crate) interval: Duration,
     pub(crate) http2: bool,
     pub(crate) connector: Connector,
 }
 
-/// For ever.
-pub(crate) async fn watch(peer: Arc<Peer>, check: Check) {
-    let mut ticks = interval(check.every);
+/// Checks an upstream for ever.
+pub(crate) async fn run_health_checks(peer: Arc<Peer>, check: HealthCheck) {
+    let mut ticks = interval(check.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failures = 0;
     loop {
         ticks.tick().await;
-        // One that takes longer than the pause between checks is not well.
-        let answer =
-            match timeout(check.every.max(check.connector.within), ask(&peer, &check)).await {
-                Ok(Ok(status)) if status < 400 => Ok(()),
-                Ok(Ok(status)) => Err(format!("it answers {status}")),
-                Ok(Err(trouble)) => Err(trouble),
-                Err(_) => Err("it does not answer".to_owned()),
-            };
-        failures = if answer.is_ok() { 0 } else { failures + 1 };
-        let (was, is) = (peer.well.load(Relaxed), failures < FAILURES);
+        // A check that takes longer than the interval has failed.
+        let result = match timeout(
+            check.interval.max(check.connector.connect_timeout),
+            check_once(&peer, &check),
+        )
+        .await
+        {
+            Ok(Ok(status)) if status < 400 => Ok(()),
+            Ok(Ok(status)) => Err(format!("it answered {status}")),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err("no answer in time".to_owned()),
+        };
+        failures = if result.is_ok() { 0 } else { failures + 1 };
+        let (was, is) = (peer.healthy.load(Relaxed), failures < FAILURES);
         if is != was {
-            peer.well.store(is, Relaxed);
-            match answer {
-                Ok(()) => tracing::info!("the upstream {} is well again", peer.upstream),
-                Err(why) => tracing::warn!("the upstream {} is not well: {why}", peer.upstream),
+            peer.healthy.store(is, Relaxed);
+            match result {
+                Ok(()) => tracing::info!("upstream {} is healthy again", peer.upstream),
+                Err(why) => tracing::warn!("upstream {} is unhealthy: {why}", peer.upstream),
             }
         }
     }
 }
 
-async fn ask(peer: &Peer, check: &Check) -> Result<u16, String> {
+async fn check_once(peer: &Peer, check: &HealthCheck) -> Result<u16, String> {
     let upstream = &peer.upstream;
     let stream = check
         .connector
         .connect(upstream)
         .await
-        .map_err(|trouble| trouble.to_string())?;
+        .map_err(|error| error.to_string())?;
     let authority = authority(upstream);
     let target = match check.http2 {
         true => format!("http://{authority}{}{}", upstream.prefix(), check.path),
@@ -65,7 +69,7 @@ async fn ask(peer: &Peer, check: &Check) -> Result<u16, String> {
     let request = Request::get(target)
         .header(HOST, authority)
         .header(USER_AGENT, HeaderValue::from_static("ratekeeper"))
-        .body(BodyProgressReport::empty())
+        .body(RequestBody::empty())
         .map_err(|error| error.to_string())?;
     let broken = |error: hyper::Error| UpstreamError::Broken(error).to_string();
     let io = TokioIo::new(stream);
@@ -75,12 +79,12 @@ async fn ask(peer: &Peer, check: &Check) -> Result<u16, String> {
             .await
             .map_err(broken)?;
         let connection = tokio::spawn(connection);
-        let answer = send
+        let result = send
             .send_request(request)
             .await
-            .map(|answer| answer.status().as_u16());
+            .map(|result| result.status().as_u16());
         connection.abort();
-        answer.map_err(broken)?
+        result.map_err(broken)?
     } else {
         let (mut send, connection) = http1::Builder::new()
             .max_headers(MAX_HEADERS)
@@ -88,12 +92,12 @@ async fn ask(peer: &Peer, check: &Check) -> Result<u16, String> {
             .await
             .map_err(broken)?;
         let connection = tokio::spawn(connection);
-        let answer = send
+        let result = send
             .send_request(request)
             .await
-            .map(|answer| answer.status().as_u16());
+            .map(|result| result.status().as_u16());
         connection.abort();
-        answer.map_err(broken)?
+        result.map_err(broken)?
     };
     Ok(status)
 }

@@ -1,4 +1,4 @@
-//! The services behind the gateway: which one gets a request, and whether it is well.
+//! Upstream selection: load balancing, health, circuit breakers.
 
 mod connect;
 mod error;
@@ -10,10 +10,10 @@ mod timer;
 
 pub(crate) use connect::Connector;
 pub(crate) use error::UpstreamError;
-pub(crate) use health::{Check, watch as watch_health};
+pub(crate) use health::{HealthCheck, run_health_checks};
 pub(crate) use http1::{H1Error, H1UpstreamConn, Head, MAX_HEADERS};
 pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, Received};
-pub(crate) use pool::{Pool, TIDY_INTERVAL};
+pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};
 pub(crate) use timer::{Progress, TimeoutKind, Timeouts, Timer};
 
 use foldhash::fast::FixedState;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The host and the port of an upstream, as they are written behind one another.
+/// The authority (host and port) of an upstream.
 pub(crate) fn authority(upstream: &Upstream) -> String {
     match upstream.host() {
         host if host.contains(':') => format!("[{host}]:{}", upstream.port()),
@@ -36,50 +36,50 @@ pub(crate) fn authority(upstream: &Upstream) -> String {
     }
 }
 
-/// An answer that stopped coming.
+/// The error of a response body that timed out.
 #[derive(Debug)]
-pub(crate) struct TimedOut(pub(crate) TimeoutKind);
+pub(crate) struct TimeoutError(pub(crate) TimeoutKind);
 
-impl fmt::Display for TimedOut {
+impl fmt::Display for TimeoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        UpstreamError::Late(self.0).fmt(f)
+        UpstreamError::Timeout(self.0).fmt(f)
     }
 }
 
-impl std::error::Error for TimedOut {}
+impl std::error::Error for TimeoutError {}
 
-/// As it is unless somebody says otherwise.
+/// A breaker with default settings.
 fn breaker() -> CircuitBreaker<CoarseClock> {
     CircuitBreaker::builder()
         .clock(CoarseClock)
         .build()
-        .expect("what nobody has changed is valid")
+        .expect("the default settings are valid")
 }
 
-/// One service, as all workers see it.
+/// One upstream, as all workers see it.
 pub(crate) struct Peer {
     pub(crate) upstream: Upstream,
-    /// Requests that it is busy with.
+    /// Requests in flight there.
     active: AtomicUsize,
-    /// What the last health checks say.
-    well: AtomicBool,
-    /// It counts by the second: a clock that is right to a few milliseconds will do.
+    /// The result of the last health checks.
+    healthy: AtomicBool,
+    /// The breaker works in seconds, so a clock with an accuracy of a few milliseconds is enough.
     breaker: Option<CircuitBreaker<CoarseClock>>,
     pub(crate) answered: AtomicU64,
     pub(crate) failed: AtomicU64,
 }
 
-/// A request that an upstream is busy with, until this is dropped.
-pub(crate) struct Active(Option<Arc<Peer>>);
+/// A request in flight at an upstream, until this is dropped.
+pub(crate) struct ActiveRequest(Option<Arc<Peer>>);
 
-impl Active {
-    /// Moves on to where the answer is.
+impl ActiveRequest {
+    /// Moves the guard to the body of the response.
     pub(crate) fn take(&mut self) -> Self {
         Self(self.0.take())
     }
 }
 
-impl Drop for Active {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         if let Some(peer) = &self.0 {
             peer.active.fetch_sub(1, Relaxed);
@@ -87,25 +87,25 @@ impl Drop for Active {
     }
 }
 
-/// All of them.
+/// All upstreams, and how one is chosen.
 pub(crate) struct Upstreams {
     pub(crate) peers: Vec<Arc<Peer>>,
     balance: Balance,
     next: AtomicUsize,
 }
 
-/// The one that gets a request.
+/// The upstream that gets a request.
 pub(crate) struct SelectedUpstream {
     pub(crate) index: usize,
     pub(crate) peer: Arc<Peer>,
-    pub(crate) active: Active,
+    pub(crate) active: ActiveRequest,
     call: Option<CallGuard<CoarseClock>>,
 }
 
 /// Upstreams that were tried already, or may not be called.
 pub(crate) type TriedPeers = SmallVec<[usize; 8]>;
 
-/// Nobody is there to be called.
+/// No upstream may be called.
 pub(crate) struct NoUpstreamError {
     /// When to try again, if a breaker says so.
     pub(crate) retry_after: Option<Duration>,
@@ -117,7 +117,7 @@ impl Upstreams {
             Arc::new(Peer {
                 upstream: upstream.clone(),
                 active: AtomicUsize::new(0),
-                well: AtomicBool::new(true),
+                healthy: AtomicBool::new(true),
                 breaker: gateway.breaker.then(breaker),
                 answered: AtomicU64::new(0),
                 failed: AtomicU64::new(0),
@@ -130,27 +130,27 @@ impl Upstreams {
         }
     }
 
-    /// Whether a request needs a key to be sent on.
+    /// Whether upstreams are chosen by a key of the request.
     pub(crate) fn is_by_key(&self) -> bool {
         self.balance == Balance::ByKey && self.peers.len() > 1
     }
 
-    /// Chooses one that was not tried. One that is not well is taken only if no other is left: a
-    /// health check may be wrong, too, and there is nothing to lose.
+    /// Chooses an upstream that was not tried. An unhealthy one is used only if no other is left: a
+    /// health check may be wrong, and there is nothing to lose.
     pub(crate) fn pick(
         &self,
         key: &[u8],
         tried: &TriedPeers,
     ) -> Result<SelectedUpstream, NoUpstreamError> {
-        let mut passed = tried.clone();
+        let mut excluded = tried.clone();
         let mut retry_after: Option<Duration> = None;
-        let turn = if self.peers.len() > 1 {
+        let offset = if self.peers.len() > 1 {
             self.next.fetch_add(1, Relaxed)
         } else {
             0
         };
-        for well in [true, false] {
-            while let Some(index) = self.best(key, turn, well, &passed) {
+        for healthy in [true, false] {
+            while let Some(index) = self.best(key, offset, healthy, &excluded) {
                 let peer = &self.peers[index];
                 match peer
                     .breaker
@@ -160,7 +160,7 @@ impl Upstreams {
                 {
                     Ok(call) => {
                         peer.active.fetch_add(1, Relaxed);
-                        let active = Active(Some(Arc::clone(peer)));
+                        let active = ActiveRequest(Some(Arc::clone(peer)));
                         return Ok(SelectedUpstream {
                             index,
                             peer: Arc::clone(peer),
@@ -171,7 +171,7 @@ impl Upstreams {
                     Err(open) => {
                         let after = open.retry_after();
                         retry_after = Some(retry_after.map_or(after, |known| known.min(after)));
-                        passed.push(index);
+                        excluded.push(index);
                     }
                 }
             }
@@ -179,20 +179,26 @@ impl Upstreams {
         Err(NoUpstreamError { retry_after })
     }
 
-    fn best(&self, key: &[u8], turn: usize, well: bool, passed: &TriedPeers) -> Option<usize> {
+    fn best(
+        &self,
+        key: &[u8],
+        offset: usize,
+        healthy: bool,
+        excluded: &TriedPeers,
+    ) -> Option<usize> {
         let many = self.peers.len();
-        // Begins with another one each time, so that equals take turns.
+        // Starts at another one each time, so that equals take turns.
         let candidates = (0..many)
-            .map(|at| (turn % many + at) % many)
+            .map(|at| (offset % many + at) % many)
             .filter(|index| {
-                !passed.contains(index) && (!well || self.peers[*index].well.load(Relaxed))
+                !excluded.contains(index) && (!healthy || self.peers[*index].healthy.load(Relaxed))
             });
         match self.balance {
             Balance::Least => {
                 candidates.min_by_key(|index| self.peers[*index].active.load(Relaxed))
             }
-            // The highest of all hashes of the key with an upstream: without one of them the others
-            // keep their keys.
+            // Rendezvous hashing: the upstream with the highest hash of itself and the key. Without
+            // one of them, the others keep their keys.
             Balance::ByKey => candidates.max_by_key(|index| {
                 FixedState::with_seed(0).hash_one((key, self.peers[*index].upstream.to_string()))
             }),
@@ -202,8 +208,8 @@ impl Upstreams {
 }
 
 impl SelectedUpstream {
-    /// How it went, for its breaker.
-    pub(crate) fn judge(&mut self, went_well: bool) {
+    /// Reports the outcome to the breaker.
+    pub(crate) fn report(&mut self, went_well: bool) {
         let count = if went_well {
             &self.peer.answered
         } else {
@@ -219,11 +225,11 @@ impl SelectedUpstream {
 }
 
 impl Peer {
-    pub(crate) fn is_well(&self) -> bool {
-        self.well.load(Relaxed)
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.healthy.load(Relaxed)
     }
 
-    /// What its breaker is doing.
+    /// The state of its breaker.
     pub(crate) fn breaker(&self) -> Option<State> {
         self.breaker.as_ref().map(CircuitBreaker::state)
     }

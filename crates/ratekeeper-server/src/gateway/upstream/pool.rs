@@ -1,4 +1,4 @@
-//! The connections of one worker to one upstream that nobody uses.
+//! Pool of idle HTTP/1.1 connections of one worker to one upstream.
 
 use super::H1UpstreamConn;
 use std::future::poll_fn;
@@ -7,12 +7,13 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::task::unconstrained;
 
-/// Each stays in its place while it moves between here and the bodies that come over it.
+/// Boxed, so that moving a connection between the pool and a body moves a pointer.
 #[allow(clippy::vec_box, reason = "to move it is to move a pointer")]
 type Idle = Vec<(Box<H1UpstreamConn>, u64)>;
 
+/// The idle HTTP/1.1 connections of one worker to one upstream.
 #[derive(Default)]
-pub(crate) struct Pool {
+pub(crate) struct Http1Pool {
     state: Mutex<State>,
 }
 
@@ -20,44 +21,42 @@ pub(crate) struct Pool {
 struct State {
     /// Each with the tick at which it became idle.
     idle: Idle,
-    /// How often the pool was tidied. It is the clock here, so that no request has to read one for
-    /// it.
+    /// How often the pool was tidied. This serves as its clock, so that no request has to read one.
     tick: u64,
 }
 
-/// The most connections that are kept.
+/// The most idle connections that are kept.
 const MAX_IDLE: usize = 512;
 
-/// How often connections that nobody uses are looked through.
-pub(crate) const TIDY_INTERVAL: Duration = Duration::from_secs(5);
+/// How often idle connections are checked.
+pub(crate) const CLEANUP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long one is kept at least; and one interval longer at most.
+/// How long an idle connection is kept at least; at most one interval longer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-impl Pool {
-    /// The one that was used last, if it still is one.
+impl Http1Pool {
+    /// Takes the connection used last that is still alive.
     pub(crate) async fn take(&self) -> Option<Box<H1UpstreamConn>> {
         loop {
-            let (mut link, _) = self.state().idle.pop()?;
-            // Also when the task has done much already: else every connection would look alive
-            // then.
-            if unconstrained(poll_fn(|cx| Poll::Ready(link.is_alive(cx)))).await {
-                return Some(link);
+            let (mut conn, _) = self.state().idle.pop()?;
+            // Even if the task has used up its budget: else every connection would look alive then.
+            if unconstrained(poll_fn(|cx| Poll::Ready(conn.is_alive(cx)))).await {
+                return Some(conn);
             }
         }
     }
 
-    /// Keeps one for the next request, if it can take another.
-    pub(crate) fn give(&self, link: Box<H1UpstreamConn>) {
+    /// Returns a connection to the pool, if it can take another request.
+    pub(crate) fn put(&self, conn: Box<H1UpstreamConn>) {
         let State { idle, tick } = &mut *self.state();
-        if link.is_free() && idle.len() < MAX_IDLE {
-            idle.push((link, *tick));
+        if conn.is_free() && idle.len() < MAX_IDLE {
+            idle.push((conn, *tick));
         }
     }
 
-    /// Closes those that are idle for too long. To be called once an interval.
-    pub(crate) fn tidy(&self) {
-        const MAX_TICKS: u64 = IDLE_TIMEOUT.as_secs() / TIDY_INTERVAL.as_secs();
+    /// Closes connections that were idle for too long. Call it once per interval.
+    pub(crate) fn clear_expired(&self) {
+        const MAX_TICKS: u64 = IDLE_TIMEOUT.as_secs() / CLEANUP_INTERVAL.as_secs();
         let State { idle, tick } = &mut *self.state();
         *tick += 1;
         idle.retain(|(_, since)| *tick - *since <= MAX_TICKS);
@@ -76,29 +75,29 @@ mod tests {
     use tokio::net::UnixStream;
     use tokio::time::{Instant, sleep};
 
-    /// Also where its last request took long: the time of that is not idle.
+    /// Even after a long request: its duration does not count as idle.
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_kept_for_half_a_minute_after_its_last_request_has_ended() {
+    async fn an_idle_connection_is_pooled_for_half_a_minute() {
         for request in [Duration::ZERO, 2 * IDLE_TIMEOUT] {
             let (near, _far) = UnixStream::pair().unwrap();
-            let pool = Pool::default();
-            let begun = Instant::now();
-            let times = Timeouts {
-                begun,
+            let pool = Http1Pool::default();
+            let started = Instant::now();
+            let timeouts = Timeouts {
+                started,
                 idle: 3 * IDLE_TIMEOUT,
                 total: None,
                 sent: None,
             };
-            let link = H1UpstreamConn::new(Stream::Unix(near), times);
-            while begun.elapsed() < request {
-                sleep(TIDY_INTERVAL).await;
-                pool.tidy();
+            let conn = H1UpstreamConn::new(Stream::Unix(near), timeouts);
+            while started.elapsed() < request {
+                sleep(CLEANUP_INTERVAL).await;
+                pool.clear_expired();
             }
-            pool.give(link);
+            pool.put(conn);
             let idle_since = Instant::now();
             while !pool.state().idle.is_empty() {
-                sleep(TIDY_INTERVAL).await;
-                pool.tidy();
+                sleep(CLEANUP_INTERVAL).await;
+                pool.clear_expired();
             }
             assert_eq!(
                 idle_since.elapsed().as_secs(),

@@ -1,4 +1,4 @@
-//! Which upstream gets a request.
+//! Upstream selection.
 
 use super::*;
 use ratekeeper_policy::config::Config;
@@ -18,28 +18,28 @@ fn pick(upstreams: &Upstreams, key: &str) -> SelectedUpstream {
 }
 
 #[test]
-fn each_in_turn() {
+fn round_robin_takes_each_in_turn() {
     let upstreams = upstreams("round_robin");
-    let picked: Vec<usize> = (0..6).map(|_| pick(&upstreams, "").index).collect();
-    assert_eq!(picked, [0, 1, 2, 0, 1, 2]);
+    let selected: Vec<usize> = (0..6).map(|_| pick(&upstreams, "").index).collect();
+    assert_eq!(selected, [0, 1, 2, 0, 1, 2]);
 }
 
 #[test]
-fn the_least_busy() {
+fn least_takes_the_least_busy() {
     let upstreams = upstreams("least");
     let held: Vec<SelectedUpstream> = (0..3).map(|_| pick(&upstreams, "")).collect();
-    let mut indices: Vec<usize> = held.iter().map(|picked| picked.index).collect();
+    let mut indices: Vec<usize> = held.iter().map(|selected| selected.index).collect();
     indices.sort_unstable();
     assert_eq!(indices, [0, 1, 2]);
     let free = held[1].index;
     drop(held.into_iter().nth(1));
-    // The others are busy no more either, but this one was before them.
+    // The others are no longer in use either, but this one was chosen before them.
     let _busy: Vec<SelectedUpstream> = (0..3).map(|_| pick(&upstreams, "")).collect();
     assert!(upstreams.peers[free].active() >= 1);
 }
 
 #[test]
-fn the_same_for_a_key_and_without_one_of_them_only_its_keys_move() {
+fn by_key_is_stable_and_losing_an_upstream_moves_only_its_keys() {
     let upstreams = upstreams("by_key");
     let keys: Vec<String> = (0..300).map(|key| format!("203.0.113.{key}")).collect();
     let before: Vec<usize> = keys.iter().map(|key| pick(&upstreams, key).index).collect();
@@ -53,7 +53,7 @@ fn the_same_for_a_key_and_without_one_of_them_only_its_keys_move() {
         let many = before.iter().filter(|one| **one == index).count();
         assert!((50..150).contains(&many), "{index} has {many} of 300");
     }
-    upstreams.peers[1].well.store(false, Relaxed);
+    upstreams.peers[1].healthy.store(false, Relaxed);
     for (key, before) in keys.iter().zip(before) {
         let now = pick(&upstreams, key).index;
         assert!(if before == 1 { now != 1 } else { now == before });
@@ -61,15 +61,15 @@ fn the_same_for_a_key_and_without_one_of_them_only_its_keys_move() {
 }
 
 #[test]
-fn one_that_fails_is_left_alone_and_if_none_is_well_one_is_tried_all_the_same() {
+fn failing_upstreams_are_skipped_unless_all_are_unhealthy() {
     let upstreams = upstreams("round_robin");
     for _ in 0..20 {
-        let mut picked = upstreams
+        let mut selected = upstreams
             .pick(b"", &TriedPeers::from_slice(&[1, 2]))
             .ok()
             .unwrap();
-        assert_eq!(picked.index, 0);
-        picked.judge(false);
+        assert_eq!(selected.index, 0);
+        selected.report(false);
     }
     assert!((0..9).all(|_| pick(&upstreams, "").index != 0));
     let none = upstreams
@@ -78,7 +78,7 @@ fn one_that_fails_is_left_alone_and_if_none_is_well_one_is_tried_all_the_same() 
         .unwrap();
     assert!(none.retry_after.is_some_and(|after| !after.is_zero()));
     for peer in &upstreams.peers {
-        peer.well.store(false, Relaxed);
+        peer.healthy.store(false, Relaxed);
     }
     assert_ne!(pick(&upstreams, "").index, 0);
 }

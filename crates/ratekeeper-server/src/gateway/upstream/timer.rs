@@ -1,4 +1,4 @@
-//! How long an upstream is waited for. The timer stays armed from one request to the next: most
+//! Timeouts of an upstream exchange. The timer stays armed from one request to the next: most
 //! requests never touch it.
 
 use std::pin::Pin;
@@ -8,97 +8,98 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How far a request with a body is.
+/// The progress of a request with a body.
 #[derive(Default)]
 pub(crate) struct BodyProgress {
-    /// Pieces of the body that were sent on: a long upload is not the upstream's fault.
+    /// Body frames forwarded so far: a long upload is not the upstream's fault.
     pub(crate) sent: AtomicU64,
-    /// Whether the answer has begun.
+    /// Whether the response has begun.
     pub(crate) answered: AtomicBool,
 }
 
 pub(crate) type Progress = Arc<BodyProgress>;
 
-/// What took too long.
+/// Which timeout passed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TimeoutKind {
-    /// Neither side sent anything for so long.
+    /// Neither side sent anything for this long.
     Idle(Duration),
-    /// All of it.
+    /// The whole exchange took longer than this.
     Total(Duration),
 }
 
-/// The times of one request.
+/// The timeouts of one request.
 #[derive(Clone)]
 pub(crate) struct Timeouts {
-    pub(crate) begun: Instant,
+    pub(crate) started: Instant,
     pub(crate) idle: Duration,
     pub(crate) total: Option<Duration>,
     pub(crate) sent: Option<Progress>,
 }
 
+/// The timer of an upstream exchange: ready at its idle or total timeout.
 pub(crate) struct Timer {
     sleep: Pin<Box<Sleep>>,
-    times: Timeouts,
-    /// When it is too late, if nothing moves until then.
+    timeouts: Timeouts,
+    /// When the idle timeout passes if nothing moves until then.
     deadline: Instant,
     moved: bool,
     seen: u64,
 }
 
 impl Timer {
-    pub(crate) fn new(times: Timeouts) -> Self {
-        let deadline = times.begun + times.idle;
-        let first = times.end().map_or(deadline, |end| end.min(deadline));
+    pub(crate) fn new(timeouts: Timeouts) -> Self {
+        let deadline = timeouts.started + timeouts.idle;
+        let first = timeouts.end().map_or(deadline, |end| end.min(deadline));
         Self {
             sleep: Box::pin(sleep_until(first)),
-            times,
+            timeouts,
             deadline,
             moved: false,
             seen: 0,
         }
     }
 
-    /// For the next request.
-    pub(crate) fn begin(&mut self, times: Timeouts) {
-        self.deadline = times.begun + times.idle;
-        let first = times
+    /// Starts over for the next request.
+    pub(crate) fn begin(&mut self, timeouts: Timeouts) {
+        self.deadline = timeouts.started + timeouts.idle;
+        let first = timeouts
             .end()
             .map_or(self.deadline, |end| end.min(self.deadline));
         if self.sleep.deadline() > first {
             self.sleep.as_mut().reset(first);
         }
-        (self.moved, self.seen, self.times) = (false, 0, times);
+        (self.moved, self.seen, self.timeouts) = (false, 0, timeouts);
     }
 
-    /// Something came: it is waited for again, for as long at least.
+    /// Something came: the idle timeout starts over.
     pub(crate) fn moved(&mut self) {
         self.moved = true;
     }
 
-    /// Ready when it is too late.
+    /// Ready when a timeout has passed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<TimeoutKind> {
         while self.sleep.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            if let (Some(end), Some(total)) = (self.times.end(), self.times.total)
+            if let (Some(end), Some(total)) = (self.timeouts.end(), self.timeouts.total)
                 && end <= now
             {
                 return Poll::Ready(TimeoutKind::Total(total));
             }
             let sent = self
-                .times
+                .timeouts
                 .sent
                 .as_ref()
                 .map_or(0, |sent| sent.sent.load(Relaxed));
             if std::mem::take(&mut self.moved) || sent != self.seen {
                 self.seen = sent;
-                self.deadline = now + self.times.idle;
+                self.deadline = now + self.timeouts.idle;
             }
             if self.deadline <= now {
-                return Poll::Ready(TimeoutKind::Idle(self.times.idle));
+                return Poll::Ready(TimeoutKind::Idle(self.timeouts.idle));
             }
             let next = self
-                .times
+                .timeouts
                 .end()
                 .map_or(self.deadline, |end| end.min(self.deadline));
             self.sleep.as_mut().reset(next);
@@ -109,7 +110,7 @@ impl Timer {
 
 impl Timeouts {
     fn end(&self) -> Option<Instant> {
-        self.total.map(|total| self.begun + total)
+        self.total.map(|total| self.started + total)
     }
 }
 
@@ -121,9 +122,9 @@ mod tests {
 
     const IDLE: Duration = Duration::from_secs(60);
 
-    fn times(total: Option<Duration>, sent: Option<Progress>) -> Timeouts {
+    fn timeouts(total: Option<Duration>, sent: Option<Progress>) -> Timeouts {
         Timeouts {
-            begun: Instant::now(),
+            started: Instant::now(),
             idle: IDLE,
             total,
             sent,
@@ -131,11 +132,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_silent_upstream_is_late_after_a_minute_also_on_a_connection_that_was_used_before() {
-        let mut timer = Timer::new(times(None, None));
+    async fn a_silent_upstream_times_out_on_new_and_reused_connections() {
+        let mut timer = Timer::new(timeouts(None, None));
         sleep(IDLE / 2).await;
         let start = Instant::now();
-        timer.begin(times(None, None));
+        timer.begin(timeouts(None, None));
         assert_eq!(poll_fn(|cx| timer.poll(cx)).await, TimeoutKind::Idle(IDLE));
         assert_eq!(start.elapsed().as_secs(), 60);
     }
@@ -143,7 +144,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_long_upload_is_not_cut_off_but_the_total_is() {
         let sent = Progress::default();
-        let mut timer = Timer::new(times(Some(IDLE * 5), Some(Arc::clone(&sent))));
+        let mut timer = Timer::new(timeouts(Some(IDLE * 5), Some(Arc::clone(&sent))));
         let start = Instant::now();
         let upload = async {
             loop {
@@ -152,7 +153,7 @@ mod tests {
             }
         };
         tokio::select! {
-            overdue = poll_fn(|cx| timer.poll(cx)) => assert_eq!(overdue, TimeoutKind::Total(IDLE * 5)),
+            kind = poll_fn(|cx| timer.poll(cx)) => assert_eq!(kind, TimeoutKind::Total(IDLE * 5)),
             () = upload => {}
         }
         assert_eq!(start.elapsed().as_secs(), 300);

@@ -1,5 +1,5 @@
-//! Listeners: one a worker, all on the same address or the same Unix socket, the kernel spreading
-//! the connections.
+//! Listeners: one per worker, all on the same address or Unix socket. The kernel spreads the
+//! connections.
 
 mod unix;
 
@@ -11,55 +11,54 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use unix::UnixSocketPath;
+use unix::BoundUnixSocket;
 
-/// Connections that may wait to be accepted, a listener.
+/// The length of a listener's accept queue.
 const BACKLOG: i32 = 1024;
 
-/// The pause after an accept that failed for want of something, such as file descriptors.
+/// The pause after a failed accept, for example when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A listener that no runtime has yet.
+/// A bound socket that no runtime has registered yet.
 pub(crate) enum BoundSocket {
     Tcp(std::net::TcpListener),
-    Unix(UnixSocketPath),
+    Unix(BoundUnixSocket),
 }
 
 impl BoundSocket {
-    /// Where it is: with the port that was free, where any was asked for.
-    pub(crate) fn at(&self) -> io::Result<Listen> {
+    /// Its address, with the actual port if port 0 was requested.
+    pub(crate) fn address(&self) -> io::Result<Listen> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
-            Self::Unix(door) => Ok(Listen::Unix(door.path().to_owned())),
+            Self::Unix(socket) => Ok(Listen::Unix(socket.path().to_owned())),
         }
     }
 
-    /// In the runtime that this is called in.
+    /// Registers the socket with the runtime that this is called in.
     pub(crate) fn listener(self) -> io::Result<Listener> {
         match self {
             Self::Tcp(listener) => TcpListener::from_std(listener).map(Listener::Tcp),
-            Self::Unix(door) => door
+            Self::Unix(socket) => socket
                 .listener()
-                .map(|(listener, door)| Listener::Unix(listener, door)),
+                .map(|(listener, socket)| Listener::Unix(listener, socket)),
         }
     }
 }
 
-/// Takes connections.
+/// A registered listener, which accepts connections.
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix(tokio::net::UnixListener, UnixSocketPath),
+    Unix(tokio::net::UnixListener, BoundUnixSocket),
 }
 
 impl Listener {
-    /// The next connection, and who is at its other end: nobody that has an address, on a Unix
-    /// socket.
+    /// Accepts the next connection. The peer address is `None` on a Unix socket.
     pub(crate) async fn accept(&self) -> (Stream, Option<SocketAddr>) {
         loop {
             let accepted = match self {
                 Self::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
-                    // An answer is one small packet; without this it may wait for the client's
-                    // acknowledgement.
+                    // A response is one small packet; with Nagle's algorithm it may wait for the
+                    // client's ACK.
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%error, "TCP_NODELAY");
                     }
@@ -73,33 +72,33 @@ impl Listener {
             match accepted {
                 Ok(accepted) => return accepted,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection was not accepted");
+                    tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
 
-    /// Lets nobody begin to connect any more, while those who have are still accepted.
-    pub(crate) fn close_door(&self) -> io::Result<()> {
+    /// Stops new connections, while those that are established can still be accepted.
+    pub(crate) fn refuse_new_connections(&self) -> io::Result<()> {
         match self {
-            Self::Tcp(listener) => close_door(listener),
-            Self::Unix(_, door) => {
-                door.close();
+            Self::Tcp(listener) => refuse_new_connections(listener),
+            Self::Unix(_, socket) => {
+                socket.close();
                 Ok(())
             }
         }
     }
 }
 
-/// `many` listeners there that nobody else has.
-pub(crate) fn bind(at: &Listen, many: usize) -> io::Result<Vec<BoundSocket>> {
-    match at {
-        Listen::Unix(path) => Ok(unix::bind(path, many)?
+/// Binds `count` listeners to an address that no other process uses.
+pub(crate) fn bind(address: &Listen, count: usize) -> io::Result<Vec<BoundSocket>> {
+    match address {
+        Listen::Unix(path) => Ok(unix::bind(path, count)?
             .into_iter()
             .map(BoundSocket::Unix)
             .collect()),
-        Listen::Tcp(address) => Ok(bind_tcp(*address, many)?
+        Listen::Tcp(address) => Ok(bind_tcp(*address, count)?
             .into_iter()
             .map(BoundSocket::Tcp)
             .collect()),
@@ -108,18 +107,19 @@ pub(crate) fn bind(at: &Listen, many: usize) -> io::Result<Vec<BoundSocket>> {
     }
 }
 
-/// `many` listeners on `address` (port 0: all on the port that was free) that nobody else has.
+/// Binds `count` listeners to `address`, which no other process may use. With port 0 all get the
+/// same free port.
 ///
 /// SO_REUSEPORT alone would let a second ratekeeper onto the same port, each with half of the calls
-/// and all of the limit. So the first socket is bound without it, which fails where anybody is, and
-/// shares the port only afterwards.
-fn bind_tcp(address: SocketAddr, many: usize) -> io::Result<Vec<std::net::TcpListener>> {
+/// and all of the limit. So the first socket is bound without it, which fails if the port is in
+/// use, and shares the port only afterwards.
+fn bind_tcp(address: SocketAddr, count: usize) -> io::Result<Vec<std::net::TcpListener>> {
     let first = socket(address)?;
     first.bind(&address.into())?;
     first.set_reuse_port(true)?;
     let bound = first.local_addr()?;
     let mut sockets = vec![first];
-    for _ in 1..many {
+    for _ in 1..count {
         let next = socket(address)?;
         next.set_reuse_port(true)?;
         next.bind(&bound)?;
@@ -134,7 +134,7 @@ fn socket(address: SocketAddr) -> io::Result<Socket> {
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
-    // A restart must not wait for the connections of the last run to be forgotten.
+    // A restart must not wait for connections of the last run in TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
@@ -145,16 +145,16 @@ fn listener(socket: Socket) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// To close a listener resets whoever waits in its queue, and somebody always does; so its queue
-/// must be emptied first, and nobody may come meanwhile. What is left out is tried again by the
-/// client's system a second later, and refused then, as it is where nobody listens.
+/// Drops SYN packets with a socket filter. Closing a listener resets the connections in its queue,
+/// so the queue must be emptied first, and no new one may come meanwhile. A dropped SYN is sent
+/// again by the client a second later, and refused then, as on a closed port.
 #[cfg(target_os = "linux")]
-fn close_door(listener: &impl AsFd) -> io::Result<()> {
+fn refuse_new_connections(listener: &impl AsFd) -> io::Result<()> {
     use socket2::{SockFilter, SockRef};
-    // The byte of a TCP header that has the flags, and the flag of a first packet.
+    // The byte of a TCP header that has the flags, and the SYN flag.
     const FLAGS: u32 = 13;
     const SYN: u32 = 2;
-    // Load a byte; go on if the flag is set, else skip one; return nothing of the packet; return
+    // Load a byte; continue if the flag is set, else skip one; return nothing of the packet; return
     // all of it.
     const FILTER: [(u16, u8, u8, u32); 4] = [
         (0x30, 0, 0, FLAGS),
@@ -166,9 +166,9 @@ fn close_door(listener: &impl AsFd) -> io::Result<()> {
     SockRef::from(listener).attach_filter(&filter)
 }
 
-/// Other systems have no such door.
+/// Other systems have no socket filters.
 #[cfg(not(target_os = "linux"))]
-fn close_door(_: &impl AsFd) -> io::Result<()> {
+fn refuse_new_connections(_: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn all_listen_on_one_port_and_every_connection_reaches_one() {
+    fn all_listeners_share_one_port_and_each_gets_connections() {
         let listeners = bind_tcp(any_port(), 3).unwrap();
         let address = listeners[0].local_addr().unwrap();
         assert!(
@@ -198,19 +198,19 @@ mod tests {
             .map(|listener| std::iter::from_fn(|| listener.accept().ok()).count());
         let accepted: Vec<_> = accepted.collect();
         assert_eq!(accepted.iter().sum::<usize>(), 64);
-        // The odds that one of three gets none of 64 are 1 in 10^11.
-        assert!(accepted.iter().all(|many| *many > 0), "{accepted:?}");
+        // The probability that one of three gets none of 64 is 1 in 10^11.
+        assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
     }
 
-    /// The connection that was there before the door closed is served, and none comes after it.
+    /// A connection established before is served, and none can be established after.
     #[test]
     #[cfg(target_os = "linux")]
-    fn behind_a_closed_door_nobody_waits() {
+    fn no_connection_is_established_after_new_ones_are_refused() {
         use std::time::Duration;
         let listener = bind_tcp(any_port(), 1).unwrap().remove(0);
         let address = listener.local_addr().unwrap();
         let _before = TcpStream::connect(address).unwrap();
-        close_door(&listener).unwrap();
+        refuse_new_connections(&listener).unwrap();
         let after = TcpStream::connect_timeout(&address, Duration::from_millis(50));
         assert_eq!(after.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(listener.accept().is_ok());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_shared_already_is_in_use() {
+    fn a_port_shared_by_another_process_is_in_use() {
         let listeners = bind_tcp(any_port(), 2).unwrap();
         let taken = bind_tcp(listeners[0].local_addr().unwrap(), 2).unwrap_err();
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);

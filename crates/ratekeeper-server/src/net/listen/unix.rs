@@ -1,4 +1,4 @@
-//! Unix sockets: one file, one queue, a listener a worker on it.
+//! Unix socket listeners: one file and one accept queue, shared by the workers.
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::{self, Permissions};
@@ -10,43 +10,43 @@ use std::sync::Arc;
 
 use super::BACKLOG;
 
-/// Who may connect: the user that ratekeeper runs as, and its group.
+/// The file mode: the user that ratekeeper runs as, and its group, may connect.
 const MODE: u32 = 0o660;
 
-/// A listener and the file it is reached by, which is removed with the last of those that share it.
-pub(crate) struct UnixSocketPath {
+/// A listener and its socket file, which is removed with the last listener that shares it.
+pub(crate) struct BoundUnixSocket {
     listener: Option<UnixListener>,
     file: Arc<SocketFile>,
 }
 
-impl UnixSocketPath {
+impl BoundUnixSocket {
     pub(super) fn path(&self) -> &Path {
         &self.file.path
     }
 
-    /// In the runtime that this is called in.
+    /// Registers the socket with the runtime that this is called in.
     pub(super) fn listener(mut self) -> io::Result<(tokio::net::UnixListener, Self)> {
         let listener = self.listener.take().ok_or(io::ErrorKind::NotConnected)?;
         Ok((tokio::net::UnixListener::from_std(listener)?, self))
     }
 
-    /// Nobody finds the way any more; who has come is still accepted.
+    /// Removes the file: no new connection can come, and those in the queue are still accepted.
     pub(super) fn close(&self) {
         self.file.remove();
     }
 }
 
-/// The file that a socket is reached by, removed when this is dropped.
+/// The file of a socket, removed when this is dropped.
 struct SocketFile {
     path: PathBuf,
     inode: u64,
 }
 
 impl SocketFile {
-    /// Only if it is still ours: somebody may have taken its place.
+    /// Only removes our own file: another process may have replaced it.
     fn remove(&self) {
         if fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
-            // Who cannot remove it leaves a dead one, which the next start removes.
+            // A file that cannot be removed is removed by the next start.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -58,10 +58,10 @@ impl Drop for SocketFile {
     }
 }
 
-/// `many` listeners on the socket of that path. One that a dead process left is removed; one that
-/// is alive is in use.
-pub(super) fn bind(path: &Path, many: usize) -> io::Result<Vec<UnixSocketPath>> {
-    make_room(path)?;
+/// Binds `count` listeners to the socket at this path. A file that a dead process left is removed;
+/// a live one is in use.
+pub(super) fn bind(path: &Path, count: usize) -> io::Result<Vec<BoundUnixSocket>> {
+    remove_stale(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&SockAddr::unix(path)?)?;
@@ -69,25 +69,25 @@ pub(super) fn bind(path: &Path, many: usize) -> io::Result<Vec<UnixSocketPath>> 
         path: path.to_owned(),
         inode: fs::symlink_metadata(path)?.ino(),
     });
-    // Nobody can connect before it listens: there is no moment at which others may.
+    // The socket does not listen yet, so no other user can connect before.
     fs::set_permissions(path, Permissions::from_mode(MODE))?;
     socket.listen(BACKLOG)?;
     let first = UnixListener::from(socket);
-    let mut doors = Vec::with_capacity(many);
-    for _ in 1..many {
-        doors.push(UnixSocketPath {
+    let mut sockets = Vec::with_capacity(count);
+    for _ in 1..count {
+        sockets.push(BoundUnixSocket {
             listener: Some(first.try_clone()?),
             file: Arc::clone(&file),
         });
     }
-    doors.push(UnixSocketPath {
+    sockets.push(BoundUnixSocket {
         listener: Some(first),
         file,
     });
-    Ok(doors)
+    Ok(sockets)
 }
 
-fn make_room(path: &Path) -> io::Result<()> {
+fn remove_stale(path: &Path) -> io::Result<()> {
     let there = match fs::symlink_metadata(path) {
         Ok(there) => there,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -96,11 +96,11 @@ fn make_room(path: &Path) -> io::Result<()> {
     if !there.file_type().is_socket() {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "there is a file that is not a socket",
+            "the file is not a socket",
         ));
     }
     let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // One whose queue is full is alive, and must not keep us waiting.
+    // A live socket whose queue is full must not block us.
     probe.set_nonblocking(true)?;
     match probe.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),

@@ -1,11 +1,10 @@
-//! Small writes of a worker wait until everything that is ready has been looked at, and then go out
+//! Write batching: small writes of a worker are deferred until every ready task has run, then made
 //! one after the other.
 //!
-//! A worker that answers as it reads goes from its own code to the kernel's and back with each
-//! request, and wakes whoever it writes to each time. Written in a row they cost a good deal less,
-//! and who is written to finds several at once. Nobody waits longer for it: what is put off is put
-//! off until the end of the queue of tasks that are ready, and a worker with nothing else to do
-//! writes at once.
+//! A worker that responds as it reads switches between its own code and the kernel's with each
+//! request, and wakes a peer each time. Writes in a row cost much less, and peers receive several
+//! responses at once. The delay is small: deferred writes are made at the end of the queue of ready
+//! tasks, and a worker without other work writes at once.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,52 +18,54 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-/// What is written at once if it is as long as this.
-const LARGE: usize = 16 * 1024;
+/// Writes of this size or more are not deferred.
+const LARGE_WRITE: usize = 16 * 1024;
 
-/// How often it is looked whether a connection that cannot be written to is still wanted.
-const LOOK: Duration = Duration::from_secs(5);
+/// How often an unwritable connection is checked for whether it is still wanted.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Room that is kept for what comes next.
-const KEPT: usize = 4 * 1024;
+/// How much buffer memory is kept for later writes.
+const MAX_KEPT_CAPACITY: usize = 4 * 1024;
 
-/// A connection whose small writes go out with those of others.
+/// A connection whose small writes are batched with those of others.
 pub(crate) struct BatchedStream {
     read: OwnedReadHalf,
-    shared: Arc<Shared>,
+    writer: Arc<BatchedWriter>,
 }
 
-struct Shared {
+/// The write half of a connection, and its deferred writes.
+struct BatchedWriter {
     write: OwnedWriteHalf,
-    late: Mutex<DeferredWrites>,
+    deferred: Mutex<DeferredWrites>,
 }
 
-/// What is still to be written.
+/// The bytes still to be written.
 #[derive(Default)]
 struct DeferredWrites {
     bytes: Vec<u8>,
-    /// Whether somebody will write it.
-    listed: bool,
-    /// Whether nobody will read the answer: then nothing more is written.
-    over: bool,
+    /// Whether the connection is in the batch.
+    is_batched: bool,
+    /// Whether the response is no longer wanted: then nothing more is written.
+    is_closed: bool,
     error: Option<io::Error>,
-    /// Who waits for room, or for the end.
+    /// The task that waits for room, or for the end.
     waker: Option<Waker>,
 }
 
 thread_local! {
-    /// What this worker writes next.
+    /// The connections that this worker writes to next.
     static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
 }
 
+/// The connections of one worker that have deferred writes.
 #[derive(Default)]
 struct Batch {
-    streams: Vec<Arc<Shared>>,
+    streams: Vec<Arc<BatchedWriter>>,
     waker: Option<Waker>,
 }
 
-/// Writes what the connections of this worker have put off, again and again. A connection in a
-/// thread without it puts off nothing.
+/// Makes the deferred writes of this worker's connections, for ever. On a thread without it nothing
+/// is deferred.
 pub(crate) async fn write_batches() {
     BATCH.set(Some(Batch::default()));
     let mut streams = Vec::new();
@@ -77,16 +78,16 @@ pub(crate) async fn write_batches() {
                 none => *none = Some(cx.waker().clone()),
             }
         });
-        for shared in streams.drain(..) {
-            shared.write_late();
+        for writer in streams.drain(..) {
+            writer.write_deferred();
         }
         Poll::<()>::Pending
     })
     .await;
 }
 
-/// Puts a connection on the list; false if there is none.
-fn list(shared: &Arc<Shared>) -> bool {
+/// Adds a connection to the batch; false if there is none.
+fn add_to_batch(writer: &Arc<BatchedWriter>) -> bool {
     BATCH.with_borrow_mut(|batch| {
         let Some(batch) = batch else { return false };
         if batch.streams.is_empty()
@@ -94,26 +95,26 @@ fn list(shared: &Arc<Shared>) -> bool {
         {
             waker.wake_by_ref();
         }
-        batch.streams.push(Arc::clone(shared));
+        batch.streams.push(Arc::clone(writer));
         true
     })
 }
 
-impl Shared {
+impl BatchedWriter {
     fn lock(&self) -> MutexGuard<'_, DeferredWrites> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+        self.deferred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what was put off. What is not taken at once is written when it is.
-    fn write_late(self: Arc<Self>) {
+    /// Makes the deferred writes. What the socket does not take now is written when it is writable.
+    fn write_deferred(self: Arc<Self>) {
         if self.lock().is_done(&self.write) {
             return;
         }
         tokio::spawn(async move {
             loop {
-                // Now and then it is looked whether anybody still waits for it: who does not read
-                // may never be writable.
-                let _ = timeout(LOOK, self.write.writable()).await;
+                // A peer that does not read may never become writable, so this also checks whether
+                // the connection is still wanted.
+                let _ = timeout(CHECK_INTERVAL, self.write.writable()).await;
                 if self.lock().is_done(&self.write) {
                     return;
                 }
@@ -123,14 +124,14 @@ impl Shared {
 }
 
 impl DeferredWrites {
-    /// Whether nobody need come back to write more.
+    /// Whether no further write is needed.
     fn is_done(&mut self, stream: &OwnedWriteHalf) -> bool {
-        let done = self.write(stream) || self.over;
-        self.listed &= !done;
+        let done = self.write(stream) || self.is_closed;
+        self.is_batched &= !done;
         done
     }
 
-    /// Writes as much as is taken; whether that is all.
+    /// Writes as much as the socket takes; true if that is everything.
     fn write(&mut self, stream: &OwnedWriteHalf) -> bool {
         let mut written = 0;
         while written < self.bytes.len() {
@@ -143,7 +144,7 @@ impl DeferredWrites {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => self.error = Some(error),
             }
-            // Nobody will ever read the rest.
+            // The peer will never read the rest.
             written = self.bytes.len();
         }
         if written < self.bytes.len() {
@@ -151,7 +152,7 @@ impl DeferredWrites {
             return false;
         }
         self.bytes.clear();
-        if self.bytes.capacity() > KEPT {
+        if self.bytes.capacity() > MAX_KEPT_CAPACITY {
             self.bytes = Vec::new();
         }
         if let Some(waker) = self.waker.take() {
@@ -166,47 +167,47 @@ impl BatchedStream {
         let (read, write) = stream.into_split();
         Self {
             read,
-            shared: Arc::new(Shared {
+            writer: Arc::new(BatchedWriter {
                 write,
-                late: Mutex::default(),
+                deferred: Mutex::default(),
             }),
         }
     }
 
-    /// Until there is something to read.
+    /// Ready when there is something to read.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         self.read.readable().await
     }
 
-    /// Ready when nothing is put off any more.
-    fn poll_late(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut late = self.shared.lock();
-        if !late.write(&self.shared.write) {
-            // What is left is on the list, and whoever writes it wakes us.
-            late.waker = Some(cx.waker().clone());
+    /// Ready when no write is deferred any more.
+    fn poll_deferred(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut deferred = self.writer.lock();
+        if !deferred.write(&self.writer.write) {
+            // The rest is in the batch, and writing it wakes this task.
+            deferred.waker = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        Poll::Ready(late.error.take().map_or(Ok(()), Err))
+        Poll::Ready(deferred.error.take().map_or(Ok(()), Err))
     }
 
-    /// Puts these bytes off, if they are few; how many that are.
-    fn put_off(&self, bufs: &[io::IoSlice<'_>]) -> Option<io::Result<usize>> {
+    /// Defers these bytes if they are few; returns their number then.
+    fn defer(&self, bufs: &[io::IoSlice<'_>]) -> Option<io::Result<usize>> {
         let length: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let mut late = self.shared.lock();
-        if let Some(error) = late.error.take() {
+        let mut deferred = self.writer.lock();
+        if let Some(error) = deferred.error.take() {
             return Some(Err(error));
         }
-        if late.bytes.len() + length >= LARGE {
+        if deferred.bytes.len() + length >= LARGE_WRITE {
             return None;
         }
-        if !late.listed {
-            if !list(&self.shared) {
+        if !deferred.is_batched {
+            if !add_to_batch(&self.writer) {
                 return None;
             }
-            late.listed = true;
+            deferred.is_batched = true;
         }
         bufs.iter()
-            .for_each(|buf| late.bytes.extend_from_slice(buf));
+            .for_each(|buf| deferred.bytes.extend_from_slice(buf));
         Some(Ok(length))
     }
 
@@ -215,10 +216,10 @@ impl BatchedStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_late(cx))?;
+        ready!(self.poll_deferred(cx))?;
         loop {
-            ready!(self.shared.write.as_ref().poll_write_ready(cx))?;
-            match self.shared.write.try_write_vectored(bufs) {
+            ready!(self.writer.write.as_ref().poll_write_ready(cx))?;
+            match self.writer.write.try_write_vectored(bufs) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => return Poll::Ready(written),
             }
@@ -227,9 +228,9 @@ impl BatchedStream {
 }
 
 impl Drop for BatchedStream {
-    /// What is put off is still written if it is taken at once; it is not waited for.
+    /// Deferred bytes are still written if the socket takes them at once, without waiting.
     fn drop(&mut self) {
-        self.shared.lock().over = true;
+        self.writer.lock().is_closed = true;
     }
 }
 
@@ -257,8 +258,8 @@ impl AsyncWrite for BatchedStream {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match self.put_off(bufs) {
-            Some(put_off) => Poll::Ready(put_off),
+        match self.defer(bufs) {
+            Some(defer) => Poll::Ready(defer),
             None => self.poll_write_large(cx, bufs),
         }
     }
@@ -267,15 +268,15 @@ impl AsyncWrite for BatchedStream {
         true
     }
 
-    /// What is put off is as good as written.
+    /// Deferred bytes count as written.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_late(cx))?;
+        ready!(self.poll_deferred(cx))?;
         Poll::Ready(
-            socket2::SockRef::from(self.shared.write.as_ref()).shutdown(std::net::Shutdown::Write),
+            socket2::SockRef::from(self.writer.write.as_ref()).shutdown(std::net::Shutdown::Write),
         )
     }
 }
@@ -294,18 +295,15 @@ mod tests {
         (BatchedStream::new(near.unwrap()), far.unwrap().0)
     }
 
-    fn is_put_off(stream: &BatchedStream) -> bool {
-        !stream.shared.lock().bytes.is_empty()
+    fn is_deferred(stream: &BatchedStream) -> bool {
+        !stream.writer.lock().bytes.is_empty()
     }
 
     #[tokio::test]
-    async fn small_writes_go_out_together_when_the_others_had_their_turn() {
+    async fn small_writes_are_batched_after_other_tasks() {
         let (mut alone, mut far) = pair().await;
         alone.write_all(b"at once").await.unwrap();
-        assert!(
-            !is_put_off(&alone),
-            "there is nobody who would write it later"
-        );
+        assert!(!is_deferred(&alone), "without a batch nothing is deferred");
         let mut read = [0; 7];
         far.read_exact(&mut read).await.unwrap();
         assert_eq!(&read, b"at once");
@@ -316,9 +314,9 @@ mod tests {
         one.write_all(b"a").await.unwrap();
         one.flush().await.unwrap();
         two.write_all(b"b").await.unwrap();
-        assert!(is_put_off(&one) && is_put_off(&two));
+        assert!(is_deferred(&one) && is_deferred(&two));
         yield_now().await;
-        assert!(!is_put_off(&one) && !is_put_off(&two));
+        assert!(!is_deferred(&one) && !is_deferred(&two));
         assert_eq!(
             (
                 of_one.read_u8().await.unwrap(),
@@ -328,9 +326,9 @@ mod tests {
         );
     }
 
-    /// More than the kernel takes of one who does not read.
+    /// More bytes than the kernel buffers for a peer that does not read.
     #[tokio::test]
-    async fn whoever_reads_late_gets_all_of_it_in_order() {
+    async fn a_late_reader_gets_all_bytes_in_order() {
         const PIECE: usize = 1_000;
         const PIECES: usize = 20_000;
         tokio::spawn(write_batches());
@@ -339,7 +337,7 @@ mod tests {
         let writing = tokio::spawn(async move {
             for number in 0..PIECES {
                 near.write_all(&[number as u8; PIECE]).await.unwrap();
-                // Some of them find the list written, some do not.
+                // Some writes find the batch empty, some do not.
                 if number % 7 == 0 {
                     yield_now().await;
                 }
@@ -347,7 +345,7 @@ mod tests {
             near.shutdown().await.unwrap();
             near
         });
-        // It is full before anything is read.
+        // The socket is full before anything is read.
         while !writing.is_finished() && far.readable().await.is_ok() {
             yield_now().await;
             let mut some = vec![0; PIECE];
@@ -363,11 +361,11 @@ mod tests {
                 .enumerate()
                 .all(|(number, piece)| piece.iter().all(|byte| *byte == number as u8))
         );
-        assert!(!is_put_off(&writing.await.unwrap()));
+        assert!(!is_deferred(&writing.await.unwrap()));
     }
 
     #[tokio::test]
-    async fn what_was_put_off_comes_also_from_one_that_is_dropped_or_closed() {
+    async fn deferred_bytes_are_sent_after_drop_and_shutdown() {
         tokio::spawn(write_batches());
         yield_now().await;
         for shut_down in [false, true] {
@@ -375,7 +373,7 @@ mod tests {
             near.write_all(b"the last").await.unwrap();
             if shut_down {
                 near.shutdown().await.unwrap();
-                assert!(!is_put_off(&near));
+                assert!(!is_deferred(&near));
             }
             drop(near);
             let mut read = String::new();
@@ -384,13 +382,13 @@ mod tests {
         }
     }
 
-    /// One who never reads holds nothing once the connection is given up.
+    /// A peer that never reads keeps nothing alive once the connection is dropped.
     #[tokio::test]
-    async fn what_nobody_takes_is_let_go_with_the_connection() {
+    async fn unread_bytes_are_dropped_with_the_connection() {
         tokio::spawn(write_batches());
         yield_now().await;
         let (mut near, far) = pair().await;
-        // Until no more is taken, and what was put off waits for room.
+        // Until the socket takes no more, and deferred bytes wait for room.
         loop {
             let full = poll_fn(|cx| {
                 Poll::Ready(Pin::new(&mut near).poll_write(cx, &[0; 4_096]).is_pending())
@@ -401,21 +399,21 @@ mod tests {
             }
             yield_now().await;
         }
-        let shared = Arc::downgrade(&near.shared);
+        let writer = Arc::downgrade(&near.writer);
         drop(near);
         tokio::time::pause();
-        while shared.upgrade().is_some() {
-            tokio::time::advance(LOOK).await;
+        while writer.upgrade().is_some() {
+            tokio::time::advance(CHECK_INTERVAL).await;
         }
         drop(far);
     }
 
     #[tokio::test]
-    async fn whoever_writes_to_one_that_is_gone_is_told_then_or_next_time() {
+    async fn writing_to_a_closed_connection_fails_then_or_next_time() {
         tokio::spawn(write_batches());
         yield_now().await;
         let (mut near, far) = pair().await;
-        // A reset comes back for what is written.
+        // Writing to a closed connection is answered with a reset.
         drop(far);
         let mut told = false;
         for _ in 0..100 {

@@ -1,10 +1,10 @@
-//! A connection to a client or an upstream: plain, in TLS, or over a Unix socket.
+//! A connection to a client or an upstream: TCP, TLS or a Unix socket.
 
 mod batched;
 mod read_budget;
 
 pub(crate) use batched::{BatchedStream, write_batches};
-pub(crate) use read_budget::{MAX_FRAMES_PER_TURN, ReadBudget, yield_to_others};
+pub(crate) use read_budget::{MAX_FRAMES_PER_POLL, ReadBudget, yield_to_others};
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -13,16 +13,17 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
+/// A connection, by its transport.
 pub(crate) enum Stream {
     Plain(TcpStream),
-    /// The same of a worker that writes to many at once.
+    /// A TCP connection whose small writes are batched.
     Batched(BatchedStream),
     Tls(Box<TlsStream<BatchedStream>>),
     Unix(UnixStream),
 }
 
 impl Stream {
-    /// Until there is something to read, or to be decrypted.
+    /// Ready when there is something to read, or to decrypt.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Plain(stream) => stream.readable().await,
@@ -34,7 +35,8 @@ impl Stream {
 }
 
 impl Stream {
-    /// What has come, without taking it; no bytes at the end. Of a connection as it was accepted.
+    /// Reads available bytes without consuming them; none at the end. Only for a connection as it
+    /// was accepted.
     pub(crate) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.peek(buffer).await,

@@ -1,22 +1,21 @@
-//! A stream that is not read without end in one turn of its task: HTTP/2 parses all frames that a
-//! poll can read before any other task runs, so a burst of small frames would pile up unread
-//! although everybody reads as fast as they come.
+//! A stream with a read budget per poll. HTTP/2 parses all frames that one poll can read before
+//! other tasks run, so a burst of small frames would pile up even if every reader is quick.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that are read before other tasks get their turn.
-const MAX_TURN: usize = 32 * 1024;
+/// Bytes that are read before other tasks run.
+const MAX_BYTES_PER_POLL: usize = 32 * 1024;
 
-/// So many frames of one byte at most, each with a head of nine.
-pub(crate) const MAX_FRAMES_PER_TURN: usize = MAX_TURN / 10;
+/// At most this many frames of one byte, each with a header of nine.
+pub(crate) const MAX_FRAMES_PER_POLL: usize = MAX_BYTES_PER_POLL / 10;
 
-/// A stream that yields to other tasks after [`MAX_TURN`] bytes were read from it.
+/// A stream that yields to other tasks after [`MAX_BYTES_PER_POLL`] bytes were read from it.
 pub(crate) struct ReadBudget<S> {
     stream: S,
-    /// Bytes read in this turn.
+    /// Bytes read since it last yielded.
     read: usize,
 }
 
@@ -33,10 +32,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadBudget<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.read >= MAX_TURN {
+        if this.read >= MAX_BYTES_PER_POLL {
             this.read = 0;
-            // Woken at once, it might have several turns before a task that yields, too, passes on
-            // what was read.
+            // Woken at once, this task might be polled several times before a task that yields,
+            // too, forwards the bytes read.
             return yield_to_others(cx);
         }
         let before = buf.filled().len();
@@ -79,8 +78,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadBudget<S> {
     }
 }
 
-/// Ends this poll of a task that could go on. It is polled again after the other tasks that are
-/// ready, and after the runtime has looked for events.
+/// Ends this poll of a task that could go on. It is polled again after the other ready tasks, and
+/// after the runtime has polled for events.
 pub(crate) fn yield_to_others<T>(cx: &mut Context<'_>) -> Poll<T> {
     let _ = pin!(tokio::task::yield_now()).poll(cx);
     Poll::Pending
@@ -92,8 +91,8 @@ mod tests {
     use std::task::Waker;
 
     #[test]
-    fn a_long_burst_is_read_in_turns() {
-        let burst = vec![0; 3 * MAX_TURN];
+    fn a_long_burst_is_read_in_several_polls() {
+        let burst = vec![0; 3 * MAX_BYTES_PER_POLL];
         let mut stream = ReadBudget::new(&burst[..]);
         let mut cx = Context::from_waker(Waker::noop());
         let (mut room, mut turns) = (vec![0; 1024], vec![0]);
@@ -110,6 +109,14 @@ mod tests {
                 Poll::Pending => turns.push(0),
             }
         }
-        assert_eq!(turns, [MAX_TURN, MAX_TURN, MAX_TURN, 0]);
+        assert_eq!(
+            turns,
+            [
+                MAX_BYTES_PER_POLL,
+                MAX_BYTES_PER_POLL,
+                MAX_BYTES_PER_POLL,
+                0
+            ]
+        );
     }
 }

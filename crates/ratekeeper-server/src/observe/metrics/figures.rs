@@ -256,7 +256,7 @@ fn pressure_figures(page: &mut Page, pressure: &OverloadStats) {
         .sample(&[], shed.pressure);
 }
 
-fn gateway_figures(page: &mut Page, gateway: &gateway::Shared) {
+fn gateway_figures(page: &mut Page, gateway: &gateway::GatewayState) {
     let peers = || {
         gateway
             .upstreams
@@ -270,7 +270,7 @@ fn gateway_figures(page: &mut Page, gateway: &gateway::Shared) {
         Kind::Gauge,
     );
     for (name, peer) in peers() {
-        up.sample(&[("upstream", &name)], u64::from(peer.is_well()));
+        up.sample(&[("upstream", &name)], u64::from(peer.is_healthy()));
     }
     let help = "1 for the state that a circuit breaker is in, 0 for the others. It bears the name of its upstream.";
     let mut breaker = page.family("ratekeeper_breaker_state", help, Kind::Gauge);

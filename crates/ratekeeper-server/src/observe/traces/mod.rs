@@ -128,7 +128,7 @@ impl Tracer {
         };
         let connector = Connector {
             tls: connector_to(&endpoint, &config.gateway)?,
-            within: CONNECT,
+            connect_timeout: CONNECT,
         };
         let resource = Resource { store };
         let shared = Arc::new(Shared {

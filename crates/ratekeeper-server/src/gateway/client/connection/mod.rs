@@ -1,13 +1,13 @@
-//! One connection of a client, from its first byte to its last.
+//! One client connection, from its first byte to its last.
 
 use super::http1::{ClientSocket, HeadLimits, Http1};
 use super::io::Io;
 use super::service::ClientService;
 use super::state::{Admission, Client, ClientTimeouts, now};
-use super::streams::Streams;
+use super::streams::StreamExecutor;
 use crate::gateway::WorkerState;
 use crate::gateway::drain::Stage;
-use crate::gateway::proxy_protocol::{self, Read};
+use crate::gateway::proxy_protocol::{self, ParsedHeader};
 use crate::net::stream::{BatchedStream, Stream};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,46 +24,46 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
-/// What a client that speaks HTTP/2 begins with.
+/// The connection preface of HTTP/2.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A client that asks for nothing is closed this long after its last request, once the gateway
-/// stops: its next request may be on its way.
+/// How long an idle connection is kept after its last request once the gateway stops: its next
+/// request may be on its way.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Requests at once on one connection of HTTP/2.
-const MOST_STREAMS: u32 = 128;
+/// The most concurrent streams of an HTTP/2 connection.
+const MAX_STREAMS: u32 = 128;
 
-/// Bytes of a request's body that a client of HTTP/2 may send before the upstream has taken any.
+/// How many bytes of a request body an HTTP/2 client may send before the upstream has taken any.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// The same for all requests of a connection. It also bounds frames that wait: h2 counts what is
-/// missing to 256 bytes in each, and closes the connection at half of this. So a connection takes
-/// 12 MiB at most, and 16,000 frames of one byte may wait.
+/// The window of all streams of a connection together. It also bounds queued frames: for each, h2
+/// counts the bytes that it is short of 256, and closes the connection at half of this window. So a
+/// connection takes 12 MiB at most, and 16,000 frames of one byte may wait.
 const CONNECTION_WINDOW: u32 = 32 * STREAM_WINDOW;
 
-/// How often a connection of HTTP/2 is asked for a sign of life, and how long that may take.
-const PING: Duration = Duration::from_secs(20);
+/// How often an HTTP/2 connection is pinged, and how long the pong may take.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Serves a connection until it ends.
 pub(in crate::gateway) async fn serve(
-    local: Arc<WorkerState>,
+    worker: Arc<WorkerState>,
     stream: Stream,
     peer: Option<SocketAddr>,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) {
-    if let Err(error) = connection(local, stream, peer, place).await {
+    if let Err(error) = connection(worker, stream, peer, permit).await {
         tracing::debug!(?peer, %error, "connection ended");
     }
 }
 
 async fn connection(
-    local: Arc<WorkerState>,
+    worker: Arc<WorkerState>,
     mut stream: Stream,
     mut peer: Option<SocketAddr>,
-    place: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 ) -> io::Result<()> {
-    let shared = &local.shared;
+    let shared = &worker.shared;
     let gateway = &shared.gateway;
     let trusts = |peer: Option<SocketAddr>| match peer {
         Some(peer) => shared.identity.trusts(peer.ip()),
@@ -71,16 +71,15 @@ async fn connection(
     };
     let mut trusted = trusts(peer);
     if trusted && gateway.proxy_protocol {
-        let told = timeout(gateway.header_timeout, read_proxy(&mut stream)).await??;
-        if let Some(told) = told {
-            peer = Some(told);
+        let source = timeout(gateway.header_timeout, read_proxy_header(&mut stream)).await??;
+        if let Some(source) = source {
+            peer = Some(source);
             trusted = trusts(peer);
         }
     }
     let address = match (peer, &shared.address_limit) {
         (Some(peer), Some(limit)) if !trusted => {
-            // It is closed, and the next one may come: no word of ours is worth what an attacker
-            // would have us write.
+            // Closed without a response, which an attacker could request over and over.
             let Some(slot) = limit.admit(peer.ip()) else {
                 return Ok(());
             };
@@ -91,17 +90,19 @@ async fn connection(
     let mut first = Vec::new();
     let (stream, tls, http2) = match (stream, &shared.certificate) {
         (Stream::Plain(stream), Some(certificate)) => {
-            let stream = certificate.greet(stream, gateway.header_timeout).await?;
+            let stream = certificate
+                .handshake(stream, gateway.header_timeout)
+                .await?;
             let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
             (Stream::Tls(Box::new(stream)), true, http2)
         }
         (mut stream, _) => {
-            // Its first byte may take as long as the next request of one that is kept.
-            let begun = timeout(gateway.keep_alive, stream.readable());
+            // The first byte may take as long as the next request on a kept connection.
+            let started = timeout(gateway.keep_alive, stream.readable());
             tokio::select! {
-                begun = begun => begun??,
-                () = stopping(&local) => {
-                    // What has come already is served.
+                started = started => started??,
+                () = stopping(&worker) => {
+                    // Bytes that have come already are served.
                     if timeout(LINGER, stream.readable()).await.is_err() {
                         return Ok(());
                     }
@@ -117,82 +118,82 @@ async fn connection(
         }
     };
     let admission = Admission {
-        _permit: place,
+        _permit: permit,
         _address: address,
         drain: Arc::clone(&shared.drain),
     };
     let client = Client::new(peer, trusted, tls, Some(admission));
     let client = Arc::new(client.abandoned_timeout(gateway.abandoned_timeout));
-    let service = ClientService::new(&local, &client);
+    let service = ClientService::new(&worker, &client);
     if http2 {
         client.is_shared.store(true, Relaxed);
-        let streams = Streams {
+        let streams = StreamExecutor {
             client: Some(Arc::clone(&client)),
-            idle: gateway.idle_timeout,
+            idle_timeout: gateway.idle_timeout,
         };
         let io = TokioIo::new(Io::new(stream, Arc::clone(&client), first));
         let connection = http2::Builder::new(streams)
             .timer(TokioTimer::new())
-            .keep_alive_interval(PING)
-            .keep_alive_timeout(PING)
-            .max_concurrent_streams(MOST_STREAMS)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_INTERVAL)
+            .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(u32::try_from(gateway.max_head).unwrap_or(u32::MAX))
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .serve_connection(io, service);
-        watched(Box::pin(connection), &local, &client).await
+        run_with_timeouts(Box::pin(connection), &worker, &client).await
     } else {
-        let bounds = HeadLimits {
+        let limits = HeadLimits {
             bytes: gateway.max_head,
             headers: gateway.max_headers,
         };
-        let wire = ClientSocket::new(stream, Arc::clone(&client), bounds, &first);
-        // It has none before.
-        drop(client.informed.set(wire.informed()));
-        watched(
-            Box::pin(Http1::new(wire, Arc::clone(&client), service)),
-            &local,
+        let socket = ClientSocket::new(stream, Arc::clone(&client), limits, &first);
+        // It was not set before.
+        drop(client.informational.set(socket.informational()));
+        run_with_timeouts(
+            Box::pin(Http1::new(socket, Arc::clone(&client), service)),
+            &worker,
             &client,
         )
         .await
     }
 }
 
-/// Who a trusted proxy speaks for. Not a byte more is taken than it writes: what follows is for
-/// others.
-async fn read_proxy(stream: &mut Stream) -> io::Result<Option<SocketAddr>> {
+/// Reads the client's address from the PROXY protocol of a trusted proxy. Consumes only that head:
+/// the bytes after it belong to TLS or HTTP.
+async fn read_proxy_header(stream: &mut Stream) -> io::Result<Option<SocketAddr>> {
     let mut head = Vec::new();
     loop {
         let before = head.len();
-        head.resize(proxy_protocol::LONGEST, 0);
-        let seen = stream.peek(&mut head[before..]).await?;
-        head.truncate(before + seen);
-        if seen == 0 {
+        head.resize(proxy_protocol::MAX_BYTES, 0);
+        let peeked = stream.peek(&mut head[before..]).await?;
+        head.truncate(before + peeked);
+        if peeked == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let (length, who) = match proxy_protocol::read(&head) {
-            Read::Head(length, who) => (length, Some(who)),
-            Read::More => (head.len(), None),
-            Read::Wrong => {
+        let (length, source) = match proxy_protocol::parse(&head) {
+            ParsedHeader::Complete(length, source) => (length, Some(source)),
+            ParsedHeader::Partial => (head.len(), None),
+            ParsedHeader::Invalid => {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    "a trusted proxy did not begin with the PROXY protocol",
+                    "a trusted proxy did not send a PROXY protocol header",
                 ));
             }
         };
         stream.read_exact(&mut head[before..length]).await?;
-        if let Some(who) = who {
-            return Ok(who);
+        if let Some(source) = source {
+            return Ok(source);
         }
     }
 }
 
-/// Whether the client begins as HTTP/2 does. What was read is in `first`.
+/// Whether the client begins with the HTTP/2 preface. The bytes read are in `first`.
 async fn is_http2(stream: &mut Stream, first: &mut Vec<u8>) -> io::Result<bool> {
     while first.len() < PREFACE.len() {
         let mut buffer = [0; PREFACE.len()];
-        let room = PREFACE.len() - first.len();
-        let read = stream.read(&mut buffer[..room]).await?;
+        let free = PREFACE.len() - first.len();
+        let read = stream.read(&mut buffer[..free]).await?;
         first.extend_from_slice(&buffer[..read]);
         if read == 0 || !PREFACE.starts_with(first) {
             return Ok(false);
@@ -201,9 +202,9 @@ async fn is_http2(stream: &mut Stream, first: &mut Vec<u8>) -> io::Result<bool> 
     Ok(true)
 }
 
-/// Until the gateway stops.
-async fn stopping(local: &WorkerState) {
-    let drain = &local.shared.drain;
+/// Ready when the gateway stops.
+async fn stopping(worker: &WorkerState) {
+    let drain = &worker.shared.drain;
     loop {
         let changed = drain.changed();
         if drain.stage() == Stage::Stopping {
@@ -213,56 +214,56 @@ async fn stopping(local: &WorkerState) {
     }
 }
 
-/// A connection that can be told to end.
+/// A connection that can be shut down gracefully.
 trait ServeConnection: Future<Output = Result<(), Self::Error>> {
     type Error: Into<Box<dyn Error + Send + Sync>>;
 
-    /// Whether it may be told while requests are under way.
-    const AT_ONCE: bool;
+    /// Whether it may be shut down while requests are in flight.
+    const SHUTDOWN_WHILE_BUSY: bool;
 
-    /// Ends it once what is under way is answered.
-    fn leave(self: Pin<&mut Self>);
+    /// Ends it once the requests in flight are answered.
+    fn graceful_shutdown(self: Pin<&mut Self>);
 }
 
 impl ServeConnection for Http1 {
     type Error = io::Error;
 
-    // Each answer says already that it is the last, and the client knows.
-    const AT_ONCE: bool = false;
+    // Each response already says that it is the last.
+    const SHUTDOWN_WHILE_BUSY: bool = false;
 
-    fn leave(self: Pin<&mut Self>) {
-        self.leave();
-    }
-}
-
-impl ServeConnection for http2::Connection<TokioIo<Io>, ClientService, Streams> {
-    type Error = hyper::Error;
-
-    const AT_ONCE: bool = true;
-
-    fn leave(self: Pin<&mut Self>) {
+    fn graceful_shutdown(self: Pin<&mut Self>) {
         self.graceful_shutdown();
     }
 }
 
-/// Lets a connection run, and cuts it off when it takes too long for something.
-async fn watched<S: ServeConnection>(
+impl ServeConnection for http2::Connection<TokioIo<Io>, ClientService, StreamExecutor> {
+    type Error = hyper::Error;
+
+    const SHUTDOWN_WHILE_BUSY: bool = true;
+
+    fn graceful_shutdown(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Runs a connection, and cuts it off when a timeout passes.
+async fn run_with_timeouts<S: ServeConnection>(
     mut connection: Pin<Box<S>>,
-    local: &WorkerState,
+    worker: &WorkerState,
     client: &Client,
 ) -> io::Result<()> {
-    let gateway = &local.shared.gateway;
-    let patience = ClientTimeouts {
+    let gateway = &worker.shared.gateway;
+    let timeouts = ClientTimeouts {
         head: gateway.header_timeout,
         keep_alive: gateway.keep_alive,
         idle: gateway.idle_timeout,
     };
-    let drain = &local.shared.drain;
-    let mut watchdog = Watchdog::new(patience.keep_alive);
+    let drain = &worker.shared.drain;
+    let mut watchdog = Watchdog::new(timeouts.keep_alive);
     let mut changed = Box::pin(drain.changed());
-    // It is polled once, so that it wakes us, and again only if there is something new.
+    // The notification is polled once to register the waker, and again only after a change.
     let mut stage = None;
-    let mut told = None;
+    let mut shutdown_at = None;
     poll_fn(|cx| {
         if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
             return Poll::Ready(ended.map_err(io::Error::other));
@@ -272,28 +273,30 @@ async fn watched<S: ServeConnection>(
             changed.set(drain.changed());
             let _ = changed.as_mut().poll(cx);
         }
-        let cut_off = client.deadline(&patience);
+        let cut_off = client.deadline(&timeouts);
         let mut deadline = cut_off;
-        if stage == Some(Stage::Stopping) && (told.is_none() || S::AT_ONCE) {
-            let leave =
-                client.idle_since().max(told.unwrap_or_default()) + LINGER.as_millis() as u64;
-            match told {
-                None if S::AT_ONCE || client.is_idle() && leave <= now() => {
-                    told = Some(now());
-                    connection.as_mut().leave();
-                    // It may be over at once.
+        if stage == Some(Stage::Stopping) && (shutdown_at.is_none() || S::SHUTDOWN_WHILE_BUSY) {
+            let close_at = client.idle_since().max(shutdown_at.unwrap_or_default())
+                + LINGER.as_millis() as u64;
+            match shutdown_at {
+                None if S::SHUTDOWN_WHILE_BUSY || client.is_idle() && close_at <= now() => {
+                    shutdown_at = Some(now());
+                    connection.as_mut().graceful_shutdown();
+                    // The connection may have ended at once.
                     cx.waker().wake_by_ref();
                 }
-                // It has had its time to answer, and what does not read does not answer.
-                Some(_) if client.is_idle() && leave <= now() => return Poll::Ready(Ok(())),
+                // The client has had its time to close; one that does not read will not.
+                Some(_) if client.is_idle() && close_at <= now() => {
+                    return Poll::Ready(Ok(()));
+                }
                 _ if client.is_idle() => {
-                    deadline = Some(deadline.map_or(leave, |deadline| deadline.min(leave)));
+                    deadline = Some(deadline.map_or(close_at, |deadline| deadline.min(close_at)));
                 }
                 _ => {}
             }
         }
         match watchdog.poll(deadline, cx) {
-            // It was the time to be told to leave.
+            // That was only the time for the graceful shutdown.
             Poll::Ready(()) if cut_off.is_none_or(|cut_off| cut_off > now()) => {
                 cx.waker().wake_by_ref();
                 Poll::Pending
@@ -304,24 +307,23 @@ async fn watched<S: ServeConnection>(
     .await
 }
 
-/// A timer that goes off at a deadline which moves all the time. It stays where it is as long as it
-/// is early enough.
+/// A timer for a deadline that moves often. It is only reset if it would fire too late.
 struct Watchdog {
     timer: Pin<Box<Sleep>>,
-    /// When it goes off, on our own clock.
+    /// When the timer fires, in milliseconds of [`now`].
     armed: u64,
 }
 
-/// Without a deadline it is looked at now and then all the same.
-const NOW_AND_THEN: u64 = 30_000;
+/// Without a deadline the timer still fires at this interval.
+const CHECK_INTERVAL_MS: u64 = 30_000;
 
 impl Watchdog {
     fn new(first: Duration) -> Self {
         let first = u64::try_from(first.as_millis())
             .unwrap_or(u64::MAX)
-            .min(NOW_AND_THEN);
+            .min(CHECK_INTERVAL_MS);
         let timer = Box::pin(sleep_until(Instant::now() + Duration::from_millis(first)));
-        // As if it had gone off: it must be polled once.
+        // As if it had fired: it must be polled once.
         Self { timer, armed: 0 }
     }
 
@@ -336,8 +338,8 @@ impl Watchdog {
         loop {
             let now = now();
             let next = deadline
-                .unwrap_or(now + NOW_AND_THEN)
-                .min(now + NOW_AND_THEN);
+                .unwrap_or(now + CHECK_INTERVAL_MS)
+                .min(now + CHECK_INTERVAL_MS);
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Poll::Ready(());
             }

@@ -1,4 +1,4 @@
-//! How a connection begins.
+//! The first bytes of a connection.
 
 use super::*;
 use std::pin::pin;
@@ -6,7 +6,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::yield_now;
 
-/// A connection as it is accepted, and its other end.
+/// An accepted connection and its other end.
 type Pair = (Stream, Box<dyn AsyncWrite + Unpin>);
 
 async fn pairs() -> [Pair; 2] {
@@ -24,7 +24,7 @@ fn address() -> Option<SocketAddr> {
     "203.0.113.8:4711".parse().ok()
 }
 
-/// A head of version 2 with so many bytes behind the addresses, and what follows it.
+/// A head of version 2 with `more` bytes after the addresses, and the bytes that follow it.
 fn bytes(more: usize) -> Vec<u8> {
     let length = u16::try_from(12 + more).unwrap().to_be_bytes();
     let addresses = [203, 0, 113, 8, 127, 0, 0, 1, 0x12, 0x67, 0, 80];
@@ -44,15 +44,15 @@ async fn rest(stream: &mut Stream) -> [u8; 4] {
     rest
 }
 
-/// A task that reads byte by byte has spent its budget long before the end of this one.
+/// A task that reads byte by byte would use up its budget long before the end of this head.
 #[tokio::test]
-async fn a_head_of_the_proxy_protocol_that_is_there_is_read_at_once() {
+async fn an_available_proxy_protocol_header_is_read_at_once() {
     for (mut near, mut far) in pairs().await {
         far.write_all(&bytes(1_000)).await.unwrap();
         near.readable().await.unwrap();
         yield_now().await;
         let polled = {
-            let mut reading = pin!(read_proxy(&mut near));
+            let mut reading = pin!(read_proxy_header(&mut near));
             poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await
         };
         assert!(
@@ -64,7 +64,7 @@ async fn a_head_of_the_proxy_protocol_that_is_there_is_read_at_once() {
 }
 
 #[tokio::test]
-async fn a_head_of_the_proxy_protocol_may_come_in_pieces_and_nothing_behind_it_is_taken() {
+async fn a_proxy_protocol_header_may_come_in_pieces_and_later_bytes_stay() {
     for piece in [1, 5, 16, 100] {
         for (mut near, mut far) in pairs().await {
             let writing = async {
@@ -73,7 +73,7 @@ async fn a_head_of_the_proxy_protocol_may_come_in_pieces_and_nothing_behind_it_i
                     yield_now().await;
                 }
             };
-            let (found, ()) = tokio::join!(read_proxy(&mut near), writing);
+            let (found, ()) = tokio::join!(read_proxy_header(&mut near), writing);
             assert_eq!(found.unwrap(), address());
             assert_eq!(&rest(&mut near).await, b"rest");
         }
@@ -81,12 +81,12 @@ async fn a_head_of_the_proxy_protocol_may_come_in_pieces_and_nothing_behind_it_i
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_within_a_head_of_the_proxy_protocol_is_not_waited_for() {
+async fn a_connection_that_ends_within_a_proxy_protocol_header_is_an_error() {
     for (mut near, mut far) in pairs().await {
         far.write_all(&bytes(20)[..20]).await.unwrap();
         drop(far);
         assert_eq!(
-            read_proxy(&mut near).await.unwrap_err().kind(),
+            read_proxy_header(&mut near).await.unwrap_err().kind(),
             io::ErrorKind::UnexpectedEof
         );
     }

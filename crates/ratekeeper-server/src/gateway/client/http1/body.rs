@@ -1,35 +1,36 @@
-//! The body of a request, for whoever sends it on.
+//! The body of a client's HTTP/1 request, for the task that forwards it.
 
-use super::socket::{SocketState, WeakClientSocket, broken};
+use super::socket::{SocketState, WeakClientSocket, body_error};
 use crate::gateway::body::BodyError;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The body of a request of HTTP/1, read from the connection as it is asked for. It ends with its
-/// request, and does not hold the connection.
+/// The body of an HTTP/1 request, read from the connection as it is polled. It ends with its
+/// request, and does not keep the connection open.
 pub(crate) struct ClientBody {
-    wire: WeakClientSocket,
+    socket: WeakClientSocket,
     number: u64,
 }
 
 impl ClientBody {
-    pub(super) fn new(wire: WeakClientSocket, number: u64) -> Self {
-        Self { wire, number }
+    pub(super) fn new(socket: WeakClientSocket, number: u64) -> Self {
+        Self { socket, number }
     }
 
-    /// What `of` says of the connection; none if it has ended, or goes on with another request.
-    fn with<T>(&self, of: impl FnOnce(&mut SocketState) -> T) -> Option<T> {
-        let wire = self.wire.upgrade()?;
-        let mut ends = wire.lock();
-        (ends.number == self.number).then(|| of(&mut ends))
+    /// Calls `f` with the connection's state, or returns `None` if the connection has ended or
+    /// serves another request.
+    fn with<T>(&self, f: impl FnOnce(&mut SocketState) -> T) -> Option<T> {
+        let socket = self.socket.upgrade()?;
+        let mut state = socket.lock();
+        (state.number == self.number).then(|| f(&mut state))
     }
 }
 
 impl Drop for ClientBody {
     fn drop(&mut self) {
-        self.with(|ends| ends.unwanted = true);
+        self.with(|state| state.discard_rest = true);
     }
 }
 
@@ -41,15 +42,19 @@ impl Body for ClientBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = self.with(|ends| ends.poll_asked(cx));
-        polled.unwrap_or_else(|| Poll::Ready(Some(Err(broken("was answered before its end")))))
+        let polled = self.with(|state| state.poll_forwarded(cx));
+        polled.unwrap_or_else(|| {
+            Poll::Ready(Some(Err(body_error(
+                "the request was answered before the body ended",
+            ))))
+        })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.with(|ends| !ends.is_coming()).unwrap_or(false)
+        self.with(|state| !state.has_body_left()).unwrap_or(false)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.with(|ends| ends.size_hint()).unwrap_or_default()
+        self.with(|state| state.size_hint()).unwrap_or_default()
     }
 }

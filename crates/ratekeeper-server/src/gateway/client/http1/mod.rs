@@ -1,9 +1,9 @@
-//! One connection of HTTP/1: reads a request, has it answered, writes the answer, and so on until
-//! one side has had enough.
+//! Serves one HTTP/1 client connection: reads a request, waits for the response, writes it, until
+//! one side closes.
 //!
-//! The body of a request is read from the socket by whoever sends it on: in the connection's own
-//! task, or, to an upstream in HTTP/2, in that of hyper. What the guard refuses never comes that
-//! far.
+//! The body of a request is read from the socket by the task that forwards it: the connection's own
+//! task, or hyper's task for an HTTP/2 upstream. Bytes that the smuggling guard rejects never reach
+//! the parser.
 
 mod body;
 mod request;
@@ -19,14 +19,14 @@ pub(crate) use switch::{ProtocolSwitch, UpgradedSocket};
 use super::service::{ClientResponseBody, ClientResponseFuture, ClientService};
 use super::state::Client;
 use crate::api::Problem;
-use crate::gateway::body::FromClient;
-use crate::gateway::http1::{MessageSink, MessageWriter, PollBudget, ResponseWriter, Trailers};
+use crate::gateway::body::IncomingBody;
+use crate::gateway::http1::{MessageSink, MessageWriter, PollBudget, Trailers, WriteBuffer};
 use crate::net::stream::yield_to_others;
 use axum::body::Bytes;
 use axum::http::{Response, StatusCode, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use request::{Head, ParsedRequest};
+use request::{Head, RequestInfo};
 use response::write_head;
 use socket::HeadError;
 use std::error::Error;
@@ -38,51 +38,53 @@ use std::time::Duration;
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep};
 
-/// So much of a body that nobody wants is taken, so that the connection can be used again.
-const MOST_UNWANTED: usize = 64 * 1024;
+/// How much of an unwanted body is discarded so that the connection can be reused.
+const MAX_DISCARDED: usize = 64 * 1024;
 
-/// Who is still sending when its connection ends is listened to for so long, and so many bytes:
-/// else it may lose its answer.
+/// For how long, and for how many bytes, a client that is still sending is read before its
+/// connection is closed: else it may lose the response.
 const LINGER: Duration = Duration::from_secs(2);
-const MOST_LINGERING: usize = 16 << 20;
+const MAX_LINGER_BYTES: usize = 16 << 20;
 
-/// What a request costs of the budget of a poll: so many of those that a client sends without
-/// waiting are answered at most.
+/// What one request costs of the poll budget, which bounds how many pipelined requests are served
+/// in one poll.
 const REQUEST_COST: usize = 4 * 1024;
 
 pin_project! {
+    /// The future that serves an HTTP/1 connection.
     pub(super) struct Http1 {
-        wire: ClientSocket,
+        socket: ClientSocket,
         client: Arc<Client>,
         service: ClientService,
         writer: MessageWriter<ClientResponseBody>,
-        // Whether the request at hand is the last.
-        leaving: bool,
+        // Whether the current request is the last.
+        is_last: bool,
         #[pin]
         state: State,
     }
 }
 
 pin_project! {
+    /// The phase of the connection.
     #[project = StateProjection]
     enum State {
         /// Between requests, or in a head.
         Reading,
-        Asked {
+        AwaitingResponse {
             #[pin]
             future: ClientResponseFuture,
-            asked: ParsedRequest,
+            info: RequestInfo,
         },
-        Answered {
-            asked: ParsedRequest,
+        WritingResponse {
+            info: RequestInfo,
             switch: Option<ProtocolSwitch>,
         },
-        /// The rest of a body that nobody wants is in the way of the next request.
+        /// The rest of an unwanted body precedes the next request.
         Discarding {
             left: usize,
         },
-        Leaving {
-            lingers: bool,
+        Closing {
+            linger: bool,
         },
         Lingering {
             left: usize,
@@ -92,20 +94,20 @@ pin_project! {
 }
 
 impl Http1 {
-    pub(super) fn new(wire: ClientSocket, client: Arc<Client>, service: ClientService) -> Self {
+    pub(super) fn new(socket: ClientSocket, client: Arc<Client>, service: ClientService) -> Self {
         Self {
-            wire,
+            socket,
             client,
             service,
             writer: MessageWriter::default(),
-            leaving: false,
+            is_last: false,
             state: State::Reading,
         }
     }
 
-    /// Ends it once what is under way is answered.
-    pub(super) fn leave(self: Pin<&mut Self>) {
-        *self.project().leaving = true;
+    /// Ends the connection once the requests in flight are answered.
+    pub(super) fn graceful_shutdown(self: Pin<&mut Self>) {
+        *self.project().is_last = true;
     }
 }
 
@@ -121,89 +123,89 @@ impl Future for Http1 {
             }
             let next = match this.state.as_mut().project() {
                 StateProjection::Reading => {
-                    let head = this.wire.lock().poll_head(cx);
+                    let head = this.socket.lock().poll_head(cx);
                     match head {
                         Poll::Ready(Ok(Some(Head {
                             request,
                             length,
-                            asked,
+                            info,
                             ..
                         }))) => {
                             budget.spend(REQUEST_COST);
                             let body = this
-                                .wire
+                                .socket
                                 .body(length)
-                                .map_or(FromClient::None, FromClient::Http1);
-                            State::Asked {
-                                future: this.service.answer(request.map(|()| body)),
-                                asked,
+                                .map_or(IncomingBody::None, IncomingBody::Http1);
+                            State::AwaitingResponse {
+                                future: this.service.respond(request.map(|()| body)),
+                                info,
                             }
                         }
-                        Poll::Ready(Ok(None)) => State::Leaving { lingers: false },
+                        Poll::Ready(Ok(None)) => State::Closing { linger: false },
                         Poll::Ready(Err(HeadError::Problem(problem))) => {
-                            refusing(this.writer, &problem)
+                            begin_error(this.writer, &problem)
                         }
                         Poll::Ready(Err(HeadError::Io(error))) => return Poll::Ready(Err(error)),
-                        Poll::Pending if *this.leaving && this.wire.lock().is_idle() => {
-                            State::Leaving { lingers: false }
+                        Poll::Pending if *this.is_last && this.socket.lock().is_idle() => {
+                            State::Closing { linger: false }
                         }
                         Poll::Pending => return Poll::Pending,
                     }
                 }
-                StateProjection::Asked { future, asked } => {
+                StateProjection::AwaitingResponse { future, info } => {
                     let Poll::Ready(Ok(response)) = future.poll(cx) else {
-                        return gone(this.wire, cx);
+                        return poll_client_gone(this.socket, cx);
                     };
-                    answering(response, *asked, this.wire, this.writer, cx)
+                    begin_response(response, *info, this.socket, this.writer, cx)
                 }
-                StateProjection::Answered { asked, switch } => {
-                    ready!(poll_answer(
-                        this.wire,
+                StateProjection::WritingResponse { info, switch } => {
+                    ready!(poll_response(
+                        this.socket,
                         this.client,
                         this.writer,
                         &mut budget,
                         cx
                     ))?;
                     if let Some(switch) = switch.take() {
-                        if !this.wire.lock().can_switch() {
+                        if !this.socket.lock().can_switch() {
                             return Poll::Ready(Err(io::Error::other(
-                                "bytes of another protocol came before it was spoken",
+                                "the client sent bytes of another protocol before the switch",
                             )));
                         }
-                        switch.give(UpgradedSocket::new(this.wire.clone()));
+                        switch.hand_over(UpgradedSocket::new(this.socket.clone()));
                         return Poll::Ready(Ok(()));
                     }
-                    let mut ends = this.wire.lock();
-                    ends.end_request(cx);
-                    match asked.keep && !*this.leaving {
-                        true if ends.is_coming() => State::Discarding {
-                            left: MOST_UNWANTED,
+                    let mut state = this.socket.lock();
+                    state.end_request(cx);
+                    match info.keep_alive && !*this.is_last {
+                        true if state.has_body_left() => State::Discarding {
+                            left: MAX_DISCARDED,
                         },
                         true => State::Reading,
-                        false => State::Leaving {
-                            lingers: ends.is_coming() || !ends.is_idle(),
+                        false => State::Closing {
+                            linger: state.has_body_left() || !state.is_idle(),
                         },
                     }
                 }
                 StateProjection::Discarding { left } => {
-                    match ready!(this.wire.lock().poll_discard(left, cx)) {
+                    match ready!(this.socket.lock().poll_discard(left, cx)) {
                         true => State::Reading,
-                        false => State::Leaving { lingers: true },
+                        false => State::Closing { linger: true },
                     }
                 }
-                StateProjection::Leaving { lingers } => {
-                    ready!(Pin::new(&mut this.wire.lock().stream).poll_shutdown(cx))?;
-                    if !*lingers {
+                StateProjection::Closing { linger } => {
+                    ready!(Pin::new(&mut this.socket.lock().stream).poll_shutdown(cx))?;
+                    if !*linger {
                         return Poll::Ready(Ok(()));
                     }
                     State::Lingering {
-                        left: MOST_LINGERING,
+                        left: MAX_LINGER_BYTES,
                         until: Box::pin(sleep(LINGER)),
                     }
                 }
                 StateProjection::Lingering { left, until } => {
                     if until.as_mut().poll(cx).is_pending() {
-                        ready!(this.wire.lock().poll_forget(left, cx));
+                        ready!(this.socket.lock().poll_discard_all(left, cx));
                     }
                     return Poll::Ready(Ok(()));
                 }
@@ -213,18 +215,19 @@ impl Future for Http1 {
     }
 }
 
-/// Pending, unless the client has left meanwhile: that takes its request along.
-fn gone(wire: &ClientSocket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-    wire.lock()
-        .poll_gone(cx)
+/// Pending, unless the client has left meanwhile: then the request is dropped.
+fn poll_client_gone(socket: &ClientSocket, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    socket
+        .lock()
+        .poll_closed(cx)
         .map(|()| Err(io::ErrorKind::UnexpectedEof.into()))
 }
 
-/// Begins an answer.
-fn answering(
+/// Begins a response.
+fn begin_response(
     mut response: Response<ClientResponseBody>,
-    mut asked: ParsedRequest,
-    wire: &ClientSocket,
+    mut info: RequestInfo,
+    socket: &ClientSocket,
     writer: &mut MessageWriter<ClientResponseBody>,
     cx: &mut Context<'_>,
 ) -> State {
@@ -232,95 +235,91 @@ fn answering(
         StatusCode::SWITCHING_PROTOCOLS => response.extensions_mut().remove::<ProtocolSwitch>(),
         _ => None,
     };
-    let mut ends = wire.lock();
-    let interim = ends.take_interim(switch.is_some());
-    // What is at hand of a body that nobody wants is not in the way; for the rest of it nobody
-    // waits.
-    if ends.is_unwanted() && ends.poll_discard(&mut { MOST_UNWANTED }, cx) != Poll::Ready(true) {
-        asked.keep = false;
+    let mut state = socket.lock();
+    let interim = state.take_interim(switch.is_some());
+    // The available part of an unwanted body is discarded now; its rest is not waited for.
+    if state.is_unwanted() && state.poll_discard(&mut { MAX_DISCARDED }, cx) != Poll::Ready(true) {
+        info.keep_alive = false;
     }
-    drop(ends);
+    drop(state);
     let framing = writer.begin(|head| {
         head.extend_from_slice(&interim);
-        write_head(head, &response, &mut asked)
+        write_head(head, &response, &mut info)
     });
-    let trailers = if asked.trailers {
+    let trailers = if info.trailers {
         Trailers::All
     } else {
         Trailers::None
     };
     writer.set_body(response.into_body(), framing, trailers);
-    State::Answered { asked, switch }
+    State::WritingResponse { info, switch }
 }
 
-/// Begins the answer to what is no request, which is the last.
-fn refusing<B>(writer: &mut MessageWriter<B>, problem: &Problem) -> State {
-    let mut asked = ParsedRequest {
+/// Begins the response to a malformed request, which is the last one.
+fn begin_error<B>(writer: &mut MessageWriter<B>, problem: &Problem) -> State {
+    let mut info = RequestInfo {
         version: Version::HTTP_11,
         is_head: false,
-        keep: false,
+        keep_alive: false,
         trailers: false,
     };
     let response = problem.plain().map(http_body_util::Full::new);
     writer.begin(|bytes| {
-        write_head(bytes, &response, &mut asked);
+        write_head(bytes, &response, &mut info);
         bytes.extend_from_slice(&problem.plain().into_body());
     });
-    State::Answered {
-        asked,
-        switch: None,
-    }
+    State::WritingResponse { info, switch: None }
 }
 
-/// Writes the answer, as its body comes; ready when all of it is written.
-fn poll_answer<B: Body<Data = Bytes, Error = Broken> + Unpin>(
-    wire: &ClientSocket,
+/// Writes the response as its body comes; ready when all of it is written.
+fn poll_response<B: Body<Data = Bytes, Error = BoxError> + Unpin>(
+    socket: &ClientSocket,
     client: &Client,
     writer: &mut MessageWriter<B>,
     budget: &mut PollBudget,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<()>> {
-    let sent = writer.poll(&mut ToSocket { wire, client }, budget, cx);
+    let sent = writer.poll(&mut SocketSink { socket, client }, budget, cx);
     if sent.is_pending() && writer.waits_for_body() {
-        return gone(wire, cx);
+        return poll_client_gone(socket, cx);
     }
     sent.map_err(io::Error::from)
 }
 
-/// The client's side of a connection that an answer is written to. It is locked for each write: the
-/// body of the answer may read that of the request from it in between.
-struct ToSocket<'a> {
-    wire: &'a ClientSocket,
+/// The sink for a response. It locks the connection for each write only: in between, the response
+/// body may read the request body from it.
+struct SocketSink<'a> {
+    socket: &'a ClientSocket,
     client: &'a Client,
 }
 
-impl MessageSink for ToSocket<'_> {
+impl MessageSink for SocketSink<'_> {
     fn poll_send(
         &mut self,
-        out: &mut ResponseWriter,
+        out: &mut WriteBuffer,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut ends = self.wire.lock();
+        let mut state = self.socket.lock();
         let before = out.left();
-        let written = out.poll_write(&mut ends.stream, cx);
-        // A client that takes little takes something.
+        let written = out.poll_write(&mut state.stream, cx);
+        // Even a slow client takes something.
         if out.left() < before {
-            self.client.took(true);
+            self.client.on_write(true);
         }
-        self.client.took(written.is_ready());
+        self.client.on_write(written.is_ready());
         ready!(written)?;
         if !flush {
             return Poll::Ready(Ok(()));
         }
-        let flushed = out.poll_flush(&mut ends.stream, cx);
-        self.client.took(flushed.is_ready());
+        let flushed = out.poll_flush(&mut state.stream, cx);
+        self.client.on_write(flushed.is_ready());
         flushed
     }
 }
 
-/// Why there is no more of the body of an answer.
-type Broken = Box<dyn Error + Send + Sync>;
+/// Why a response body ended early.
+type BoxError = Box<dyn Error + Send + Sync>;
 
 #[cfg(test)]
 mod tests {
@@ -333,15 +332,15 @@ mod tests {
     use tokio::io::AsyncReadExt;
     use tokio::net::UnixStream;
 
-    /// What went wrong while the client does not read is not forgotten: asked again, that body
-    /// looks like one that has ended.
+    /// An error that occurs while the client is not reading is kept: polled again, that body looks
+    /// like one that has ended.
     #[tokio::test]
-    async fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {
+    async fn a_response_cut_off_while_the_client_does_not_read_is_incomplete() {
         for framing in [Framing::Chunked, Framing::Known(100_000)] {
             let (mut far, near) = UnixStream::pair().unwrap();
             while near.try_write(&[b'x'; 1_000]).is_ok() {}
             let client = Arc::new(Client::new(None, false, false, None));
-            let wire = ClientSocket::new(
+            let socket = ClientSocket::new(
                 Stream::Unix(near),
                 Arc::clone(&client),
                 HeadLimits {
@@ -352,16 +351,17 @@ mod tests {
             );
             let frames = [
                 Ok(Frame::data(Bytes::from("hello"))),
-                Err(Broken::from("it is gone")),
+                Err(BoxError::from("it is gone")),
             ];
             let body = StreamBody::new(futures_util::stream::iter(frames));
             let mut writer = MessageWriter::default();
             writer.set_body(body, framing, Trailers::None);
-            let ended =
-                poll_fn(|cx| poll_answer(&wire, &client, &mut writer, &mut PollBudget::new(), cx))
-                    .await;
+            let ended = poll_fn(|cx| {
+                poll_response(&socket, &client, &mut writer, &mut PollBudget::new(), cx)
+            })
+            .await;
             assert_eq!(ended.unwrap_err().to_string(), "it is gone");
-            drop(wire);
+            drop(socket);
             let mut read = Vec::new();
             far.read_to_end(&mut read).await.unwrap();
             assert!(!read.ends_with(b"0\r\n\r\n"));

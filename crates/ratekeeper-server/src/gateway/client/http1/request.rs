@@ -1,5 +1,5 @@
-//! The head of a client's request, and how the body that follows it ends. The guard has seen it
-//! before.
+//! Parses the head of a client's request, and how its body is framed. The smuggling guard has
+//! checked the bytes before.
 
 use crate::api::{Code, Problem};
 use crate::gateway::{forward, headers};
@@ -11,95 +11,96 @@ use axum::http::header::{TRANSFER_ENCODING, UPGRADE};
 use axum::http::{Method, Request, Uri, Version};
 use std::mem::MaybeUninit;
 
-/// What a head may have.
+/// The limits of a head.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadLimits {
     pub(crate) bytes: usize,
     pub(crate) headers: usize,
 }
 
-/// So many headers need no memory of their own to be read.
+/// Up to this many headers are parsed without allocating.
 const USUAL_HEADERS: usize = 100;
 
-/// A request, without its body.
+/// A parsed head: the request without its body.
 pub(super) struct Head {
     pub(super) request: Request<()>,
-    pub(super) length: Length,
-    /// Whether the client waits to be asked for the body.
-    pub(super) expects: bool,
-    /// Whether it may change to another protocol.
-    pub(super) upgrades: bool,
-    pub(super) asked: ParsedRequest,
+    pub(super) length: BodyLength,
+    /// Whether the client expects 100 Continue.
+    pub(super) expects_continue: bool,
+    /// Whether it may switch to another protocol.
+    pub(super) may_upgrade: bool,
+    pub(super) info: RequestInfo,
 }
 
-/// How the body of a request ends.
+/// The framing of a request body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Length {
-    /// After so many bytes.
+pub(super) enum BodyLength {
+    /// A body of this many bytes.
     Known(u64),
     Chunked,
 }
 
-/// What the answer has to go by.
+/// What writing the response needs to know of the request.
 #[derive(Clone, Copy)]
-pub(super) struct ParsedRequest {
+pub(super) struct RequestInfo {
     pub(super) version: Version,
-    /// Whether it is HEAD, whose answers have no body.
+    /// Whether the method is HEAD, whose responses have no body.
     pub(super) is_head: bool,
-    /// Whether the connection may be used again.
-    pub(super) keep: bool,
-    /// Whether trailers are welcome.
+    /// Whether the connection may be reused.
+    pub(super) keep_alive: bool,
+    /// Whether trailers are accepted.
     pub(super) trailers: bool,
 }
 
-/// Reads a head, and says how long it is; none if more must be read.
-pub(super) fn read(bytes: &[u8], bounds: HeadLimits) -> Result<Option<(usize, Head)>, Problem> {
-    if bounds.headers > USUAL_HEADERS {
+/// Parses a head, and returns its length with it, or `None` if more must be read.
+pub(super) fn read(bytes: &[u8], limits: HeadLimits) -> Result<Option<(usize, Head)>, Problem> {
+    if limits.headers > USUAL_HEADERS {
         return read_into(
             bytes,
-            bounds,
-            &mut vec![MaybeUninit::uninit(); bounds.headers],
+            limits,
+            &mut vec![MaybeUninit::uninit(); limits.headers],
         );
     }
-    let mut room = [const { MaybeUninit::uninit() }; USUAL_HEADERS];
-    read_into(bytes, bounds, &mut room[..bounds.headers])
+    let mut buffer = [const { MaybeUninit::uninit() }; USUAL_HEADERS];
+    read_into(bytes, limits, &mut buffer[..limits.headers])
 }
 
+/// The problem of a request with more headers than `max_headers`.
 pub(crate) fn too_many_headers() -> Problem {
     Problem::new(
         Code::HeadTooLarge,
-        "the request has more headers than this gateway takes",
+        "the request has more headers than this gateway allows",
     )
 }
 
 #[inline]
 fn read_into<'a>(
     bytes: &'a [u8],
-    bounds: HeadLimits,
-    room: &mut [MaybeUninit<httparse::Header<'a>>],
+    limits: HeadLimits,
+    buffer: &mut [MaybeUninit<httparse::Header<'a>>],
 ) -> Result<Option<(usize, Head)>, Problem> {
     let mut parsed = httparse::Request::new(&mut []);
-    let end = match parsed.parse_with_uninit_headers(bytes, room) {
-        Ok(httparse::Status::Complete(end)) if end <= bounds.bytes => end,
-        Ok(httparse::Status::Partial) if bytes.len() < bounds.bytes => return Ok(None),
+    let end = match parsed.parse_with_uninit_headers(bytes, buffer) {
+        Ok(httparse::Status::Complete(end)) if end <= limits.bytes => end,
+        Ok(httparse::Status::Partial) if bytes.len() < limits.bytes => return Ok(None),
         Ok(_) => {
             return Err(Problem::new(
                 Code::HeadTooLarge,
-                "the head of the request is larger than this gateway takes",
+                "the request head is larger than this gateway allows",
             ));
         }
         Err(httparse::Error::TooManyHeaders) => {
             return Err(too_many_headers());
         }
-        Err(httparse::Error::Version) if names_http(bytes) => {
+        Err(httparse::Error::Version) if is_http_request_line(bytes) => {
             return Err(Problem::new(
                 Code::UnknownVersion,
-                "the only versions that are known here are HTTP/1.0, 1.1 and 2",
+                "unsupported HTTP version; this gateway supports HTTP/1.0, 1.1 and 2",
             ));
         }
-        Err(_) => return Err(no_http()),
+        Err(_) => return Err(malformed()),
     };
-    // All parts are parts of one copy.
+    // All parts are slices of one copy.
     let copy = Bytes::copy_from_slice(&bytes[..end]);
     let part = |part: &[u8]| {
         let at = part.as_ptr().addr() - bytes.as_ptr().addr();
@@ -108,12 +109,12 @@ fn read_into<'a>(
     let method = parsed
         .method
         .and_then(|method| Method::from_bytes(method.as_bytes()).ok())
-        .ok_or_else(no_http)?;
-    let path = parsed.path.ok_or_else(no_http)?;
-    if path.len() > LONGEST_TARGET {
+        .ok_or_else(malformed)?;
+    let path = parsed.path.ok_or_else(malformed)?;
+    if path.len() > MAX_TARGET_BYTES {
         return Err(Problem::new(
             Code::TargetTooLong,
-            "the target of the request is longer than this gateway takes",
+            "the request target is longer than this gateway allows",
         ));
     }
     let uri = Uri::from_maybe_shared(part(path.as_bytes())).map_err(|_| forward::bad_target())?;
@@ -122,24 +123,24 @@ fn read_into<'a>(
     } else {
         Version::HTTP_11
     };
-    let mut asked = ParsedRequest {
+    let mut info = RequestInfo {
         version,
         is_head: method == Method::HEAD,
-        keep: false,
+        keep_alive: false,
         trailers: false,
     };
-    let mut said = ConnectionHeaders::default();
+    let mut found = ConnectionHeaders::default();
     let mut map = HeaderMap::with_capacity(parsed.headers.len());
     for header in &*parsed.headers {
-        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| no_http())?;
-        said.hear(&name, header.value)?;
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| malformed())?;
+        found.record(&name, header.value)?;
         map.append(
             name,
-            HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| no_http())?,
+            HeaderValue::from_maybe_shared(part(header.value)).map_err(|_| malformed())?,
         );
     }
-    asked.keep = !said.closes && (version == Version::HTTP_11 || said.keeps);
-    asked.trailers = said.trailers;
+    info.keep_alive = !found.close && (version == Version::HTTP_11 || found.keep_alive);
+    info.trailers = found.trailers;
     let mut request = Request::new(());
     (
         *request.method_mut(),
@@ -147,22 +148,23 @@ fn read_into<'a>(
         *request.version_mut(),
     ) = (method, uri, version);
     *request.headers_mut() = map;
-    let is_new = version == Version::HTTP_11;
-    let upgrades = said.upgrades && is_new && headers::upgrade(request.headers()).is_some();
+    let is_http11 = version == Version::HTTP_11;
+    let may_upgrade =
+        found.may_upgrade && is_http11 && headers::upgrade(request.headers()).is_some();
     Ok(Some((
         end,
         Head {
             request,
-            length: said.length,
-            expects: said.expects && is_new,
-            upgrades,
-            asked,
+            length: found.length,
+            expects_continue: found.expects_continue && is_http11,
+            may_upgrade,
+            info,
         },
     )))
 }
 
-/// Whether the first line ends like that of a request.
-fn names_http(bytes: &[u8]) -> bool {
+/// Whether the first line ends like a request line.
+fn is_http_request_line(bytes: &[u8]) -> bool {
     let line = bytes
         .trim_ascii_start()
         .split(|byte| *byte == b'\n')
@@ -173,34 +175,35 @@ fn names_http(bytes: &[u8]) -> bool {
         .is_some_and(|version| version.starts_with(b"HTTP/"))
 }
 
-/// As the http crate has it.
-const LONGEST_TARGET: usize = u16::MAX as usize - 1;
+/// The maximum of the http crate.
+const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
 
-pub(super) fn no_http() -> Problem {
+/// The problem of a request that is not valid HTTP/1.1.
+pub(super) fn malformed() -> Problem {
     Problem::new(
         Code::BadRequest,
-        "what was sent is no request of HTTP/1; write it as in GET /path HTTP/1.1",
+        "malformed HTTP/1.1 request; the first line must be like GET /path HTTP/1.1",
     )
 }
 
-/// What the headers say of the connection and the body.
+/// What the headers say about the connection and the body.
 struct ConnectionHeaders {
-    closes: bool,
-    keeps: bool,
-    expects: bool,
-    upgrades: bool,
+    close: bool,
+    keep_alive: bool,
+    expects_continue: bool,
+    may_upgrade: bool,
     trailers: bool,
-    length: Length,
+    length: BodyLength,
 }
 
 impl Default for ConnectionHeaders {
     fn default() -> Self {
-        let length = Length::Known(0);
+        let length = BodyLength::Known(0);
         Self {
-            closes: false,
-            keeps: false,
-            expects: false,
-            upgrades: false,
+            close: false,
+            keep_alive: false,
+            expects_continue: false,
+            may_upgrade: false,
             trailers: false,
             length,
         }
@@ -208,29 +211,30 @@ impl Default for ConnectionHeaders {
 }
 
 impl ConnectionHeaders {
-    fn hear(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Problem> {
+    fn record(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Problem> {
         if *name == CONNECTION {
             for word in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                self.closes |= word.eq_ignore_ascii_case(b"close");
-                self.keeps |= word.eq_ignore_ascii_case(b"keep-alive");
+                self.close |= word.eq_ignore_ascii_case(b"close");
+                self.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
             }
         } else if *name == CONTENT_LENGTH {
-            // The guard lets one pass, of digits alone.
+            // The guard has checked that it is one number.
             let length = str::from_utf8(value)
                 .ok()
                 .and_then(|length| length.parse().ok())
-                .ok_or_else(no_http)?;
-            self.length = Length::Known(length);
+                .ok_or_else(malformed)?;
+            self.length = BodyLength::Known(length);
         } else if *name == TRANSFER_ENCODING {
-            self.length = Length::Chunked;
-            // Another coding is refused; and another reader may find another end of such a body.
-            self.closes |= !value.eq_ignore_ascii_case(b"chunked");
+            self.length = BodyLength::Chunked;
+            // Other codings are rejected later; and another reader may find another end of such a
+            // body.
+            self.close |= !value.eq_ignore_ascii_case(b"chunked");
         } else if *name == EXPECT {
-            self.expects = value.eq_ignore_ascii_case(b"100-continue");
+            self.expects_continue = value.eq_ignore_ascii_case(b"100-continue");
         } else if *name == UPGRADE {
-            self.upgrades = true;
+            self.may_upgrade = true;
         } else if *name == TE {
-            self.trailers |= headers::welcomes_trailers(value);
+            self.trailers |= headers::accepts_trailers(value);
         }
         Ok(())
     }
@@ -241,7 +245,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BOUNDS: HeadLimits = HeadLimits {
+    const LIMITS: HeadLimits = HeadLimits {
         bytes: 1_024,
         headers: 8,
     };
@@ -252,27 +256,27 @@ mod tests {
             head in "((GET|\\PC{0,3}) \\PC{0,6} HTTP/1.[01]\r\n)?((Content-Length|Connection|TE|x): ?\\PC{0,8}\r\n){0,4}(\r\n)?",
             bytes in prop::collection::vec(any::<u8>(), 0..60),
         ) {
-            let _ = read(head.as_bytes(), BOUNDS);
-            let _ = read(&bytes, HeadLimits { headers: 200, ..BOUNDS });
+            let _ = read(head.as_bytes(), LIMITS);
+            let _ = read(&bytes, HeadLimits { headers: 200, ..LIMITS });
         }
     }
 
     fn head(text: &str) -> Head {
-        let (end, head) = read(text.as_bytes(), BOUNDS)
+        let (end, head) = read(text.as_bytes(), LIMITS)
             .unwrap()
             .expect("a whole head");
         assert_eq!(end, text.len());
         head
     }
 
-    fn refused(text: &str) -> u16 {
-        read(text.as_bytes(), BOUNDS)
+    fn status_of(text: &str) -> u16 {
+        read(text.as_bytes(), LIMITS)
             .err()
             .map_or(200, |problem| problem.status().as_u16())
     }
 
     #[test]
-    fn a_request_is_as_it_was_written() {
+    fn a_request_is_parsed_as_written() {
         let Head {
             request, length, ..
         } = head(
@@ -280,7 +284,7 @@ mod tests {
         );
         assert_eq!(
             (request.method(), request.uri().to_string(), length),
-            (&Method::POST, "/a?b=c".into(), Length::Known(12))
+            (&Method::POST, "/a?b=c".into(), BodyLength::Known(12))
         );
         assert_eq!(
             request
@@ -292,7 +296,7 @@ mod tests {
         );
         assert_eq!(
             head("GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").length,
-            Length::Chunked
+            BodyLength::Chunked
         );
         assert_eq!(
             head("GET http://a.b/c HTTP/1.1\r\n\r\n")
@@ -305,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn whether_a_connection_is_kept() {
-        let keeps = |version: &str, said: &str| {
+    fn keep_alive_by_version_and_connection_header() {
+        let keeps = |version: &str, found: &str| {
             head(&format!(
-                "GET / HTTP/{version}\r\nConnection: {said}\r\n\r\n"
+                "GET / HTTP/{version}\r\nConnection: {found}\r\n\r\n"
             ))
-            .asked
-            .keep
+            .info
+            .keep_alive
         };
         assert!(keeps("1.1", "x") && keeps("1.1", "keep-alive") && keeps("1.0", "te, Keep-Alive"));
         assert!(
@@ -320,52 +324,53 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_waits_for() {
+    fn expect_te_and_upgrade() {
         let head = head(
             "PUT / HTTP/1.1\r\nExpect: 100-Continue\r\nTE: gzip;q=0.5, Trailers\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
         );
-        assert!(head.expects && head.asked.trailers && head.upgrades);
+        assert!(head.expects_continue && head.info.trailers && head.may_upgrade);
         assert!(
-            !self::head("GET / HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n").upgrades
+            !self::head("GET / HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n")
+                .may_upgrade
         );
-        assert!(!self::head("GET / HTTP/1.1\r\nUpgrade: x\r\n\r\n").upgrades);
+        assert!(!self::head("GET / HTTP/1.1\r\nUpgrade: x\r\n\r\n").may_upgrade);
         assert!(
-            !self::head("PUT / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n").expects,
+            !self::head("PUT / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n").expects_continue,
             "it does not know that"
         );
     }
 
     #[test]
-    fn what_is_no_head_or_too_large_is_told_so() {
+    fn malformed_and_oversized_heads_are_rejected() {
         let text = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
         for end in 0..text.len() {
             assert!(
-                read(&text.as_bytes()[..end], BOUNDS).unwrap().is_none(),
+                read(&text.as_bytes()[..end], LIMITS).unwrap().is_none(),
                 "{end}"
             );
         }
-        assert_eq!(refused("GET / HTTP/1.2\r\n\r\n"), 505);
-        assert_eq!(refused("GET  / HTTP/1.1\r\n\r\n"), 400);
-        assert_eq!(refused("hello\r\n\r\n"), 400);
-        assert_eq!(refused("PROXY TCP4 192.0.2.1 192.0.2.2 4711 80\r\n"), 400);
+        assert_eq!(status_of("GET / HTTP/1.2\r\n\r\n"), 505);
+        assert_eq!(status_of("GET  / HTTP/1.1\r\n\r\n"), 400);
+        assert_eq!(status_of("hello\r\n\r\n"), 400);
+        assert_eq!(status_of("PROXY TCP4 192.0.2.1 192.0.2.2 4711 80\r\n"), 400);
         assert_eq!(
-            refused(&format!(
+            status_of(&format!(
                 "GET / HTTP/1.1\r\nX: {}",
-                "x".repeat(BOUNDS.bytes)
+                "x".repeat(LIMITS.bytes)
             )),
             431
         );
         assert_eq!(
-            refused(&format!(
+            status_of(&format!(
                 "GET / HTTP/1.1\r\nX: {}\r\n\r\n",
-                "x".repeat(BOUNDS.bytes)
+                "x".repeat(LIMITS.bytes)
             )),
             431
         );
         assert_eq!(
-            refused(&format!(
+            status_of(&format!(
                 "GET / HTTP/1.1\r\n{}\r\n",
-                "x: 1\r\n".repeat(BOUNDS.headers + 1)
+                "x: 1\r\n".repeat(LIMITS.headers + 1)
             )),
             431
         );

@@ -1,6 +1,6 @@
-//! The head of an answer as a client of HTTP/1 gets it, and how the body that follows it ends.
+//! Writes the head of a response to an HTTP/1 client, and decides the framing of its body.
 
-use super::request::ParsedRequest;
+use super::request::RequestInfo;
 use crate::gateway::http1::{Framing, put_header};
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, DATE};
 use axum::http::{HeaderMap, Response, StatusCode, Version};
@@ -9,17 +9,16 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::time::SystemTime;
 
-/// Writes the head of an answer to what was asked. Whether the connection is used again is then for
-/// sure.
+/// Writes the head of the response to a request. It decides whether the connection is reused.
 pub(super) fn write_head<B: Body>(
     head: &mut Vec<u8>,
     response: &Response<B>,
-    asked: &mut ParsedRequest,
+    info: &mut RequestInfo,
 ) -> Framing {
     let (status, headers) = (response.status(), response.headers());
-    let framing = framing(response, asked);
-    asked.keep &= framing != Framing::Close;
-    head.extend_from_slice(if asked.version == Version::HTTP_10 {
+    let framing = framing(response, info);
+    info.keep_alive &= framing != Framing::Close;
+    head.extend_from_slice(if info.version == Version::HTTP_10 {
         b"HTTP/1.0 "
     } else {
         b"HTTP/1.1 "
@@ -28,12 +27,13 @@ pub(super) fn write_head<B: Body>(
         StatusCode::OK => head.extend_from_slice(b"200 OK\r\n"),
         status => {
             let reason = status.canonical_reason().unwrap_or_default();
-            // To write into memory cannot fail.
+            // Writing into memory cannot fail.
             drop(write!(head, "{} {reason}\r\n", status.as_u16()));
         }
     }
-    // What has no body may still say how long it would be, but for what never has one.
-    let tells_length =
+    // A response without a body may still have a Content-Length, except where it can never have a
+    // body.
+    let may_have_length =
         framing == Framing::Empty && status != StatusCode::NO_CONTENT && !status.is_informational();
     let ResponseFraming {
         mut date,
@@ -43,13 +43,13 @@ pub(super) fn write_head<B: Body>(
     for (name, value) in headers {
         let value = value.as_bytes();
         if *name == CONTENT_LENGTH {
-            if !tells_length {
+            if !may_have_length {
                 continue;
             }
             length = true;
         } else if *name == CONNECTION {
             connection = true;
-            asked.keep &= !value.eq_ignore_ascii_case(b"close");
+            info.keep_alive &= !value.eq_ignore_ascii_case(b"close");
         } else if *name == DATE {
             date = true;
         }
@@ -58,7 +58,7 @@ pub(super) fn write_head<B: Body>(
     match framing {
         Framing::Known(bytes) => write_length(head, bytes),
         Framing::Chunked => head.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        Framing::Empty if asked.is_head && tells_length && !length => {
+        Framing::Empty if info.is_head && may_have_length && !length => {
             response
                 .body()
                 .size_hint()
@@ -70,7 +70,7 @@ pub(super) fn write_head<B: Body>(
         Framing::Empty | Framing::Close => {}
     }
     if !connection {
-        match (asked.keep, asked.version) {
+        match (info.keep_alive, info.version) {
             (true, Version::HTTP_10) => head.extend_from_slice(b"connection: keep-alive\r\n"),
             (true, _) => {}
             (false, _) => head.extend_from_slice(b"connection: close\r\n"),
@@ -83,7 +83,7 @@ pub(super) fn write_head<B: Body>(
     framing
 }
 
-/// What a head has said already.
+/// The framing headers that a head has already.
 #[derive(Default)]
 struct ResponseFraming {
     date: bool,
@@ -91,10 +91,10 @@ struct ResponseFraming {
     length: bool,
 }
 
-/// How the body of an answer ends (RFC 9112, 6.3).
-fn framing<B: Body>(response: &Response<B>, asked: &ParsedRequest) -> Framing {
+/// The framing of a response body (RFC 9112, 6.3).
+fn framing<B: Body>(response: &Response<B>, info: &RequestInfo) -> Framing {
     let status = response.status();
-    if asked.is_head
+    if info.is_head
         || status.is_informational()
         || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
     {
@@ -103,12 +103,12 @@ fn framing<B: Body>(response: &Response<B>, asked: &ParsedRequest) -> Framing {
     match response.body().size_hint().exact() {
         Some(length) => Framing::Known(length),
         None if response.body().is_end_stream() => Framing::Known(0),
-        None if asked.version == Version::HTTP_10 => Framing::Close,
+        None if info.version == Version::HTTP_10 => Framing::Close,
         None => Framing::Chunked,
     }
 }
 
-/// Writes an answer that only informs, and has nothing but a head.
+/// Writes an informational response, which is only a head.
 pub(super) fn write_informational(head: &mut Vec<u8>, status: StatusCode, headers: &HeaderMap) {
     drop(write!(
         head,
@@ -116,9 +116,9 @@ pub(super) fn write_informational(head: &mut Vec<u8>, status: StatusCode, header
         status.as_u16(),
         status.canonical_reason().unwrap_or_default()
     ));
-    // What has no body has no length either.
-    let told = headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH);
-    told.for_each(|(name, value)| put_header(head, name, value.as_bytes()));
+    // It has no body, so no length either.
+    let sent = headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH);
+    sent.for_each(|(name, value)| put_header(head, name, value.as_bytes()));
     head.extend_from_slice(b"\r\n");
 }
 
@@ -138,7 +138,7 @@ fn write_length(head: &mut Vec<u8>, length: u64) {
     head.extend_from_slice(b"\r\n");
 }
 
-/// Most answers have the date of the upstream.
+/// Rarely called: most responses have the date of the upstream.
 #[cold]
 fn write_date(head: &mut Vec<u8>) {
     thread_local!(static LAST: RefCell<(u64, Vec<u8>)> = const { RefCell::new((0, Vec::new())) });
@@ -164,10 +164,10 @@ mod tests {
     use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
     use std::convert::Infallible;
 
-    const ASKED: ParsedRequest = ParsedRequest {
+    const INFO: RequestInfo = RequestInfo {
         version: Version::HTTP_11,
         is_head: false,
-        keep: true,
+        keep_alive: true,
         trailers: false,
     };
 
@@ -179,13 +179,12 @@ mod tests {
         StreamBody::new(futures_util::stream::empty()).boxed()
     }
 
-    /// The lines behind the first, but for the date; how the body ends; whether the connection is
-    /// kept.
+    /// The lines after the first, except the date; the framing; whether the connection is kept.
     fn written(
         status: u16,
         headers: &[(&'static str, &'static str)],
         body: BoxBody<Bytes, Infallible>,
-        mut asked: ParsedRequest,
+        mut info: RequestInfo,
     ) -> (String, Framing, bool) {
         let mut response = Response::new(body);
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
@@ -195,13 +194,13 @@ mod tests {
                 .append(*name, HeaderValue::from_static(value));
         }
         let mut head = Vec::new();
-        let framing = write_head(&mut head, &response, &mut asked);
+        let framing = write_head(&mut head, &response, &mut info);
         let text = String::from_utf8(head).unwrap();
         let (first, rest) = text.split_once("\r\n").unwrap();
         assert!(
             first.starts_with(&format!(
                 "HTTP/1.{} {status}",
-                u8::from(asked.version == Version::HTTP_11)
+                u8::from(info.version == Version::HTTP_11)
             )),
             "{first}"
         );
@@ -222,48 +221,48 @@ mod tests {
             .into_iter()
             .filter(|line| !line.starts_with("date: "))
             .collect();
-        (lines.join("|"), framing, asked.keep)
+        (lines.join("|"), framing, info.keep_alive)
     }
 
-    fn said(text: &str, framing: Framing, keep: bool) -> (String, Framing, bool) {
-        (text.to_owned(), framing, keep)
+    fn expected(text: &str, framing: Framing, keep_alive: bool) -> (String, Framing, bool) {
+        (text.to_owned(), framing, keep_alive)
     }
 
     #[test]
-    fn how_long_a_body_is_goes_by_the_body() {
+    fn the_framing_follows_the_body() {
         assert_eq!(
-            written(200, &[("a", "b")], known(5), ASKED),
-            said("a: b|content-length: 5", Framing::Known(5), true)
+            written(200, &[("a", "b")], known(5), INFO),
+            expected("a: b|content-length: 5", Framing::Known(5), true)
         );
         assert_eq!(
-            written(429, &[], known(0), ASKED),
-            said("content-length: 0", Framing::Known(0), true)
+            written(429, &[], known(0), INFO),
+            expected("content-length: 0", Framing::Known(0), true)
         );
         assert_eq!(
             written(
                 200,
                 &[("content-length", "7"), ("date", "today")],
                 known(1_234_567),
-                ASKED
+                INFO
             )
             .0,
             "content-length: 1234567"
         );
         assert_eq!(
-            written(200, &[], unknown(), ASKED),
-            said("transfer-encoding: chunked", Framing::Chunked, true)
+            written(200, &[], unknown(), INFO),
+            expected("transfer-encoding: chunked", Framing::Chunked, true)
         );
-        let old = ParsedRequest {
+        let old = RequestInfo {
             version: Version::HTTP_10,
-            ..ASKED
+            ..INFO
         };
         assert_eq!(
             written(200, &[], unknown(), old),
-            said("connection: close", Framing::Close, false)
+            expected("connection: close", Framing::Close, false)
         );
         assert_eq!(
             written(200, &[], known(5), old),
-            said(
+            expected(
                 "content-length: 5|connection: keep-alive",
                 Framing::Known(5),
                 true
@@ -272,10 +271,10 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_body_may_say_how_long_it_would_be() {
-        let head = ParsedRequest {
+    fn responses_without_a_body_may_have_a_content_length() {
+        let head = RequestInfo {
             is_head: true,
-            ..ASKED
+            ..INFO
         };
         assert_eq!(
             written(200, &[("content-length", "7")], known(0), head).0,
@@ -283,27 +282,27 @@ mod tests {
         );
         assert_eq!(
             written(429, &[], known(9), head),
-            said("content-length: 9", Framing::Empty, true)
+            expected("content-length: 9", Framing::Empty, true)
         );
         assert_eq!(
             written(200, &[], unknown(), head),
-            said("", Framing::Empty, true)
+            expected("", Framing::Empty, true)
         );
         assert_eq!(
-            written(304, &[("content-length", "7")], known(0), ASKED).0,
+            written(304, &[("content-length", "7")], known(0), INFO).0,
             "content-length: 7"
         );
         assert_eq!(
-            written(204, &[("content-length", "0")], known(0), ASKED),
-            said("", Framing::Empty, true)
+            written(204, &[("content-length", "0")], known(0), INFO),
+            expected("", Framing::Empty, true)
         );
     }
 
     #[test]
-    fn whether_the_connection_is_kept_is_said_once() {
-        let last = ParsedRequest {
-            keep: false,
-            ..ASKED
+    fn the_connection_header_is_written_once() {
+        let last = RequestInfo {
+            keep_alive: false,
+            ..INFO
         };
         assert_eq!(written(204, &[], known(0), last).0, "connection: close");
         assert_eq!(
@@ -311,12 +310,12 @@ mod tests {
             "connection: close"
         );
         assert_eq!(
-            written(204, &[("connection", "close")], known(0), ASKED),
-            said("connection: close", Framing::Empty, false)
+            written(204, &[("connection", "close")], known(0), INFO),
+            expected("connection: close", Framing::Empty, false)
         );
         assert_eq!(
-            written(101, &[("connection", "upgrade")], known(0), ASKED),
-            said("connection: upgrade", Framing::Empty, true)
+            written(101, &[("connection", "upgrade")], known(0), INFO),
+            expected("connection: upgrade", Framing::Empty, true)
         );
     }
 }

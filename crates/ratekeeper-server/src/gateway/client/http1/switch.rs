@@ -1,5 +1,4 @@
-//! A connection that changes to another protocol, from where it was asked for to who speaks it
-//! then.
+//! Hands a connection that switches to another protocol over to the tunnel.
 
 use super::socket::{ClientSocket, SocketState};
 use bytes::Buf;
@@ -10,30 +9,30 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
-/// Goes with the answer that says so. The connection is given away when that answer is written.
+/// Response extension that hands over the connection once the response is written.
 #[derive(Clone)]
 pub(crate) struct ProtocolSwitch(Arc<Mutex<Option<oneshot::Sender<UpgradedSocket>>>>);
 
 impl ProtocolSwitch {
     pub(crate) fn new() -> (Self, oneshot::Receiver<UpgradedSocket>) {
-        let (give, given) = oneshot::channel();
-        (Self(Arc::new(Mutex::new(Some(give)))), given)
+        let (sender, receiver) = oneshot::channel();
+        (Self(Arc::new(Mutex::new(Some(sender)))), receiver)
     }
 
-    pub(super) fn give(&self, connection: UpgradedSocket) {
-        if let Some(give) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // Who does not want it any more has closed the other side.
-            drop(give.send(connection));
+    pub(super) fn hand_over(&self, connection: UpgradedSocket) {
+        if let Some(sender) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // The receiver is gone if the tunnel has ended already.
+            drop(sender.send(connection));
         }
     }
 }
 
-/// A connection that speaks another protocol now.
+/// A client connection after the switch to another protocol.
 pub(crate) struct UpgradedSocket(ClientSocket);
 
 impl UpgradedSocket {
-    pub(super) fn new(wire: ClientSocket) -> Self {
-        Self(wire)
+    pub(super) fn new(socket: ClientSocket) -> Self {
+        Self(socket)
     }
 }
 
@@ -47,7 +46,7 @@ impl AsyncRead for UpgradedSocket {
         if read.is_empty() {
             return Pin::new(stream).poll_read(cx, buf);
         }
-        // What has come already.
+        // Bytes that were read already.
         let length = read.len().min(buf.remaining());
         buf.put_slice(&read[..length]);
         read.advance(length);

@@ -1,9 +1,9 @@
-//! Writes an HTTP/1 message: the head, then the body as it comes. Responses to clients and requests
-//! to upstreams alike; it knows neither sockets nor tasks, so that tests drive it with any sequence
-//! of frames, short writes and pauses.
+//! Writes an HTTP/1 message: the head, then the body as it comes. Used for responses to clients and
+//! requests to upstreams; it knows neither sockets nor tasks, so that tests drive it with any
+//! sequence of frames, short writes and pauses.
 
-use super::outgoing::ResponseWriter;
 use super::poll_budget::PollBudget;
+use super::write_buffer::WriteBuffer;
 use crate::net::stream::yield_to_others;
 use axum::body::Bytes;
 use axum::http::HeaderName;
@@ -20,14 +20,14 @@ use tokio::io::AsyncWrite;
 pub(crate) enum Framing {
     /// There is no body.
     Empty,
-    /// By its length; so many bytes are still to come.
+    /// By Content-Length, with this many bytes still to come.
     Known(u64),
     Chunked,
     /// By the end of the connection.
     Close,
 }
 
-/// Which trailers of a body in chunks are written.
+/// Which trailers of a chunked body are written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Trailers {
     None,
@@ -50,7 +50,7 @@ impl Trailers {
 pub(crate) enum WriteError<E> {
     Io(io::Error),
     Body(E),
-    /// The body was longer or shorter than its length had been announced.
+    /// The body was longer or shorter than its Content-Length.
     Length,
 }
 
@@ -59,7 +59,7 @@ impl<E: fmt::Display> fmt::Display for WriteError<E> {
         match self {
             Self::Io(error) => error.fmt(f),
             Self::Body(error) => error.fmt(f),
-            Self::Length => f.write_str("the body is not as long as announced"),
+            Self::Length => f.write_str("the body is longer or shorter than its Content-Length"),
         }
     }
 }
@@ -70,7 +70,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<WriteError<E>> for io::Error {
             WriteError::Io(error) => error,
             WriteError::Body(error) => Self::other(error),
             WriteError::Length => {
-                Self::other("the body of the response is not as long as announced")
+                Self::other("the response body is longer or shorter than its Content-Length")
             }
         }
     }
@@ -78,10 +78,10 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<WriteError<E>> for io::Error {
 
 /// The connection that a message is written to.
 pub(crate) trait MessageSink {
-    /// Writes everything in the buffer; and then flushes it if `flush`.
+    /// Writes everything in the buffer, then flushes the connection if `flush`.
     fn poll_send(
         &mut self,
-        out: &mut ResponseWriter,
+        out: &mut WriteBuffer,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>>;
@@ -90,7 +90,7 @@ pub(crate) trait MessageSink {
 impl<S: AsyncWrite + Unpin> MessageSink for S {
     fn poll_send(
         &mut self,
-        out: &mut ResponseWriter,
+        out: &mut WriteBuffer,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
@@ -103,16 +103,16 @@ impl<S: AsyncWrite + Unpin> MessageSink for S {
     }
 }
 
-/// One message at a time, over and over on one connection.
+/// Writes the messages of one connection, one at a time.
 pub(crate) struct MessageWriter<B> {
-    out: ResponseWriter,
-    /// None once all of it was taken.
+    out: WriteBuffer,
+    /// `None` once all of it was taken.
     body: Option<B>,
     framing: Framing,
     trailers: Trailers,
 }
 
-/// What came of asking the body for more.
+/// The result of polling the body for a frame.
 enum FrameTaken {
     /// There may be more at once.
     Some,
@@ -124,7 +124,7 @@ enum FrameTaken {
 impl<B> Default for MessageWriter<B> {
     fn default() -> Self {
         Self {
-            out: ResponseWriter::default(),
+            out: WriteBuffer::default(),
             body: None,
             framing: Framing::Empty,
             trailers: Trailers::None,
@@ -133,7 +133,7 @@ impl<B> Default for MessageWriter<B> {
 }
 
 impl<B> MessageWriter<B> {
-    /// Begins a message that consists of the head which is written here.
+    /// Begins a message with the head that `head` writes.
     pub(crate) fn begin<T>(&mut self, head: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         (self.body, self.framing, self.trailers) = (None, Framing::Empty, Trailers::None);
         self.out.begin(head)
@@ -144,7 +144,7 @@ impl<B> MessageWriter<B> {
         (self.body, self.framing, self.trailers) = (Some(body), framing, trailers);
     }
 
-    /// Writes nothing more of the message. Returns what of the body was not taken.
+    /// Stops writing the message. Returns the body, if it was not used up.
     pub(crate) fn stop(&mut self) -> Option<B> {
         self.out.stop();
         self.body.take()
@@ -181,12 +181,11 @@ impl<B> MessageWriter<B> {
 }
 
 impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
-    /// Writes the message as the body comes and as the connection takes it; ready when all of it is
+    /// Writes the message as the body comes and the connection takes it; ready when everything is
     /// written and flushed.
     ///
-    /// What is at hand of the body is gathered and written together. Each poll ends, and if it is
-    /// not ready, then the task is woken by the body, by the connection, or because `budget` is
-    /// spent.
+    /// Available frames are gathered and written together. Each poll ends; if it is pending, the
+    /// task will be woken by the body, by the connection, or because `budget` is spent.
     pub(crate) fn poll(
         &mut self,
         sink: &mut impl MessageSink,
@@ -194,13 +193,13 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), WriteError<B::Error>>> {
         loop {
-            // Also a round in which nothing moves costs something: a mistake here delays one
-            // connection, and not its worker.
+            // Even a round without progress costs something, so that a bug delays one connection
+            // and not its worker.
             budget.spend(0);
             let taken = self.fill(budget, cx);
             let sent = sink.poll_send(&mut self.out, !matches!(taken, Ok(FrameTaken::Some)), cx);
-            // An error is returned at once: a body that failed may look like one that has ended
-            // when it is polled again.
+            // An error is returned at once: a failed body may look like an ended one when it is
+            // polled again.
             match taken? {
                 FrameTaken::All => return sent.map_err(WriteError::Io),
                 FrameTaken::Pending => {
@@ -217,13 +216,13 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
         }
     }
 
-    /// Takes what is at hand of the body, as far as there is room.
+    /// Takes the available frames of the body, as far as there is room.
     fn fill(
         &mut self,
         budget: &mut PollBudget,
         cx: &mut Context<'_>,
     ) -> Result<FrameTaken, WriteError<B::Error>> {
-        while self.out.has_room() && !budget.is_spent() {
+        while self.out.has_capacity() && !budget.is_spent() {
             let Some(body) = self
                 .body
                 .as_mut()

@@ -1,6 +1,6 @@
-//! Any sequence of frames, over a connection that takes any number of bytes at a time: the bytes
-//! that come out are those of the message, and each poll does something and ends. A poll that goes
-//! round in circles fails here, it does not hang.
+//! Any sequence of frames, over a connection that takes any number of bytes at a time: the output
+//! is the message, and each poll makes progress and ends. A poll that loops for ever fails here
+//! instead of hanging.
 
 use super::*;
 use axum::http::{HeaderMap, HeaderValue};
@@ -16,7 +16,7 @@ use std::task::{Wake, Waker};
 /// of 256 KiB, and tests have fewer short writes than this.
 const MAX_CALLS_PER_POLL: usize = 9_000;
 
-/// What the body does when it is polled.
+/// One poll of the mock body.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum BodyStep {
     Data(usize),
@@ -25,7 +25,7 @@ enum BodyStep {
     Pause,
 }
 
-/// What the connection does when it is written to or flushed; afterwards it takes everything.
+/// One write or flush of the mock connection; afterwards it takes everything.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum SocketStep {
     Take(usize),
@@ -47,7 +47,7 @@ impl Calls {
     }
 }
 
-/// One side that may make the writer wait.
+/// A pause of one side.
 #[derive(Default)]
 struct Gate {
     waker: Option<Waker>,
@@ -55,7 +55,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Whether a pause is over.
+    /// Whether the pause is over.
     fn passes(&mut self, cx: &mut Context<'_>) -> bool {
         let passes = std::mem::take(&mut self.is_open);
         if !passes {
@@ -64,7 +64,7 @@ impl Gate {
         passes
     }
 
-    /// Ends a pause; false if nobody waits for that.
+    /// Ends a pause; false if no task waits for that.
     fn open(&mut self) -> bool {
         self.is_open = self.waker.take().is_some();
         self.is_open
@@ -75,9 +75,9 @@ struct MockBody {
     steps: VecDeque<BodyStep>,
     gate: Gate,
     calls: Calls,
-    /// Whether it says that it has ended before it is asked.
+    /// Whether `is_end_stream` is true at the end.
     tells_end: bool,
-    /// If set, it may not be touched before this is true.
+    /// If set, the body may not be polled before this is true.
     untouchable_until: Option<Rc<Cell<bool>>>,
 }
 
@@ -198,13 +198,13 @@ impl AsyncWrite for MockSocket {
     }
 }
 
-/// The same, counted also where there is nothing to write.
+/// The same, counted even where there is nothing to write.
 struct Counted<'a>(&'a mut MockSocket);
 
 impl MessageSink for Counted<'_> {
     fn poll_send(
         &mut self,
-        out: &mut ResponseWriter,
+        out: &mut WriteBuffer,
         flush: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
@@ -243,7 +243,7 @@ struct Connection {
 
 type Ended = Result<(), WriteError<&'static str>>;
 
-/// Writes messages one after another over one connection; what came out, and how the last one
+/// Writes messages one after another over one connection; returns the output, and how the last one
 /// ended.
 fn written(messages: &[Message], connection: &Connection) -> (Vec<u8>, Ended) {
     let calls = Calls::default();
@@ -316,7 +316,7 @@ fn write_one(
     panic!("it is woken again and again, and does nothing");
 }
 
-/// What must come out: all of it, or what may come out before it ends as told.
+/// The expected output: all of it, or what may come out before the expected error.
 fn expected(message: &Message) -> (Vec<u8>, Ended) {
     let mut out = vec![b'h'; message.head];
     let Message {
@@ -382,18 +382,18 @@ fn expected(message: &Message) -> (Vec<u8>, Ended) {
     (out, Ok(()))
 }
 
-fn lengths(most: usize) -> impl Strategy<Value = usize> {
-    // Around what is gathered, what is copied, and what is read at once.
+fn lengths(max: usize) -> impl Strategy<Value = usize> {
+    // Around the sizes that are gathered, copied, and read at once.
     let near = |length: usize| length.saturating_sub(20)..length + 20;
     prop_oneof![
         Just(0),
         1..40usize,
-        1..most,
+        1..max,
         near(4 << 10),
         near(16 << 10),
         near(64 << 10)
     ]
-    .prop_map(move |length| length.min(most))
+    .prop_map(move |length| length.min(max))
 }
 
 fn body_steps() -> impl Strategy<Value = Vec<BodyStep>> {
@@ -484,7 +484,7 @@ fn connection() -> impl Strategy<Value = Connection> {
 
 proptest! {
     #[test]
-    fn the_bytes_of_any_message_come_out_and_no_poll_goes_round_in_circles(
+    fn any_message_is_written_and_every_poll_ends(
         messages in prop::collection::vec(message(), 1..4),
         connection in connection(),
     ) {
@@ -498,7 +498,7 @@ proptest! {
                 (Ok(()), _) => continue,
                 (outcome, ended) => prop_assert_eq!(format!("{outcome:?}"), format!("{ended:?}")),
             }
-            // What came before the error may have been written, and never what follows.
+            // Frames before the error may have been written, later ones never.
             prop_assert!(whole.starts_with(&out) || connection.steps.contains(&SocketStep::Fail));
             break;
         }
@@ -512,10 +512,10 @@ proptest! {
     }
 }
 
-/// Heads and small pieces that fill the buffer: they were counted also once they were written, and
-/// the worker hung.
+/// Heads and small pieces that fill the buffer: they were still counted after they were written,
+/// and the worker hung.
 #[test]
-fn what_is_larger_than_the_buffer_is_written() {
+fn messages_larger_than_the_buffer_are_written() {
     for (head, length, pieces) in [
         (16 << 10, 1, 1),
         (64 << 10, 0, 0),
@@ -541,7 +541,7 @@ fn what_is_larger_than_the_buffer_is_written() {
     }
 }
 
-/// Without a pause of either side: it is the writer that must let others go first.
+/// Neither side ever pauses: the writer itself must yield.
 #[test]
 fn a_body_that_is_always_ready_yields_after_a_bounded_number_of_bytes() {
     for length in [0, 1, 1_000, 64 << 10] {

@@ -1,4 +1,4 @@
-//! The head of an answer, and how the body that follows it ends.
+//! Parses the head of an upstream's response, and how its body is framed.
 
 use super::H1Error;
 use crate::gateway::headers;
@@ -16,42 +16,42 @@ pub(super) const MAX_HEAD_BYTES: usize = 400 * 1024;
 /// The most headers of a response.
 pub(crate) const MAX_HEADERS: usize = 1_000;
 
-/// Up to so many headers are parsed without allocating.
+/// Up to this many headers are parsed without allocating.
 const USUAL_HEADERS: usize = 100;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
-/// What an upstream answers.
+/// A parsed response head.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) status: StatusCode,
-    /// Without what is of one connection only, but for that of 101.
+    /// Without hop-by-hop headers, except in a 101.
     pub(crate) headers: HeaderMap,
     pub(crate) is_http10: bool,
-    pub(super) length: Length,
-    /// Whether the connection may be used again.
-    pub(super) keep: bool,
+    pub(super) length: BodyLength,
+    /// Whether the connection may be reused.
+    pub(super) keep_alive: bool,
 }
 
 impl Head {
-    /// Whether the answer is still to come.
-    pub(crate) fn only_informs(&self) -> bool {
+    /// Whether the final response is still to come.
+    pub(crate) fn is_informational(&self) -> bool {
         self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
     }
 }
 
-/// How the body of an answer ends.
+/// The framing of a response body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Length {
-    /// After so many bytes.
+pub(super) enum BodyLength {
+    /// A body of this many bytes.
     Known(u64),
     Chunked,
-    /// With the connection.
+    /// Until the connection ends.
     Close,
 }
 
-/// Reads a head, and says how long it is; none if more must be read.
-pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>, H1Error> {
+/// Parses a head, and returns its length with it, or `None` if more must be read.
+pub(super) fn read(bytes: &[u8], method: &Method) -> Result<Option<(usize, Head)>, H1Error> {
     let config = httparse::ParserConfig::default();
     let (mut usual, mut many) = ([const { MaybeUninit::uninit() }; USUAL_HEADERS], Vec::new());
     let mut response = httparse::Response::new(&mut []);
@@ -64,46 +64,54 @@ pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>
     let end = match parsed {
         Ok(httparse::Status::Complete(end)) if end <= MAX_HEAD_BYTES => end,
         Ok(httparse::Status::Partial) if bytes.len() <= MAX_HEAD_BYTES => return Ok(None),
-        Ok(_) => return Err(H1Error::Wrong("answered with a head of more than 400 KiB")),
-        Err(httparse::Error::TooManyHeaders) => {
-            return Err(H1Error::Wrong("answered with more than 1,000 headers"));
+        Ok(_) => {
+            return Err(H1Error::InvalidResponse(
+                "response head is larger than 400 KiB",
+            ));
         }
-        Err(_) => return Err(H1Error::Wrong("answered what is not HTTP/1")),
+        Err(httparse::Error::TooManyHeaders) => {
+            return Err(H1Error::InvalidResponse(
+                "response has more than 1,000 headers",
+            ));
+        }
+        Err(_) => return Err(H1Error::InvalidResponse("response is not HTTP/1")),
     };
     let status = response
         .code
         .and_then(|code| StatusCode::from_u16(code).ok());
-    let status = status.ok_or(H1Error::Wrong("answered with a status that is none"))?;
+    let status = status.ok_or(H1Error::InvalidResponse("response has an invalid status"))?;
     let is_http10 = response.version == Some(0);
-    // All values are parts of one copy.
+    // All values are slices of one copy.
     let copy = Bytes::copy_from_slice(&bytes[..end]);
-    let mut found = HeadEnd {
-        keep: !is_http10,
-        ..HeadEnd::default()
+    let mut found = ConnectionHeaders {
+        keep_alive: !is_http10,
+        ..ConnectionHeaders::default()
     };
     let mut map = HeaderMap::with_capacity(response.headers.len() + 4);
     for header in &*response.headers {
-        let wrong = || H1Error::Wrong("answered with a header that is none");
-        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| wrong())?;
-        if found.goes_on(&name, header.value)? {
-            let value = copy.slice(place(bytes, header.value));
+        let invalid = || H1Error::InvalidResponse("response has an invalid header");
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| invalid())?;
+        if found.is_forwarded(&name, header.value)? {
+            let value = copy.slice(range_of(bytes, header.value));
             map.append(
                 name,
-                HeaderValue::from_maybe_shared(value).map_err(|_| wrong())?,
+                HeaderValue::from_maybe_shared(value).map_err(|_| invalid())?,
             );
         }
     }
-    let length = found.length(status, asked, is_http10)?;
-    match found.known {
-        _ if found.length_is_void => drop(map.remove(CONTENT_LENGTH)),
-        // Said twice, or not as numbers are written: it goes on once, and plainly.
-        Some(known) if found.length_is_odd => drop(map.insert(CONTENT_LENGTH, known.into())),
+    let length = found.length(status, method, is_http10)?;
+    match found.length_header {
+        _ if found.drops_length => drop(map.remove(CONTENT_LENGTH)),
+        // A repeated or unusually written length is forwarded once, in plain form.
+        Some(length_header) if found.is_irregular_length => {
+            drop(map.insert(CONTENT_LENGTH, length_header.into()));
+        }
         _ => {}
     }
-    if found.of_connection && status != StatusCode::SWITCHING_PROTOCOLS {
+    if found.has_other_hop_by_hop && status != StatusCode::SWITCHING_PROTOCOLS {
         headers::strip(&mut map);
     }
-    let keep = found.keep && !found.closes && length != Length::Close;
+    let keep_alive = found.keep_alive && !found.close && length != BodyLength::Close;
     Ok(Some((
         end,
         Head {
@@ -111,62 +119,66 @@ pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>
             headers: map,
             is_http10,
             length,
-            keep,
+            keep_alive,
         },
     )))
 }
 
-/// Where a part of the bytes is in them.
-fn place(bytes: &[u8], part: &[u8]) -> Range<usize> {
+/// The range of a part in the bytes.
+fn range_of(bytes: &[u8], part: &[u8]) -> Range<usize> {
     let at = part.as_ptr().addr() - bytes.as_ptr().addr();
     at..at + part.len()
 }
 
-/// What the headers say of the connection and the body.
+/// What the headers say about the connection and the body.
 #[derive(Default)]
-struct HeadEnd {
-    keep: bool,
-    closes: bool,
-    known: Option<u64>,
+struct ConnectionHeaders {
+    keep_alive: bool,
+    close: bool,
+    length_header: Option<u64>,
     chunked: bool,
-    /// Whether more is of this connection only than what is left out at once.
-    of_connection: bool,
-    length_is_void: bool,
-    length_is_odd: bool,
+    /// Whether there are more hop-by-hop headers than the fixed ones.
+    has_other_hop_by_hop: bool,
+    drops_length: bool,
+    is_irregular_length: bool,
 }
 
-impl HeadEnd {
-    /// Whether a header goes on to the client.
-    fn goes_on(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, H1Error> {
+impl ConnectionHeaders {
+    /// Whether a header is forwarded to the client.
+    fn is_forwarded(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, H1Error> {
         if *name == CONTENT_LENGTH {
-            // The same number may be said again, by two headers or in a list.
+            // The same number may be repeated, in two headers or in a list.
             let is_plain =
                 value == b"0" || !value.starts_with(b"0") && value.iter().all(u8::is_ascii_digit);
-            self.length_is_odd |= self.known.is_some() || !is_plain;
-            for said in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                let said = number(said).ok_or(H1Error::Wrong(
-                    "answered with a Content-Length that is none",
+            self.is_irregular_length |= self.length_header.is_some() || !is_plain;
+            for number in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                let number = parse_number(number).ok_or(H1Error::InvalidResponse(
+                    "response has an invalid Content-Length",
                 ))?;
-                if self.known.replace(said).is_some_and(|known| known != said) {
-                    return Err(H1Error::Wrong(
-                        "answered with two different Content-Lengths",
+                if self
+                    .length_header
+                    .replace(number)
+                    .is_some_and(|length_header| length_header != number)
+                {
+                    return Err(H1Error::InvalidResponse(
+                        "response has two different Content-Length values",
                     ));
                 }
             }
         } else if *name == CONNECTION {
-            for said in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                match said {
-                    _ if said.eq_ignore_ascii_case(b"close") => self.closes = true,
-                    _ if said.eq_ignore_ascii_case(b"keep-alive") => self.keep = true,
-                    _ => self.of_connection = true,
+            for number in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                match number {
+                    _ if number.eq_ignore_ascii_case(b"close") => self.close = true,
+                    _ if number.eq_ignore_ascii_case(b"keep-alive") => self.keep_alive = true,
+                    _ => self.has_other_hop_by_hop = true,
                 }
             }
-            return Ok(self.of_connection);
+            return Ok(self.has_other_hop_by_hop);
         } else if *name == TRANSFER_ENCODING {
-            // Chunks are taken apart and made again; other codings are not.
+            // Chunks are decoded and encoded again; other codings are not.
             if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                return Err(H1Error::Wrong(
-                    "answered in a coding that is of one connection",
+                return Err(H1Error::InvalidResponse(
+                    "response has a Transfer-Encoding other than chunked",
                 ));
             }
             self.chunked = true;
@@ -174,44 +186,42 @@ impl HeadEnd {
         } else if *name == KEEP_ALIVE {
             return Ok(false);
         } else if headers::is_hop_by_hop(name) {
-            self.of_connection = true;
+            self.has_other_hop_by_hop = true;
         }
         Ok(true)
     }
 
-    /// How the body ends (RFC 9112, 6.3).
+    /// The framing of the body (RFC 9112, 6.3).
     fn length(
         &mut self,
         status: StatusCode,
-        asked: &Method,
+        method: &Method,
         is_http10: bool,
-    ) -> Result<Length, H1Error> {
+    ) -> Result<BodyLength, H1Error> {
         if self.chunked {
             if is_http10 {
-                return Err(H1Error::Wrong(
-                    "answered in chunks, which HTTP/1.0 does not know",
-                ));
+                return Err(H1Error::InvalidResponse("HTTP/1.0 response is chunked"));
             }
-            // Chunks have the length that they have, whatever else is said; who says both may be
-            // confused further on.
-            if self.known.is_some() {
-                (self.length_is_void, self.closes) = (true, true);
+            // Chunks take precedence over Content-Length. An upstream that sends both may be
+            // confused later, so the connection is not reused.
+            if self.length_header.is_some() {
+                (self.drops_length, self.close) = (true, true);
             }
         }
-        let is_empty = asked == Method::HEAD
+        let is_empty = method == Method::HEAD
             || status.is_informational()
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        Ok(match self.known {
-            _ if is_empty => Length::Known(0),
-            _ if self.chunked => Length::Chunked,
-            Some(length) => Length::Known(length),
-            None => Length::Close,
+        Ok(match self.length_header {
+            _ if is_empty => BodyLength::Known(0),
+            _ if self.chunked => BodyLength::Chunked,
+            Some(length) => BodyLength::Known(length),
+            None => BodyLength::Close,
         })
     }
 }
 
-/// Digits and nothing else.
-fn number(text: &[u8]) -> Option<u64> {
+/// Parses digits and nothing else.
+fn parse_number(text: &[u8]) -> Option<u64> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(text)
         .ok()
@@ -242,22 +252,22 @@ mod tests {
         Ok(head)
     }
 
-    fn length(headers: &str) -> Option<(Length, bool)> {
+    fn length(headers: &str) -> Option<(BodyLength, bool)> {
         head(&format!("HTTP/1.1 200 OK\r\n{headers}\r\n"))
             .ok()
-            .map(|head| (head.length, head.keep))
+            .map(|head| (head.length, head.keep_alive))
     }
 
     #[test]
-    fn a_head_goes_on_without_what_is_of_the_connection() {
+    fn hop_by_hop_headers_are_removed_from_responses() {
         let head = head(
             "HTTP/1.1 404 Not Found\r\nServer: x\r\nConnection: keep-alive, X-Private\r\nKeep-Alive: timeout=5\r\n\
              X-Private: 1\r\nSet-Cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 3\r\nUpgrade: h2c\r\n\r\n",
         )
         .unwrap();
         assert_eq!(
-            (head.status.as_u16(), head.length, head.keep),
-            (404, Length::Known(3), true)
+            (head.status.as_u16(), head.length, head.keep_alive),
+            (404, BodyLength::Known(3), true)
         );
         let mut names: Vec<_> = head.headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
@@ -272,44 +282,44 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_protocol_is_told_whole() {
+    fn a_switching_protocols_head_keeps_its_headers() {
         let head =
             head("HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").unwrap();
         assert_eq!(headers::upgrade(&head.headers).unwrap(), "websocket");
     }
 
     #[test]
-    fn how_a_body_ends() {
+    fn the_framing_of_response_bodies() {
         assert_eq!(
             length("Content-Length: 5\r\n"),
-            Some((Length::Known(5), true))
+            Some((BodyLength::Known(5), true))
         );
         assert_eq!(
             length("Content-Length: 5\r\nConnection: close\r\n"),
-            Some((Length::Known(5), false))
+            Some((BodyLength::Known(5), false))
         );
         assert_eq!(
             length("Connection: close, keep-alive\r\nContent-Length: 5\r\n"),
-            Some((Length::Known(5), false))
+            Some((BodyLength::Known(5), false))
         );
         assert_eq!(
             length("Content-Length: 5, 5\r\nContent-Length: 5\r\n"),
-            Some((Length::Known(5), true))
+            Some((BodyLength::Known(5), true))
         );
         assert_eq!(
             length("Transfer-Encoding: Chunked\r\n"),
-            Some((Length::Chunked, true))
+            Some((BodyLength::Chunked, true))
         );
         assert_eq!(
             length("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"),
-            Some((Length::Chunked, false))
+            Some((BodyLength::Chunked, false))
         );
         assert_eq!(
             length("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"),
-            Some((Length::Chunked, false))
+            Some((BodyLength::Chunked, false))
         );
-        assert_eq!(length(""), Some((Length::Close, false)));
-        for wrong in [
+        assert_eq!(length(""), Some((BodyLength::Close, false)));
+        for invalid in [
             "Content-Length: 5\r\nContent-Length: 6\r\n",
             "Content-Length: 5, 6\r\n",
             "Content-Length: +5\r\n",
@@ -323,7 +333,7 @@ mod tests {
             " folded: 1\r\n",
             "a: 1\r\n folded\r\n",
         ] {
-            assert_eq!(length(wrong), None, "{wrong}");
+            assert_eq!(length(invalid), None, "{invalid}");
         }
         let twice = head("HTTP/1.1 200 OK\r\nContent-Length: 05, 5\r\n\r\n").unwrap();
         assert_eq!(
@@ -335,11 +345,11 @@ mod tests {
             ["5"]
         );
         let http10 = head("HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n").unwrap();
-        assert!(http10.is_http10 && !http10.keep);
+        assert!(http10.is_http10 && !http10.keep_alive);
         assert!(
             head("HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: Keep-Alive\r\n\r\n")
                 .unwrap()
-                .keep
+                .keep_alive
         );
         assert!(head("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
         assert!(head("HTTP/1.1 099 x\r\n\r\n").is_err());
@@ -347,32 +357,32 @@ mod tests {
     }
 
     #[test]
-    fn some_answers_have_no_body_whatever_they_say() {
+    fn some_responses_never_have_a_body() {
         let length =
-            |text: &str, asked: Method| read(text.as_bytes(), &asked).unwrap().unwrap().1.length;
+            |text: &str, method: Method| read(text.as_bytes(), &method).unwrap().unwrap().1.length;
         assert_eq!(
             length("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::HEAD),
-            Length::Known(0)
+            BodyLength::Known(0)
         );
         assert_eq!(
             length(
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
                 Method::HEAD
             ),
-            Length::Known(0)
+            BodyLength::Known(0)
         );
         assert_eq!(
             length("HTTP/1.1 304 x\r\nContent-Length: 5\r\n\r\n", Method::GET),
-            Length::Known(0)
+            BodyLength::Known(0)
         );
         assert_eq!(
             length("HTTP/1.1 204 x\r\n\r\n", Method::GET),
-            Length::Known(0)
+            BodyLength::Known(0)
         );
     }
 
     #[test]
-    fn half_a_head_is_waited_for() {
+    fn an_incomplete_head_needs_more_bytes() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
         for end in 0..text.len() {
             assert!(read(&text[..end], &Method::GET).unwrap().is_none(), "{end}");
@@ -381,7 +391,7 @@ mod tests {
 
     /// The same whether its end has come or not.
     #[test]
-    fn a_head_has_bounds() {
+    fn response_heads_are_bounded() {
         let of_bytes = |length: usize, end: &str| {
             let start = "HTTP/1.1 200 OK\r\na: ";
             let text = format!(

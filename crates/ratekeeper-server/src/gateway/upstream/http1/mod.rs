@@ -1,18 +1,18 @@
 //! One HTTP/1.1 connection to an upstream.
 //!
-//! It has no task of its own: the request that uses it drives it, and then the body of the answer
+//! It has no task of its own: the request that uses it drives it, and then the body of the response
 //! does. So a request goes to the upstream and back without waking another task. Heads are written
-//! from what the client sent and read into what the client gets, with nothing in between. What
-//! comes is taken apart by the [`ResponseReader`], which knows no connection.
+//! from what the client sent and read into what the client gets, with nothing in between. The
+//! bytes are parsed by the [`ResponseReader`], which does no I/O.
 
 mod head;
-mod request_body;
+mod request_writer;
 mod response_reader;
 
 pub(crate) use head::{Head, MAX_HEADERS};
 
 use super::timer::{Timeouts, Timer};
-use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers::RequestHeaderRewriter;
 use crate::gateway::http1::fill;
 use crate::net::stream::Stream;
@@ -21,7 +21,7 @@ use axum::http::{Request, Version};
 use bytes::BytesMut;
 use http_body::{Frame, SizeHint};
 use ratekeeper_policy::config::Upstream;
-use request_body::RequestWriter;
+use request_writer::RequestWriter;
 use response_reader::{Next, ResponseReader};
 use std::fmt;
 use std::io;
@@ -30,7 +30,7 @@ use std::task::{Context, Poll, ready};
 /// How much of a head is read at once.
 const HEAD_ROOM: usize = 8 * 1024;
 
-/// Of a body for a client of HTTP/2 no piece is longer: how soon the next one is asked for tells
+/// The longest piece of a body for an HTTP/2 client: how soon the next one is asked for shows
 /// whether the client takes any.
 const HTTP2_PIECE: u64 = 16 * 1024;
 
@@ -38,34 +38,31 @@ pub(crate) struct H1UpstreamConn {
     stream: Stream,
     sending: RequestWriter,
     reader: ResponseReader,
-    /// Whether it may be used again after this answer.
-    keep: bool,
-    /// Whether it was just looked at: nothing had come, and who looked is woken when something
-    /// does.
-    listening: bool,
+    /// Whether the connection may be reused after this response.
+    keep_alive: bool,
+    /// Whether it was just polled: nothing had come, and the waker is registered.
+    is_watched: bool,
     pub(crate) timer: Timer,
 }
 
-/// Why there is no answer, or no more of it.
+/// Why the exchange failed.
 #[derive(Debug)]
 pub(crate) enum H1Error {
     Io(io::Error),
-    /// It was closed too early.
+    /// The connection was closed too early.
     Closed,
-    /// It is not as it should be; what the upstream did, in words.
-    Wrong(&'static str),
-    /// It is the client's own body.
+    /// The response was invalid; the phrase says what it had.
+    InvalidResponse(&'static str),
+    /// The request body of the client failed.
     Body(BodyError),
 }
 
 impl fmt::Display for H1Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Io(error) => write!(f, "broke off: {error}"),
-            Self::Closed => {
-                f.write_str("broke off: it closed the connection before the end of its answer")
-            }
-            Self::Wrong(what) => f.write_str(what),
+            Self::Io(error) => write!(f, "connection failed: {error}"),
+            Self::Closed => f.write_str("it closed the connection before the end of the response"),
+            Self::InvalidResponse(what) => f.write_str(what),
             Self::Body(error) => error.fmt(f),
         }
     }
@@ -74,76 +71,79 @@ impl fmt::Display for H1Error {
 impl std::error::Error for H1Error {}
 
 impl H1UpstreamConn {
-    pub(crate) fn new(stream: Stream, times: Timeouts) -> Box<Self> {
+    pub(crate) fn new(stream: Stream, timeouts: Timeouts) -> Box<Self> {
         Box::new(Self {
             stream,
             sending: RequestWriter::default(),
             reader: ResponseReader::default(),
-            keep: true,
-            listening: false,
-            timer: Timer::new(times),
+            keep_alive: true,
+            is_watched: false,
+            timer: Timer::new(timeouts),
         })
     }
 
     /// Whether another request can be sent.
     pub(crate) fn is_free(&self) -> bool {
-        self.keep && self.reader.is_over() && self.reader.read.is_empty() && !self.sending.is_busy()
+        self.keep_alive
+            && self.reader.is_finished()
+            && self.reader.read.is_empty()
+            && !self.sending.is_busy()
     }
 
-    /// Whether it is still there. Nobody looked while nobody used it: it may have ended. To be
-    /// polled by the task that then sends a request.
+    /// Whether the connection is still open: it may have been closed while it was idle. Call it in
+    /// the task that then sends a request.
     pub(crate) fn is_alive(&mut self, cx: &mut Context<'_>) -> bool {
-        // To the front of the buffer again, which was used last and is near.
+        // Reuses the front of the buffer, which is still in the cache.
         let read = &mut self.reader.read;
         let _ = read.try_reclaim(HEAD_ROOM);
-        // Whatever comes unasked is nothing to go on with.
-        self.listening = fill(&mut self.stream, read, HEAD_ROOM, cx).is_pending();
-        self.listening
+        // Unexpected bytes make the connection unusable.
+        self.is_watched = fill(&mut self.stream, read, HEAD_ROOM, cx).is_pending();
+        self.is_watched
     }
 
-    /// Takes a request on. Its body goes with it.
+    /// Begins a request, and takes its body.
     pub(crate) fn begin(
         &mut self,
-        request: &mut Request<BodyProgressReport>,
+        request: &mut Request<RequestBody>,
         upstream: &Upstream,
-        onward: &RequestHeaderRewriter<'_>,
+        rewriter: &RequestHeaderRewriter<'_>,
     ) {
-        let piece = if onward.version == Version::HTTP_2 {
+        let piece = if rewriter.version == Version::HTTP_2 {
             HTTP2_PIECE
         } else {
             u64::MAX
         };
         self.reader.begin(request.method(), piece);
-        self.sending.begin(request, upstream, onward);
+        self.sending.begin(request, upstream, rewriter);
     }
 
-    /// The body of a request of which the upstream has nothing yet.
-    pub(crate) fn unsent(&mut self) -> Option<BodyProgressReport> {
+    /// Takes back the body of a request of which nothing was sent yet.
+    pub(crate) fn unsent(&mut self) -> Option<RequestBody> {
         self.sending.stop()
     }
 
-    /// The head of the answer, or of one before it that only informs: then there will be another.
+    /// The head of the response, or of an informational one: then there will be another.
     pub(crate) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, H1Error>> {
         let mut broken = None;
         if self.sending.is_busy()
-            && let Poll::Ready(Err(fault)) = self.sending.poll(&mut self.stream, cx)
+            && let Poll::Ready(Err(error)) = self.sending.poll(&mut self.stream, cx)
         {
-            // Who does not read on may have answered already.
-            match fault {
+            // An upstream that stops reading may have answered already.
+            match error {
                 H1Error::Io(_) if self.sending.has_begun() => {
-                    self.cease();
-                    broken = Some(fault);
+                    self.stop_sending();
+                    broken = Some(error);
                 }
-                fault => return Poll::Ready(Err(fault)),
+                error => return Poll::Ready(Err(error)),
             }
         }
-        if std::mem::take(&mut self.listening) && broken.is_none() {
+        if std::mem::take(&mut self.is_watched) && broken.is_none() {
             return Poll::Pending;
         }
         loop {
             if let Some(head) = self.reader.head()? {
-                if !head.only_informs() {
-                    self.keep &= head.keep;
+                if !head.is_informational() {
+                    self.keep_alive &= head.keep_alive;
                 }
                 return Poll::Ready(Ok(head));
             }
@@ -155,19 +155,19 @@ impl H1UpstreamConn {
         }
     }
 
-    /// Sends nothing more of a request, and is not used again.
-    fn cease(&mut self) {
+    /// Stops sending the request, and prevents reuse of the connection.
+    fn stop_sending(&mut self) {
         self.sending.stop();
-        self.keep = false;
+        self.keep_alive = false;
     }
 
-    /// Whether it is the client that is waited for, of whose body the next piece has not come.
+    /// Whether the exchange waits for the client to send more of the body.
     pub(crate) fn waits_for_client(&self) -> bool {
         self.sending.waits_for_client()
     }
 
-    /// Whether anything of the answer has come.
-    pub(crate) fn has_heard(&self) -> bool {
+    /// Whether any of the response has come.
+    pub(crate) fn has_response_bytes(&self) -> bool {
         self.reader.has_begun()
     }
 
@@ -176,7 +176,7 @@ impl H1UpstreamConn {
         self.reader.whole_body()
     }
 
-    /// The next piece of the body.
+    /// The next frame of the body.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -184,13 +184,13 @@ impl H1UpstreamConn {
         if self.sending.is_busy()
             && let Poll::Ready(Err(_)) = self.sending.poll(&mut self.stream, cx)
         {
-            // It has its answer already.
-            self.cease();
+            // The response has begun already.
+            self.stop_sending();
         }
         loop {
             let room = match self.reader.next() {
                 Ok(Next::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
-                Ok(Next::Over) => return Poll::Ready(None),
+                Ok(Next::Finished) => return Poll::Ready(None),
                 Ok(Next::More(room)) => room,
                 Err(fault) => return Poll::Ready(Some(Err(fault))),
             };
@@ -206,15 +206,15 @@ impl H1UpstreamConn {
     }
 
     /// Whether all of the answer has come.
-    pub(crate) fn is_over(&self) -> bool {
-        self.reader.is_over()
+    pub(crate) fn is_finished(&self) -> bool {
+        self.reader.is_finished()
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         self.reader.size_hint()
     }
 
-    /// The connection itself, for another protocol, and what has come over it already.
+    /// The stream, for another protocol, and the bytes already read from it.
     pub(crate) fn into_stream(self) -> (Stream, BytesMut) {
         (self.stream, self.reader.read)
     }
@@ -230,33 +230,34 @@ mod tests {
     use tokio::net::UnixStream;
     use tokio::time::Instant;
 
-    /// A head of many lines that come one by one is not read from its start for each of them.
+    /// A head of many lines that come one by one is not parsed from its start for each of them.
     #[tokio::test]
-    async fn a_head_that_comes_line_by_line_is_tried_a_few_times() {
+    async fn a_head_that_comes_line_by_line_is_parsed_a_few_times() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let times = Timeouts {
-            begun: Instant::now(),
+        let timeouts = Timeouts {
+            started: Instant::now(),
             idle: Duration::from_secs(60),
             total: None,
             sent: None,
         };
-        let mut link = H1UpstreamConn::new(Stream::Unix(near), times);
-        link.reader.begin(&Method::GET, u64::MAX);
+        let mut conn = H1UpstreamConn::new(Stream::Unix(near), timeouts);
+        conn.reader.begin(&Method::GET, u64::MAX);
         let (mut tries, mut tried) = (0, 0);
         far.write_all(b"HTTP/1.1 204 No Content\r\n").await.unwrap();
         for _ in 0..900 {
             far.write_all(b"set-cookie: a=b\r\n").await.unwrap();
             assert!(
-                poll_fn(|cx| Poll::Ready(link.poll_head(cx)))
+                poll_fn(|cx| Poll::Ready(conn.poll_head(cx)))
                     .await
                     .is_pending()
             );
-            tries +=
-                usize::from(std::mem::replace(&mut tried, link.reader.tried) != link.reader.tried);
+            tries += usize::from(
+                std::mem::replace(&mut tried, conn.reader.parsed) != conn.reader.parsed,
+            );
         }
         assert!(tries <= 12, "{tries} tries of a head of 14 KB");
         far.write_all(b"\r\n").await.unwrap();
-        let head = poll_fn(|cx| link.poll_head(cx)).await.unwrap();
+        let head = poll_fn(|cx| conn.poll_head(cx)).await.unwrap();
         assert_eq!(head.headers.len(), 900);
     }
 }

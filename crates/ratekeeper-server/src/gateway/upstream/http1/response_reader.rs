@@ -1,9 +1,9 @@
-//! Takes the bytes of an answer apart, without a connection: whoever has one adds what it reads to
+//! A sans-I/O parser of HTTP/1.1 responses: the connection appends the bytes that it reads to
 //! `read`. Fuzzed as a whole (fuzz/src/gateway/response.rs).
 
 use super::H1Error;
-use super::head::{self, Head, Length};
-use crate::gateway::http1::{ChunkEvent, Chunks, empty_line_end, take};
+use super::head::{self, BodyLength, Head};
+use crate::gateway::http1::{ChunkEvent, ChunkedDecoder, empty_line_end, take};
 use axum::body::Bytes;
 use axum::http::Method;
 use bytes::{Buf, BytesMut};
@@ -13,68 +13,68 @@ use http_body::{Frame, SizeHint};
 const BODY_ROOM: usize = 64 * 1024;
 
 /// A body up to this size that came with its head is taken at once.
-const WHOLE: u64 = 16 * 1024;
+const MAX_WHOLE_BODY: u64 = 16 * 1024;
 
-/// One answer at a time, over and over on one connection.
+/// Parses the responses of one connection, one at a time.
 #[derive(Debug)]
 pub(super) struct ResponseReader {
-    /// What was read and not yet taken.
+    /// Bytes that were read and not yet consumed.
     pub(super) read: BytesMut,
     receiving: ReceiveState,
-    /// What was asked last.
+    /// The method of the last request.
     method: Method,
-    /// How long a piece of the body may be.
+    /// The longest piece of the body.
     piece: u64,
-    /// How much of what was read was looked through for the end of a head, and how much was tried
-    /// to be read as one.
+    /// How many bytes in the buffer were scanned for the end of a head, and how many were tried to
+    /// be parsed as one.
     scanned: usize,
-    pub(super) tried: usize,
+    pub(super) parsed: usize,
 }
 
-/// What comes next.
+/// The next part of the response.
 #[derive(Debug)]
 enum ReceiveState {
     Head,
     Known(u64),
-    Chunked(Chunks),
+    Chunked(ChunkedDecoder),
     Close,
-    Over,
+    Finished,
 }
 
-/// The next piece of a body.
+/// The next part of a body.
 #[derive(Debug)]
 pub(super) enum Next {
     Frame(Frame<Bytes>),
-    /// More must be read, and so much is expected.
+    /// More bytes must be read; about this many are expected.
     More(usize),
-    /// The answer has ended.
-    Over,
+    /// The response has ended.
+    Finished,
 }
 
 impl Default for ResponseReader {
     fn default() -> Self {
         Self {
             read: BytesMut::new(),
-            receiving: ReceiveState::Over,
+            receiving: ReceiveState::Finished,
             method: Method::GET,
             piece: u64::MAX,
             scanned: 0,
-            tried: 0,
+            parsed: 0,
         }
     }
 }
 
 impl ResponseReader {
-    /// An answer to that method is next; no piece of its body is longer than `piece`.
+    /// Starts the response to a request with `method`. No piece of its body is longer than `piece`.
     pub(super) fn begin(&mut self, method: &Method, piece: u64) {
         self.method.clone_from(method);
         self.piece = piece;
         self.receiving = ReceiveState::Head;
-        (self.scanned, self.tried) = (0, 0);
+        (self.scanned, self.parsed) = (0, 0);
     }
 
-    /// The head of the answer, or of one before it that only informs: then there will be another.
-    /// None if more must be read.
+    /// The head of the response, or of an informational one before it: then another head follows.
+    /// `None` if more bytes must be read.
     pub(super) fn head(&mut self) -> Result<Option<Head>, H1Error> {
         if !self.may_have_head() {
             return Ok(None);
@@ -83,34 +83,34 @@ impl ResponseReader {
             return Ok(None);
         };
         self.read.advance(length);
-        (self.scanned, self.tried) = (0, 0);
-        if !head.only_informs() {
+        (self.scanned, self.parsed) = (0, 0);
+        if !head.is_informational() {
             self.receiving = match head.length {
-                Length::Known(0) => ReceiveState::Over,
-                Length::Known(length) => ReceiveState::Known(length),
-                Length::Chunked => ReceiveState::Chunked(Chunks::new()),
-                Length::Close => ReceiveState::Close,
+                BodyLength::Known(0) => ReceiveState::Finished,
+                BodyLength::Known(length) => ReceiveState::Known(length),
+                BodyLength::Chunked => ReceiveState::Chunked(ChunkedDecoder::new()),
+                BodyLength::Close => ReceiveState::Close,
             };
         }
         Ok(Some(head))
     }
 
-    /// Whether it is worth another try to read a head: its end has come, or so much more that what
-    /// is no head is found early. So each byte is read a bounded number of times, however a head is
-    /// cut.
+    /// Whether parsing the head is worth another try: its end has come, or so many more bytes that
+    /// an invalid one is found early. So each byte is parsed a bounded number of times, however a
+    /// head is split.
     fn may_have_head(&mut self) -> bool {
         let from = std::mem::replace(&mut self.scanned, self.read.len());
         let has_line = || self.read[from..].contains(&b'\n');
         let is_due = empty_line_end(&self.read, from).is_some()
-            || self.read.len() >= 2 * self.tried && has_line()
+            || self.read.len() >= 2 * self.parsed && has_line()
             || self.read.len() > head::MAX_HEAD_BYTES;
         if is_due {
-            self.tried = self.read.len();
+            self.parsed = self.read.len();
         }
         is_due
     }
 
-    /// Whether anything of the answer has come.
+    /// Whether any of the response has come.
     pub(super) fn has_begun(&self) -> bool {
         !self.read.is_empty() || !matches!(self.receiving, ReceiveState::Head)
     }
@@ -118,19 +118,21 @@ impl ResponseReader {
     /// The body, if all of it came with the head.
     pub(super) fn whole_body(&mut self) -> Option<Bytes> {
         match self.receiving {
-            ReceiveState::Over => Some(Bytes::new()),
-            ReceiveState::Known(length) if length <= WHOLE && self.read.len() as u64 >= length => {
-                self.receiving = ReceiveState::Over;
+            ReceiveState::Finished => Some(Bytes::new()),
+            ReceiveState::Known(length)
+                if length <= MAX_WHOLE_BODY && self.read.len() as u64 >= length =>
+            {
+                self.receiving = ReceiveState::Finished;
                 Some(take(&mut self.read, length))
             }
             _ => None,
         }
     }
 
-    /// The next piece of the body.
+    /// Returns the next part of the body.
     pub(super) fn next(&mut self) -> Result<Next, H1Error> {
         match &mut self.receiving {
-            ReceiveState::Head | ReceiveState::Over => Ok(Next::Over),
+            ReceiveState::Head | ReceiveState::Finished => Ok(Next::Finished),
             ReceiveState::Known(left) => {
                 if self.read.is_empty() {
                     let room = usize::try_from(*left).unwrap_or(usize::MAX);
@@ -139,7 +141,7 @@ impl ResponseReader {
                 let data = take(&mut self.read, self.piece.min(*left));
                 *left -= data.len() as u64;
                 if *left == 0 {
-                    self.receiving = ReceiveState::Over;
+                    self.receiving = ReceiveState::Finished;
                 }
                 Ok(Next::Frame(Frame::data(data)))
             }
@@ -152,25 +154,26 @@ impl ResponseReader {
             ReceiveState::Chunked(chunks) => {
                 let piece = chunks
                     .next(&mut self.read, self.piece)
-                    .map_err(|wrong| H1Error::Wrong(wrong.0))?;
-                if chunks.is_over() {
-                    self.receiving = ReceiveState::Over;
+                    .map_err(|error| H1Error::InvalidResponse(error.0))?;
+                if chunks.is_finished() {
+                    self.receiving = ReceiveState::Finished;
                 }
                 Ok(match piece {
                     ChunkEvent::Data(data) => Next::Frame(Frame::data(data)),
                     ChunkEvent::Trailers(trailers) => Next::Frame(Frame::trailers(trailers)),
-                    ChunkEvent::Over => Next::Over,
+                    ChunkEvent::Finished => Next::Finished,
                     ChunkEvent::More => Next::More(BODY_ROOM),
                 })
             }
         }
     }
 
-    /// The connection has ended: so has a body that ends with it, and everything else is cut off.
+    /// Handles the end of the connection: a close-delimited body is complete, anything else is cut
+    /// off.
     pub(super) fn end(&mut self) -> Result<(), H1Error> {
         match self.receiving {
-            ReceiveState::Close | ReceiveState::Over => {
-                self.receiving = ReceiveState::Over;
+            ReceiveState::Close | ReceiveState::Finished => {
+                self.receiving = ReceiveState::Finished;
                 Ok(())
             }
             ReceiveState::Head | ReceiveState::Known(_) | ReceiveState::Chunked(_) => {
@@ -179,15 +182,15 @@ impl ResponseReader {
         }
     }
 
-    /// Whether all of the answer has come.
-    pub(super) fn is_over(&self) -> bool {
-        matches!(self.receiving, ReceiveState::Over)
+    /// Whether the whole response has come.
+    pub(super) fn is_finished(&self) -> bool {
+        matches!(self.receiving, ReceiveState::Finished)
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
         match self.receiving {
             ReceiveState::Known(left) => SizeHint::with_exact(left),
-            ReceiveState::Over => SizeHint::with_exact(0),
+            ReceiveState::Finished => SizeHint::with_exact(0),
             _ => SizeHint::default(),
         }
     }

@@ -15,33 +15,34 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-/// Requests at once on one connection, if its upstream allows as many.
+/// The most concurrent streams of one connection, if the upstream allows as many.
 pub(super) const MAX_STREAMS: usize = 128;
 
 /// Bytes of a response that an upstream may send before its client has taken any.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// Room for the windows of all streams: a client that does not read its response takes nothing from
-/// the others. Together with [`MAX_STREAMS`] it bounds the memory that responses of one connection
-/// take: 32 MiB.
+/// The sum of the windows of all streams, so that a client that does not read its response does not
+/// slow down others. Together with [`MAX_STREAMS`] it bounds the memory for the responses of one
+/// connection: 32 MiB.
 const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
 
-/// Bytes of request bodies that wait in h2 to be sent, for each stream.
+/// Bytes of a request body that wait in h2 to be sent, per stream.
 const MAX_SEND_BUFFER: usize = 64 * 1024;
 
-/// Bytes that the headers of a response may have, counted as HPACK does: 32 more for each header.
+/// The largest header list of a response, counted as HPACK does: 32 more for each header.
 const MAX_HEADER_LIST: u32 = 256 * 1024;
 
-/// Streams that are opened before the upstream has said how many it allows: none, so that it never
-/// has to refuse one.
+/// Streams that are opened before the upstream has sent its maximum: none, so that it never has to
+/// refuse one.
 const INITIAL_MAX_STREAMS: usize = 0;
 
-/// How long an upstream may send nothing while requests are under way before it is pinged, and how
-/// long it may take to answer.
+/// How long an upstream may send nothing while requests are in flight before it is pinged, and how
+/// long the pong may take.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// How long until the next ping when two in a row found it silent, but alive. gRPC servers close
-/// connections that are pinged more often than every five minutes while nothing is sent.
+/// The interval to the next ping after two in a row found the upstream silent but alive. gRPC
+/// servers close connections that are pinged more often than every five minutes while nothing is
+/// sent.
 const QUIET_PING_INTERVAL: Duration = Duration::from_secs(320);
 
 /// An open connection.
@@ -50,15 +51,15 @@ pub(super) struct H2UpstreamConn {
     state: Arc<ConnectionState>,
 }
 
-/// What a connection's task and its streams tell one another.
+/// The state shared between a connection's task and its streams.
 #[derive(Default)]
 struct ConnectionState {
     /// Streams in use.
     streams: AtomicUsize,
-    /// Whether a stream was opened since it was last looked at.
+    /// Whether a stream was opened since the last check.
     used: AtomicBool,
-    /// Whether anything of a response came since the last ping.
-    heard: AtomicBool,
+    /// Whether any part of a response came since the last ping.
+    mark_received: AtomicBool,
 }
 
 /// The right to one stream of a connection.
@@ -71,9 +72,9 @@ pub(crate) struct StreamPermit {
 pub(super) struct StreamGuard(Arc<ConnectionState>);
 
 impl StreamGuard {
-    /// Something of the response has come.
-    pub(super) fn heard(&self) {
-        self.0.heard.store(true, Relaxed);
+    /// Records that a part of the response has come.
+    pub(super) fn mark_received(&self) {
+        self.0.mark_received.store(true, Relaxed);
     }
 }
 
@@ -84,18 +85,19 @@ impl Drop for StreamGuard {
 }
 
 impl H2UpstreamConn {
+    /// Connects to an upstream and performs the HTTP/2 handshake, within `connect_timeout`.
     pub(super) async fn open(
         connector: &Connector,
         upstream: &Upstream,
     ) -> Result<Self, UpstreamError> {
         let stream = connector.connect(upstream).await?;
-        match timeout(connector.within, Self::handshake(stream)).await {
+        match timeout(connector.connect_timeout, Self::handshake(stream)).await {
             Ok(opened) => opened,
-            Err(_) => Err(UpstreamError::ConnectTimeout(connector.within)),
+            Err(_) => Err(UpstreamError::ConnectTimeout(connector.connect_timeout)),
         }
     }
 
-    /// Until the upstream has sent its settings.
+    /// Performs the handshake, until the upstream has sent its settings.
     pub(super) async fn handshake<S>(stream: S) -> Result<Self, UpstreamError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -110,7 +112,7 @@ impl H2UpstreamConn {
             .handshake(ReadBudget::new(stream));
         let (send, mut connection) = handshake.await.map_err(UpstreamError::Http2)?;
         poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
-            Poll::Ready(Ok(())) => Poll::Ready(Err(UpstreamError::Strange(
+            Poll::Ready(Ok(())) => Poll::Ready(Err(UpstreamError::InvalidResponse(
                 "closed a connection without any HTTP/2 settings",
             ))),
             Poll::Ready(Err(error)) => Poll::Ready(Err(UpstreamError::Http2(error))),
@@ -125,10 +127,10 @@ impl H2UpstreamConn {
         Ok(Self { send, state })
     }
 
-    /// Whether it takes new requests: it is neither broken nor was the upstream's GOAWAY received,
-    /// and stream ids are left.
+    /// Whether it takes new requests: it is not broken, the upstream has not sent GOAWAY, and
+    /// stream ids are left.
     pub(super) fn is_open(&mut self) -> bool {
-        // A handle with no stream of its own never waits here.
+        // A handle without a stream of its own never waits here.
         let ready = self
             .send
             .poll_ready(&mut Context::from_waker(Waker::noop()));
@@ -143,12 +145,12 @@ impl H2UpstreamConn {
         self.state.streams.load(Relaxed)
     }
 
-    /// Whether it has streams, or had a new one since this was last asked.
+    /// Whether it has streams, or had a new one since the last call.
     pub(super) fn was_used(&self) -> bool {
         self.state.used.swap(false, Relaxed) || self.streams() > 0
     }
 
-    /// Takes a stream. Above the upstream's maximum it waits in h2 for its turn.
+    /// Takes a stream. Above the upstream's maximum it waits in h2.
     pub(super) fn stream(&self) -> StreamPermit {
         self.state.streams.fetch_add(1, Relaxed);
         self.state.used.store(true, Relaxed);
@@ -159,8 +161,7 @@ impl H2UpstreamConn {
     }
 }
 
-/// Runs a connection until it ends: when it breaks, when the upstream closes it, or when nobody
-/// uses it any more.
+/// Runs a connection until it breaks, the upstream closes it, or its last handle is dropped.
 async fn drive<S>(mut connection: Connection<S, Bytes>, state: Arc<ConnectionState>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -170,8 +171,13 @@ where
         .map(|pings| Pinger::new(pings, state));
     let mut connection = pin!(connection);
     poll_fn(|cx| {
-        if pinger.as_mut().is_some_and(|pinger| pinger.poll(cx).is_ready()) {
-            tracing::debug!("an upstream did not answer a ping within {PING_INTERVAL:?}; its connection is closed");
+        if pinger
+            .as_mut()
+            .is_some_and(|pinger| pinger.poll(cx).is_ready())
+        {
+            tracing::debug!(
+                "an upstream did not answer a ping within {PING_INTERVAL:?}; closing its connection"
+            );
             return Poll::Ready(());
         }
         connection.as_mut().poll(cx).map(|ended| {
@@ -183,7 +189,7 @@ where
     .await;
 }
 
-/// Pings an upstream that has been silent while requests are under way.
+/// Pings an upstream that has been silent while requests are in flight.
 struct Pinger {
     pings: PingPong,
     state: Arc<ConnectionState>,
@@ -210,7 +216,7 @@ impl Pinger {
         self.poll_pong(cx);
         while self.timer.as_mut().poll(cx).is_ready() {
             self.timer.as_mut().reset(Instant::now() + PING_INTERVAL);
-            if self.state.heard.swap(false, Relaxed) {
+            if self.state.mark_received.swap(false, Relaxed) {
                 self.silent = 0;
             } else if self.waits {
                 return Poll::Ready(());
@@ -219,7 +225,7 @@ impl Pinger {
             {
                 self.waits = true;
                 self.silent += 1;
-                // So that the answer wakes this task.
+                // Registers the waker for the answer.
                 self.poll_pong(cx);
             }
         }

@@ -1,4 +1,4 @@
-//! The body of a response on its way from an upstream.
+//! The body of an HTTP/2 response, on its way from an upstream.
 
 use super::connection::StreamGuard;
 use super::frame_buffer::FrameBuffer;
@@ -12,29 +12,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use tokio::task::AbortHandle;
 
-/// The body of a response. Dropped early, it resets its stream.
+/// The body of a response. Dropping it early resets its stream.
 pub(crate) struct Http2Body {
     received: Arc<Mutex<Received>>,
     flow: FlowControl,
-    /// How many bytes are still to come, if the response says so.
+    /// How many bytes are still to come, if the response has a Content-Length.
     left: Option<u64>,
     /// The task that receives what has not come with the head.
     task: Option<AbortHandle>,
 }
 
-/// What has come and was not taken yet.
+/// Bytes that were received and not taken yet.
 #[derive(Default)]
 struct Received {
     buffer: FrameBuffer,
     trailers: Option<HeaderMap>,
     end: Option<Result<(), h2::Error>>,
-    /// Who waits for more.
+    /// The waker of the task that reads the body.
     reader: Option<Waker>,
 }
 
 impl Http2Body {
-    /// Receives what is there already, and lets a task receive the rest, if there is any, and send
-    /// the rest of the request.
+    /// Receives the available frames, and spawns a task for the rest of the response and of the
+    /// request, if there is any.
     pub(super) fn start(
         mut stream: RecvStream,
         upload: Option<Upload>,
@@ -62,7 +62,7 @@ impl Http2Body {
         }
     }
 
-    /// The whole body, if it is there and short and nothing follows it.
+    /// The whole body, if all of it is available, and it is short and without trailers.
     pub(crate) fn take_whole(&mut self) -> Option<Bytes> {
         if self.task.is_some() {
             return None;
@@ -130,7 +130,7 @@ fn lock(received: &Mutex<Received>) -> MutexGuard<'_, Received> {
 
 /// Receives a response and sends the rest of its request, until both have ended.
 struct Transfer {
-    /// None when the response has ended.
+    /// `None` when the response has ended.
     stream: Option<RecvStream>,
     upload: Option<Upload>,
     guard: StreamGuard,
@@ -146,7 +146,7 @@ impl Transfer {
         loop {
             let end = match ready!(stream.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    self.guard.heard();
+                    self.guard.mark_received();
                     let mut received = lock(&self.received);
                     received.buffer.push(data);
                     let reader = received.reader.take();
@@ -178,7 +178,7 @@ impl Future for Transfer {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         if let Some(upload) = &mut this.upload
-            // A body that breaks off has reset the stream.
+            // A failed request body has reset the stream.
             && upload.poll(cx).is_ready()
         {
             this.upload = None;

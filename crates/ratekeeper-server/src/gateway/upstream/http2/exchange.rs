@@ -1,9 +1,9 @@
-//! One request to an upstream and the head of its response.
+//! One HTTP/2 request to an upstream, and the head of its response.
 
 use super::connection::{StreamGuard, StreamPermit};
 use super::download::Http2Body;
 use super::upload::Upload;
-use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::body::{BodyError, RequestBody};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, response};
 use h2::Reason;
@@ -16,15 +16,15 @@ use std::task::{Context, Poll, ready};
 /// A request that was sent, until its response begins.
 pub(crate) struct Http2Exchange {
     response: ResponseFuture,
-    /// None once all of the request is sent.
+    /// `None` once the whole request is sent.
     upload: Option<Upload>,
-    /// Whether the request had a body, which may be lost by now.
+    /// Whether the request had a body, which may be used up by now.
     had_body: bool,
-    /// None once the response has begun.
+    /// `None` once the response has begun.
     guard: Option<StreamGuard>,
 }
 
-/// What comes from an upstream before the body of its response.
+/// What an upstream sends before the body of its response.
 pub(crate) enum Received {
     Informational(StatusCode, HeaderMap),
     Response(response::Parts, Http2Body),
@@ -33,17 +33,18 @@ pub(crate) enum Received {
 /// Why there is no response.
 #[derive(Debug)]
 pub(crate) enum Http2Error {
-    /// The upstream did not process the request: it may be sent again, whatever it is.
+    /// The upstream did not process the request: it may be sent again, whatever its method.
     Unprocessed(h2::Error),
-    /// The stream, or its whole connection, broke off.
+    /// The stream or its connection failed.
     Broken(h2::Error),
-    /// It is the client's own body.
+    /// The request body of the client failed.
     Body(BodyError),
 }
 
 impl Http2Error {
     fn new(error: h2::Error) -> Self {
-        // Of streams only those above its last stream id end with a GOAWAY of the upstream.
+        // GOAWAY of the upstream ends only the streams above its last stream id, which were not
+        // processed.
         let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
         match error.is_remote() && (refused || error.is_go_away()) {
             true => Self::Unprocessed(error),
@@ -53,13 +54,13 @@ impl Http2Error {
 }
 
 impl Http2Exchange {
-    /// Sends a request on a stream, and takes its body. After an error nothing was sent and the
-    /// body is untouched. `believed` is the header that trusted proxies name clients in.
+    /// Sends a request on a stream, and takes its body. On an error nothing was sent and the body
+    /// is untouched. `trusted_header` is the header in which trusted proxies name the client.
     pub(crate) fn send(
         permit: StreamPermit,
         mut head: Request<()>,
-        body: &mut BodyProgressReport,
-        believed: &HeaderName,
+        body: &mut RequestBody,
+        trusted_header: &HeaderName,
     ) -> Result<Self, h2::Error> {
         let StreamPermit { mut send, guard } = permit;
         let has_body = !body.is_end_stream();
@@ -69,8 +70,8 @@ impl Http2Exchange {
                 .insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
         let (response, stream) = send.send_request(head, !has_body)?;
-        let body = std::mem::replace(body, BodyProgressReport::empty());
-        let upload = has_body.then(|| Upload::new(stream, body, believed.clone()));
+        let body = std::mem::replace(body, RequestBody::empty());
+        let upload = has_body.then(|| Upload::new(stream, body, trusted_header.clone()));
         Ok(Self {
             response,
             upload,
@@ -79,21 +80,20 @@ impl Http2Exchange {
         })
     }
 
-    /// Whether it is the client that is waited for, of whose body the next piece has not come.
+    /// Whether the exchange waits for the client to send more of the body.
     pub(crate) fn waits_for_client(&self) -> bool {
         self.upload.as_ref().is_some_and(Upload::waits_for_client)
     }
 
-    /// The body of the request again, to send it another time; none if too much of it was sent
-    /// already.
-    pub(crate) fn into_body(self) -> Option<BodyProgressReport> {
+    /// The body from its beginning, to send it again, or `None` if too much of it was sent already.
+    pub(crate) fn into_body(self) -> Option<RequestBody> {
         match self.upload {
             Some(upload) => upload.into_body(),
-            None => (!self.had_body).then(BodyProgressReport::empty),
+            None => (!self.had_body).then(RequestBody::empty),
         }
     }
 
-    /// Sends the request, and receives what comes before the body of the response. Not to be called
+    /// Sends the request, and receives what precedes the body of the response. Must not be called
     /// after the response.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Received, Http2Error>> {
         if let Some(upload) = &mut self.upload
@@ -111,14 +111,14 @@ impl Http2Exchange {
         let Some(guard) = self.guard.take() else {
             return Poll::Pending;
         };
-        guard.heard();
+        guard.mark_received();
         let mut upload = self.upload.take();
         upload.iter_mut().for_each(Upload::forget_replay);
         let length = head
             .headers
             .get(CONTENT_LENGTH)
             .and_then(|length| length.to_str().ok()?.parse().ok());
-        // A length without a body is that of what GET would get.
+        // A length without a body is that of the response to a GET.
         let length = length.filter(|_| !stream.is_end_stream());
         Poll::Ready(Ok(Received::Response(
             head,

@@ -1,21 +1,21 @@
-//! Bytes that were received and not taken yet. Small pieces are put together: a frame of one byte
-//! costs one byte here.
+//! Bytes that were received and not taken yet. Small pieces are merged: a frame of one byte costs
+//! one byte here.
 
 use axum::body::Bytes;
 use bytes::BytesMut;
 use std::collections::VecDeque;
 
-/// A piece that is shorter is copied. A longer one is passed on in its own memory.
+/// A shorter piece is copied. A longer one is passed on in its own memory.
 const SMALL: usize = 1024;
 
-/// No piece is longer: how soon the next one is asked for tells whether a client takes any.
+/// The longest piece: how soon the next one is asked for shows whether the client takes any.
 const MAX_PIECE: usize = 16 * 1024;
 
 /// A queue of bytes.
 #[derive(Default)]
 pub(super) struct FrameBuffer {
     pieces: VecDeque<Bytes>,
-    /// What comes after them.
+    /// The bytes after them.
     tail: BytesMut,
 }
 
@@ -47,7 +47,7 @@ impl FrameBuffer {
         self.pieces.is_empty() && self.tail.is_empty()
     }
 
-    /// Takes all of it, if it is one piece of at most [`MAX_PIECE`].
+    /// Takes everything, if it is one piece of at most [`MAX_PIECE`].
     pub(super) fn take_single(&mut self) -> Option<Bytes> {
         match (self.pieces.len(), self.tail.len()) {
             (0, length) if length <= MAX_PIECE => Some(self.tail.split().freeze()),
@@ -63,7 +63,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn small_pieces_come_out_together_and_large_ones_in_parts() {
+    fn small_pieces_are_merged_and_large_ones_split() {
         let mut buffer = FrameBuffer::default();
         (0..100u8).for_each(|byte| buffer.push(Bytes::copy_from_slice(&[byte])));
         buffer.push(Bytes::from(vec![7; MAX_PIECE + 1]));
@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out_in_order(sizes in prop::collection::vec((0usize..40_000, any::<bool>()), 0..40)) {
+        fn bytes_come_out_in_order(sizes in prop::collection::vec((0usize..40_000, any::<bool>()), 0..40)) {
             let (mut buffer, mut put, mut got) = (FrameBuffer::default(), Vec::new(), Vec::new());
             for (at, (size, takes)) in sizes.into_iter().enumerate() {
                 let piece: Vec<u8> = (0..size).map(|byte| (byte * 7 + at) as u8).collect();

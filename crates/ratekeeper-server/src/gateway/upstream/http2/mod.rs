@@ -1,9 +1,9 @@
-//! HTTP/2 connections to an upstream, which the requests of a worker share.
+//! Pool of HTTP/2 connections to an upstream, which the requests of a worker share.
 //!
-//! This is on h2 and not on hyper's client, because a gateway needs what hyper keeps to itself:
-//! whether the upstream processed a request that failed, informational responses, who is waited
-//! for, and flow control. A response is read as it comes and its window given back as its client
-//! takes it, so that frames never wait unread in h2, however small they are.
+//! It uses h2 and not hyper's client, because a gateway needs what hyper hides: whether the
+//! upstream processed a request that failed, informational responses, which side is waited for, and
+//! flow control. A response is read as it comes, and its window is released as the client takes it,
+//! so that frames never wait unread in h2, however small they are.
 
 mod connection;
 mod download;
@@ -21,8 +21,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
-/// Connections of one worker to one upstream. Another one is opened when all streams of those that
-/// there are are in use.
+/// The most connections of one worker to one upstream. Another one is opened when all streams of
+/// the existing ones are in use.
 const MAX_CONNECTIONS: usize = 8;
 
 /// How long a connection without requests is kept.
@@ -31,22 +31,23 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The HTTP/2 connections of one worker to one upstream.
 #[derive(Default)]
 pub(crate) struct Http2Pool {
-    /// The first one that has a free stream is used, so that those behind it become idle when there
-    /// is less to do.
+    /// The first one with a free stream is used, so that the later ones become idle when there is
+    /// less to do.
     connections: Mutex<Vec<PooledConnection>>,
-    /// Held while a connection is opened: requests that come meanwhile wait for that one.
+    /// Locked while a connection is opened: requests that come meanwhile wait for that one.
     connecting: tokio::sync::Mutex<()>,
 }
 
+/// A connection of the pool, and since when it is idle.
 struct PooledConnection {
     connection: H2UpstreamConn,
-    /// Since when it was found without requests; none if it had some when it was last looked at.
+    /// Since when it was found without requests, or `None` if it had some at the last check.
     idle_since: Option<Instant>,
 }
 
 impl Http2Pool {
-    /// A free stream, and whether its connection was there before. With `new`, the first stream of
-    /// another connection, if there may be one.
+    /// Takes a free stream; the flag says whether its connection was open before. With `new` it is
+    /// the first stream of a new connection, if there may be one.
     pub(crate) async fn stream(
         &self,
         connector: &Connector,
@@ -57,9 +58,9 @@ impl Http2Pool {
         if let Some(stream) = free_stream() {
             return Ok((stream, true));
         }
-        let connecting = timeout(connector.within, self.connecting.lock()).await;
+        let connecting = timeout(connector.connect_timeout, self.connecting.lock()).await;
         let _connecting =
-            connecting.map_err(|_| UpstreamError::ConnectTimeout(connector.within))?;
+            connecting.map_err(|_| UpstreamError::ConnectTimeout(connector.connect_timeout))?;
         // Another request may have opened one, or ended.
         if let Some(stream) = free_stream().or_else(|| self.queued_stream()) {
             return Ok((stream, true));
@@ -73,7 +74,7 @@ impl Http2Pool {
         Ok((stream, false))
     }
 
-    /// A stream of the first connection that has one.
+    /// A stream of the first connection that has a free one.
     fn free_stream(&self) -> Option<StreamPermit> {
         let mut connections = self.lock();
         connections.retain_mut(|pooled| pooled.connection.is_open());
@@ -97,8 +98,8 @@ impl Http2Pool {
         least.map(|pooled| pooled.connection.stream())
     }
 
-    /// Closes connections that had no request for [`IDLE_TIMEOUT`]. To be called now and then.
-    pub(crate) fn tidy(&self, now: Instant) {
+    /// Closes connections that had no request for [`IDLE_TIMEOUT`]. Call it regularly.
+    pub(crate) fn clear_expired(&self, now: Instant) {
         self.lock().retain_mut(|pooled| {
             if !pooled.connection.is_open() {
                 return false;

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// An upstream that allows so many streams on a connection, and counts the connections that it has.
+/// An upstream that allows `max_streams` streams per connection, and counts its connections.
 async fn upstream(max_streams: u32) -> (Upstream, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = format!("http://{}", listener.local_addr().unwrap())
@@ -36,7 +36,7 @@ async fn upstream(max_streams: u32) -> (Upstream, Arc<AtomicUsize>) {
 
 const CONNECTOR: Connector = Connector {
     tls: None,
-    within: Duration::from_secs(60),
+    connect_timeout: Duration::from_secs(60),
 };
 
 async fn stream(pool: &Http2Pool, upstream: &Upstream) -> StreamPermit {
@@ -48,7 +48,7 @@ fn connections(pool: &Http2Pool) -> usize {
 }
 
 #[tokio::test]
-async fn a_connection_is_opened_when_all_streams_are_used_and_closed_when_it_was_idle_for_long() {
+async fn connections_are_opened_when_streams_run_out_and_closed_when_idle() {
     let (upstream, open) = upstream(2).await;
     let pool = Http2Pool::default();
     let mut streams = Vec::new();
@@ -56,28 +56,28 @@ async fn a_connection_is_opened_when_all_streams_are_used_and_closed_when_it_was
         streams.push(stream(&pool, &upstream).await);
         assert_eq!(connections(&pool), expected);
     }
-    // A stream that is free again is used before another connection is opened.
+    // A free stream is used before another connection is opened.
     streams.remove(0);
     streams.push(stream(&pool, &upstream).await);
     assert_eq!(connections(&pool), 3);
-    // There are never more than so many; above that streams wait for their turn.
+    // The number of connections is bounded; beyond that streams wait.
     for _ in 0..3 * MAX_CONNECTIONS {
         streams.push(stream(&pool, &upstream).await);
     }
     assert_eq!(connections(&pool), MAX_CONNECTIONS);
 
     let now = Instant::now();
-    pool.tidy(now + IDLE_TIMEOUT * 2);
+    pool.clear_expired(now + IDLE_TIMEOUT * 2);
     assert_eq!(connections(&pool), MAX_CONNECTIONS, "they are in use");
     let kept = streams.swap_remove(0);
     drop(streams);
-    // When it is first seen to be idle its time begins.
+    // Its idle time begins when it is first seen to be idle.
     let idle = now + IDLE_TIMEOUT * 3;
-    pool.tidy(idle);
-    pool.tidy(idle + IDLE_TIMEOUT - Duration::from_millis(1));
+    pool.clear_expired(idle);
+    pool.clear_expired(idle + IDLE_TIMEOUT - Duration::from_millis(1));
     assert_eq!(connections(&pool), MAX_CONNECTIONS);
     drop(stream(&pool, &upstream).await);
-    pool.tidy(idle + IDLE_TIMEOUT);
+    pool.clear_expired(idle + IDLE_TIMEOUT);
     assert_eq!(connections(&pool), 1, "the one in use");
     while open.load(SeqCst) > 1 {
         tokio::task::yield_now().await;
@@ -104,7 +104,7 @@ async fn many_requests_at_once_open_no_more_connections_than_they_need() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_speaks_no_http2_is_not_reached() {
+async fn an_upstream_without_http2_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream: Upstream = format!("http://{}", listener.local_addr().unwrap())
         .parse()
@@ -126,10 +126,10 @@ async fn an_upstream_that_speaks_no_http2_is_not_reached() {
     assert_eq!(connections(&pool), 0);
 }
 
-/// The other end of a connection, frame by frame: tells when each ping comes, and answers so many
-/// of them.
+/// The other end of a connection, frame by frame: returns the times of the pings, and answers the
+/// first `answers` of them.
 async fn pinged(mut stream: DuplexStream, answers: usize) -> Vec<u64> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut pings = Vec::new();
     stream.read_exact(&mut [0; 24]).await.unwrap();
     stream
@@ -141,7 +141,7 @@ async fn pinged(mut stream: DuplexStream, answers: usize) -> Vec<u64> {
         let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
         stream.read_exact(&mut payload).await.unwrap();
         if head[3] == 6 {
-            pings.push(begun.elapsed().as_secs());
+            pings.push(started.elapsed().as_secs());
             if pings.len() <= answers {
                 head[4] = 1;
                 stream
@@ -151,7 +151,7 @@ async fn pinged(mut stream: DuplexStream, answers: usize) -> Vec<u64> {
             }
         }
     }
-    pings.push(begun.elapsed().as_secs());
+    pings.push(started.elapsed().as_secs());
     pings
 }
 
@@ -166,7 +166,7 @@ async fn pings(answers: usize) -> Vec<u64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upstream_that_answers_no_ping_is_given_up() {
+async fn an_unanswered_ping_closes_the_connection() {
     assert_eq!(
         pings(0).await,
         [20, 40],
@@ -175,6 +175,6 @@ async fn an_upstream_that_answers_no_ping_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upstream_that_is_alive_and_silent_is_pinged_seldom() {
+async fn a_silent_but_live_upstream_is_pinged_rarely() {
     assert_eq!(pings(4).await, [20, 40, 360, 680, 1000, 1020]);
 }

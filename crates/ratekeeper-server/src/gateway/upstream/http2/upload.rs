@@ -1,6 +1,6 @@
-//! The body of a request on its way to an upstream.
+//! The body of an HTTP/2 request, on its way to an upstream.
 
-use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName};
@@ -17,19 +17,19 @@ const MAX_REPLAY: usize = 64 * 1024;
 /// Sends a body as the upstream takes it.
 pub(super) struct Upload {
     stream: SendStream<Bytes>,
-    body: BodyProgressReport,
-    /// What was read of the body and not sent yet.
+    body: RequestBody,
+    /// Bytes that were read of the body and not sent yet.
     chunk: Bytes,
-    /// Whether all of the body was read.
+    /// Whether the whole body was read.
     ended: bool,
-    /// Whether nothing more is sent: all of it was, or the stream has ended.
+    /// Whether nothing more is sent: the body has ended, or the stream has.
     done: bool,
     replay: Replay,
-    /// The header that trusted proxies name clients in: not a trailer.
-    believed: HeaderName,
+    /// The header in which trusted proxies name the client, which may not be a trailer.
+    trusted_header: HeaderName,
 }
 
-/// What was read of a body so far; none if that is too much.
+/// The frames read of a body so far, or `None` if they are too large.
 struct Replay(Option<(VecDeque<Frame<Bytes>>, usize)>);
 
 impl Replay {
@@ -48,8 +48,8 @@ impl Replay {
 impl Upload {
     pub(super) fn new(
         stream: SendStream<Bytes>,
-        body: BodyProgressReport,
-        believed: HeaderName,
+        body: RequestBody,
+        trusted_header: HeaderName,
     ) -> Self {
         Self {
             stream,
@@ -58,11 +58,11 @@ impl Upload {
             ended: false,
             done: false,
             replay: Replay(Some((VecDeque::new(), 0))),
-            believed,
+            trusted_header,
         }
     }
 
-    /// Whether it is the client that is waited for, of whose body the next piece has not come.
+    /// Whether the upload waits for the client to send more of the body.
     pub(super) fn waits_for_client(&self) -> bool {
         !self.done && !self.ended && self.chunk.is_empty()
     }
@@ -72,14 +72,14 @@ impl Upload {
         self.replay.0 = None;
     }
 
-    /// The whole body again; none if too much of it was sent already.
-    pub(super) fn into_body(self) -> Option<BodyProgressReport> {
+    /// The whole body again, or `None` if too much of it was sent already.
+    pub(super) fn into_body(self) -> Option<RequestBody> {
         let (frames, _) = self.replay.0?;
         Some(self.body.replayed(frames))
     }
 
-    /// Sends as much as is taken; ready when that is all, or when the upstream wants no more. An
-    /// error is the client's: then the stream is reset.
+    /// Sends as much as the upstream takes; ready at the end of the body, or when the upstream
+    /// wants no more. An error is the client's: then the stream is reset.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
         if self.done {
             return Poll::Ready(Ok(()));
@@ -151,7 +151,7 @@ impl Upload {
         }
     }
 
-    /// Those of the trailers that may be some.
+    /// Removes trailers that are not allowed.
     fn allowed(&self, trailers: HeaderMap) -> HeaderMap {
         let mut last = None;
         let named = trailers.into_iter().filter_map(|(name, value)| {
@@ -161,7 +161,7 @@ impl Upload {
             Some((last.clone()?, value))
         });
         named
-            .filter(|(name, _)| headers::may_trail(name) && *name != self.believed)
+            .filter(|(name, _)| headers::may_trail(name) && *name != self.trusted_header)
             .collect()
     }
 }

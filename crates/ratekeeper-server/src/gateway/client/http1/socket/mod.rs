@@ -1,14 +1,14 @@
-//! What comes from a client of HTTP/1, and is answered in between: heads, and bodies as somebody
-//! asks for them.
+//! The socket of an HTTP/1 client: reads heads and bodies, and writes informational responses in
+//! between.
 
 use super::body::ClientBody;
-use super::request::{self, Head, HeadLimits, Length};
+use super::request::{self, BodyLength, Head, HeadLimits};
 use super::response::write_informational;
 use crate::api::{Code, Problem};
 use crate::gateway::body::BodyError;
 use crate::gateway::client::state::Client;
-use crate::gateway::guard::{Guard, Refusal};
-use crate::gateway::http1::{ChunkEvent, Chunks, fill, take};
+use crate::gateway::http1::{ChunkEvent, ChunkedDecoder, fill, take};
+use crate::gateway::smuggling_guard::{RejectReason, SmugglingGuard};
 use crate::net::stream::Stream;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode};
@@ -21,68 +21,69 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::AsyncWrite;
 
-/// How much is read at once: of a head, and of a body.
+/// How much is read at once, of a head and of a body.
 const HEAD_ROOM: usize = 8 * 1024;
 const BODY_ROOM: usize = 64 * 1024;
 
-/// So many bytes of answers that only inform may wait to be written.
-const MOST_INTERIM: usize = 16 * 1024;
+/// How many bytes of informational responses may wait to be written.
+const MAX_INTERIM_BYTES: usize = 16 * 1024;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// A connection of which one task reads heads, and the body of a request what belongs to it. That
-/// may be polled by another task, and outlive its request, where the upstream speaks HTTP/2.
+/// A connection whose own task reads heads, while the body of a request reads what belongs to it.
+/// With an HTTP/2 upstream, another task may poll the body, and it may outlive its request.
 #[derive(Clone)]
 pub(crate) struct ClientSocket(Arc<Mutex<SocketState>>);
 
-/// The same for who does not hold the connection.
+/// The same without keeping the connection open.
 pub(super) struct WeakClientSocket(Weak<Mutex<SocketState>>);
 
 impl WeakClientSocket {
-    /// None if the connection has ended.
+    /// `None` if the connection has ended.
     pub(super) fn upgrade(&self) -> Option<ClientSocket> {
         self.0.upgrade().map(ClientSocket)
     }
 }
 
+/// The state behind a client socket: its stream, buffers, and the current request.
 pub(super) struct SocketState {
     pub(super) stream: Stream,
     client: Arc<Client>,
-    guard: Guard,
-    bounds: HeadLimits,
-    /// What was read and not yet taken. The guard has let it pass, but for the last bytes of it, so
-    /// many: they may be of another protocol.
+    guard: SmugglingGuard,
+    limits: HeadLimits,
+    /// Bytes that were read and not consumed. The guard has accepted them, except the last `unchecked`
+    /// ones, which may be of another protocol.
     pub(super) read: BytesMut,
-    unseen: usize,
-    /// How much of that was tried to be read as a head.
-    tried: usize,
-    /// Whether there was room made for a body.
+    unchecked: usize,
+    /// How much of that was tried to be parsed as a head.
+    parsed: usize,
+    /// Whether the buffer was enlarged for a body.
     is_large: bool,
-    /// Why it lets nothing more pass.
-    refused: Option<Refusal>,
-    /// Whether the client says no more.
-    ended: bool,
-    /// Which request is at hand: a body may be asked for longer than anybody wants it.
+    /// Why the guard rejected the next byte.
+    rejected: Option<RejectReason>,
+    /// Whether the client has closed its side.
+    is_closed: bool,
+    /// The number of the current request: a body may be polled after its request has ended.
     pub(super) number: u64,
-    coming: NextHead,
-    /// Whether nobody will ask for the rest of the body.
-    pub(super) unwanted: bool,
-    /// Who asked for the body last, and who waits for its end.
-    asks: Option<Waker>,
-    waits: Option<Waker>,
-    /// Whether the client waits to be asked for the body.
-    expects: bool,
-    /// Whether what comes next may be of another protocol.
-    upgrades: bool,
-    /// What is written before the answer.
+    body: RemainingBody,
+    /// Whether the rest of the body is no longer needed.
+    pub(super) discard_rest: bool,
+    /// Wakers of the task that polled the body last, and of the task that waits for its end.
+    body_waker: Option<Waker>,
+    end_waker: Option<Waker>,
+    /// Whether the client still waits for 100 Continue.
+    expects_continue: bool,
+    /// Whether the next bytes may be of another protocol.
+    may_upgrade: bool,
+    /// Bytes to write before the response.
     interim: BytesMut,
 }
 
-/// What is still to come of a request.
-enum NextHead {
+/// The rest of the current request.
+enum RemainingBody {
     Nothing,
     Known(u64),
-    Chunks(Chunks),
+    Chunked(ChunkedDecoder),
 }
 
 /// Why there is no request.
@@ -92,267 +93,277 @@ pub(super) enum HeadError {
 }
 
 impl ClientSocket {
-    /// `first` was read from the stream already.
+    /// `first` are bytes already read from the stream.
     pub(crate) fn new(
         stream: Stream,
         client: Arc<Client>,
-        bounds: HeadLimits,
+        limits: HeadLimits,
         first: &[u8],
     ) -> Self {
-        let mut ends = SocketState {
+        let mut state = SocketState {
             stream,
             client,
-            guard: Guard::new(2 * bounds.bytes),
-            bounds,
+            guard: SmugglingGuard::new(2 * limits.bytes),
+            limits,
             read: BytesMut::new(),
-            unseen: 0,
-            tried: 0,
+            unchecked: 0,
+            parsed: 0,
             is_large: false,
-            refused: None,
-            ended: false,
+            rejected: None,
+            is_closed: false,
             number: 0,
-            coming: NextHead::Nothing,
-            unwanted: false,
-            asks: None,
-            waits: None,
-            expects: false,
-            upgrades: false,
+            body: RemainingBody::Nothing,
+            discard_rest: false,
+            body_waker: None,
+            end_waker: None,
+            expects_continue: false,
+            may_upgrade: false,
             interim: BytesMut::new(),
         };
         if !first.is_empty() {
-            ends.read.reserve(HEAD_ROOM);
-            ends.read.extend_from_slice(first);
-            ends.look(0);
+            state.read.reserve(HEAD_ROOM);
+            state.read.extend_from_slice(first);
+            state.check_new_bytes(0);
         }
-        Self(Arc::new(Mutex::new(ends)))
+        Self(Arc::new(Mutex::new(state)))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, SocketState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A way to tell the client something before its answer.
-    pub(crate) fn informed(&self) -> InformationalSender {
+    /// A sender of informational responses.
+    pub(crate) fn informational(&self) -> InformationalSender {
         InformationalSender(self.weak())
     }
 
-    /// For who does not hold the connection.
+    /// A weak handle.
     fn weak(&self) -> WeakClientSocket {
         WeakClientSocket(Arc::downgrade(&self.0))
     }
 
-    /// The body of the request at hand, if it has one.
-    pub(super) fn body(&self, length: Length) -> Option<ClientBody> {
-        (length != Length::Known(0)).then(|| ClientBody::new(self.weak(), self.lock().number))
+    /// The body of the current request, if it has one.
+    pub(super) fn body(&self, length: BodyLength) -> Option<ClientBody> {
+        (length != BodyLength::Known(0)).then(|| ClientBody::new(self.weak(), self.lock().number))
     }
 }
 
 impl SocketState {
-    /// The next request; none if there is none.
+    /// The next request, or `None` at the end of the connection.
     pub(super) fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Head>, HeadError>> {
         loop {
-            // Some clients send an empty line behind a body.
+            // Some clients send an empty line after a body.
             while self.read.starts_with(b"\r\n") {
                 self.read.advance(2);
                 // Its CR may have come alone.
-                self.tried = self.tried.saturating_sub(2);
+                self.parsed = self.parsed.saturating_sub(2);
             }
-            // Another try is worth it when another line has come.
+            // Parsing again is worthwhile only after another line.
             let is_new =
-                self.read[self.tried..].contains(&b'\n') || self.read.len() >= self.bounds.bytes;
+                self.read[self.parsed..].contains(&b'\n') || self.read.len() >= self.limits.bytes;
             if is_new
                 && let Some((length, head)) =
-                    request::read(&self.read, self.bounds).map_err(HeadError::Problem)?
+                    request::read(&self.read, self.limits).map_err(HeadError::Problem)?
             {
                 self.read.advance(length);
-                self.tried = 0;
+                self.parsed = 0;
                 self.number += 1;
-                self.coming = match head.length {
-                    Length::Known(0) => NextHead::Nothing,
-                    Length::Known(length) => NextHead::Known(length),
-                    Length::Chunked => NextHead::Chunks(Chunks::new()),
+                self.body = match head.length {
+                    BodyLength::Known(0) => RemainingBody::Nothing,
+                    BodyLength::Known(length) => RemainingBody::Known(length),
+                    BodyLength::Chunked => RemainingBody::Chunked(ChunkedDecoder::new()),
                 };
-                (self.unwanted, self.expects, self.upgrades) = (false, head.expects, head.upgrades);
+                (self.discard_rest, self.expects_continue, self.may_upgrade) =
+                    (false, head.expects_continue, head.may_upgrade);
                 return Poll::Ready(Ok(Some(head)));
             }
-            if let Some(refusal) = self.refused {
-                return Poll::Ready(Err(HeadError::Problem(told(refusal))));
+            if let Some(reason) = self.rejected {
+                return Poll::Ready(Err(HeadError::Problem(bad_request(reason))));
             }
-            self.tried = self.read.len();
-            if self.tried == 0 && std::mem::take(&mut self.is_large) {
-                // There may be many who have nothing to say for a long time.
+            self.parsed = self.read.len();
+            if self.parsed == 0 && std::mem::take(&mut self.is_large) {
+                // There may be many connections that stay idle for long.
                 self.read = BytesMut::new();
-            } else if self.tried == 0 {
-                // To the front of the buffer again, which was used last and is near.
+            } else if self.parsed == 0 {
+                // Reuses the front of the buffer, which is still in the cache.
                 let _ = self.read.try_reclaim(HEAD_ROOM);
             }
             if !ready!(self.poll_fill(HEAD_ROOM, cx)).map_err(HeadError::Io)? {
                 return Poll::Ready(Ok(None));
             }
-            // What was refused may have begun before.
-            self.tried = self.tried.min(self.read.len());
+            // The rejected part may have begun before.
+            self.parsed = self.parsed.min(self.read.len());
         }
     }
 
-    /// The request at hand is answered: what is still to come of it is nobody's.
+    /// Ends the current request, which is answered: the rest of it will be discarded.
     pub(super) fn end_request(&mut self, cx: &Context<'_>) {
         self.number += 1;
-        self.unwanted = true;
-        if let Some(asks) = self.asks.take().filter(|asks| !asks.will_wake(cx.waker())) {
-            asks.wake();
+        self.discard_rest = true;
+        if let Some(body_waker) = self
+            .body_waker
+            .take()
+            .filter(|body_waker| !body_waker.will_wake(cx.waker()))
+        {
+            body_waker.wake();
         }
     }
 
-    /// Reads as much as comes at once; false at the end.
+    /// Reads the available bytes; false at the end.
     fn poll_fill(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        if self.ended || self.refused.is_some() {
+        if self.is_closed || self.rejected.is_some() {
             return Poll::Ready(Ok(false));
         }
         let before = self.read.len();
         let more = ready!(fill(&mut self.stream, &mut self.read, room, cx))?;
-        self.ended = !more;
+        self.is_closed = !more;
         match more {
-            // Who may change to another protocol speaks it next, or asks again if it may not.
-            true if self.upgrades && !self.is_coming() => self.unseen += self.read.len() - before,
-            true => self.look(before),
+            // A client that may switch protocols speaks the new one next, or sends another request
+            // if the switch fails.
+            true if self.may_upgrade && !self.has_body_left() => {
+                self.unchecked += self.read.len() - before;
+            }
+            true => self.check_new_bytes(before),
             false => {}
         }
         Poll::Ready(Ok(more))
     }
 
-    /// Has the guard look at what was read from `before` on. What it refuses is not there.
-    fn look(&mut self, before: usize) {
+    /// Feeds the bytes read from `before` on to the guard, and removes what it rejects.
+    fn check_new_bytes(&mut self, before: usize) {
         match self.guard.feed(&self.read[before..]) {
             Ok(()) => self
                 .client
-                .heard(self.guard.is_in_head(), self.guard.is_at_end()),
-            Err((at, refusal)) => {
-                tracing::debug!(peer = ?self.client.peer, "refused {}", refusal.words());
+                .on_read(self.guard.is_in_head(), self.guard.is_at_end()),
+            Err((at, reason)) => {
+                tracing::debug!(peer = ?self.client.peer, "request rejected: {}", reason.as_str());
                 self.read.truncate(before + at);
-                self.refused = Some(refusal);
-                self.client.says_more();
+                self.rejected = Some(reason);
+                self.client.mark_unread();
             }
         }
     }
 
-    /// Ready when the client has left while it waits for an answer. What it asks next is read on
-    /// the way, as far as there is room.
-    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.is_coming() {
-            // Somebody else may read it.
-            match &mut self.waits {
-                Some(waits) => waits.clone_from(cx.waker()),
+    /// Ready when the client has left while it waits for a response. Its next request is read
+    /// meanwhile, as far as there is room.
+    pub(super) fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.has_body_left() {
+            // Another task may read it.
+            match &mut self.end_waker {
+                Some(end_waker) => end_waker.clone_from(cx.waker()),
                 none => *none = Some(cx.waker().clone()),
             }
         }
-        while !self.is_coming()
-            && !self.ended
-            && self.refused.is_none()
+        while !self.has_body_left()
+            && !self.is_closed
+            && self.rejected.is_none()
             && self.read.len() < HEAD_ROOM
         {
-            let waits = self.client.only_waits();
+            let is_waiting = self.client.is_waiting_for_response();
             match ready!(self.poll_fill(HEAD_ROOM, cx)) {
                 Ok(true) => {}
-                Ok(false) if !waits => {}
+                Ok(false) if !is_waiting => {}
                 Ok(false) | Err(_) => return Poll::Ready(()),
             }
         }
         Poll::Pending
     }
 
-    /// Whether more of the body is to come.
-    pub(super) fn is_coming(&self) -> bool {
-        !matches!(self.coming, NextHead::Nothing)
+    /// Whether the body has more bytes to come.
+    pub(super) fn has_body_left(&self) -> bool {
+        !matches!(self.body, RemainingBody::Nothing)
     }
 
-    /// Whether nobody will ask for what is to come.
+    /// Whether the rest of the body is to be discarded.
     pub(super) fn is_unwanted(&self) -> bool {
-        self.unwanted && self.is_coming()
+        self.discard_rest && self.has_body_left()
     }
 
-    /// Whether all that came was understood, and belongs to a request that has ended or to another
+    /// Whether all bytes that came were accepted, and belong to a finished request or to another
     /// protocol.
     pub(super) fn can_switch(&self) -> bool {
-        self.refused.is_none() && !self.is_coming()
+        self.rejected.is_none() && !self.has_body_left()
     }
 
-    /// Whether nothing of another request has come.
+    /// Whether no byte of another request has come.
     pub(super) fn is_idle(&self) -> bool {
-        self.refused.is_none() && self.read.is_empty()
+        self.rejected.is_none() && self.read.is_empty()
     }
 
-    /// What is known of its length.
+    /// The remaining length of the body, as far as it is known.
     pub(super) fn size_hint(&self) -> SizeHint {
-        match self.coming {
-            NextHead::Nothing => SizeHint::with_exact(0),
-            NextHead::Known(left) => SizeHint::with_exact(left),
-            NextHead::Chunks(_) => SizeHint::default(),
+        match self.body {
+            RemainingBody::Nothing => SizeHint::with_exact(0),
+            RemainingBody::Known(left) => SizeHint::with_exact(left),
+            RemainingBody::Chunked(_) => SizeHint::default(),
         }
     }
 
-    /// The next piece of a request's body, for who sends it on, and may do so in another task than
-    /// the one that reads heads.
-    pub(super) fn poll_asked(
+    /// Polls the body for the task that forwards it, which may be another one than the task that
+    /// reads heads.
+    pub(super) fn poll_forwarded(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let polled = self.poll_body(cx);
-        if !self.is_coming()
-            && let Some(waits) = self.waits.take_if(|waits| !waits.will_wake(cx.waker()))
+        if !self.has_body_left()
+            && let Some(end_waker) = self
+                .end_waker
+                .take_if(|end_waker| !end_waker.will_wake(cx.waker()))
         {
-            waits.wake();
+            end_waker.wake();
         }
-        match &mut self.asks {
+        match &mut self.body_waker {
             _ if polled.is_ready() => {}
-            Some(asks) => asks.clone_from(cx.waker()),
+            Some(body_waker) => body_waker.clone_from(cx.waker()),
             none => *none = Some(cx.waker().clone()),
         }
         polled
     }
 
-    /// The next piece of a request's body.
+    /// The next frame of a request body.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
-            match &mut self.coming {
-                NextHead::Nothing => return Poll::Ready(None),
-                NextHead::Known(left) if !self.read.is_empty() => {
+            match &mut self.body {
+                RemainingBody::Nothing => return Poll::Ready(None),
+                RemainingBody::Known(left) if !self.read.is_empty() => {
                     let data = take(&mut self.read, *left);
                     *left -= data.len() as u64;
                     if *left == 0 {
-                        self.coming = NextHead::Nothing;
+                        self.body = RemainingBody::Nothing;
                     }
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
-                NextHead::Known(_) => {}
-                NextHead::Chunks(chunks) => {
-                    let piece = chunks
+                RemainingBody::Known(_) => {}
+                RemainingBody::Chunked(decoder) => {
+                    let piece = decoder
                         .next(&mut self.read, u64::MAX)
-                        .map_err(|wrong| broken(wrong.0))?;
-                    if chunks.is_over() {
-                        self.coming = NextHead::Nothing;
+                        .map_err(|wrong| body_error(wrong.0))?;
+                    if decoder.is_finished() {
+                        self.body = RemainingBody::Nothing;
                     }
                     match piece {
                         ChunkEvent::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
                         ChunkEvent::Trailers(trailers) => {
                             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                         }
-                        ChunkEvent::Over => return Poll::Ready(None),
+                        ChunkEvent::Finished => return Poll::Ready(None),
                         ChunkEvent::More => {}
                     }
                 }
             }
-            if std::mem::take(&mut self.expects) {
+            if std::mem::take(&mut self.expects_continue) {
                 self.interim.extend_from_slice(CONTINUE);
             }
             self.poll_interim(cx).map_err(BodyError::client)?;
             self.is_large = true;
             let filled = ready!(self.poll_fill(BODY_ROOM, cx)).map_err(BodyError::client)?;
-            match self.refused {
+            match self.rejected {
                 _ if filled => {}
-                Some(refusal) => return Poll::Ready(Some(Err(broken(refusal.words())))),
+                Some(reason) => return Poll::Ready(Some(Err(body_error(reason.as_str())))),
                 None => {
                     return Poll::Ready(Some(Err(BodyError::client(io::ErrorKind::UnexpectedEof))));
                 }
@@ -360,7 +371,7 @@ impl SocketState {
         }
     }
 
-    /// Writes what is written before the answer, as far as it is taken.
+    /// Writes the informational responses, as far as the client takes them.
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if self.interim.is_empty() {
             return Ok(());
@@ -376,22 +387,22 @@ impl SocketState {
         Ok(())
     }
 
-    /// What of that was not taken: the answer stands behind it.
+    /// Takes the unwritten rest of the informational responses, which precedes the response.
     pub(super) fn take_interim(&mut self, switches: bool) -> BytesMut {
-        // Who has its answer is not asked for its body any more, and stays with HTTP unless that
-        // says otherwise.
-        (self.expects, self.upgrades) = (false, switches);
-        let unseen = std::mem::take(&mut self.unseen);
-        if unseen > 0 && !switches {
-            self.look(self.read.len() - unseen);
+        // After its response a client is not asked for the body any more, and it stays with HTTP
+        // unless the response switches protocols.
+        (self.expects_continue, self.may_upgrade) = (false, switches);
+        let unchecked = std::mem::take(&mut self.unchecked);
+        if unchecked > 0 && !switches {
+            self.check_new_bytes(self.read.len() - unchecked);
         }
         std::mem::take(&mut self.interim)
     }
 
-    /// Takes what comes of a body that nobody wants, so that the next request can be read; ready
-    /// when that is all of it, with false if it is too much or broken.
+    /// Discards an unwanted body, so that the next request can be read. Ready with true at its end,
+    /// with false if it is too long or malformed.
     pub(super) fn poll_discard(&mut self, left: &mut usize, cx: &mut Context<'_>) -> Poll<bool> {
-        while self.is_coming() {
+        while self.has_body_left() {
             match ready!(self.poll_body(cx)) {
                 None => break,
                 Some(Ok(frame)) => {
@@ -407,9 +418,8 @@ impl SocketState {
         Poll::Ready(true)
     }
 
-    /// Takes whatever comes, and forgets it; ready at the end, or when there were more bytes than
-    /// so many.
-    pub(super) fn poll_forget(&mut self, left: &mut usize, cx: &mut Context<'_>) -> Poll<()> {
+    /// Discards all bytes. Ready at the end of the stream, or when `left` is used up.
+    pub(super) fn poll_discard_all(&mut self, left: &mut usize, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.read.clear();
             match ready!(fill(&mut self.stream, &mut self.read, BODY_ROOM, cx)) {
@@ -420,37 +430,36 @@ impl SocketState {
     }
 }
 
-/// A client that can be told something before its answer.
+/// Sends informational responses to a client.
 pub(crate) struct InformationalSender(WeakClientSocket);
 
 impl InformationalSender {
-    /// Passes on an answer that only informs, if not too much of that kind waits already.
-    pub(crate) fn tell(&self, status: StatusCode, headers: &HeaderMap, cx: &mut Context<'_>) {
-        let Some(wire) = self.0.upgrade() else { return };
-        let mut ends = wire.lock();
+    /// Queues an informational response, unless too many bytes wait already.
+    pub(crate) fn send(&self, status: StatusCode, headers: &HeaderMap, cx: &mut Context<'_>) {
+        let Some(socket) = self.0.upgrade() else {
+            return;
+        };
+        let mut state = socket.lock();
         let mut head = Vec::new();
         write_informational(&mut head, status, headers);
-        if ends.interim.len() + head.len() <= MOST_INTERIM {
-            ends.interim.extend_from_slice(&head);
+        if state.interim.len() + head.len() <= MAX_INTERIM_BYTES {
+            state.interim.extend_from_slice(&head);
         }
-        // What goes wrong here goes wrong again with the answer.
-        let _ = ends.poll_interim(cx);
+        // An error here recurs with the response.
+        let _ = state.poll_interim(cx);
     }
 }
 
-/// What a client is told whose request is refused.
-fn told(refusal: Refusal) -> Problem {
+/// The problem that a client gets when the guard rejects its request.
+fn bad_request(reason: RejectReason) -> Problem {
     Problem::new(
         Code::BadRequest,
-        format!(
-            "the request has {}, which is not passed on",
-            refusal.words()
-        ),
+        format!("malformed HTTP/1.1 request: {}", reason.as_str()),
     )
 }
 
-pub(super) fn broken(words: &'static str) -> BodyError {
-    BodyError::Client(words.into())
+pub(super) fn body_error(message: &'static str) -> BodyError {
+    BodyError::Client(message.into())
 }
 
 impl BodyError {
@@ -459,11 +468,11 @@ impl BodyError {
     }
 }
 
-/// Whoever asks for a body is not woken by a socket that is gone.
+/// Wakes the task that polls the body, as the socket is gone.
 impl Drop for SocketState {
     fn drop(&mut self) {
-        if let Some(asks) = self.asks.take() {
-            asks.wake();
+        if let Some(body_waker) = self.body_waker.take() {
+            body_waker.wake();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests as they come in pieces, over a socket that stands for a client's.
+//! Requests that arrive in pieces, over a socket pair.
 
 use super::*;
 use crate::gateway::client::state::InFlightRequest;
@@ -9,14 +9,14 @@ use std::future::poll_fn;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
-const BOUNDS: HeadLimits = HeadLimits {
+const LIMITS: HeadLimits = HeadLimits {
     bytes: 1_024,
     headers: 16,
 };
 
-/// The requests that a client makes of these bytes, sent in pieces of that size, each with its
-/// body; and how it ends.
-fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
+/// The requests parsed from these bytes, sent in pieces of this size, each with its body; and how
+/// the connection ends.
+fn parse_requests(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -24,10 +24,10 @@ fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
     runtime.block_on(async {
         let (mut far, near) = UnixStream::pair().unwrap();
         let client = Arc::new(Client::new(None, false, false, None));
-        let wire = ClientSocket::new(Stream::Unix(near), client, BOUNDS, b"");
+        let socket = ClientSocket::new(Stream::Unix(near), client, LIMITS, b"");
         let sending = async {
             for piece in bytes.chunks(piece) {
-                // Who does not listen any more has refused something.
+                // A reader that has closed its side has rejected something.
                 if far.write_all(piece).await.is_err() {
                     return;
                 }
@@ -35,160 +35,159 @@ fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
             }
             drop(far);
         };
-        // It closes its end when it refuses something: else the other one may wait for room for
-        // ever.
+        // The reader closes its side when it rejects something: else the writer may wait for room
+        // for ever.
         let hearing = async move {
-            let wire = wire;
-            let mut heard = Vec::new();
+            let socket = socket;
+            let mut requests = Vec::new();
             loop {
-                let head = match poll_fn(|cx| wire.lock().poll_head(cx)).await {
+                let head = match poll_fn(|cx| socket.lock().poll_head(cx)).await {
                     Ok(Some(head)) => head,
-                    Ok(None) => return (heard, "ended"),
-                    Err(HeadError::Problem(_)) => return (heard, "refused"),
-                    Err(HeadError::Io(_)) => return (heard, "broke off"),
+                    Ok(None) => return (requests, "ended"),
+                    Err(HeadError::Problem(_)) => return (requests, "refused"),
+                    Err(HeadError::Io(_)) => return (requests, "broke off"),
                 };
-                let body = match wire.body(head.length) {
+                let body = match socket.body(head.length) {
                     Some(body) => body.collect().await.map(|body| body.to_bytes().to_vec()),
                     None => Ok(Vec::new()),
                 };
                 let Ok(body) = body else {
-                    return (heard, "broke off");
+                    return (requests, "broke off");
                 };
-                heard.push((head.request.uri().to_string(), body));
+                requests.push((head.request.uri().to_string(), body));
             }
         };
         tokio::join!(sending, hearing).1
     })
 }
 
-/// An upstream in HTTP/2 may go on asking for the body of a request that it has answered.
+/// An HTTP/2 upstream may go on polling the body of a request that it has answered.
 #[tokio::test]
-async fn a_body_takes_nothing_of_the_next_request_and_does_not_hold_the_connection() {
+async fn a_body_reads_nothing_of_the_next_request_and_does_not_keep_the_connection() {
     let (mut far, near) = UnixStream::pair().unwrap();
     let client = Arc::new(Client::new(None, false, false, None));
-    let wire = ClientSocket::new(Stream::Unix(near), client, BOUNDS, b"");
+    let socket = ClientSocket::new(Stream::Unix(near), client, LIMITS, b"");
     let post = b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n";
     far.write_all(&[&post[..], b"1st"].concat()).await.unwrap();
-    let head = poll_fn(|cx| wire.lock().poll_head(cx))
+    let head = poll_fn(|cx| socket.lock().poll_head(cx))
         .await
         .ok()
         .flatten()
         .unwrap();
-    let mut first = wire.body(head.length).unwrap();
+    let mut first = socket.body(head.length).unwrap();
     assert_eq!(
         first.frame().await.unwrap().unwrap().into_data().unwrap(),
         "1st"
     );
     let asking = tokio::spawn(async move { (first.frame().await.unwrap().is_err(), first) });
     tokio::task::yield_now().await;
-    wire.lock().end_request(&Context::from_waker(Waker::noop()));
+    socket
+        .lock()
+        .end_request(&Context::from_waker(Waker::noop()));
     let (is_broken, first) = asking.await.unwrap();
     assert!(is_broken && !first.is_end_stream());
     far.write_all(&[&b"--"[..], post, b"2"].concat())
         .await
         .unwrap();
-    assert!(poll_fn(|cx| wire.lock().poll_discard(&mut { 100 }, cx)).await);
-    let head = poll_fn(|cx| wire.lock().poll_head(cx))
+    assert!(poll_fn(|cx| socket.lock().poll_discard(&mut { 100 }, cx)).await);
+    let head = poll_fn(|cx| socket.lock().poll_head(cx))
         .await
         .ok()
         .flatten()
         .unwrap();
     drop(first);
-    assert!(!wire.lock().is_unwanted());
-    let mut second = wire.body(head.length).unwrap();
+    assert!(!socket.lock().is_unwanted());
+    let mut second = socket.body(head.length).unwrap();
     assert_eq!(
         second.frame().await.unwrap().unwrap().into_data().unwrap(),
         "2"
     );
     let asking = tokio::spawn(async move { second.frame().await.unwrap().is_err() });
     tokio::task::yield_now().await;
-    drop(wire);
-    assert!(
-        asking.await.unwrap(),
-        "nobody holds the connection any more"
-    );
+    drop(socket);
+    assert!(asking.await.unwrap(), "nothing keeps the connection open");
 }
 
-/// What comes while it is open which protocol is spoken next belongs to the one that it is.
+/// Until the switch is decided, the bytes that come belong to the protocol that is switched to.
 #[tokio::test]
-async fn who_may_change_its_protocol_is_listened_to_before_it_does() {
+async fn a_client_that_may_switch_protocols_is_read_before_the_switch() {
     let asked = async |next: &[u8]| {
         let (mut far, near) = UnixStream::pair().unwrap();
         let client = Arc::new(Client::new(None, false, false, None));
-        let wire = ClientSocket::new(Stream::Unix(near), Arc::clone(&client), BOUNDS, b"");
+        let socket = ClientSocket::new(Stream::Unix(near), Arc::clone(&client), LIMITS, b"");
         far.write_all(b"GET / HTTP/1.1\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
             .await
             .unwrap();
-        let head = poll_fn(|cx| wire.lock().poll_head(cx))
+        let head = poll_fn(|cx| socket.lock().poll_head(cx))
             .await
             .ok()
             .flatten()
             .unwrap();
-        assert!(head.upgrades);
+        assert!(head.may_upgrade);
         far.write_all(next).await.unwrap();
         poll_fn(|cx| {
-            let mut ends = wire.lock();
-            assert!(ends.poll_gone(cx).is_pending());
-            if ends.read.len() == next.len() {
+            let mut state = socket.lock();
+            assert!(state.poll_closed(cx).is_pending());
+            if state.read.len() == next.len() {
                 Poll::Ready(())
             } else {
                 Poll::Pending
             }
         })
         .await;
-        (wire, far, client)
+        (socket, far, client)
     };
-    let (wire, _far, _) = asked(b"GET\n\0").await;
-    wire.lock().take_interim(true);
-    assert!(wire.lock().can_switch());
-    assert_eq!(wire.lock().read, &b"GET\n\0"[..]);
+    let (socket, _far, _) = asked(b"GET\n\0").await;
+    socket.lock().take_interim(true);
+    assert!(socket.lock().can_switch());
+    assert_eq!(socket.lock().read, &b"GET\n\0"[..]);
 
-    let (wire, _far, _) = asked(b"GET /next HTTP/1.1\r\n\r\n").await;
-    wire.lock().take_interim(false);
-    let next = poll_fn(|cx| wire.lock().poll_head(cx))
+    let (socket, _far, _) = asked(b"GET /next HTTP/1.1\r\n\r\n").await;
+    socket.lock().take_interim(false);
+    let next = poll_fn(|cx| socket.lock().poll_head(cx))
         .await
         .ok()
         .flatten()
         .unwrap();
     assert_eq!(next.request.uri(), "/next");
 
-    let (wire, _far, _) = asked(b"GET\n\0").await;
-    wire.lock().take_interim(false);
-    let next = poll_fn(|cx| wire.lock().poll_head(cx)).await;
+    let (socket, _far, _) = asked(b"GET\n\0").await;
+    socket.lock().take_interim(false);
+    let next = poll_fn(|cx| socket.lock().poll_head(cx)).await;
     assert!(
         matches!(next, Err(HeadError::Problem(_))),
         "what the guard did not see is no request yet"
     );
 
-    let (wire, far, client) = asked(b"").await;
+    let (socket, far, client) = asked(b"").await;
     let _asked = InFlightRequest::new(&client);
     drop(far);
-    poll_fn(|cx| wire.lock().poll_gone(cx)).await;
+    poll_fn(|cx| socket.lock().poll_closed(cx)).await;
 }
 
-/// The CR of an empty line comes alone, and then its LF with what follows: that is not a request
-/// line yet.
+/// The CR of an empty line comes alone, then its LF with more bytes: that is not a request line
+/// yet.
 #[tokio::test]
-async fn an_empty_line_that_comes_in_two_pieces_is_skipped_like_one_that_comes_at_once() {
+async fn an_empty_line_in_two_pieces_is_skipped() {
     let (mut far, near) = UnixStream::pair().unwrap();
     let client = Arc::new(Client::new(None, false, false, None));
-    let wire = ClientSocket::new(Stream::Unix(near), client, BOUNDS, b"");
+    let socket = ClientSocket::new(Stream::Unix(near), client, LIMITS, b"");
     for piece in [&b"\r"[..], b"\n "] {
         far.write_all(piece).await.unwrap();
-        // The runtime looks for events meanwhile.
+        // The runtime polls for events meanwhile.
         tokio::task::yield_now().await;
-        let polled = poll_fn(|cx| Poll::Ready(wire.lock().poll_head(cx))).await;
+        let polled = poll_fn(|cx| Poll::Ready(socket.lock().poll_head(cx))).await;
         assert!(polled.is_pending());
     }
-    assert_eq!(wire.lock().read, &b" "[..]);
+    assert_eq!(socket.lock().read, &b" "[..]);
     drop(far);
     assert!(
-        matches!(poll_fn(|cx| wire.lock().poll_head(cx)).await, Ok(None)),
+        matches!(poll_fn(|cx| socket.lock().poll_head(cx)).await, Ok(None)),
         "it is no request, and no wrong one"
     );
 }
 
-/// A body, and how it is sent.
+/// A body, and its chunk size if it is chunked.
 fn message() -> impl Strategy<Value = (Vec<u8>, Option<usize>)> {
     let body = prop::collection::vec(
         prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'0'), any::<u8>()],
@@ -198,10 +197,10 @@ fn message() -> impl Strategy<Value = (Vec<u8>, Option<usize>)> {
 }
 
 proptest! {
-    /// Whatever is in the bodies, and wherever it is cut: what one request is to the guard is one
-    /// to the reader behind it.
+    /// Whatever the bodies contain, and wherever the bytes are split: the guard and the parser
+    /// agree on each request.
     #[test]
-    fn requests_behind_one_another_are_heard_as_they_were_sent(
+    fn pipelined_requests_are_parsed_as_they_were_sent(
         messages in prop::collection::vec(message(), 1..6),
         piece in 1usize..300,
         rest in prop_oneof![Just(""), Just("\r\n"), Just("GET / HTT"), Just("GET /\nx")],
@@ -228,16 +227,16 @@ proptest! {
         let sent: Vec<_> =
             messages.into_iter().enumerate().map(|(at, (body, _))| (format!("/{at}"), body)).collect();
         let end = if rest.contains("/\n") { "refused" } else { "ended" };
-        prop_assert_eq!(heard(&bytes, piece), (sent, end));
+        prop_assert_eq!(parse_requests(&bytes, piece), (sent, end));
     }
 
     #[test]
-    fn whatever_comes_ends_the_same_way_however_it_is_cut(
+    fn any_input_ends_the_same_way_however_it_is_split(
         text in "((GET|POST) /[a-z]{0,3} HTTP/1.1\r\n|Host: x\r\n|Content-Length: [0-9]\r\n|Transfer-Encoding: chunked\r\n|\r\n|[0-3]\r\n|abc|0|\r|\n| ){0,24}",
         piece in 1usize..9,
     ) {
-        let (whole, end) = heard(text.as_bytes(), text.len().max(1));
-        let (pieces, end_of_pieces) = heard(text.as_bytes(), piece);
+        let (whole, end) = parse_requests(text.as_bytes(), text.len().max(1));
+        let (pieces, end_of_pieces) = parse_requests(text.as_bytes(), piece);
         prop_assert_eq!((whole, end), (pieces, end_of_pieces), "{:?}", text);
     }
 }

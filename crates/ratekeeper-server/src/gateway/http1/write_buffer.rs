@@ -1,5 +1,5 @@
-//! The write buffer of an HTTP/1 message: the head and small pieces of the body in one piece, large
-//! pieces as they are.
+//! The write buffer of an HTTP/1 message: the head and small pieces of the body in one buffer,
+//! large pieces as they are.
 
 use axum::body::Bytes;
 use axum::http::{HeaderName, HeaderValue};
@@ -9,28 +9,28 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 
-/// Pieces of a body up to this size are written together with what stands beside them.
+/// Body data up to this size is copied into the buffer.
 const SMALL: usize = 4 * 1024;
 
-/// With as many bytes that wait to be written nothing more is added; memory is reused up to this
-/// size.
+/// Above this many waiting bytes nothing more is added; memory up to this size is reused.
 const MAX_BUFFERED: usize = 16 * 1024;
 
+/// The bytes of a message that wait to be written.
 #[derive(Default)]
-pub(crate) struct ResponseWriter {
-    /// The head, sizes of chunks, small pieces; and how much of it is written.
+pub(crate) struct WriteBuffer {
+    /// The head, chunk sizes and small pieces; and how much of it is written.
     first: Vec<u8>,
     written: usize,
-    /// Then this piece of the body, and what ends it.
+    /// A large piece of the body, and what ends it.
     piece: Bytes,
     last: &'static [u8],
-    /// Whether the other side has any of the message.
+    /// Whether any of the message was sent.
     begun: bool,
     unflushed: bool,
 }
 
-impl ResponseWriter {
-    /// Begins a message, with its head.
+impl WriteBuffer {
+    /// Begins a message with its head.
     pub(crate) fn begin<T>(&mut self, head: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let first = std::mem::take(&mut self.first);
         *self = Self {
@@ -53,12 +53,12 @@ impl ResponseWriter {
         };
     }
 
-    /// Whether the other side has any of the message.
+    /// Whether any of the message was sent.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// How many bytes are to be written.
+    /// How many bytes wait to be written.
     pub(crate) fn left(&self) -> usize {
         self.first.len() - self.written + self.piece.len() + self.last.len()
     }
@@ -71,23 +71,23 @@ impl ResponseWriter {
         !self.unflushed
     }
 
-    /// Whether another piece may be added: always when everything is written.
-    pub(crate) fn has_room(&self) -> bool {
+    /// Whether more data may be added: always when everything is written.
+    pub(crate) fn has_capacity(&self) -> bool {
         self.piece.is_empty()
             && self.last.is_empty()
             && self.first.len() - self.written < MAX_BUFFERED
     }
 
-    /// Adds a piece of the body, as a chunk if it goes in chunks.
+    /// Adds body data, as a chunk if `chunked`.
     pub(crate) fn add(&mut self, data: Bytes, chunked: bool) {
-        // An empty chunk would be the end.
+        // An empty chunk would end the body.
         if data.is_empty() {
             return;
         }
         self.forget_written();
         let last: &[u8] = if chunked { b"\r\n" } else { b"" };
         if chunked {
-            // To write into memory cannot fail.
+            // Writing into memory cannot fail.
             drop(write!(self.first, "{:x}\r\n", data.len()));
         }
         if data.len() <= SMALL {
@@ -98,7 +98,7 @@ impl ResponseWriter {
         }
     }
 
-    /// Adds the end of a body in chunks.
+    /// Adds the end of a chunked body.
     pub(crate) fn end_chunks<'a>(
         &mut self,
         trailers: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
@@ -109,8 +109,8 @@ impl ResponseWriter {
         self.first.extend_from_slice(b"\r\n");
     }
 
-    /// Removes written bytes from the front. Only when they are at least half, so that no byte is
-    /// moved more often than one is written.
+    /// Removes written bytes from the front, but only when they are at least half of it: so moving
+    /// costs no more than writing.
     fn forget_written(&mut self) {
         if self.written >= self.first.len() - self.written {
             self.first.drain(..self.written);
@@ -118,7 +118,7 @@ impl ResponseWriter {
         }
     }
 
-    /// Writes all that there is.
+    /// Writes everything in the buffer.
     pub(crate) fn poll_write<S>(
         &mut self,
         stream: &mut S,
@@ -169,7 +169,7 @@ impl ResponseWriter {
     }
 }
 
-/// Adds a header to a head, or to trailers.
+/// Adds a header line to a head or to trailers.
 pub(crate) fn put_header(head: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
     head.extend_from_slice(name.as_str().as_bytes());
     head.extend_from_slice(b": ");

@@ -1,5 +1,5 @@
-//! Who takes too long is cut off: clients with a head, a body or in reading; services with an
-//! answer.
+//! Timeouts of the gateway: clients that are slow with a head, a body or in reading; upstreams that
+//! are slow with a response.
 
 use crate::gateway;
 use crate::service::{echo, endless, head, service};
@@ -29,7 +29,7 @@ fn a_slow_loris_is_cut_off() {
     for connection in slow {
         connection.closed();
     }
-    // Also behind a request that was answered.
+    // Also after a request that was answered.
     let mut connection = server.connect();
     connection.send("GET", "/", "");
     assert_eq!(connection.answer().status(), 200);
@@ -39,7 +39,7 @@ fn a_slow_loris_is_cut_off() {
 }
 
 #[test]
-fn a_connection_that_asks_for_nothing_is_closed() {
+fn an_idle_client_connection_is_closed() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], "keep_alive = \"200ms\"\n");
     server.connect().closed();
@@ -66,7 +66,7 @@ fn a_silent_service_is_504_and_a_body_that_stops_408() {
 
 /// More of them than it takes for a breaker to open.
 #[test]
-fn bodies_that_stop_are_no_mark_against_the_service() {
+fn request_bodies_that_stop_do_not_trip_the_breaker() {
     let (upstream, _requests) = crate::service::echo();
     let server = gateway(&[upstream], "idle_timeout = \"300ms\"\n");
     let mut stalled: Vec<_> = (0..40)
@@ -83,7 +83,7 @@ fn bodies_that_stop_are_no_mark_against_the_service() {
 }
 
 #[test]
-fn an_answer_that_stops_or_never_ends_is_cut_off() {
+fn a_response_that_stops_or_never_ends_is_cut_off() {
     let begins = service(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while head(&mut reader).is_some() {
@@ -111,22 +111,23 @@ fn an_answer_that_stops_or_never_ends_is_cut_off() {
     assert!(!connection.rest().ends_with("0\r\n\r\n"));
 }
 
-/// What a client does not read is not read from the service either, and in the end both are closed.
+/// A response that the client does not read is not read from the upstream either, and in the end
+/// both connections are closed.
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
     let (endless, ended) = endless();
     let server = gateway(&[endless], "idle_timeout = \"500ms\"\n");
     let mut connection = server.connect();
     connection.send("GET", "/", "");
-    // Ends although nobody reads; what was sent are the buffers of the kernel.
+    // Ends although the client does not read; the sent bytes fill the kernel's buffers.
     let sent = ended.recv_timeout(Duration::from_secs(60)).unwrap();
     assert!(sent < 64 << 20, "{sent} bytes went somewhere");
     drop(connection);
 }
 
-/// Others wait in the queue of the listener until somebody leaves.
+/// More connections wait in the accept queue until one ends.
 #[test]
-fn no_more_connections_than_there_may_be() {
+fn connections_are_limited() {
     let (upstream, _requests) = echo();
     // At least one for each worker.
     let server = gateway(&[upstream], "max_connections = 1\n");
@@ -150,9 +151,10 @@ fn no_more_connections_than_there_may_be() {
     }
 }
 
-/// More are closed without a word, and counted; a proxy that is trusted has any number.
+/// More connections are closed without a response, and counted; a trusted proxy may have any
+/// number.
 #[test]
-fn no_more_connections_of_one_address_than_it_may_have() {
+fn connections_per_address_are_limited() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], "max_connections_per_address = 5\n");
     let mut open: Vec<_> = (0..5)
@@ -172,11 +174,11 @@ fn no_more_connections_of_one_address_than_it_may_have() {
         findings.contains("connections_refused") && findings.contains("3 connections were refused"),
         "{findings}"
     );
-    // Who leaves makes room.
+    // A closed connection frees its slot.
     drop(open.pop());
     eventually("room", || {
         let mut stream = TcpStream::connect(server.address).unwrap();
-        // One that is refused may be closed before this is written.
+        // A refused connection may be closed before this is written.
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -202,7 +204,7 @@ fn no_more_connections_of_one_address_than_it_may_have() {
     assert_eq!(server.figure("ratekeeper_connections_refused_total"), 0.0);
 }
 
-/// A byte now and then is too little, over HTTP/1 and HTTP/2, to upstreams of either.
+/// A byte now and then is too slow, over HTTP/1 and HTTP/2, to upstreams of either.
 #[tokio::test]
 async fn a_body_that_trickles_is_408() {
     let (upstream, _requests) = echo();
@@ -213,7 +215,7 @@ async fn a_body_that_trickles_is_408() {
         connection.write("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n");
         let mut trickle = connection.writer();
         let trickling = std::thread::spawn(move || {
-            // Until the gateway has had enough.
+            // Until the gateway closes the connection.
             while trickle.write_all(b"x").is_ok() {
                 std::thread::sleep(Duration::from_millis(50));
             }

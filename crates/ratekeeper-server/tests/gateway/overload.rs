@@ -1,4 +1,4 @@
-//! Too much at the gateway: adaptive limits, and who is shed first.
+//! Overload at the gateway: adaptive limits and load shedding.
 
 use crate::gateway;
 use crate::service::{echo, head, service};
@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex};
 
 const ONE: &str = "[[policy]]\nname = \"all\"\nadaptive = { min = 1, max = 1, start = 1 }\n";
 
-/// A service that sends half of each answer, and the rest when it is told.
-pub(crate) fn halting() -> (SocketAddr, Sender<()>) {
-    let (release, held) = channel::<()>();
-    let held = Arc::new(Mutex::new(held));
+/// An upstream that sends half of each response, and the rest on a signal.
+pub(crate) fn half_response_upstream() -> (SocketAddr, Sender<()>) {
+    let (release, released) = channel::<()>();
+    let released = Arc::new(Mutex::new(released));
     let upstream = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while head(&mut reader).is_some() {
             if stream
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
                 .is_err()
-                || held.lock().unwrap().recv().is_err()
+                || released.lock().unwrap().recv().is_err()
                 || stream.write_all(b"k").is_err()
             {
                 return;
@@ -31,8 +31,8 @@ pub(crate) fn halting() -> (SocketAddr, Sender<()>) {
 }
 
 #[test]
-fn a_place_under_an_adaptive_limit_is_held_until_the_answer_has_ended() {
-    let (upstream, release) = halting();
+fn an_adaptive_permit_is_held_until_the_response_has_ended() {
+    let (upstream, release) = half_response_upstream();
     let server = gateway(&[upstream], ONE);
     let mut first = server.connect();
     first.send("GET", "/", "");
@@ -74,8 +74,8 @@ fn a_place_under_an_adaptive_limit_is_held_until_the_answer_has_ended() {
 }
 
 #[test]
-fn whoever_hangs_up_frees_its_place() {
-    let (upstream, release) = halting();
+fn a_client_that_hangs_up_releases_its_permit() {
+    let (upstream, release) = half_response_upstream();
     let server = gateway(&[upstream], ONE);
     let mut first = server.connect();
     first.send("GET", "/", "");
@@ -87,7 +87,7 @@ fn whoever_hangs_up_frees_its_place() {
     });
 }
 
-/// Any machine uses more of its memory than that, so there is always too much.
+/// Every machine uses more memory than this threshold, so requests are always shed.
 const PRESSED: &str = "[shed]\nmemory = 0.0001\nheader = \"x-priority\"\nspare = \"critical\"\n\
     [[policy]]\nname = \"export\"\nmatch = { path = \"/export\" }\nclass = \"sheddable\"\n";
 
@@ -100,7 +100,7 @@ fn with_priority(server: &Server, priority: &str) -> u16 {
 }
 
 #[test]
-fn the_least_important_are_shed_and_the_others_are_served() {
+fn the_least_important_requests_are_shed_first() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], PRESSED);
     let mut shed = None;
@@ -115,7 +115,7 @@ fn the_least_important_are_shed_and_the_others_are_served() {
     let after: u32 = shed.header("retry-after").unwrap().parse().unwrap();
     assert!((5..=10).contains(&after), "{after}");
     assert_eq!(shed.json()["title"], "Temporary Reduced Capacity");
-    // Nobody is trusted, so nobody is believed.
+    // No proxy is trusted, so the header is ignored.
     assert!((0..50).all(|_| with_priority(&server, "sheddable") == 200));
     assert!(server.figure("ratekeeper_shed_total{class=\"sheddable\"}") >= 1.0);
     assert_eq!(
@@ -123,13 +123,13 @@ fn the_least_important_are_shed_and_the_others_are_served() {
         0.0
     );
     assert!(server.figure("ratekeeper_shed_pressure") > 1.0);
-    let told = &server.admin("GET", "/admin/status").json()["pressure"]["shed"];
-    assert!(told["pressure"].as_f64().unwrap() > 1.0, "{told}");
-    assert_eq!(told["classes"][0]["class"], "critical_plus");
+    let shed = &server.admin("GET", "/admin/status").json()["pressure"]["shed"];
+    assert!(shed["pressure"].as_f64().unwrap() > 1.0, "{shed}");
+    assert_eq!(shed["classes"][0]["class"], "critical_plus");
 }
 
 #[test]
-fn a_trusted_proxy_says_how_important_a_request_is() {
+fn a_trusted_proxy_sets_the_class_of_a_request() {
     let (upstream, _requests) = echo();
     let server = gateway(
         &[upstream],

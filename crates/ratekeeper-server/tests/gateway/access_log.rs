@@ -1,4 +1,4 @@
-//! The access log: a line of JSON for each request, with the verdict.
+//! The access log: a JSON line for each request, with the verdict.
 
 use crate::gateway;
 use crate::service::echo;
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// A path of its own for each call, where nothing is.
+/// A new path for each call.
 fn log_file() -> PathBuf {
     let file = config_file("").with_extension("log");
     let _ = fs::remove_file(&file);
@@ -64,7 +64,7 @@ fn requests_are_logged_with_their_verdict() {
             .map(|line| serde_json::from_str(line).unwrap())
             .collect()
     };
-    // One in three of those that went well: /login, /c, and all others.
+    // One in three of the successful ones: /login, /c, and all others.
     eventually("six lines", || lines().len() >= 5);
     let seen: Vec<(String, u64, Value)> = lines()
         .iter()
@@ -120,7 +120,7 @@ const BY_PLAN: &str = "[store]\nkey_secret = \"sixteen bytes at least\"\n[identi
     [[policy]]\nname = \"everybody\"\nlimit = \"100/d\"\n";
 
 #[test]
-fn a_line_names_the_request_and_the_policy_plan_and_key_that_it_was_counted_by() {
+fn a_line_has_the_request_and_its_policy_plan_and_key() {
     let (upstream, requests) = echo();
     let file = log_file();
     let server = gateway(&[upstream], &format!("access_log = {file:?}\n{BY_PLAN}"));
@@ -168,7 +168,7 @@ fn a_line_names_the_request_and_the_policy_plan_and_key_that_it_was_counted_by()
             .collect();
         assert_eq!(shape, "0000-00-00T00:00:00.000000Z", "{time}");
     }
-    // The upstream finds a request by the same id.
+    // The upstream gets the same request id.
     let ids: Vec<&str> = lines
         .iter()
         .map(|line| line["request_id"].as_str().unwrap())
@@ -187,7 +187,7 @@ fn a_line_names_the_request_and_the_policy_plan_and_key_that_it_was_counted_by()
     }
 }
 
-/// As `ulimit -f` does, and a full disk: a line is written in part, and then nothing.
+/// Works like `ulimit -f` and a full disk: a line is written in part, then writing fails.
 fn limit_file_size(process: u32, bytes: &str) {
     let status = Command::new("prlimit")
         .args([format!("--pid={process}"), format!("--fsize={bytes}:")])
@@ -208,7 +208,7 @@ fn a_full_disk_costs_lines_and_no_requests() {
     for _ in 0..10 {
         assert_eq!(server.request("GET", "/full", "").status(), 200);
     }
-    // The first of them is there in part: it is ended when there is space.
+    // The first of them is written in part: it is completed when there is space.
     eventually("nine lost lines", || lost() == 9.0);
     assert_eq!(fs::metadata(&file).unwrap().len(), full);
     limit_file_size(server.id(), "unlimited");
@@ -225,9 +225,13 @@ fn a_full_disk_costs_lines_and_no_requests() {
     server.signal("TERM");
     let (status, log) = server.ended();
     assert_eq!(status.code(), Some(0), "{log}");
-    assert_eq!(log.matches("cannot be written").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("cannot write the access log").count(),
+        1,
+        "{log}"
+    );
     assert!(
-        log.contains("the access log is written again; 9 lines were lost"),
+        log.contains("the access log is being written again; 9 lines were lost"),
         "{log}"
     );
 }
@@ -247,8 +251,7 @@ fn a_device_that_is_full_from_the_start_is_survived() {
     assert_eq!(
         (
             status.code(),
-            log.matches("the access log /dev/full cannot be written")
-                .count()
+            log.matches("cannot write the access log /dev/full").count()
         ),
         (Some(0), 1),
         "{log}"
@@ -256,7 +259,7 @@ fn a_device_that_is_full_from_the_start_is_survived() {
 }
 
 #[test]
-fn a_renamed_file_is_opened_again_on_sighup() {
+fn a_renamed_file_is_reopened_on_sighup() {
     let (upstream, _requests) = echo();
     let file = log_file();
     let renamed = file.with_extension("log.1");
@@ -267,7 +270,7 @@ fn a_renamed_file_is_opened_again_on_sighup() {
     assert_eq!(server.request("GET", "/renamed", "").status(), 200);
     eventually("the second line", || lines(&renamed).len() == 2);
     server.signal("HUP");
-    // At once, for whoever compresses the renamed one.
+    // At once, for logrotate, which compresses the renamed file.
     eventually("a new file", || file.exists());
     assert_eq!(server.request("GET", "/after", "").status(), 200);
     eventually("a line in the new file", || lines(&file).len() == 1);

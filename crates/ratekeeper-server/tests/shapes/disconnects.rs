@@ -1,5 +1,5 @@
-//! Clients and upstreams that leave in the middle: nothing is left of the exchange, and the next
-//! one is as good as ever.
+//! Clients and upstreams that disconnect in the middle: nothing of the exchange is left, and the
+//! next one works.
 
 use crate::client::{Client, Error, Kind, Manners, Target, request};
 use crate::shape::{Shape, get, head, post, post_chunks};
@@ -8,17 +8,17 @@ use crate::{TIMEOUT, against, programs};
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-/// How far a client waits for a response before it leaves.
+/// How far a client waits for a response before it disconnects.
 #[derive(Clone, Copy, Debug)]
 enum Until {
     /// The request is sent, or a part of it.
     Sent,
     Head,
-    /// So many bytes of the body.
+    /// This many bytes of the body.
     Bytes(usize),
 }
 
-/// What clients leave.
+/// The exchanges that clients abandon.
 fn exchanges() -> Vec<(Shape, Until)> {
     vec![
         (
@@ -77,8 +77,9 @@ fn exchanges() -> Vec<(Shape, Until)> {
     ]
 }
 
-/// Leaves an exchange: its stream alone in HTTP/2 where the client stays, otherwise its connection.
-async fn leave(
+/// Abandons an exchange: only its stream over HTTP/2 where the client stays, otherwise its
+/// connection.
+async fn disconnect(
     client: &mut Client,
     kind: Kind,
     shape: &Shape,
@@ -87,7 +88,8 @@ async fn leave(
 ) -> Result<(), Error> {
     let sending = client.send(request(kind, shape));
     if let Until::Sent = until {
-        // It is under way, and gets no response as long as the upstream reads or the client writes.
+        // The exchange is in flight, and has no response while the upstream reads or the client
+        // writes.
         let ended = timeout(std::time::Duration::from_millis(30), sending).await;
         assert!(ended.is_err(), "{kind:?} {shape:?}: {ended:?}");
     } else {
@@ -102,16 +104,16 @@ async fn leave(
             read += frame.data_ref().map_or(0, bytes::Bytes::len);
         }
         if !stays {
-            client.leave();
+            client.disconnect();
         }
     }
     if !stays {
-        client.leave();
+        client.disconnect();
     }
     Ok(())
 }
 
-/// Some responses after that, on a connection that is as it was left.
+/// Some more exchanges, on the connection as it is now.
 async fn go_on(client: &mut Client, kind: Kind, program: Program) {
     for shape in [
         get("framing=sized&size=16389"),
@@ -121,16 +123,16 @@ async fn go_on(client: &mut Client, kind: Kind, program: Program) {
         let received = timeout(TIMEOUT, client.exchange(&shape))
             .await
             .expect("a response in time");
-        let fault = received.map_or_else(
+        let mismatch = received.map_or_else(
             |error| Some(error.to_string()),
-            |received| shape.fault(&received, false),
+            |received| shape.mismatch(&received, false),
         );
-        assert_eq!(fault, None, "{program:?} {kind:?} {shape:?}");
+        assert_eq!(mismatch, None, "{program:?} {kind:?} {shape:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_leave_in_the_middle() {
+async fn clients_disconnect_in_the_middle() {
     for program in programs() {
         against(program, "", async |target: &Target| {
             for (manners, stays) in [
@@ -142,9 +144,9 @@ async fn clients_leave_in_the_middle() {
                     .into_iter()
                     .filter(|kind| !stays || kind.is_http2())
                 {
-                    let mut client = Client::with_manners(kind, target, manners);
+                    let mut client = Client::configure(kind, target, manners);
                     for (shape, until) in exchanges() {
-                        let left = leave(&mut client, kind, &shape, until, stays).await;
+                        let left = disconnect(&mut client, kind, &shape, until, stays).await;
                         assert!(
                             left.is_ok(),
                             "{program:?} {kind:?} {manners:?} {shape:?}: {left:?}"
@@ -158,9 +160,9 @@ async fn clients_leave_in_the_middle() {
     }
 }
 
-/// A response that breaks off never looks whole, and one that has not begun is a 502.
+/// A cut-off response never looks complete, and one that has not begun is a 502.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn responses_break_off() {
+async fn responses_are_cut_off() {
     for program in programs() {
         against(program, "breaker = false\n", async |target: &Target| {
             for kind in Kind::HYPER {
@@ -178,7 +180,7 @@ async fn responses_break_off() {
                         received.is_err(),
                         "{program:?} {kind:?} {query}: {received:?}"
                     );
-                    client.leave();
+                    client.disconnect();
                 }
                 // Node's http2 sends the head on its own, before anything can go wrong.
                 let unbegun = [

@@ -1,5 +1,5 @@
-//! What upstreams answer, in every form that HTTP/1 has and in some that it has not: curl makes the
-//! same of it through the gateway as without it.
+//! Upstream responses in every form that HTTP/1 has, and in some invalid ones: curl gets the same
+//! through the gateway as directly.
 
 use crate::service::{body, head, service};
 use crate::{curl, gateway};
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 
-/// A service that answers each request with these bytes, a few at a time, and then closes if
-/// nothing else ends the answer.
+/// An upstream that answers each request with these bytes, a few at a time, and then closes unless
+/// the response has an end of its own.
 fn answers(answer: &'static [u8], at_once: usize) -> SocketAddr {
     service(move |mut stream| {
-        // Else small pieces are put together again.
+        // Otherwise the kernel merges small pieces.
         stream.set_nodelay(true).unwrap();
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while head(&mut reader).is_some() {
@@ -62,36 +62,36 @@ fn curl_sees_the_same_through_the_gateway() {
             let (of_head, args) = ("%{http_code} %{size_download}", ["-I", "-o", "/dev/null", "-w"]);
             if answer.ends_with(b"\r\n\r\n") && !answer.windows(2).any(|pair| pair == b"0\r") {
                 let urls = [upstream, server.address].map(|at| format!("http://{at}/"));
-                let said = urls.map(|url| curl(&[&args[..], &[of_head, &url]].concat()));
-                assert_eq!(said[0], said[1], "{}", String::from_utf8_lossy(answer));
+                let output = urls.map(|url| curl(&[&args[..], &[of_head, &url]].concat()));
+                assert_eq!(output[0], output[1], "{}", String::from_utf8_lossy(answer));
             }
         }
     }
 }
 
 #[test]
-fn what_is_no_answer_is_a_502_and_says_why_in_the_log() {
+fn an_invalid_response_is_502_and_logged() {
     for (answer, why) in [
-        (&b"SSH-2.0-OpenSSH_9\r\n"[..], "answered what is not HTTP/1"),
+        (&b"SSH-2.0-OpenSSH_9\r\n"[..], "response is not HTTP/1"),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
-            "two different Content-Lengths",
+            "two different Content-Length values",
         ),
         (
             b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
-            "a Content-Length that is none",
+            "an invalid Content-Length",
         ),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-            "a coding that is of one connection",
+            "a Transfer-Encoding other than chunked",
         ),
         (
             b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            "which HTTP/1.0 does not know",
+            "HTTP/1.0 response is chunked",
         ),
         (
             b"HTTP/1.1 200 OK\r\na: b\r\n folded\r\nContent-Length: 0\r\n\r\n",
-            "answered what is not HTTP/1",
+            "response is not HTTP/1",
         ),
         (
             b"HTTP/1.1 200 OK\r\nContent-",
@@ -112,7 +112,7 @@ fn what_is_no_answer_is_a_502_and_says_why_in_the_log() {
 }
 
 #[test]
-fn an_answer_may_have_hundreds_of_headers() {
+fn a_response_may_have_hundreds_of_headers() {
     let head = |many: usize| {
         let cookies: String = (0..many)
             .map(|at| format!("Set-Cookie: c{at}={at}\r\n"))
@@ -138,7 +138,7 @@ fn an_answer_may_have_hundreds_of_headers() {
 }
 
 #[test]
-fn an_answer_that_breaks_off_breaks_off_for_the_client_too() {
+fn a_cut_off_response_is_cut_off_for_the_client() {
     for answer in [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\nConnection: close\r\n\r\nhello"[..],
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\n",
@@ -152,28 +152,28 @@ fn an_answer_that_breaks_off_breaks_off_for_the_client_too() {
             }
         });
         let server = gateway(&[upstream], "");
-        let said = curl(&["-w", "%{exitcode}", &format!("http://{}/", server.address)]);
-        // Fewer bytes than announced, no last chunk, or not even a head: in any case no answer that
-        // looks whole.
-        assert!(["hello18", "hello56", "52"].contains(&&*said), "{said}");
+        let output = curl(&["-w", "%{exitcode}", &format!("http://{}/", server.address)]);
+        // Fewer bytes than announced, no last chunk, or not even a head: in any case the client
+        // sees an incomplete response.
+        assert!(["hello18", "hello56", "52"].contains(&&*output), "{output}");
     }
 }
 
-/// The same while the client does not read: what went wrong then is not forgotten when it does.
+/// The same while the client does not read: the error is kept until it does.
 #[test]
-fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {
+fn a_response_cut_off_while_the_client_does_not_read_is_incomplete() {
     for answer in [
         "HTTP/1.1 200 OK\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n",
     ] {
-        let (told, stuck) = channel();
+        let (sender, stuck) = channel();
         let upstream = service(move |mut stream| {
             let mut reader = BufReader::new(stream.try_clone().unwrap());
             if head(&mut reader).is_none() {
                 return;
             }
             stream.write_all(answer.as_bytes()).unwrap();
-            // Until all that is between here and the client is full.
+            // Until all buffers up to the client are full.
             stream
                 .set_write_timeout(Some(std::time::Duration::from_millis(500)))
                 .unwrap();
@@ -183,7 +183,7 @@ fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {
                 .set_linger(Some(std::time::Duration::ZERO))
                 .unwrap();
             drop((stream, reader));
-            told.send(()).unwrap();
+            sender.send(()).unwrap();
         });
         let server = gateway(&[upstream], "idle_timeout = \"10min\"\n");
         let mut client = server.connect();
@@ -201,16 +201,17 @@ fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {
     }
 }
 
-/// It answers before it has read the body, and closes: as many services do with what is too large.
+/// The upstream answers before it has read the body, and closes, as many do with bodies that are
+/// too large.
 #[test]
-fn an_early_answer_reaches_a_client_that_is_still_sending() {
+fn an_early_response_reaches_a_client_that_is_still_sending() {
     let upstream = service(|mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         if head(&mut reader).is_some() {
             let _ = stream.write_all(
                 b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno",
             );
-            // What it has not read is not reset before the answer is there.
+            // Reading the rest avoids a reset before the response arrives.
             let _ = stream.shutdown(Shutdown::Write);
             let _ = std::io::copy(&mut reader, &mut std::io::sink());
         }
@@ -218,7 +219,7 @@ fn an_early_answer_reaches_a_client_that_is_still_sending() {
     let server = gateway(&[upstream], "");
     let file = crate::support::config_file(&"x".repeat(3_000_000));
     let data = format!("@{}", file.display());
-    let said = curl(&[
+    let output = curl(&[
         "-H",
         "Expect:",
         "--data-binary",
@@ -227,14 +228,13 @@ fn an_early_answer_reaches_a_client_that_is_still_sending() {
         "%{http_code}",
         &format!("http://{}/", server.address),
     ]);
-    assert_eq!(said, "no413");
+    assert_eq!(output, "no413");
 }
 
-/// With a request that has a body as with one that has none, on a new connection as on one that was
-/// used before: the service need not go on with what nobody waits for.
+/// With and without a request body, on new and reused connections: the upstream need not go on.
 #[test]
-fn who_leaves_while_it_waits_takes_its_request_along() {
-    let (told, events) = channel();
+fn a_client_that_disconnects_cancels_its_request() {
+    let (sender, events) = channel();
     let upstream = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(head) = head(&mut reader) {
@@ -246,10 +246,10 @@ fn who_leaves_while_it_waits_takes_its_request_along() {
                     .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
                     .unwrap();
             } else {
-                told.send("asked").unwrap();
+                sender.send("asked").unwrap();
             }
         }
-        let _ = told.send("ended");
+        let _ = sender.send("ended");
     });
     let server = gateway(&[upstream], "idle_timeout = \"10min\"\n");
     let next = || {
@@ -268,7 +268,7 @@ fn who_leaves_while_it_waits_takes_its_request_along() {
             client.send("GET", "/at-once", "");
             assert_eq!(client.answer().status(), 204);
         }
-        // Some clients offer another protocol with each request; nobody takes them up on it.
+        // Some clients offer an upgrade with each request; the upstream does not accept it.
         let offer = "Connection: Upgrade\r\nUpgrade: h2c";
         client.write(&format!(
             "{method} / HTTP/1.1\r\nHost: x\r\n{offer}\r\nContent-Length: {}\r\n\r\n{body}",
@@ -280,24 +280,24 @@ fn who_leaves_while_it_waits_takes_its_request_along() {
     }
 }
 
-/// Not that anybody should do so; but what came whole is answered.
+/// Unusual, but complete requests are answered.
 #[test]
-fn who_asks_twice_at_once_and_says_that_this_is_all_gets_both_answers() {
+fn a_client_that_closes_its_side_after_two_requests_gets_both_responses() {
     let (upstream, _requests) = crate::service::echo();
     let server = gateway(&[upstream], "");
     let mut client = server.connect();
     client.write("GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\n");
     client.end();
-    let said = client.rest();
+    let output = client.rest();
     assert!(
-        said.contains("get /1 ") && said.contains("get /2 "),
-        "{said}"
+        output.contains("get /1 ") && output.contains("get /2 "),
+        "{output}"
     );
 }
 
-/// Serves one request a connection and closes it without a word, so that the gateway finds out only
-/// when it asks again.
-fn forgetful(told: impl Fn(String) + Send + Clone + 'static) -> SocketAddr {
+/// Serves one request per connection and closes it silently, so that the gateway notices only with
+/// the next request.
+fn closing_upstream(sender: impl Fn(String) + Send + Clone + 'static) -> SocketAddr {
     service(move |stream: TcpStream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let Some(head) = head(&mut reader) else {
@@ -306,26 +306,26 @@ fn forgetful(told: impl Fn(String) + Send + Clone + 'static) -> SocketAddr {
         let Some(body) = body(&mut reader, &head) else {
             return;
         };
-        told(body);
+        sender(body);
         let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     })
 }
 
-/// The keep-alive of Node.js ends after five seconds, in the very moment in which somebody asks
-/// again.
+/// The keep-alive of Node.js ends after five seconds, possibly at the very moment of the next
+/// request.
 #[test]
-fn a_connection_that_was_closed_meanwhile_costs_no_answer() {
-    let server = gateway(&[forgetful(|_| {})], "");
+fn a_pooled_connection_that_was_closed_loses_no_response() {
+    let server = gateway(&[closing_upstream(|_| {})], "");
     for _ in 0..200 {
         assert_eq!(server.request("GET", "/", "").status(), 200);
     }
 }
 
-/// A service dies of some requests: of such a one two connections end, not all that are kept.
+/// Some requests crash an upstream: such a request ends two connections, not all pooled ones.
 #[test]
-fn a_deadly_request_is_repeated_once() {
+fn a_request_that_crashes_the_upstream_is_retried_once() {
     let deaths = Arc::new(AtomicUsize::new(0));
-    let (counter, held) = (Arc::clone(&deaths), Arc::new(Barrier::new(8)));
+    let (counter, barrier) = (Arc::clone(&deaths), Arc::new(Barrier::new(8)));
     let upstream = service(move |mut stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while let Some(head) = head(&mut reader) {
@@ -333,8 +333,8 @@ fn a_deadly_request_is_repeated_once() {
                 counter.fetch_add(1, Relaxed);
                 return;
             }
-            // All of them are under way at once, each over a connection of its own.
-            held.wait();
+            // All of them are in flight at once, each over its own connection.
+            barrier.wait();
             stream
                 .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
                 .unwrap();
@@ -349,20 +349,21 @@ fn a_deadly_request_is_repeated_once() {
     server
         .request("GET", "/deadly", "")
         .problem(502, "bad_upstream");
-    // Once if the worker that got it had kept none.
+    // Once if the worker that got it had no pooled connection.
     assert!((1..=2).contains(&deaths.load(Relaxed)), "{deaths:?}");
 }
 
-/// The same with what may not be seen twice: it is seen once, or not at all and the client is told.
+/// The same with an unsafe request: the upstream sees it once, or not at all and the client gets an
+/// error.
 #[test]
-fn what_changes_something_is_sent_once() {
+fn unsafe_requests_are_not_retried() {
     let seen = Arc::new(AtomicUsize::new(0));
-    let (told, bodies) = channel();
+    let (sender, bodies) = channel();
     let counter = Arc::clone(&seen);
     let server = gateway(
-        &[forgetful(move |body| {
+        &[closing_upstream(move |body| {
             counter.fetch_add(1, Relaxed);
-            let _ = told.send(body);
+            let _ = sender.send(body);
         })],
         "breaker = false\n",
     );

@@ -1,4 +1,4 @@
-//! A body that comes in chunks, taken apart.
+//! Decoder of the chunked transfer coding.
 
 use super::{empty_line_end, take};
 use crate::gateway::headers;
@@ -6,81 +6,81 @@ use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::{Buf, BytesMut};
 
-/// Bytes that stand beside the data, in all chunks together or in trailers: with more of them it is
-/// nobody's body.
-const MOST_BESIDE: usize = 16 * 1024;
+/// The most bytes of chunk extensions in a body, and of trailers.
+const MAX_OVERHEAD_BYTES: usize = 16 * 1024;
 
-/// So many trailers.
-const MOST_TRAILERS: usize = 64;
+/// The most trailers.
+const MAX_TRAILERS: usize = 64;
 
-/// Chunks that are there at once are merged up to this size.
+/// Available chunks are merged up to this size.
 const MAX_MERGED: usize = 4 * 1024;
 
-/// What is wrong with a body, in words that go on from who sent it.
+/// What is malformed in a body: a phrase that follows its sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MalformedError(pub(crate) &'static str);
 
-const CHUNK: MalformedError = MalformedError("has a malformed chunk");
+const CHUNK: MalformedError = MalformedError("malformed chunk");
 
-/// How far a body has come.
+/// The state of the decoder.
 #[derive(Debug)]
-pub(crate) struct Chunks {
+pub(crate) struct ChunkedDecoder {
     state: State,
     /// Bytes of extensions so far.
-    beside: usize,
+    overhead: usize,
 }
 
+/// The position of the decoder in the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// The size of a chunk, and how many digits it has so far.
+    /// A chunk size, with the number of digits so far.
     Size(u64, u32),
-    /// What follows the size, up to the end of the line.
+    /// The extension after a size, up to the end of the line.
     Extension(u64),
     SizeEnd(u64),
     Data(u64),
     DataCr,
     DataLf,
-    /// How many bytes of the trailers were looked through for their end.
+    /// How many bytes of the trailers were scanned for their end.
     Trailers(usize),
-    Over,
+    Finished,
 }
 
-/// What there is next.
+/// The next part of a body.
 #[derive(PartialEq, Debug)]
 pub(crate) enum ChunkEvent {
     Data(Bytes),
     Trailers(HeaderMap),
-    /// More must be read.
+    /// More bytes must be read.
     More,
-    Over,
+    Finished,
 }
 
-impl Chunks {
+impl ChunkedDecoder {
     pub(crate) fn new() -> Self {
         Self {
             state: State::Size(0, 0),
-            beside: 0,
+            overhead: 0,
         }
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.state == State::Over
+    pub(crate) fn is_finished(&self) -> bool {
+        self.state == State::Finished
     }
 
-    /// Takes the next piece out of what was read, data of at most so many bytes. Small chunks that
-    /// are there at once come as one piece: each would be a frame of HTTP/2, and a client may take
-    /// many small frames for an attack.
+    /// Decodes the next part of the buffer, with at most `max` bytes of data. Small chunks that are
+    /// available together are merged: each would be an HTTP/2 frame, and a client may take many
+    /// small frames for an attack.
     pub(crate) fn next(
         &mut self,
         read: &mut BytesMut,
-        most: u64,
+        max: u64,
     ) -> Result<ChunkEvent, MalformedError> {
         let mut merged = MergedChunks::default();
         loop {
             match self.state {
                 State::Data(left) if !read.is_empty() => {
-                    let length = left.min(most).min(read.len() as u64);
-                    if merged.has_space(length, most) {
+                    let length = left.min(max).min(read.len() as u64);
+                    if merged.has_space(length, max) {
                         self.state = if length == left {
                             State::DataCr
                         } else {
@@ -90,26 +90,26 @@ impl Chunks {
                         continue;
                     }
                 }
-                State::Over if merged.is_empty() => return Ok(ChunkEvent::Over),
+                State::Finished if merged.is_empty() => return Ok(ChunkEvent::Finished),
                 State::Trailers(scanned) if merged.is_empty() => {
                     let Some(trailers) = trailers(read, scanned)? else {
                         self.state = State::Trailers(read.len());
                         return Ok(ChunkEvent::More);
                     };
-                    self.state = State::Over;
+                    self.state = State::Finished;
                     return Ok(if trailers.is_empty() {
-                        ChunkEvent::Over
+                        ChunkEvent::Finished
                     } else {
                         ChunkEvent::Trailers(trailers)
                     });
                 }
-                State::Data(_) | State::Over | State::Trailers(_) => {}
+                State::Data(_) | State::Finished | State::Trailers(_) => {}
                 _ => {
                     if let Some(&byte) = read.first() {
                         match self.after(byte) {
                             Ok(state) => self.state = state,
                             Err(malformed) if merged.is_empty() => return Err(malformed),
-                            // What came before it is good, and the byte is still there.
+                            // The data before it is good, and the byte is still in the buffer.
                             Err(_) => return Ok(ChunkEvent::Data(merged.into_bytes())),
                         }
                         read.advance(1);
@@ -125,7 +125,7 @@ impl Chunks {
         }
     }
 
-    /// The state after a byte that is no data.
+    /// The state after a framing byte.
     fn after(&mut self, byte: u8) -> Result<State, MalformedError> {
         Ok(match (self.state, byte) {
             (State::Size(size, digits), _)
@@ -139,10 +139,10 @@ impl Chunks {
             (State::Size(size, 1..), b'\r') => State::SizeEnd(size),
             (State::Size(size, 1..), b';' | b' ' | b'\t') => State::Extension(size),
             (State::Extension(size), b'\r') => State::SizeEnd(size),
-            // A lone end of line may hide what others take for a chunk.
-            (State::Extension(size), _) if byte != b'\n' && self.beside < MOST_BESIDE => {
+            // A lone LF may hide bytes that other parsers take for a chunk.
+            (State::Extension(size), _) if byte != b'\n' && self.overhead < MAX_OVERHEAD_BYTES => {
                 // Some servers pad sizes with spaces.
-                self.beside += usize::from(byte != b' ');
+                self.overhead += usize::from(byte != b' ');
                 State::Extension(size)
             }
             (State::SizeEnd(0), b'\n') => State::Trailers(0),
@@ -154,16 +154,16 @@ impl Chunks {
     }
 }
 
-/// Takes the trailers out of what was read, of which so many bytes were looked through before; none
-/// if more must be read.
+/// Parses the trailers, of which `scanned` bytes were scanned before, or returns `None` if more
+/// must be read.
 fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, MalformedError> {
-    const MALFORMED: MalformedError = MalformedError("has malformed trailers, or too many");
+    const MALFORMED: MalformedError = MalformedError("malformed trailers, or too many");
     let end = match empty_line_end(read, scanned) {
-        Some(end) if end <= MOST_BESIDE => end,
-        None if read.len() <= MOST_BESIDE => return Ok(None),
+        Some(end) if end <= MAX_OVERHEAD_BYTES => end,
+        None if read.len() <= MAX_OVERHEAD_BYTES => return Ok(None),
         _ => return Err(MALFORMED),
     };
-    let mut room = [httparse::EMPTY_HEADER; MOST_TRAILERS];
+    let mut room = [httparse::EMPTY_HEADER; MAX_TRAILERS];
     let Ok(httparse::Status::Complete((length, found))) =
         httparse::parse_headers(&read[..end], &mut room)
     else {
@@ -185,7 +185,7 @@ fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, Ma
     Ok(Some(trailers))
 }
 
-/// The data of chunks that become one piece. That of a single chunk is not copied once more.
+/// The data of chunks that are merged. A single chunk is not copied again.
 #[derive(Default)]
 struct MergedChunks {
     first: Bytes,
@@ -198,13 +198,13 @@ impl MergedChunks {
         self.first.is_empty()
     }
 
-    /// Whether so many bytes may be added: any number to nothing.
-    fn has_space(&self, length: u64, most: u64) -> bool {
+    /// Whether `length` bytes may be added. Nothing is too long for an empty buffer.
+    fn has_space(&self, length: u64, max: u64) -> bool {
         let length = self.first.len().max(self.all.len()) as u64 + length;
-        self.is_empty() || length <= most.min(MAX_MERGED as u64)
+        self.is_empty() || length <= max.min(MAX_MERGED as u64)
     }
 
-    /// Takes up to so many bytes out of what was read.
+    /// Takes up to `length` bytes from `read`.
     fn add(&mut self, read: &mut BytesMut, length: u64) {
         if self.is_empty() {
             self.first = take(read, length);
@@ -236,22 +236,22 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The data and the trailers of a body that comes in pieces of this size; what is left over
-    /// must be nothing.
+    /// The data and the trailers of a body that arrives in pieces of this size. Nothing may be left
+    /// over.
     fn taken_apart(
         text: &[u8],
         size: usize,
     ) -> Result<(Vec<u8>, HeaderMap), Option<MalformedError>> {
-        let (mut chunks, mut read) = (Chunks::new(), BytesMut::new());
+        let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::new());
         let (mut data, mut trailers) = (Vec::new(), HeaderMap::new());
         let mut pieces = text.chunks(size);
         loop {
-            match chunks.next(&mut read, u64::MAX).map_err(Some)? {
+            match decoder.next(&mut read, u64::MAX).map_err(Some)? {
                 ChunkEvent::Data(more) => data.extend_from_slice(&more),
                 ChunkEvent::Trailers(found) => trailers = found,
                 ChunkEvent::More => read.extend_from_slice(pieces.next().ok_or(None)?),
-                ChunkEvent::Over => {
-                    assert!(chunks.is_over() && read.is_empty() && pieces.next().is_none());
+                ChunkEvent::Finished => {
+                    assert!(decoder.is_finished() && read.is_empty() && pieces.next().is_none());
                     return Ok((data, trailers));
                 }
             }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn small_chunks_that_are_there_at_once_become_one_piece() {
+    fn available_small_chunks_are_merged() {
         let of = |size: usize| format!("{size:x}\r\n{}\r\n", "x".repeat(size));
         for (sizes, pieces) in [
             (&[1; 1_000][..], &[1_000][..]),
@@ -285,14 +285,17 @@ mod tests {
             (&[10, 5_000, 10, 20], &[10, 5_000, 30]),
         ] {
             let text: String = sizes.iter().map(|size| of(*size)).collect();
-            let (mut chunks, mut read, mut found) =
-                (Chunks::new(), BytesMut::from(text.as_bytes()), Vec::new());
-            while let ChunkEvent::Data(data) = chunks.next(&mut read, u64::MAX).unwrap() {
+            let (mut decoder, mut read, mut found) = (
+                ChunkedDecoder::new(),
+                BytesMut::from(text.as_bytes()),
+                Vec::new(),
+            );
+            while let ChunkEvent::Data(data) = decoder.next(&mut read, u64::MAX).unwrap() {
                 found.push(data.len());
             }
             assert_eq!(found, pieces, "{sizes:?}");
             let mut read = BytesMut::from(text.as_bytes());
-            let Ok(ChunkEvent::Data(data)) = Chunks::new().next(&mut read, 7) else {
+            let Ok(ChunkEvent::Data(data)) = ChunkedDecoder::new().next(&mut read, 7) else {
                 panic!("no data")
             };
             assert_eq!(data.len(), 7.min(sizes.iter().sum()));
@@ -300,20 +303,20 @@ mod tests {
     }
 
     #[test]
-    fn what_came_before_a_malformed_chunk_is_not_lost() {
-        let (mut chunks, mut read) = (
-            Chunks::new(),
+    fn data_before_a_malformed_chunk_is_not_lost() {
+        let (mut decoder, mut read) = (
+            ChunkedDecoder::new(),
             BytesMut::from(&b"1\r\na\r\n2\r\nbc\r\nx"[..]),
         );
         assert_eq!(
-            chunks.next(&mut read, u64::MAX),
+            decoder.next(&mut read, u64::MAX),
             Ok(ChunkEvent::Data(Bytes::from("abc")))
         );
-        assert_eq!(chunks.next(&mut read, u64::MAX), Err(CHUNK));
+        assert_eq!(decoder.next(&mut read, u64::MAX), Err(CHUNK));
     }
 
     #[test]
-    fn what_is_no_chunk_is_none() {
+    fn malformed_chunks_are_rejected() {
         for text in [
             &b"\r\n"[..],
             b";\r\n",
@@ -340,14 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_beside_the_data_is_bounded() {
-        let extension = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(MOST_BESIDE + 1));
+    fn extensions_and_trailers_are_bounded() {
+        let extension = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(MAX_OVERHEAD_BYTES + 1));
         assert!(taken_apart(extension.as_bytes(), 1_000).is_err());
-        let again = format!("{}0\r\n\r\n", "1;xx\r\na\r\n".repeat(MOST_BESIDE));
+        let again = format!("{}0\r\n\r\n", "1;xx\r\na\r\n".repeat(MAX_OVERHEAD_BYTES));
         assert!(taken_apart(again.as_bytes(), 1_000).is_err());
-        let trailers = format!("0\r\na: {}\r\n\r\n", "x".repeat(MOST_BESIDE * 2));
+        let trailers = format!("0\r\na: {}\r\n\r\n", "x".repeat(MAX_OVERHEAD_BYTES * 2));
         assert!(taken_apart(trailers.as_bytes(), 1_000).is_err());
-        let many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MOST_TRAILERS + 1));
+        let many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MAX_TRAILERS + 1));
         assert!(taken_apart(many.as_bytes(), 1_000).is_err());
     }
 
@@ -358,42 +361,42 @@ mod tests {
             "x5\r\nhello\r\n0\r\n\r\n",
             "0\r\nno header\r\n\r\n0\r\n\r\n",
         ] {
-            let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text));
+            let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::from(text));
             let fault = loop {
-                match chunks.next(&mut read, u64::MAX) {
+                match decoder.next(&mut read, u64::MAX) {
                     Ok(ChunkEvent::Data(_)) => {}
                     Ok(other) => panic!("{other:?} of {text:?}"),
                     Err(fault) => break fault,
                 }
             };
-            assert_eq!(chunks.next(&mut read, u64::MAX), Err(fault), "{text:?}");
-            assert!(!chunks.is_over());
+            assert_eq!(decoder.next(&mut read, u64::MAX), Err(fault), "{text:?}");
+            assert!(!decoder.is_finished());
         }
     }
 
-    /// Each byte of trailers is looked at once, however they are cut: so each try says how far it
-    /// has come.
+    /// Each byte of trailers is scanned once, however they are split, as each attempt records how
+    /// far it got.
     #[test]
-    fn trailers_that_come_byte_by_byte_are_not_looked_through_again() {
-        let text = format!("0\r\n{}\r\n", "x-sum: 1\r\n".repeat(MOST_TRAILERS));
-        let (mut chunks, mut read) = (Chunks::new(), BytesMut::new());
+    fn trailers_that_come_byte_by_byte_are_scanned_once() {
+        let text = format!("0\r\n{}\r\n", "x-sum: 1\r\n".repeat(MAX_TRAILERS));
+        let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::new());
         for (at, byte) in text.bytes().enumerate() {
-            assert!(at < 4 || chunks.state == State::Trailers(at - 3));
+            assert!(at < 4 || decoder.state == State::Trailers(at - 3));
             read.extend_from_slice(&[byte]);
-            match chunks.next(&mut read, u64::MAX).unwrap() {
+            match decoder.next(&mut read, u64::MAX).unwrap() {
                 ChunkEvent::More => assert!(at + 1 < text.len()),
                 ChunkEvent::Trailers(trailers) => {
-                    assert_eq!((trailers.len(), at + 1), (MOST_TRAILERS, text.len()));
+                    assert_eq!((trailers.len(), at + 1), (MAX_TRAILERS, text.len()));
                 }
                 other => panic!("{other:?}"),
             }
         }
-        assert!(chunks.is_over() && read.is_empty());
+        assert!(decoder.is_finished() && read.is_empty());
     }
 
     proptest! {
         #[test]
-        fn whatever_is_cut_up_comes_out_whole(
+        fn bodies_survive_any_split(
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
             size in 1usize..64,
         ) {
@@ -408,9 +411,9 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_ends_without_a_panic(text in "[0-9a-f;\r\n :]{0,60}") {
-            let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text.as_bytes()));
-            while let Ok(ChunkEvent::Data(_) | ChunkEvent::Trailers(_)) = chunks.next(&mut read, u64::MAX) {}
+        fn no_input_panics(text in "[0-9a-f;\r\n :]{0,60}") {
+            let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::from(text.as_bytes()));
+            while let Ok(ChunkEvent::Data(_) | ChunkEvent::Trailers(_)) = decoder.next(&mut read, u64::MAX) {}
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A request on its way to an upstream.
+//! Writes a request to an upstream over HTTP/1.1.
 
 use super::H1Error;
-use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers::{self, RequestHeaderRewriter};
 use crate::gateway::http1::{Framing, MessageWriter, PollBudget, Trailers, WriteError, put_header};
 use crate::gateway::upstream::authority;
@@ -13,22 +13,23 @@ use ratekeeper_policy::config::Upstream;
 use std::io::Write;
 use std::task::{Context, Poll, ready};
 
+/// The request that is being sent over an HTTP/1.1 connection.
 #[derive(Default)]
 pub(super) struct RequestWriter {
-    writer: MessageWriter<BodyProgressReport>,
+    writer: MessageWriter<RequestBody>,
 }
 
 impl RequestWriter {
-    /// Takes a request on: writes its head down, and keeps its body.
+    /// Begins a request: writes its head and takes its body.
     pub(super) fn begin(
         &mut self,
-        request: &mut Request<BodyProgressReport>,
+        request: &mut Request<RequestBody>,
         upstream: &Upstream,
-        onward: &RequestHeaderRewriter<'_>,
+        rewriter: &RequestHeaderRewriter<'_>,
     ) {
-        let body = std::mem::replace(request.body_mut(), BodyProgressReport::empty());
+        let body = std::mem::replace(request.body_mut(), RequestBody::empty());
         let has_body = !body.is_end_stream();
-        // The length goes by what comes, not by what the header says.
+        // The framing follows the body, not the header.
         let framing = match body.size_hint().exact() {
             _ if !has_body => Framing::Empty,
             Some(length) => Framing::Known(length),
@@ -43,23 +44,23 @@ impl RequestWriter {
                 .uri()
                 .path_and_query()
                 .map_or("/", |path| path.as_str());
-            // All of the service, of `OPTIONS *`, is under no path.
+            // The target `*` of `OPTIONS *` stands for the whole service and has no path.
             if path != "*" {
                 first.extend_from_slice(upstream.prefix().as_bytes());
             }
             first.extend_from_slice(path.as_bytes());
             first.extend_from_slice(b" HTTP/1.1\r\n");
             if headers::first(headers, &HOST).is_none() {
-                // HTTP/1.0 needs none, HTTP/1.1 does.
+                // HTTP/1.0 needs no Host, HTTP/1.1 does.
                 put_header(first, &HOST, authority(upstream).as_bytes());
             }
-            onward.write(headers, first);
+            rewriter.write(headers, first);
             match framing {
-                // To write into memory cannot fail.
+                // Writing into memory cannot fail.
                 Framing::Known(length) => drop(write!(first, "content-length: {length}\r\n")),
                 Framing::Chunked => {
                     put_header(first, &TRANSFER_ENCODING, b"chunked");
-                    trailers = announced_trailers(headers, onward.believed);
+                    trailers = announced_trailers(headers, rewriter.trusted_header);
                 }
                 Framing::Empty | Framing::Close => {
                     let expected = matches!(
@@ -83,23 +84,23 @@ impl RequestWriter {
         self.writer.is_busy()
     }
 
-    /// Whether the upstream has any of it.
+    /// Whether any of it was sent.
     pub(super) fn has_begun(&self) -> bool {
         self.writer.has_begun()
     }
 
-    /// Whether it is the client that is waited for, of whose body the next piece has not come.
+    /// Whether the request waits for the client to send more of the body.
     pub(super) fn waits_for_client(&self) -> bool {
         self.writer.waits_for_body()
     }
 
-    /// Sends nothing more. The body, if the upstream has nothing of the request yet.
-    pub(super) fn stop(&mut self) -> Option<BodyProgressReport> {
+    /// Stops sending. Returns the body, if nothing of the request was sent yet.
+    pub(super) fn stop(&mut self) -> Option<RequestBody> {
         let body = self.writer.stop();
-        (!self.has_begun()).then(|| body.unwrap_or_else(BodyProgressReport::empty))
+        (!self.has_begun()).then(|| body.unwrap_or_else(RequestBody::empty))
     }
 
-    /// Sends as much as is taken; ready when that is all.
+    /// Sends as much as the upstream takes; ready when everything is sent.
     pub(super) fn poll(
         &mut self,
         stream: &mut Stream,
@@ -111,17 +112,17 @@ impl RequestWriter {
             .map_err(|error| match error {
                 WriteError::Io(error) => H1Error::Io(error),
                 WriteError::Body(error) => H1Error::Body(error),
-                WriteError::Length => H1Error::Body(BodyError::Length),
+                WriteError::Length => H1Error::Body(BodyError::LengthMismatch),
             })
     }
 }
 
-/// The trailers that the header Trailer names, as far as they may be sent.
-fn announced_trailers(headers: &HeaderMap, believed: &HeaderName) -> Trailers {
+/// The trailers that the header Trailer announces and that may be sent.
+fn announced_trailers(headers: &HeaderMap, trusted_header: &HeaderName) -> Trailers {
     let values = headers.get_all(TRAILER).into_iter();
     let names = values
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-        .filter(|name| headers::may_trail(name) && name != believed);
+        .filter(|name| headers::may_trail(name) && name != trusted_header);
     Trailers::Named(names.collect())
 }

@@ -368,7 +368,7 @@ async fn requests_are_counted_by_their_key() {
     let body = String::from_utf8(body.to_vec()).unwrap();
     assert!(
         body.contains("\"code\":\"repeated_cookie\"")
-            && body.contains("the cookie sid is there more than once"),
+            && body.contains("the cookie sid is repeated with different values"),
         "{body}"
     );
 

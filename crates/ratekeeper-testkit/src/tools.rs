@@ -2,7 +2,7 @@
 //! make.
 //!
 //! On a developer's machine such a test says that it was skipped. On CI (`CI=true`), or with
-//! `RATEKEEPER_REQUIRE_ALL` set, it fails: a test that nobody runs proves nothing.
+//! `REQUIRE_ALL_TESTS` set, it fails: a test that nobody runs proves nothing.
 
 use std::env;
 use std::ffi::OsStr;
@@ -48,10 +48,10 @@ pub fn program(name: &str, remedy: &str) -> Option<Command> {
 /// If no test may be skipped.
 #[track_caller]
 pub fn skip(reason: &str) {
-    let [ci, require_all] = ["CI", "RATEKEEPER_REQUIRE_ALL"].map(env::var_os);
+    let [ci, require_all] = ["CI", "REQUIRE_ALL_TESTS"].map(env::var_os);
     assert!(
         !is_required(ci.as_deref(), require_all.as_deref()),
-        "{reason}; a test may not be skipped here, since CI or RATEKEEPER_REQUIRE_ALL is set"
+        "{reason}; a test may not be skipped here, since CI or REQUIRE_ALL_TESTS is set"
     );
     eprintln!("skipped: {reason}");
 }
@@ -106,7 +106,7 @@ mod tests {
                 .args(["a_missing_program_skips", "--nocapture"])
                 .env(CHILD, "1")
                 .env_remove("CI")
-                .env_remove("RATEKEEPER_REQUIRE_ALL");
+                .env_remove("REQUIRE_ALL_TESTS");
             if let Some(variable) = variable {
                 command.env(variable, "true");
             }
@@ -121,7 +121,7 @@ mod tests {
                 && text.contains("skipped: there is no ratekeeper-no-such-program; install it"),
             "{text}"
         );
-        for variable in ["CI", "RATEKEEPER_REQUIRE_ALL"] {
+        for variable in ["CI", "REQUIRE_ALL_TESTS"] {
             let (is_green, text) = ran(Some(variable));
             assert!(
                 !is_green && text.contains("there is no ratekeeper-no-such-program"),

@@ -250,7 +250,7 @@ mod tests {
             lines.len() == 1
                 && lines[0].contains("ERROR")
                 && lines[0].contains(
-                    "worker gateway-0 has not run for 5 s: its connections hang, and /readyz answers 503"
+                    "worker gateway-0 has not run for 5 s: its connections are stuck, and /readyz returns 503"
                 ),
             "{lines:#?}"
         );

@@ -304,7 +304,7 @@ fn a_rejection_names_the_problem_and_the_remedy() {
     };
     let dots = detail("GET /a/../b HTTP/1.1\r\nHost: x\r\n\r\n", "bad_target");
     assert!(
-        dots.contains("`..`") && dots.contains("send the path that it leads to"),
+        dots.contains("`..`") && dots.contains("send the resolved path"),
         "{dots}"
     );
     let user = detail("GET http://u@x/ HTTP/1.1\r\nHost: x\r\n\r\n", "bad_host");

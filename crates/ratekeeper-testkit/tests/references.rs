@@ -3,7 +3,8 @@
 //!
 //! Checked are links and anchors in Markdown; paths and file names in Markdown, in the comments of
 //! Rust, Lua and TOML files, in the Makefile and in scripts; the numbers of properties (`TB1`, `P7`
-//! …), which docs/spec defines; and the names of tests that Markdown cites.
+//! …), which docs/spec defines; the names of tests that Markdown cites; and the functions of the
+//! chains in ARCHITECTURE.md.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -118,6 +119,47 @@ impl Tree {
             }
         }
         findings
+    }
+
+    /// The steps of the chains in ARCHITECTURE.md, each `path/file.rs: function` or a function of
+    /// the file before it, whose function is not in that file.
+    fn missing_steps(&self) -> Vec<String> {
+        let architecture = self
+            .texts
+            .iter()
+            .find(|(path, _)| path == "ARCHITECTURE.md");
+        let Some((_, text)) = architecture else {
+            return vec!["there is no ARCHITECTURE.md".to_owned()];
+        };
+        let chains = text
+            .split("\n## ")
+            .find(|part| part.starts_with("The life of a call"));
+        // Beginning with the first chain, which stands in bold.
+        let chains = chains.and_then(|part| Some(&part[part.find("\n**")?..]));
+        let mut file = "";
+        let mut missing = Vec::new();
+        for span in chains.unwrap_or_default().split('`').skip(1).step_by(2) {
+            let function = match span.split_once(": ") {
+                Some((path, function)) => {
+                    file = path;
+                    function
+                }
+                None => span,
+            };
+            let is_function = function
+                .bytes()
+                .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'));
+            let names_it = |text: &str| text.contains(&format!("fn {function}"));
+            let is_there = |(path, text): &(String, String)| {
+                (path == file || path.ends_with(&format!("/{file}"))) && names_it(text)
+            };
+            if is_function && !file.is_empty() && !self.texts.iter().any(is_there) {
+                missing.push(format!(
+                    "ARCHITECTURE.md: {file} has no function {function}"
+                ));
+            }
+        }
+        missing
     }
 
     fn check_link(
@@ -368,6 +410,30 @@ fn every_link_path_and_property_exists() {
     let findings = Tree::read(&root).findings();
     let count = findings.len();
     assert!(count == 0, "{count} wrong:\n{}", findings.join("\n"));
+}
+
+#[test]
+fn every_step_of_a_chain_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let missing = Tree::read(&root).missing_steps();
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+#[test]
+fn a_step_that_does_not_exist_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| fs::write(root.path().join(path), text).unwrap();
+    write("call.rs", "fn first() {}\nfn second() {}\n");
+    let page = |chain: &str| {
+        format!("# Map\n\n## The life of a call\n\n**A call**: {chain}\n\n## Where\n")
+    };
+    write("ARCHITECTURE.md", &page("`call.rs: first` → `second`"));
+    assert_eq!(Tree::read(root.path()).missing_steps(), [""; 0]);
+    write("ARCHITECTURE.md", &page("`call.rs: first` → `third`"));
+    assert_eq!(
+        Tree::read(root.path()).missing_steps(),
+        ["ARCHITECTURE.md: call.rs has no function third"]
+    );
 }
 
 #[test]

@@ -183,7 +183,7 @@ impl Decision {
     }
 
     /// How long until the same call is allowed if there are no other calls: then it is, a
-    /// nanosecond earlier it is not. None if it is allowed now, never will be, or needs a permit,
+    /// nanosecond earlier it is not. `None` if it is allowed now, never will be, or needs a permit,
     /// whose return time is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.outcome {
@@ -298,7 +298,7 @@ impl ReserveError {
         }
     }
 
-    /// How long until the same call is allowed if there are no other calls; none if it never will
+    /// How long until the same call is allowed if there are no other calls; `None` if it never will
     /// be, or that is unknown.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -339,7 +339,7 @@ impl DeniedError {
         self.0
     }
 
-    /// How long until the same call is allowed if there are no other calls; none if it never will
+    /// How long until the same call is allowed if there are no other calls; `None` if it never will
     /// be.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after()

@@ -198,6 +198,8 @@ mod sometimes;
 #[cfg(feature = "std")]
 pub mod store;
 mod sync;
+#[cfg(feature = "std")]
+mod wait_list;
 
 pub use clock::{Clock, ManualClock, Timestamp};
 pub use concurrency::{Concurrency, Permit};

@@ -83,7 +83,10 @@ impl Kind {
         // curl decides itself how large the pieces of an upload are, and sends no trailers.
         let is_plain = upload.pause_millis == 0 && !upload.has_trailer;
         match self {
-            Self::Http1 | Self::Http1Tls | Self::Http2 | Self::Http2Tls => true,
+            Self::Http1 | Self::Http1Tls => true,
+            // h2 ends a connection with more than 16,448 queued frames of one byte. Whether so many
+            // wait depends on how fast the upstream reads.
+            Self::Http2 | Self::Http2Tls => upload.piece > 1 || upload.size <= 16_000,
             Self::CurlHttp11 => is_plain,
             // HTTP/1.0 has neither chunks nor 100 Continue.
             Self::CurlHttp10 => is_plain && !upload.is_chunked && !expects,

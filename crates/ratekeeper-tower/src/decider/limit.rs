@@ -72,8 +72,7 @@ impl<C: Clock> LimitDecider<C> {
         }
     }
 
-    /// Decides on a request for a key. `Err` if it is denied, or if deciding took the slow path.
-    // The fast path, which most requests take. A paced limit is never charged here.
+    /// Decides on a request for a key. `Err` if it is denied, or if it may have to wait.
     #[inline(always)]
     #[allow(
         clippy::result_large_err,
@@ -86,51 +85,25 @@ impl<C: Clock> LimitDecider<C> {
     ) -> Result<PendingDecision<C>, PendingDecision<C>> {
         let now = self.keyed.clock().now();
         let key = key.at(now);
-        let immediate = if let Action::Delay { .. } = self.action {
-            None
-        } else {
-            key.try_take_token(cost)
-        };
-        match immediate {
-            Some((decision, charge)) if decision.is_allowed() => Ok(PendingDecision {
-                decision,
-                charge,
-                reservation: None,
-                retry_hash: 0,
-                now,
-            }),
-            Some((decision, _)) => Err(self.denied(&key, decision, now)),
-            None => Err(self.take_slow(&key, cost, now)),
-        }
-    }
-
-    #[inline(never)]
-    fn take_slow(
-        &self,
-        key: &ratekeeper::keyed::Key<'_, C>,
-        cost: u64,
-        now: Timestamp,
-    ) -> PendingDecision<C> {
-        let pending = match self.action {
-            Action::Delay { max } => self.take_or_wait(key, cost, now, max),
+        match self.action {
+            Action::Delay { max } => return Err(self.take_or_wait(&key, cost, now, max)),
             // A paced limit bounds its own wait.
-            Action::Enforce if self.is_paced() => self.take_or_wait(key, cost, now, Duration::MAX),
-            _ => {
-                let (decision, charge) = key.take_token(cost);
-                PendingDecision {
-                    decision,
-                    charge,
-                    reservation: None,
-                    retry_hash: 0,
-                    now,
-                }
+            Action::Enforce if self.is_paced() => {
+                return Err(self.take_or_wait(&key, cost, now, Duration::MAX));
             }
-        };
-        if pending.is_denied() {
-            self.denied(key, pending.decision, now)
-        } else {
-            pending
+            _ => {}
         }
+        let (decision, charge) = key.take_token(cost);
+        if decision.is_denied() {
+            return Err(self.denied(&key, decision, now));
+        }
+        Ok(PendingDecision {
+            decision,
+            charge,
+            reservation: None,
+            retry_hash: 0,
+            now,
+        })
     }
 
     /// The decision on a request over the limit.
@@ -160,7 +133,7 @@ impl<C: Clock> LimitDecider<C> {
         now: Timestamp,
         max_wait: Duration,
     ) -> PendingDecision<C> {
-        let decided = |decision, charge, reservation| PendingDecision {
+        let pending = |decision, charge, reservation| PendingDecision {
             decision,
             charge,
             reservation,
@@ -173,25 +146,23 @@ impl<C: Clock> LimitDecider<C> {
             && let (decision, charge) = key.take_token(cost)
             && decision.is_allowed()
         {
-            return decided(decision, charge, None);
+            return pending(decision, charge, None);
         }
         match key.reserve_within(cost, max_wait) {
             Ok(reservation) => {
                 let delay = reservation.delay_from(now);
-                decided(
+                pending(
                     key.peek_n(0),
                     ChargeToken::default(),
                     Some(Box::new((reservation, delay))),
                 )
             }
-            Err(ReserveError::Denied(denied)) => {
-                decided(denied.decision(), ChargeToken::default(), None)
-            }
+            Err(ReserveError::Denied(denied)) => self.denied(key, denied.decision(), now),
             // Windows and logs cannot reserve: they allow or deny.
-            Err(_) => {
-                let (decision, charge) = key.take_token(cost);
-                decided(decision, charge, None)
-            }
+            Err(_) => match key.take_token(cost) {
+                (decision, _) if decision.is_denied() => self.denied(key, decision, now),
+                (decision, charge) => pending(decision, charge, None),
+            },
         }
     }
 
@@ -206,7 +177,7 @@ impl<C: Clock> LimitDecider<C> {
     }
 
     fn is_paced(&self) -> bool {
-        self.keyed.limit().algorithm_kind() == Algorithm::Pacing
+        self.keyed.algorithm_kind() == Algorithm::Pacing
     }
 }
 

@@ -138,7 +138,7 @@ impl Controller {
         self.bounds.whole(in_force)
     }
 
-    /// Until when the limit is lowered for a probe; none if it is not.
+    /// Until when the limit is lowered for a probe; `None` if it is not.
     pub fn probing_until(&self) -> Option<Timestamp> {
         self.state
             .baseline
@@ -270,7 +270,7 @@ impl ControllerState {
     pub(super) const LONG: usize = 2;
 }
 
-/// Nanoseconds as a duration; none if there was no sample yet.
+/// Nanoseconds as a duration; `None` if there was no sample yet.
 pub(super) fn duration(nanos: f64) -> Option<Duration> {
     (nanos > 0.0).then(|| Duration::from_nanos(nanos as u64))
 }

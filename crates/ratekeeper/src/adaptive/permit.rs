@@ -28,7 +28,7 @@ pub struct AdaptivePermit<C: Clock = DefaultClock> {
     partition: Option<Partition>,
     /// How many were in flight when it began, itself included.
     in_flight: u64,
-    /// None if it is not measured.
+    /// `None` if it is not measured.
     measured: Option<Measurement>,
 }
 

@@ -29,28 +29,6 @@ pub(crate) enum Reach {
     Late,
 }
 
-/// The result of a call that took the fast path.
-pub(crate) struct FastDecision {
-    pub(crate) limit: TickLimit,
-    pub(crate) clock: u64,
-    /// How far ahead of the clock the state is after the call.
-    pub(crate) ahead: u64,
-    /// Zero if the call was allowed, else the ticks until it would be.
-    pub(crate) wait: u64,
-}
-
-impl FastDecision {
-    #[inline(always)]
-    pub(crate) fn decision(&self) -> Decision {
-        let outcome = if self.wait == 0 {
-            Outcome::Allowed
-        } else {
-            Outcome::Denied
-        };
-        Decision::new(&self.limit, outcome, self.ahead, self.wait)
-    }
-}
-
 /// The position of `now` relative to `origin`.
 #[inline]
 pub(crate) fn reach(limit: &TickLimit, origin: u64, now: Timestamp) -> Reach {
@@ -112,6 +90,17 @@ pub(crate) fn peek(
     decision(limit, step, ahead)
 }
 
+/// The longest wait of a check: zero for tokens; unlimited for a pacing queue, whose decision
+/// carries the start time.
+#[inline]
+pub(crate) fn max_wait_of_check(limit: &TickLimit) -> u64 {
+    if limit.kind == Kind::Pacing {
+        u64::MAX
+    } else {
+        0
+    }
+}
+
 /// One call on the word of a bucket or a queue.
 #[inline]
 pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, max_wait: u64) -> Step {
@@ -122,7 +111,7 @@ pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, max_wait:
 }
 
 /// The decision for a step that left the state `ahead` ticks ahead of the clock.
-#[inline]
+#[inline(always)]
 pub(crate) fn decision(limit: &TickLimit, step: Step, ahead: u64) -> Decision {
     let (outcome, wait) = match step {
         Step::Admit { wait, .. } => (Outcome::Allowed, wait),

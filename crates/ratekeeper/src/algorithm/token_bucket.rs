@@ -23,32 +23,26 @@ pub(crate) enum Step {
 }
 
 /// One call of `cost` tokens at `clock` by a caller that waits at most `max_wait`.
-#[inline]
+///
+/// Always inlined: this is the fast path of every check. What depends on the limit alone comes
+/// first, so that one comparison is left once the time and the state are known.
+#[inline(always)]
 pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, max_wait: u64) -> Step {
-    let Some(cost) = limit.ticks_of(cost) else {
+    let Some(charge) = limit.ticks_of(cost) else {
         return Step::Never;
     };
-    let Some(ahead) = tat.saturating_sub(clock).checked_add(cost) else {
-        return Step::Never;
-    };
-    if ahead <= limit.capacity {
+    // How far ahead the state may be for the cost to fit.
+    let headroom = limit.capacity - charge;
+    let ahead = tat.saturating_sub(clock);
+    if ahead <= headroom {
         // [`TickLimit`] leaves headroom for a full bucket beyond every clock.
         return Step::Admit {
-            tat: clock.max(tat) + cost,
+            tat: clock.max(tat) + charge,
             wait: 0,
         };
     }
-    late(
-        limit,
-        clock.max(tat).checked_add(cost),
-        ahead - limit.capacity,
-        max_wait,
-    )
-}
-
-#[inline]
-fn late(limit: &TickLimit, next: Option<u64>, wait: u64, max_wait: u64) -> Step {
-    match next {
+    let wait = ahead - headroom;
+    match clock.max(tat).checked_add(charge) {
         _ if limit.ticks == 0 => Step::Never,
         _ if wait > max_wait => Step::Deny { wait },
         Some(tat) if wait <= MAX_DEBT && tat < u64::MAX => Step::Admit { tat, wait },

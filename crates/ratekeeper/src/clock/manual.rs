@@ -97,7 +97,7 @@ impl Clock for ManualClock {
         if !self
             .shared
             .sleepers
-            .arm(&mut sleeper, at, &crate::limiter::thread_waker(), || {
+            .arm(&mut sleeper, at, &crate::wait_list::thread_waker(), || {
                 self.now()
             })
         {

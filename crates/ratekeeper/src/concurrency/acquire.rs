@@ -2,14 +2,12 @@
 
 use super::{Concurrency, Permit};
 use crate::clock::{Clock, Timestamp};
-use crate::limiter::{NO_TIMER, thread_waker};
+use crate::wait_list::{NO_TIMER, Ticket, WaitList, thread_waker};
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// Why a wait for permits ended without them. Nothing was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,7 +81,7 @@ pub struct Acquire<'a, C: Clock> {
     cost: u64,
     deadline: Option<Deadline>,
     /// Its ticket while it is queued.
-    ticket: Option<u64>,
+    ticket: Option<Ticket>,
     #[cfg(feature = "tokio")]
     sleep: Option<crate::clock::Sleep>,
 }
@@ -122,9 +120,10 @@ impl<C: Clock> Acquire<'_, C> {
         }
     }
 
-    /// Joins the queue or checks whether it was served; none if it must go on waiting.
+    /// Joins the queue or checks whether it was served; `None` if it must go on waiting.
     fn poll_once(&mut self, waker: &Waker) -> Option<Result<Permit<C>, AcquireError>> {
-        let (concurrency, shared) = (self.concurrency, &self.concurrency.shared);
+        let concurrency = self.concurrency;
+        let shared = &concurrency.shared;
         if self.ticket.is_none() {
             if self.cost > concurrency.limit() {
                 return Some(Err(AcquireError::ExceedsLimit {
@@ -141,17 +140,18 @@ impl<C: Clock> Acquire<'_, C> {
             if let Some(Deadline::Within(max_wait)) = self.deadline {
                 self.deadline = Some(Deadline::At(shared.clock.now() + max_wait));
             }
-            self.ticket = Some(shared.wait_list.join(self.cost, waker));
+            self.ticket = Some(shared.wait_list.join(self.cost));
             // A permit that came back before the queue was joined was not offered to it.
             shared.serve_waiters();
         }
-        match shared.wait_list.poll_once(self.ticket?, waker) {
+        match shared.wait_list.poll_once(self.ticket.as_ref()?, waker) {
             WaiterStatus::Granted => {
-                self.ticket = None;
-                Some(Ok(concurrency.permit(self.cost)))
+                let permit = concurrency.permit(self.cost);
+                self.leave();
+                Some(Ok(permit))
             }
             WaiterStatus::Closed => {
-                self.ticket = None;
+                self.leave();
                 Some(Err(AcquireError::Closed))
             }
             WaiterStatus::Waiting => match self.deadline {
@@ -229,27 +229,14 @@ impl<C: Clock> fmt::Debug for Acquire<'_, C> {
     }
 }
 
-/// The FIFO queue of waiters.
+/// The FIFO queue of waits for permits.
 #[derive(Default)]
-pub(super) struct WaitList {
-    /// The number of waiters: written under the lock, read without it by calls that do not wait.
+pub(super) struct PermitQueue {
+    /// How many are queued: written under the lock, read without it by calls that do not wait.
     length: AtomicUsize,
     closed: AtomicBool,
-    queue: Mutex<WaitListState>,
-}
-
-#[derive(Default)]
-struct WaitListState {
-    waiting: VecDeque<Waiter>,
-    /// Tickets that were served and not yet collected.
-    granted: Vec<u64>,
-    next_ticket: u64,
-}
-
-struct Waiter {
-    ticket: u64,
-    cost: u64,
-    waker: Waker,
+    /// Waiters with their cost, all in queue 0.
+    list: Mutex<WaitList<u64>>,
 }
 
 enum WaiterStatus {
@@ -258,7 +245,7 @@ enum WaiterStatus {
     Closed,
 }
 
-impl WaitList {
+impl PermitQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.length.load(Ordering::SeqCst) == 0
     }
@@ -267,85 +254,72 @@ impl WaitList {
         self.closed.load(Ordering::Acquire)
     }
 
-    fn join(&self, cost: u64, waker: &Waker) -> u64 {
-        let mut queue = self.lock();
-        let ticket = queue.next_ticket;
-        queue.next_ticket += 1;
-        queue.waiting.push_back(Waiter {
-            ticket,
-            cost,
-            waker: waker.clone(),
-        });
-        self.length.store(queue.waiting.len(), Ordering::SeqCst);
+    fn join(&self, cost: u64) -> Ticket {
+        let mut list = self.lock();
+        let ticket = list.insert();
+        list.push_back(&ticket, 0, cost);
+        self.update_length(&list);
         ticket
     }
 
-    fn poll_once(&self, ticket: u64, waker: &Waker) -> WaiterStatus {
-        let mut queue = self.lock();
-        if let Some(at) = queue.granted.iter().position(|granted| *granted == ticket) {
-            queue.granted.swap_remove(at);
+    fn poll_once(&self, ticket: &Ticket, waker: &Waker) -> WaiterStatus {
+        let mut list = self.lock();
+        if list.take_granted(ticket).is_some() {
             return WaiterStatus::Granted;
         }
-        match queue
-            .waiting
-            .iter_mut()
-            .find(|waiting| waiting.ticket == ticket)
-        {
-            Some(waiting) => {
-                waiting.waker.clone_from(waker);
-                WaiterStatus::Waiting
-            }
-            None => WaiterStatus::Closed,
+        if self.is_closed() {
+            return WaiterStatus::Closed;
         }
+        list.set_waker(ticket, waker);
+        WaiterStatus::Waiting
     }
 
-    /// Removes a waiter; true if it had been served already.
-    fn leave(&self, ticket: u64) -> bool {
-        let mut queue = self.lock();
-        queue.waiting.retain(|waiting| waiting.ticket != ticket);
-        self.length.store(queue.waiting.len(), Ordering::SeqCst);
-        match queue.granted.iter().position(|granted| *granted == ticket) {
-            Some(at) => {
-                queue.granted.swap_remove(at);
-                true
-            }
-            None => false,
-        }
+    /// Removes a waiter; true if it had been granted permits that it did not collect.
+    fn leave(&self, ticket: Ticket) -> bool {
+        let mut list = self.lock();
+        let (granted, _) = list.remove(ticket);
+        self.update_length(&list);
+        granted.is_some()
     }
 
     /// Serves the queue from its front, as long as `take` has permits.
     pub(super) fn serve(&self, take: impl Fn(u64) -> bool) {
         while !self.is_empty() {
-            let served = {
-                let mut queue = self.lock();
-                let Some(first) = queue.waiting.front() else {
+            let waker = {
+                let mut list = self.lock();
+                let Some((first, cost)) = list.iter(0, false).next() else {
                     return;
                 };
-                if !take(first.cost) {
+                if !take(*cost) {
                     return;
                 }
-                let Some(first) = queue.waiting.pop_front() else {
-                    return;
-                };
-                queue.granted.push(first.ticket);
-                self.length.store(queue.waiting.len(), Ordering::SeqCst);
-                first.waker
+                let waker = list.grant(first, ());
+                self.update_length(&list);
+                waker
             };
-            served.wake();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
         }
     }
 
     fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        let waiting = {
-            let mut queue = self.lock();
-            self.length.store(0, Ordering::SeqCst);
-            core::mem::take(&mut queue.waiting)
+        let wakers = {
+            let mut list = self.lock();
+            self.closed.store(true, Ordering::Release);
+            self.update_length(&list);
+            list.take_wakers()
         };
-        waiting.into_iter().for_each(|waiting| waiting.waker.wake());
+        wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, WaitListState> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    /// After every change, under the lock. A closed queue serves no waiter and blocks no call.
+    fn update_length(&self, list: &WaitList<u64>) {
+        let length = if self.is_closed() { 0 } else { list.queued() };
+        self.length.store(length, Ordering::SeqCst);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, WaitList<u64>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

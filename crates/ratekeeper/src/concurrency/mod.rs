@@ -46,7 +46,7 @@ struct ConcurrencyState<C> {
     in_flight: AtomicU64,
     limit: AtomicU64,
     #[cfg(feature = "std")]
-    wait_list: acquire::WaitList,
+    wait_list: acquire::PermitQueue,
     /// For deadlines, which only waits have.
     #[cfg_attr(not(feature = "std"), expect(dead_code))]
     clock: C,

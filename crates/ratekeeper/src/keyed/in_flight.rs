@@ -115,15 +115,13 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
             first_version,
             ..
         } = &*self.inner;
-        let request = CallRequest {
-            now: table.clock().now(),
-            cost,
-            max_wait: None,
-            reserve: 0,
-            write: true,
+        let request = || CallRequest {
             is_final: false,
+            ..CallRequest::check(table.clock().now(), cost)
         };
-        let decision = table.decide(first_version, hash, &request).0.decision;
+        let decision = table.decide(first_version, hash, request, |decided| {
+            decided.call.decision
+        });
         if !decision.is_allowed() {
             return Err(BusyError::new(
                 table.in_flight(hash),

@@ -4,13 +4,12 @@ use super::byte_budget::ByteBudget;
 use super::large_state::LargeState;
 use super::limit_version::{EntryState, LimitVersion};
 use crate::algorithm::state_op::{ChargeOp, WindowDecision, apply_to_word};
-use crate::algorithm::tat_word::{Reach, decision, peek, reach, step};
+use crate::algorithm::tat_word::{Reach, decision, max_wait_of_check, peek, reach, step};
 use crate::algorithm::token_bucket::Step as Stepped;
 use crate::algorithm::{DecisionInfo, StepResult};
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Outcome};
 use crate::limit::{Kind, TickLimit};
-use crate::limiter::at::max_wait_of_check;
 
 /// The result of judging one call.
 pub(crate) struct CallResult {
@@ -53,6 +52,27 @@ pub(crate) struct CallRequest {
     pub(crate) write: bool,
     /// Whether the charge is final; otherwise it is settled later.
     pub(crate) is_final: bool,
+}
+
+impl CallRequest {
+    /// A check of `cost`: no wait, and the charge is final.
+    #[inline]
+    pub(crate) fn check(now: Timestamp, cost: u64) -> Self {
+        Self {
+            now,
+            cost,
+            max_wait: None,
+            reserve: 0,
+            write: true,
+            is_final: true,
+        }
+    }
+
+    /// Whether it neither waits nor peeks, and may use all of the limit.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.max_wait.is_none() && self.reserve == 0 && self.write
+    }
 }
 
 impl LimitVersion {

@@ -2,11 +2,12 @@
 
 use super::judge::CallRequest;
 use super::limit_version::LimitVersion;
-use super::table::{AbsentKey, ChargeOrigin, RefundTotals, SlotRefunds, StateMut, Table};
+use super::table::{
+    AbsentKey, ChargeOrigin, RefundTotals, SlotRefunds, StateMut, Table, TableDecision,
+};
 use super::{HashedKey, KeyedState};
 use crate::algorithm::Refund;
 use crate::algorithm::state_op::{GrantOp, RefundOp, SurchargeOp, apply_to_word};
-use crate::algorithm::tat_word::FastDecision;
 use crate::algorithm::token_bucket::{self, ChargeRecord};
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::decision::{Decision, DeniedError, ReserveError};
@@ -139,9 +140,11 @@ impl<'a, C: Clock> Key<'a, C> {
     /// See [`Limiter::check_n`](crate::Limiter::check_n).
     #[inline]
     pub fn check_n(&self, cost: u64) -> Decision {
+        let check = || CallRequest::check(self.now(), cost);
+        let decision = |decided: TableDecision<'_>| decided.call.decision;
         self.inner
             .table
-            .check(self.first_version, self.hash, || self.now(), cost)
+            .decide(self.first_version, self.hash, check, decision)
     }
 
     /// See [`Limiter::peek`](crate::Limiter::peek).
@@ -156,30 +159,23 @@ impl<'a, C: Clock> Key<'a, C> {
 
     fn peek_with(&self, now: Timestamp, cost: u64, max_wait: Option<u64>) -> Decision {
         let request = CallRequest {
-            now,
-            cost,
             max_wait,
-            reserve: 0,
             write: false,
-            is_final: false,
+            ..CallRequest::check(now, cost)
         };
+        let decision = |decided: TableDecision<'_>| decided.call.decision;
         self.inner
             .table
-            .decide(self.first_version, self.hash, &request)
-            .0
-            .decision
+            .decide(self.first_version, self.hash, || request, decision)
     }
 
     /// See [`Limiter::take`](crate::Limiter::take).
     pub fn take(&self, cost: u64) -> Result<Charge<C>, DeniedError> {
-        let (admission, charge_origin, _) = self
-            .try_charge(self.now(), cost, None)
+        let (admission, charge_origin) = self
+            .charge(self.now(), cost, None, TableDecision::admission)
             .map_err(DeniedError)?;
-        Ok(Charge::of_key(
-            self.owned_key(charge_origin),
-            &admission,
-            cost,
-        ))
+        let key = self.owned_key(charge_origin);
+        Ok(Charge::of_key(key, &admission, cost))
     }
 
     /// Charges `cost` as [`take`](Self::take) does, and also returns the decision. The token is
@@ -201,89 +197,38 @@ impl<'a, C: Clock> Key<'a, C> {
     // says which of two it is.
     #[inline(always)]
     pub fn take_token(&self, cost: u64) -> (Decision, ChargeToken) {
-        match self.try_take_token(cost) {
-            Some(charged) => charged,
-            None => self.take_token_slow(cost),
-        }
+        self.charge(self.now(), cost, None, |decided| self.token(cost, &decided))
     }
 
-    /// Charges as [`take_token`](Self::take_token) does, on the fast path only: the limit is a
-    /// bucket, the key is in its home cache line, and no other thread interferes. `None` otherwise;
-    /// then nothing was charged, and [`take_token`](Self::take_token) does it.
     #[inline(always)]
-    pub fn try_take_token(&self, cost: u64) -> Option<(Decision, ChargeToken)> {
-        let (fast, version, refund_totals) =
-            self.inner
-                .table
-                .take_fast(self.first_version, self.hash, self.now(), cost)?;
-        let decision = fast.decision();
-        let FastDecision {
-            limit,
-            clock,
-            ahead,
-            ..
-        } = fast;
+    fn token(&self, cost: u64, decided: &TableDecision<'_>) -> (Decision, ChargeToken) {
+        let TableDecision {
+            ref call,
+            version,
+            refund_totals,
+        } = *decided;
         let charged = ChargeRecord::new(
-            &limit,
-            clock + ahead,
-            clock,
+            &version.normal,
+            call.charged,
+            call.clock,
             cost,
             refund_totals.refunded,
             refund_totals.given,
         );
-        let charge_origin = if decision.is_denied() {
-            ChargeOrigin::default()
-        } else {
+        let is_charged = call.decision.is_allowed() && version.normal.kind != Kind::Unlimited;
+        let charge_origin = if is_charged {
             refund_totals.charge_origin(version.id)
+        } else {
+            ChargeOrigin::default()
         };
-        Some((
-            decision,
-            ChargeToken {
-                table: self.inner.table.id,
-                hash: self.hash,
-                charge_origin,
-                cost,
-                charged,
-            },
-        ))
-    }
-
-    #[inline(never)]
-    fn take_token_slow(&self, cost: u64) -> (Decision, ChargeToken) {
-        let table = self.inner.table.id;
-        let hash = self.hash;
-        match self.try_charge_slow(self.now(), cost, None) {
-            Ok((
-                Admission {
-                    limit,
-                    clock,
-                    tat,
-                    given,
-                    refunded,
-                    ..
-                },
-                charge_origin,
-                decision,
-            )) => {
-                let charged = ChargeRecord::new(&limit, tat, clock, cost, refunded, given);
-                let charge_origin = if limit.kind == Kind::Unlimited {
-                    ChargeOrigin::default()
-                } else {
-                    charge_origin
-                };
-                (
-                    decision,
-                    ChargeToken {
-                        table,
-                        hash,
-                        charge_origin,
-                        cost,
-                        charged,
-                    },
-                )
-            }
-            Err(decision) => (decision, ChargeToken::default()),
-        }
+        let token = ChargeToken {
+            table: self.inner.table.id,
+            hash: self.hash,
+            charge_origin,
+            cost,
+            charged,
+        };
+        (call.decision, token)
     }
 
     /// See [`Limiter::reserve`](crate::Limiter::reserve).
@@ -312,15 +257,11 @@ impl<'a, C: Clock> Key<'a, C> {
         {
             return Err(ReserveError::NoSlots(limit.algorithm_kind()));
         }
-        match self.try_charge(now, cost, Some(max_wait)) {
-            Ok((admission, charge_origin, _)) => Ok(Reservation::of_key(
-                self.owned_key(charge_origin),
-                &admission,
-                cost,
-                now,
-            )),
-            Err(decision) => Err(ReserveError::Denied(DeniedError(decision))),
-        }
+        let (admission, charge_origin) = self
+            .charge(now, cost, Some(max_wait), TableDecision::admission)
+            .map_err(|denied| ReserveError::Denied(DeniedError(denied)))?;
+        let key = self.owned_key(charge_origin);
+        Ok(Reservation::of_key(key, &admission, cost, now))
     }
 
     /// Refunds what no later reservation has been promised; see [`Reservation::cancel`].
@@ -375,90 +316,43 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
-    /// Charges `cost`, for every verb that settles later. Also returns where the charge is
-    /// recorded.
+    /// Charges `cost`, for every verb that settles later.
     #[inline(always)]
-    fn try_charge(
+    fn charge<T>(
         &self,
         now: Timestamp,
         cost: u64,
         max_wait: Option<u64>,
-    ) -> Result<(Admission, ChargeOrigin, Decision), Decision> {
+        result: impl FnOnce(TableDecision<'a>) -> T,
+    ) -> T {
         let table = &self.inner.table;
-        let fast = if max_wait.is_none() {
-            table.take_fast(self.first_version, self.hash, now, cost)
-        } else {
-            None
-        };
-        let Some((fast, version, refund_totals)) = fast else {
-            return self.try_charge_slow(now, cost, max_wait);
-        };
-        let decision = fast.decision();
-        let FastDecision {
-            limit,
-            clock,
-            ahead,
-            ..
-        } = fast;
-        if decision.is_denied() {
-            return Err(decision);
-        }
-        let generation = version.id;
-        let tat = clock + ahead;
-        let RefundTotals {
-            given, refunded, ..
-        } = refund_totals;
-        let admission = Admission {
-            limit,
-            generation_id: generation,
-            clock,
-            tat,
-            wait: 0,
-            given,
-            refunded,
-        };
-        Ok((admission, refund_totals.charge_origin(generation), decision))
-    }
-
-    #[inline(never)]
-    fn try_charge_slow(
-        &self,
-        now: Timestamp,
-        cost: u64,
-        max_wait: Option<u64>,
-    ) -> Result<(Admission, ChargeOrigin, Decision), Decision> {
-        let request = CallRequest {
-            now,
-            cost,
+        table.prefetch_refunds(self.hash);
+        let request = || CallRequest {
             max_wait,
-            reserve: 0,
-            write: true,
             is_final: false,
+            ..CallRequest::check(now, cost)
         };
-        let (call, version, refund_totals) =
-            self.inner
-                .table
-                .decide(self.first_version, self.hash, &request);
-        if call.decision.is_denied() {
-            return Err(call.decision);
+        table.decide(self.first_version, self.hash, request, result)
+    }
+}
+
+impl TableDecision<'_> {
+    /// What a charge or a reservation is made from, and where it is recorded; or the denial.
+    #[inline]
+    fn admission(self) -> Result<(Admission, ChargeOrigin), Decision> {
+        if self.call.decision.is_denied() {
+            return Err(self.call.decision);
         }
-        let RefundTotals {
-            given, refunded, ..
-        } = refund_totals;
         let admission = Admission {
-            limit: version.normal,
-            generation_id: version.id,
-            clock: call.clock,
-            tat: call.charged,
-            wait: call.wait,
-            given,
-            refunded,
+            limit: self.version.normal,
+            generation_id: self.version.id,
+            clock: self.call.clock,
+            tat: self.call.charged,
+            wait: self.call.wait,
+            given: self.refund_totals.given,
+            refunded: self.refund_totals.refunded,
         };
-        Ok((
-            admission,
-            refund_totals.charge_origin(version.id),
-            call.decision,
-        ))
+        Ok((admission, self.refund_totals.charge_origin(self.version.id)))
     }
 }
 

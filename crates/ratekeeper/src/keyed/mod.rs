@@ -23,12 +23,13 @@ pub use table::KeyedStats;
 
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::decision::Decision;
-use crate::limit::Limit;
+use crate::limit::{Algorithm, Limit};
 use crate::limiter::{Adjustments, Carry, Waiters};
 use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
+use judge::CallRequest;
 use limit_version::LimitVersion;
 use registered_limit::Rule;
 use std::sync::Arc;
@@ -232,7 +233,8 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
             ..
         } = &*self.inner;
         let hash = table.hash(key);
-        table.check(first_version, hash, || table.clock().now(), cost)
+        let check = || CallRequest::check(table.clock().now(), cost);
+        table.decide(first_version, hash, check, |decided| decided.call.decision)
     }
 
     /// Returns one key, with the verbs of a [`Limiter`](crate::Limiter).
@@ -284,6 +286,16 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 
 /// # Live changes
 impl<K: ?Sized, C: Clock> Keyed<K, C> {
+    /// Returns the kind of algorithm of the limit in force; cheaper than [`limit`](Self::limit).
+    #[inline]
+    pub fn algorithm_kind(&self) -> Algorithm {
+        let version = self.inner.table.current(&self.inner.first_version);
+        match &version.rule {
+            Rule::Rate(limit) => limit.algorithm_kind(),
+            Rule::InFlight(_) => Algorithm::default(),
+        }
+    }
+
     /// Returns the limit in force.
     pub fn limit(&self) -> Limit {
         let KeyedState {

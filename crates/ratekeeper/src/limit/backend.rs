@@ -189,7 +189,7 @@ fn grain(most: u64, window: u64) -> u64 {
 }
 
 impl MicrosLimit {
-    /// The limit for a caller that may not use the last `reserve` units; none if nothing is left
+    /// The limit for a caller that may not use the last `reserve` units; `None` if nothing is left
     /// for it.
     #[must_use]
     pub fn with_reserve(self, reserve: u64) -> Option<Self> {

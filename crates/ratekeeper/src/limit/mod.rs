@@ -485,7 +485,7 @@ impl Limit {
         matches!(self.tick_limit.kind, Kind::Refundable)
     }
 
-    /// How long until everything is available again after all of it was used at once; none if it
+    /// How long until everything is available again after all of it was used at once; `None` if it
     /// never is, zero when unlimited.
     pub const fn fills_in(&self) -> Option<Duration> {
         match self.tick_limit.kind {

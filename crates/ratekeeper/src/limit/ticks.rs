@@ -257,7 +257,7 @@ impl TickLimit {
         }
     }
 
-    /// The ticks of `cost` tokens; none if a bucket can never hold them.
+    /// The ticks of `cost` tokens; `None` if a bucket can never hold them.
     #[inline]
     pub(crate) const fn ticks_of(&self, cost: u64) -> Option<u64> {
         match cost.checked_mul(self.token) {

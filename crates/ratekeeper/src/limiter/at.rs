@@ -1,11 +1,11 @@
 //! [`At`]: the methods of a limiter at a given instant, and their slow paths.
 
 use super::change::Carry;
-use super::generation::{Attempt, Generation, SealedError};
+use super::generation::{Attempt, FastStep, Generation, SealedError};
 use super::{Charge, Limiter, Reservation, ReserveError};
 #[cfg(feature = "std")]
 use crate::algorithm::tat_word::step;
-use crate::algorithm::tat_word::{FastDecision, Reach, decision, peek};
+use crate::algorithm::tat_word::{Reach, decision, max_wait_of_check, peek};
 use crate::algorithm::token_bucket::Step;
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::decision::{Decision, DeniedError, Outcome};
@@ -65,46 +65,13 @@ impl<'a, C: Clock> At<'a, C> {
     pub fn check_n(&self, cost: u64) -> Decision {
         // The fast path: a token bucket that refills, an instant in reach, no contention.
         match self.limiter.shared.probable().1.decide_fast(self.now, cost) {
-            Some(fast) => fast.decision(),
+            Some(fast) => decision(
+                &fast.limit,
+                fast.step,
+                fast.after.saturating_sub(fast.clock),
+            ),
             None => check_slow(self.limiter, self.now, cost),
         }
-    }
-
-    /// `check_n` for any limit, in any generation, at any instant.
-    #[inline(never)]
-    fn check_on_current(&self, cost: u64) -> Decision {
-        self.on_current(|generation, limit, _| {
-            if limit.kind == Kind::Unlimited {
-                return Ok(Some(unlimited(limit)));
-            }
-            if limit.is_machine() {
-                return Ok(Some(
-                    generation
-                        .window_step(limit, self.now, cost, true, true)?
-                        .decision,
-                ));
-            }
-            if let Some(fast) = generation.decide_fast(self.now, cost) {
-                return Ok(Some(fast.decision()));
-            }
-            let max_wait = max_wait_of_check(limit);
-            let Reach::Clock(clock) = generation.reach(limit, self.now) else {
-                // A call of cost 0 never moves the origin.
-                return match cost {
-                    0 => self
-                        .peek_generation(generation, limit, 0, max_wait)
-                        .map(Some),
-                    _ => self.out_of_reach(generation, limit, cost, max_wait),
-                };
-            };
-            let Attempt { step, tat } = generation.attempt(limit, clock, cost, max_wait)?;
-            let after = if let Step::Admit { tat, .. } = step {
-                tat
-            } else {
-                tat
-            };
-            Ok(Some(decision(limit, step, after.saturating_sub(clock))))
-        })
     }
 
     /// See [`Limiter::peek`].
@@ -285,16 +252,16 @@ impl<'a, C: Clock> At<'a, C> {
         let given = generation.given.load(Ordering::Acquire);
         let refunded = generation.refunded.load(Ordering::Acquire);
         match generation.decide_fast(self.now, cost) {
-            Some(FastDecision {
+            Some(FastStep {
                 limit,
                 clock,
-                ahead,
-                wait: 0,
+                step: Step::Admit { tat, .. },
+                ..
             }) => Ok(Admission {
                 limit,
                 generation_id,
                 clock,
-                tat: clock + ahead,
+                tat,
                 wait: 0,
                 given,
                 refunded,
@@ -428,34 +395,35 @@ impl<'a, C: Clock> At<'a, C> {
     }
 }
 
-/// The longest wait of a check: zero for tokens; unlimited for a pacing queue, whose decision
-/// carries the start time.
-pub(crate) fn max_wait_of_check(limit: &TickLimit) -> u64 {
-    if limit.kind == Kind::Pacing {
-        u64::MAX
-    } else {
-        0
-    }
-}
-
-/// Out of line and by value: the fast path then has nothing that must be in memory. Cold to the
-/// caller, but what it leads to is not: windows and logs all take this path.
-#[cold]
+/// `check_n` for any limit, in any generation, at any instant.
+///
+/// Out of line and by value: the fast path then has nothing that must be in memory.
 #[inline(never)]
 fn check_slow<C: Clock>(limiter: &Limiter<C>, now: Timestamp, cost: u64) -> Decision {
-    check_window_or_other(limiter, now, cost)
-}
-
-#[inline(never)]
-fn check_window_or_other<C: Clock>(limiter: &Limiter<C>, now: Timestamp, cost: u64) -> Decision {
-    let (_, generation) = limiter.shared.probable();
-    let limit = generation.tick_limit();
-    if limit.is_machine()
-        && let Ok(call) = generation.window_step_inline(&limit, now, cost, true, true)
-    {
-        return call.decision;
-    }
-    At { limiter, now }.check_on_current(cost)
+    let at = At { limiter, now };
+    at.on_current(|generation, limit, _| {
+        if limit.is_machine() {
+            let call = generation.window_step(limit, now, cost, true, true)?;
+            return Ok(Some(call.decision));
+        }
+        if limit.kind == Kind::Unlimited {
+            return Ok(Some(unlimited(limit)));
+        }
+        let max_wait = max_wait_of_check(limit);
+        let Reach::Clock(clock) = generation.reach(limit, now) else {
+            // A call of cost 0 never moves the origin.
+            return match cost {
+                0 => at.peek_generation(generation, limit, 0, max_wait).map(Some),
+                _ => at.out_of_reach(generation, limit, cost, max_wait),
+            };
+        };
+        let Attempt { step, tat } = generation.attempt(limit, clock, cost, max_wait)?;
+        let after = match step {
+            Step::Admit { tat, .. } => tat,
+            _ => tat,
+        };
+        Ok(Some(decision(limit, step, after.saturating_sub(clock))))
+    })
 }
 
 #[inline]

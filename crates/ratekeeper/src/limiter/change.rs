@@ -273,7 +273,7 @@ impl NextGeneration {
         }
     }
 
-    /// Converts a claim of the generation before to this one; none if this one discarded it.
+    /// Converts a claim of the generation before to this one; `None` if this one discarded it.
     pub(super) fn convert_claim(
         &self,
         before: &Generation,

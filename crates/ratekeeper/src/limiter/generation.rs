@@ -7,10 +7,8 @@
 
 use super::change::FULL;
 use super::windows::LargeWords;
-use crate::algorithm::tat_word::{
-    FastDecision, REACH, Reach, SEALED, ahead, origin_for, reach, step,
-};
-use crate::algorithm::token_bucket::Step;
+use crate::algorithm::tat_word::{REACH, Reach, SEALED, ahead, origin_for, reach, step};
+use crate::algorithm::token_bucket::{self, Step};
 use crate::clock::Timestamp;
 use crate::limit::{Algorithm, Kind, Limit, TickLimit};
 use crate::sync::{AtomicU64, OnceBox, Ordering, back_off};
@@ -36,6 +34,15 @@ pub(crate) struct Generation {
 
 /// The generation was sealed by a live change: retry on the current one.
 pub(super) struct SealedError;
+
+/// The result of a call that took the fast path.
+pub(super) struct FastStep {
+    pub(super) limit: TickLimit,
+    pub(super) clock: u64,
+    pub(super) step: Step,
+    /// The state after the call.
+    pub(super) after: u64,
+}
 
 /// The result of one attempt to change the word.
 pub(super) struct Attempt {
@@ -132,81 +139,47 @@ impl Generation {
         ))
     }
 
-    /// The fast path: one check of a token bucket, allowed or denied. Returns none, and writes
-    /// nothing, if the generation is sealed or not a token bucket, the instant is out of reach, or
-    /// the cost can never fit.
+    /// The fast path: one step of a token bucket without a wait. Returns `None`, and writes nothing,
+    /// if the limit is of another kind, the generation is sealed, the instant is out of reach, the
+    /// cost can never fit, or another thread interfered.
     ///
-    /// It is [`token_bucket::step`](crate::algorithm::token_bucket::step) rearranged: what depends
-    /// on the limit alone comes first, so that one comparison is left once the time and the state
-    /// are known. Always inlined: a caller that only asks whether the call was allowed pays for no
-    /// more, and nothing goes through memory.
+    /// Always inlined: a caller that only asks whether the call was allowed pays for no more, and
+    /// nothing goes through memory.
     #[inline(always)]
-    pub(super) fn decide_fast(&self, now: Timestamp, cost: u64) -> Option<FastDecision> {
+    pub(super) fn decide_fast(&self, now: Timestamp, cost: u64) -> Option<FastStep> {
         let limit = self.tick_limit();
-        let charge = cost.checked_mul(limit.token)?;
-        // How far ahead the state may be for the cost to fit.
-        let headroom = limit.capacity.checked_sub(charge)?;
-        let elapsed = now
-            .as_unix_nanos()
-            .checked_sub(self.origin.load(Ordering::Relaxed))?;
-        if elapsed > REACH || limit.kind != Kind::Bucket {
+        if limit.kind != Kind::Bucket {
             return None;
         }
-        let clock = elapsed * limit.ticks;
+        let Reach::Clock(clock) = self.reach(&limit, now) else {
+            return None;
+        };
         let tat = self.word.load(Ordering::Relaxed);
-        let ahead = tat.saturating_sub(clock);
-        if ahead > headroom {
-            // The seal is further ahead than any state.
-            return (tat < SEALED - charge).then_some(FastDecision {
-                limit,
-                clock,
-                ahead,
-                wait: ahead - headroom,
-            });
-        }
-        let mut after = ahead + charge;
-        if cost > 0 {
-            // `TickLimit` leaves headroom for a full bucket beyond every clock. Release: as in
-            // `attempt`.
-            let next = tat.max(clock) + charge;
-            if self
-                .word
-                .compare_exchange(tat, next, Ordering::AcqRel, Ordering::Relaxed)
-                .is_err()
-            {
-                after = self.retry_collided(clock, charge, headroom)?;
+        let step = token_bucket::step(&limit, tat, clock, cost, 0);
+        let after = match step {
+            Step::Admit { tat: next, .. } => {
+                // Release: as in `attempt`.
+                if cost > 0
+                    && self
+                        .word
+                        .compare_exchange(tat, next, Ordering::AcqRel, Ordering::Relaxed)
+                        .is_err()
+                {
+                    back_off();
+                    return None;
+                }
+                next
             }
-        }
-        Some(FastDecision {
+            // The seal is further ahead than any state.
+            Step::Deny { .. } if tat != SEALED => tat,
+            _ => return None,
+        };
+        Some(FastStep {
             limit,
             clock,
-            ahead: after,
-            wait: 0,
+            step,
+            after,
         })
-    }
-
-    /// The rest of the fast path after a lost compare-and-swap: retries, and returns how far ahead
-    /// the state is after the call. Returns none, and writes nothing, if the cost does not fit any
-    /// more. Takes and returns numbers so that the fast path stays in registers.
-    #[cold]
-    #[inline(never)]
-    fn retry_collided(&self, clock: u64, charge: u64, headroom: u64) -> Option<u64> {
-        loop {
-            back_off();
-            let tat = self.word.load(Ordering::Relaxed);
-            let ahead = tat.saturating_sub(clock);
-            if ahead > headroom {
-                return None;
-            }
-            let next = tat.max(clock) + charge;
-            if self
-                .word
-                .compare_exchange(tat, next, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-            {
-                return Some(ahead + charge);
-            }
-        }
     }
 
     /// One call. The state is written only if the call is allowed.

@@ -216,7 +216,7 @@ impl<C: Clock> Generations<C> {
         }
     }
 
-    /// Converts a claim of generation `generation_id` to the current one; none if nothing of it is
+    /// Converts a claim of generation `generation_id` to the current one; `None` if nothing of it is
     /// left.
     pub(super) fn convert_claim(
         &self,

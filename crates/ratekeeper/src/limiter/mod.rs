@@ -18,11 +18,9 @@ pub use charge::Charge;
 pub use generations::Adjustments;
 pub use reservation::Reservation;
 #[cfg(feature = "std")]
-pub(crate) use wait::NO_TIMER;
-#[cfg(feature = "std")]
 pub use wait::{Wait, WaitError};
 #[cfg(feature = "std")]
-pub(crate) use waiters::{Waiters, thread_waker};
+pub(crate) use waiters::Waiters;
 
 #[cfg(feature = "std")]
 use crate::clock::SystemClock;

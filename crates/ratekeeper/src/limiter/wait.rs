@@ -8,20 +8,18 @@
 //! closing the limiter wakes them.
 
 use super::at::{AdmitError, MaxWait};
-use super::waiters::{Ticket, Waiters, thread_waker};
+use super::waiters::Waiters;
 use super::{Limiter, Reservation};
+use crate::algorithm::token_bucket::Step;
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::decision::{Decision, ReserveError};
 use crate::keyed::Key;
 use crate::limit::TickLimit;
+use crate::wait_list::{NO_TIMER, Ticket, thread_waker};
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
 use std::boxed::Box;
-
-/// The message of [`WaitError::NoTimer`] and of `AcquireError::NoTimer`.
-pub(crate) const NO_TIMER: &str = "no timer to wait with: poll the future inside a tokio runtime with timers (`enable_time()` on its \
-                                   builder), or use blocking()";
 
 /// Why a wait ended without its tokens. Nothing was taken, or what was taken has been given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -190,7 +188,7 @@ impl<C: Clock> WaitTarget<'_, C> {
         }
     }
 
-    /// Takes the next slot; none if its time has already come.
+    /// Takes the next slot; `None` if its time has already come.
     fn slot(
         &self,
         now: Timestamp,
@@ -231,7 +229,7 @@ struct Slot<C: Clock> {
     /// None: it is in a queue.
     reservation: Option<Reservation<C>>,
     deadline: Timestamp,
-    ticket: Ticket,
+    ticket: Option<Ticket>,
     /// The timer, and when it fires.
     #[cfg(feature = "tokio")]
     sleep: Option<(Timestamp, crate::clock::Sleep)>,
@@ -310,7 +308,7 @@ impl<'a, C: Clock> Wait<'a, C> {
                 .probable()
                 .1
                 .decide_fast(now, self.cost)
-                .is_some_and(|fast| fast.wait == 0)
+                .is_some_and(|fast| matches!(fast.step, Step::Admit { .. }))
     }
 
     /// Takes the slot, or joins the queue; returns the result if there is nothing to wait for.
@@ -361,7 +359,7 @@ impl<'a, C: Clock> Wait<'a, C> {
                 }));
             }
         };
-        let mut ticket = Ticket::default();
+        let mut ticket = None;
         if reservation.is_none() && !target.waiters().enqueue(&mut ticket, target.queue()) {
             return Some(Err(WaitError::Closed));
         }

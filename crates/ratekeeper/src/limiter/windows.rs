@@ -30,21 +30,8 @@ pub(crate) struct LargeWords {
 impl Generation {
     /// One call of `cost` at `now`; with `write` the new state is stored if the call is allowed, as
     /// a final charge if `is_final`.
-    #[inline(never)]
+    #[inline]
     pub(super) fn window_step(
-        &self,
-        limit: &TickLimit,
-        now: Timestamp,
-        cost: u64,
-        write: bool,
-        is_final: bool,
-    ) -> Result<WindowDecision, SealedError> {
-        self.window_step_inline(limit, now, cost, write, is_final)
-    }
-
-    /// The same inlined, for the caller on the fast path.
-    #[inline(always)]
-    pub(super) fn window_step_inline(
         &self,
         limit: &TickLimit,
         now: Timestamp,

@@ -15,7 +15,7 @@ pub use wait::{AdaptiveQueueError, QueueWait, QueuedPermit};
 
 use super::{AdaptiveConcurrency, AdaptivePermit, Class, Partition};
 use crate::clock::{Clock, DefaultClock, Timestamp};
-use std::collections::VecDeque;
+use crate::wait_list::{Position, Ticket, WaitList};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -57,20 +57,10 @@ type WaiterClass = (Class, Option<Partition>);
 
 struct QueueState<C: Clock> {
     config: QueueConfig,
-    /// In order of arrival.
-    waiting: VecDeque<Waiter>,
-    /// Permits that were granted and not yet collected, by ticket.
-    granted: Vec<(u64, AdaptivePermit<C>)>,
-    next_ticket: u64,
+    /// In order of arrival, all in queue 0.
+    waiting: WaitList<WaiterClass, AdaptivePermit<C>>,
     /// When the queue was last seen empty.
     last_empty: Timestamp,
-}
-
-struct Waiter {
-    ticket: u64,
-    class: WaiterClass,
-    /// None until it is first polled.
-    waker: Option<Waker>,
 }
 
 impl<C: Clock> AdaptiveQueue<C> {
@@ -79,9 +69,7 @@ impl<C: Clock> AdaptiveQueue<C> {
         let now = gate.clock().now();
         let state = QueueState {
             config: queue,
-            waiting: VecDeque::new(),
-            granted: Vec::new(),
-            next_ticket: 0,
+            waiting: WaitList::default(),
             last_empty: now,
         };
         Self {
@@ -118,28 +106,21 @@ impl<C: Clock> AdaptiveQueue<C> {
     }
 
     /// Joins the queue, for a permit as [`try_acquire_as`](AdaptiveConcurrency::try_acquire_as)
-    /// takes it. None if the queue is full.
+    /// takes it. `None` if the queue is full.
     pub fn join(&self, class: Class, partition: Option<Partition>) -> Option<QueueTicket<C>> {
         let now = self.gate().clock().now();
         let ticket = {
             let mut state = self.lock();
-            if state.waiting.is_empty() {
+            if state.waiting.queued() == 0 {
                 state.last_empty = now;
             }
-            if state.waiting.len() >= state.config.max_waiting {
+            if state.waiting.queued() >= state.config.max_waiting {
                 return None;
             }
-            let (id, until) = (
-                state.next_ticket,
-                now + state.config.max_wait(state.last_empty, now),
-            );
-            state.next_ticket += 1;
-            state.waiting.push_back(Waiter {
-                ticket: id,
-                class: (class, partition),
-                waker: None,
-            });
-            self.shared.length.store(state.waiting.len(), SeqCst);
+            let until = now + state.config.max_wait(state.last_empty, now);
+            let id = state.waiting.insert();
+            state.waiting.push_back(&id, 0, (class, partition));
+            self.shared.length.store(state.waiting.queued(), SeqCst);
             QueueTicket::new(self.clone(), id, until)
         };
         self.serve();
@@ -163,16 +144,13 @@ impl<C: Clock> AdaptiveQueue<C> {
             let newest_first = state
                 .config
                 .is_backlog(state.last_empty, self.gate().clock().now());
-            let Some((at, permit)) = self.next_to_serve(&state, newest_first) else {
+            let Some((position, permit)) = self.next_to_serve(&state, newest_first) else {
                 return;
             };
-            let Some(served) = state.waiting.remove(at) else {
-                return;
-            };
-            state.granted.push((served.ticket, permit));
-            self.shared.length.store(state.waiting.len(), SeqCst);
+            let waker = state.waiting.grant(position, permit);
+            self.shared.length.store(state.waiting.queued(), SeqCst);
             drop(state);
-            if let Some(waker) = served.waker {
+            if let Some(waker) = waker {
                 waker.wake();
             }
         }
@@ -183,17 +161,15 @@ impl<C: Clock> AdaptiveQueue<C> {
         &self,
         state: &QueueState<C>,
         newest_first: bool,
-    ) -> Option<(usize, AdaptivePermit<C>)> {
+    ) -> Option<(Position, AdaptivePermit<C>)> {
         let mut without: Vec<WaiterClass> = Vec::new();
-        let (gate, many) = (self.gate(), state.waiting.len());
-        for nth in 0..many {
-            let at = if newest_first { many - 1 - nth } else { nth };
-            let class = state.waiting[at].class;
+        let gate = self.gate();
+        for (position, &class) in state.waiting.iter(0, newest_first) {
             if without.contains(&class) {
                 continue;
             }
             match gate.try_acquire_as(class.0, class.1) {
-                Ok(permit) => return Some((at, permit)),
+                Ok(permit) => return Some((position, permit)),
                 Err(_) if gate.in_flight() >= gate.limit() => return None,
                 Err(_) => without.push(class),
             }
@@ -202,35 +178,21 @@ impl<C: Clock> AdaptiveQueue<C> {
     }
 
     /// The permit, if it was granted; else `waker` is woken when it is.
-    fn poll_ticket(&self, ticket: u64, waker: &Waker) -> Option<AdaptivePermit<C>> {
+    fn poll_ticket(&self, ticket: &Ticket, waker: &Waker) -> Option<AdaptivePermit<C>> {
         let mut state = self.lock();
-        let granted = state.take_granted(ticket);
-        if granted.is_none()
-            && let Some(waiting) = state
-                .waiting
-                .iter_mut()
-                .find(|waiting| waiting.ticket == ticket)
-        {
-            match &mut waiting.waker {
-                Some(stored) => stored.clone_from(waker),
-                none => *none = Some(waker.clone()),
-            }
+        let granted = state.waiting.take_granted(ticket);
+        if granted.is_none() {
+            state.waiting.set_waker(ticket, waker);
         }
         granted
     }
 
     /// Leaves the queue, with the permit if one was granted.
-    fn leave(&self, ticket: u64) -> Option<AdaptivePermit<C>> {
+    fn leave(&self, ticket: Ticket) -> Option<AdaptivePermit<C>> {
         let mut state = self.lock();
-        if let Some(at) = state
-            .waiting
-            .iter()
-            .position(|waiting| waiting.ticket == ticket)
-        {
-            state.waiting.remove(at);
-            self.shared.length.store(state.waiting.len(), SeqCst);
-        }
-        state.take_granted(ticket)
+        let (granted, _) = state.waiting.remove(ticket);
+        self.shared.length.store(state.waiting.queued(), SeqCst);
+        granted
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState<C>> {
@@ -238,16 +200,6 @@ impl<C: Clock> AdaptiveQueue<C> {
             .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<C: Clock> QueueState<C> {
-    fn take_granted(&mut self, ticket: u64) -> Option<AdaptivePermit<C>> {
-        let at = self
-            .granted
-            .iter()
-            .position(|(granted, _)| *granted == ticket)?;
-        Some(self.granted.swap_remove(at).1)
     }
 }
 

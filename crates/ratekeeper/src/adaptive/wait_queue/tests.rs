@@ -42,18 +42,28 @@ fn step() -> impl Strategy<Value = Step> {
 const LIMIT: u64 = 3;
 const MAX_WAITING: usize = 5;
 
+fn poll_ticket(
+    ticket: &QueueTicket<ManualClock>,
+    alarm: &Arc<Alarm>,
+) -> Option<AdaptivePermit<ManualClock>> {
+    let id = ticket.id.as_ref().expect("it has not left");
+    let waker = Waker::from(Arc::clone(alarm));
+    ticket.queue.poll_ticket(id, &waker)
+}
+
 proptest! {
     #[test]
     fn no_waiter_is_forgotten_overtaken_or_woken_without_a_permit(steps in prop::collection::vec(step(), 1..120)) {
         let clock = ManualClock::new();
         let gate = AdaptiveConcurrency::builder().min(LIMIT).max(LIMIT).start(LIMIT).build_with_clock(clock.clone());
         let queue = AdaptiveQueue::new(gate.clone(), QueueConfig::of(MAX_WAITING));
-        let mut waiting: Vec<(QueueTicket<ManualClock>, Arc<Alarm>)> = Vec::new();
+        // Each with a number of its own.
+        let mut waiting: Vec<(u64, QueueTicket<ManualClock>, Arc<Alarm>)> = Vec::new();
         let mut flying: Vec<AdaptivePermit<ManualClock>> = Vec::new();
         // The time since the queue was last empty, as far as the queue knows it.
         let mut not_empty_for = 0;
-        for step in steps {
-            let before: Vec<u64> = waiting.iter().map(|(ticket, _)| ticket.id).collect();
+        for (number, step) in (0..).zip(steps) {
+            let before: Vec<u64> = waiting.iter().map(|(number, ..)| *number).collect();
             match step {
                 Step::Come => {
                     if waiting.is_empty() {
@@ -65,8 +75,8 @@ proptest! {
                             None => prop_assert_eq!(waiting.len(), MAX_WAITING),
                             Some(ticket) => {
                                 let alarm = Arc::<Alarm>::default();
-                                prop_assert!(queue.poll_ticket(ticket.id, &Waker::from(Arc::clone(&alarm))).is_none());
-                                waiting.push((ticket, alarm));
+                                prop_assert!(poll_ticket(&ticket, &alarm).is_none());
+                                waiting.push((number, ticket, alarm));
                             }
                         },
                     }
@@ -76,8 +86,8 @@ proptest! {
                     queue.serve();
                 }
                 Step::Leave(nth) if nth < waiting.len() => {
-                    let (ticket, _) = waiting.remove(nth);
-                    prop_assert!(queue.leave(ticket.id).is_none());
+                    let (_, mut ticket, _) = waiting.remove(nth);
+                    prop_assert!(ticket.leave().is_none());
                 }
                 Step::Pass(millis) => {
                     clock.advance(Duration::from_millis(millis));
@@ -87,28 +97,28 @@ proptest! {
             }
             // Exactly the woken waiters have a permit.
             let woken: Vec<u64> =
-                waiting.iter().filter(|(_, alarm)| alarm.0.load(SeqCst) > 0).map(|(ticket, _)| ticket.id).collect();
+                waiting.iter().filter(|(.., alarm)| alarm.0.load(SeqCst) > 0).map(|(number, ..)| *number).collect();
             prop_assert!(woken.len() <= 1, "one permit came back and {:?} were woken", woken);
-            if let [ticket] = woken[..] {
+            if let [number] = woken[..] {
                 let first = if not_empty_for >= 100 { before.last() } else { before.first() };
-                prop_assert_eq!(first, Some(&ticket), "the next in order");
+                prop_assert_eq!(first, Some(&number), "the next in order");
             }
-            for (ticket, alarm) in std::mem::take(&mut waiting) {
-                match queue.poll_ticket(ticket.id, &Waker::from(Arc::clone(&alarm))) {
+            for (number, ticket, alarm) in std::mem::take(&mut waiting) {
+                match poll_ticket(&ticket, &alarm) {
                     Some(permit) => {
-                        prop_assert!(woken.contains(&ticket.id));
+                        prop_assert!(woken.contains(&number));
                         flying.push(permit);
                     }
                     None => {
-                        prop_assert!(!woken.contains(&ticket.id));
-                        waiting.push((ticket, alarm));
+                        prop_assert!(!woken.contains(&number));
+                        waiting.push((number, ticket, alarm));
                     }
                 }
             }
             prop_assert_eq!(queue.len(), waiting.len());
             prop_assert_eq!(gate.in_flight(), flying.len() as u64);
             prop_assert!(gate.in_flight() <= LIMIT);
-            prop_assert!(waiting.is_empty() || gate.in_flight() == LIMIT, "somebody waits and there is room");
+            prop_assert!(waiting.is_empty() || gate.in_flight() == LIMIT, "a request waits and a permit is free");
         }
     }
 }
@@ -160,13 +170,13 @@ fn a_new_configuration_applies_to_later_requests() {
     queue.serve();
     assert!(
         queue.is_empty() && gate.in_flight() == 1,
-        "who waited was served"
+        "the waiter was served"
     );
     drop(first);
     assert_eq!(
         gate.in_flight(),
         0,
-        "a permit that nobody fetched is free again"
+        "a permit that was not collected is free again"
     );
 }
 

@@ -1,21 +1,33 @@
-//! [`QueueTicket`]: a place in the queue.
+//! [`QueueTicket`]: a position in the queue.
 
 use super::AdaptiveQueue;
+use crate::adaptive::AdaptivePermit;
 use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::wait_list::Ticket;
 use std::fmt;
 
-/// A place in the queue; what [`AdaptiveQueue::join`] returns. Dropping it leaves the queue: a
+/// A position in the queue; what [`AdaptiveQueue::join`] returns. Dropping it leaves the queue: a
 /// permit that was granted meanwhile goes to the next waiter.
 #[must_use = "dropping a ticket leaves the queue"]
 pub struct QueueTicket<C: Clock = DefaultClock> {
     pub(super) queue: AdaptiveQueue<C>,
-    pub(super) id: u64,
+    /// `None` once it has left.
+    pub(super) id: Option<Ticket>,
     pub(super) until: Timestamp,
 }
 
 impl<C: Clock> QueueTicket<C> {
-    pub(super) fn new(queue: AdaptiveQueue<C>, id: u64, until: Timestamp) -> Self {
-        Self { queue, id, until }
+    pub(super) fn new(queue: AdaptiveQueue<C>, id: Ticket, until: Timestamp) -> Self {
+        Self {
+            queue,
+            id: Some(id),
+            until,
+        }
+    }
+
+    /// Leaves the queue, with the permit if one was granted.
+    pub(super) fn leave(&mut self) -> Option<AdaptivePermit<C>> {
+        self.queue.leave(self.id.take()?)
     }
 
     /// Until when this ticket may wait.
@@ -26,7 +38,7 @@ impl<C: Clock> QueueTicket<C> {
 
 impl<C: Clock> Drop for QueueTicket<C> {
     fn drop(&mut self) {
-        drop(self.queue.leave(self.id));
+        drop(self.leave());
         self.queue.serve();
     }
 }

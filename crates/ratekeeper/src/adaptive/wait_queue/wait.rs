@@ -59,7 +59,7 @@ impl<C: Clock> QueueTicket<C> {
     }
 }
 
-/// A wait in the queue; what [`QueueTicket::wait`] returns. Its output is none if no permit was
+/// A wait in the queue; what [`QueueTicket::wait`] returns. Its output is `None` if no permit was
 /// granted in time. Dropping it leaves the queue.
 #[must_use = "futures do nothing unless polled"]
 pub struct QueueWait<C: Clock = DefaultClock> {
@@ -71,19 +71,18 @@ impl<C: Clock> Future for QueueWait<C> {
     type Output = Option<QueuedPermit<C>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self {
-            ticket: QueueTicket { queue, id, .. },
-            sleep,
-        } = &mut *self;
-        let permit = match queue.poll_ticket(*id, cx.waker()) {
+        let Self { ticket, sleep } = &mut *self;
+        let id = ticket.id.as_ref();
+        let permit = match id.and_then(|id| ticket.queue.poll_ticket(id, cx.waker())) {
             Some(permit) => Some(permit),
             None => {
                 // Without a timer, `sleep` is ready at once and there is no wait at all.
                 ready!(Pin::new(sleep).poll(cx));
                 // A permit may have been granted at the last moment.
-                queue.leave(*id)
+                ticket.leave()
             }
         };
+        let queue = &ticket.queue;
         Poll::Ready(permit.map(|permit| QueuedPermit::new(permit, queue.clone())))
     }
 }
@@ -101,7 +100,7 @@ impl<C: Clock> fmt::Debug for QueueWait<C> {
 /// [`RequestOutcome::Ignored`].
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct QueuedPermit<C: Clock = DefaultClock> {
-    /// None once it is given back.
+    /// `None` once it is given back.
     permit: Option<AdaptivePermit<C>>,
     queue: AdaptiveQueue<C>,
 }

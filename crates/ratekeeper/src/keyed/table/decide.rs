@@ -1,138 +1,109 @@
 //! Decisions on one key: found, absent, or counted by another version.
 
-use super::{EntryView, PROBES, RefundTotals, Table, tag};
-use crate::algorithm::tat_word::{FastDecision, REACH};
+use super::{EntryView, RefundTotals, Table, tag};
+use crate::algorithm::tat_word::{Reach, decision, reach};
+use crate::algorithm::token_bucket::{self, Step};
 use crate::clock::{Clock, Timestamp};
-use crate::decision::Decision;
 use crate::keyed::judge::{CallRequest, CallResult};
 use crate::keyed::limit_version::{EntryState, LimitVersion};
 use crate::limit::Kind;
 use crate::sync::{Ordering, back_off, relax};
 
+/// What the table decided about a call.
+pub(crate) struct TableDecision<'a> {
+    pub(crate) call: CallResult,
+    /// The version it was judged by.
+    pub(crate) version: &'a LimitVersion,
+    /// The refund totals of the key's slot before the call, if it is to be settled later.
+    pub(crate) refund_totals: RefundTotals,
+}
+
 impl<C: Clock> Table<C> {
-    /// A check that returns nothing but a decision. The common case is the fast path, without a
-    /// loop: the key is in its home cache line, its limit is a bucket, and no other thread
-    /// interferes.
+    /// Decides one call on one key.
     ///
-    /// The clock is read once the cache line is on its way: the two waits overlap.
+    /// The fast path, without a loop: the key is in its home cache line, its limit is a token
+    /// bucket, the caller neither waits nor peeks, and no other thread interferes. `request` reads
+    /// the clock; it is called once the cache line is on its way, so that the two waits overlap.
+    ///
+    /// `result` takes what the caller needs of the decision. Always inlined: the rest is then never
+    /// built.
     #[inline(always)]
-    pub(crate) fn check(
-        &self,
-        first_version: &LimitVersion,
-        hash: u64,
-        now: impl FnOnce() -> Timestamp,
-        cost: u64,
-    ) -> Decision {
-        let version = self.current(first_version);
-        let entry = self.try_find_in(hash, version.id, 0);
-        let now = now();
-        match entry.and_then(|entry| self.decide_fast(version, &entry, now, cost)) {
-            Some(fast) => fast.decision(),
-            None => self.check_slow(first_version, hash, now, cost),
-        }
-    }
-
-    #[inline(never)]
-    fn check_slow(
-        &self,
-        first_version: &LimitVersion,
-        hash: u64,
-        now: Timestamp,
-        cost: u64,
-    ) -> Decision {
-        let version = self.current(first_version);
-        for probe in 1..PROBES {
-            if let Some(entry) = self.try_find_in(hash, version.id, probe)
-                && let Some(fast) = self.decide_fast(version, &entry, now, cost)
-            {
-                return fast.decision();
-            }
-        }
-        let request = CallRequest {
-            now,
-            cost,
-            max_wait: None,
-            reserve: 0,
-            write: true,
-            is_final: true,
-        };
-        self.decide(first_version, hash, &request).0.decision
-    }
-
-    /// The fast path of a call that settles later; also returns the version it was judged by and
-    /// the refund totals before it. `None` where it is not the common case.
-    #[inline(always)]
-    pub(crate) fn take_fast<'a>(
+    pub(crate) fn decide<'a, T>(
         &'a self,
         first_version: &'a LimitVersion,
         hash: u64,
-        now: Timestamp,
-        cost: u64,
-    ) -> Option<(FastDecision, &'a LimitVersion, RefundTotals)> {
-        self.prefetch_refunds(hash);
+        request: impl FnOnce() -> CallRequest,
+        result: impl FnOnce(TableDecision<'a>) -> T,
+    ) -> T {
         let version = self.current(first_version);
-        let entry = self.try_find_in(hash, version.id, 0)?;
-        let refund_totals = self.refund_totals(hash, entry.slot);
-        Some((
-            self.decide_fast(version, &entry, now, cost)?,
-            version,
-            refund_totals,
-        ))
+        let entry = self.try_find_in(hash, version.id, 0);
+        let request = request();
+        let limit = &version.normal;
+        if let Some(entry) = entry
+            && limit.kind == Kind::Bucket
+            && request.is_plain()
+            && let Reach::Clock(clock) = reach(limit, version.origin, request.now)
+        {
+            let refund_totals = if request.is_final {
+                RefundTotals::default()
+            } else {
+                self.refund_totals(hash, entry.slot)
+            };
+            let word = entry.word();
+            let step = token_bucket::step(limit, word, clock, request.cost, 0);
+            let after = match step {
+                Step::Admit { tat, .. } if request.cost == 0 || self.swap(&entry, tat) => Some(tat),
+                Step::Deny { .. } => Some(word),
+                _ => None,
+            };
+            if let Some(after) = after {
+                let decision = decision(limit, step, after.saturating_sub(clock));
+                let call = CallResult {
+                    decision,
+                    after: (decision.is_allowed() && request.cost > 0).then_some(after),
+                    charged: after,
+                    clock,
+                    wait: 0,
+                    needs_rebase: false,
+                };
+                return result(TableDecision {
+                    call,
+                    version,
+                    refund_totals,
+                });
+            }
+        }
+        // By value: on the fast path the request then need not be in memory.
+        self.decide_slow(first_version, hash, request, result)
     }
 
-    /// Decides one call of a bucket with no wait and nothing unusual, as `Generation::decide_fast`
-    /// does.
-    #[inline(always)]
-    fn decide_fast(
-        &self,
-        version: &LimitVersion,
-        entry: &EntryView,
-        now: Timestamp,
-        cost: u64,
-    ) -> Option<FastDecision> {
-        let limit = version.normal;
-        let tat = entry.word();
-        let charge = cost.checked_mul(limit.token)?;
-        let max_ahead = limit.capacity.checked_sub(charge)?;
-        let elapsed = now.as_unix_nanos().checked_sub(version.origin)?;
-        if elapsed > REACH || limit.kind != Kind::Bucket {
-            return None;
-        }
-        let clock = elapsed * limit.ticks;
-        let ahead = tat.saturating_sub(clock);
-        if ahead > max_ahead {
-            return Some(FastDecision {
-                limit,
-                clock,
-                ahead,
-                wait: ahead - max_ahead,
-            });
-        }
-        let decided = cost == 0 || self.swap(entry, tat.max(clock) + charge);
-        decided.then_some(FastDecision {
-            limit,
-            clock,
-            ahead: ahead + charge,
-            wait: 0,
-        })
+    /// Decides one call on one key, for any limit, state and instant.
+    #[inline(never)]
+    fn decide_slow<'a, T>(
+        &'a self,
+        first_version: &'a LimitVersion,
+        hash: u64,
+        request: CallRequest,
+        result: impl FnOnce(TableDecision<'a>) -> T,
+    ) -> T {
+        result(self.decide_any(first_version, hash, &request))
     }
 
-    /// Decides one call on one key; also returns the version it was judged by and the refund totals
-    /// of the key's slot before it.
-    pub(crate) fn decide<'a>(
+    fn decide_any<'a>(
         &'a self,
         first_version: &'a LimitVersion,
         hash: u64,
         request: &CallRequest,
-    ) -> (CallResult, &'a LimitVersion, RefundTotals) {
+    ) -> TableDecision<'a> {
         for round in 0.. {
             let version = self.current(first_version);
+            let no_slot = |call| TableDecision {
+                call,
+                version,
+                refund_totals: RefundTotals::default(),
+            };
             if version.normal.kind == Kind::Unlimited {
-                return (
-                    version.judge_word(0, request),
-                    version,
-                    RefundTotals::default(),
-                );
+                return no_slot(version.judge_word(0, request));
             }
             let call = match self.find(hash) {
                 Some(entry) if entry.version() != version.id => {
@@ -147,10 +118,16 @@ impl<C: Clock> Table<C> {
             match call {
                 Some((call, _)) if call.needs_rebase => {
                     if !self.rebase(&version.registered, request.now) {
-                        return (version.table_full(), version, RefundTotals::default());
+                        return no_slot(version.table_full());
                     }
                 }
-                Some((call, refund_totals)) => return (call, version, refund_totals),
+                Some((call, refund_totals)) => {
+                    return TableDecision {
+                        call,
+                        version,
+                        refund_totals,
+                    };
+                }
                 // Another thread interfered.
                 None => relax(round),
             }

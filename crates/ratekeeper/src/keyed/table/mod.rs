@@ -26,6 +26,7 @@ mod stats;
 mod transaction;
 mod update;
 
+pub(crate) use decide::TableDecision;
 pub(crate) use refunds::{ChargeOrigin, RefundTotals, SlotRefunds};
 pub use stats::{KeyedStats, LimitKeyStats};
 pub(crate) use transaction::{INLINE_ENTRIES, Transaction};

@@ -122,10 +122,10 @@ impl<C: Clock> MemoryStore<C> {
             }
             [group] if group.shadow.asks == 0 && group.peek.asks == 0 => {
                 let request = group.enforce.request(now, true);
-                let (call, version, refund_totals) =
-                    table.decide(group.first_version, group.hash, &request);
-                (group.version, group.refund_totals, group.enforce.call) =
-                    (version.id, refund_totals, Some(call));
+                let decided = table.decide(group.first_version, group.hash, || request, |it| it);
+                group.version = decided.version.id;
+                group.refund_totals = decided.refund_totals;
+                group.enforce.call = Some(decided.call);
                 !group.enforce.is_denied()
             }
             groups => self.all_or_nothing(groups, now),
@@ -141,11 +141,9 @@ impl<C: Clock> MemoryStore<C> {
             let hash = group.hash;
             for totals in [&mut group.enforce, &mut group.shadow, &mut group.peek] {
                 if totals.asks > 0 {
-                    totals.call = Some(
-                        table
-                            .decide(first_version, hash, &totals.request(now, false))
-                            .0,
-                    );
+                    let peek = || totals.request(now, false);
+                    totals.call =
+                        Some(table.decide(first_version, hash, peek, |decided| decided.call));
                 }
             }
         }

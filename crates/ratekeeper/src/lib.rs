@@ -185,21 +185,29 @@
 extern crate alloc;
 
 pub mod adaptive;
+mod adjustments;
 mod algorithm;
 mod append_vec;
+mod charge;
 pub mod clock;
 pub mod concurrency;
 pub mod decision;
+mod generation;
 #[cfg(feature = "std")]
 pub mod keyed;
 pub mod limit;
 pub mod limiter;
+mod reservation;
 mod sometimes;
 #[cfg(feature = "std")]
 pub mod store;
 mod sync;
 #[cfg(feature = "std")]
+mod wait;
+#[cfg(feature = "std")]
 mod wait_list;
+#[cfg(feature = "std")]
+mod waiters;
 
 pub use clock::{Clock, ManualClock, Timestamp};
 pub use concurrency::{Concurrency, Permit};

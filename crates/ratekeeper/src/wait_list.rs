@@ -204,7 +204,7 @@ impl<T, G> Default for WaitList<T, G> {
     }
 }
 
-/// The message of [`WaitError::NoTimer`] and of `AcquireError::NoTimer`.
+/// The message of `WaitError::NoTimer` and of `AcquireError::NoTimer`.
 pub(crate) const NO_TIMER: &str = "no timer to wait with: poll the future inside a tokio runtime with timers (`enable_time()` on its \
                                    builder), or use blocking()";
 

@@ -6,7 +6,7 @@ use super::registered_limit::Rule;
 use super::table::{KeyedStats, TableSize};
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::concurrency::BusyError;
-use crate::limiter::Carry;
+use crate::generation::Carry;
 use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;

@@ -10,8 +10,8 @@ use crate::algorithm::state_op::{
 use crate::algorithm::{DecisionInfo, Refund, StepResult};
 use crate::append_vec::AppendVec;
 use crate::decision::Decision;
+use crate::generation::Generation;
 use crate::limit::{Kind, TickLimit};
-use crate::limiter::generation::Generation;
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::VecDeque;

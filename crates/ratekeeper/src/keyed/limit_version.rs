@@ -9,10 +9,8 @@ use super::large_state::LargeState;
 use super::registered_limit::{RegisteredLimit, Rule};
 use crate::algorithm::tat_word::{REACH, Reach, origin_for, reach};
 use crate::clock::Timestamp;
+use crate::generation::{Carry, Generation, NextGeneration};
 use crate::limit::{Kind, Limit, TickLimit};
-use crate::limiter::Carry;
-use crate::limiter::change::NextGeneration;
-use crate::limiter::generation::Generation;
 use crate::sync::{AtomicU32, OnceBox, Ordering};
 use std::sync::Arc;
 

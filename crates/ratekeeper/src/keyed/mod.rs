@@ -21,10 +21,12 @@ pub use key::{ChargeToken, Key};
 pub(crate) use key::{OwnedKey, charge_more, grant, is_refundable, refund, reset};
 pub use table::KeyedStats;
 
+use crate::adjustments::Adjustments;
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::decision::Decision;
+use crate::generation::Carry;
 use crate::limit::{Algorithm, Limit};
-use crate::limiter::{Adjustments, Carry, Waiters};
+use crate::waiters::Waiters;
 use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;

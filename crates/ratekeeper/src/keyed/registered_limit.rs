@@ -1,9 +1,9 @@
 //! A registered limit: the identity of a limit across live changes, and its counters.
 
 use super::large_state::{LARGE_STATE_OVERHEAD, REFUNDABLE_WORDS};
+use crate::adjustments::Adjustments;
 use crate::algorithm::state_op::MAX_STATE_WORDS;
 use crate::limit::{Kind, Limit, TickLimit};
-use crate::limiter::Adjustments;
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering};
 use std::boxed::Box;
 use std::sync::{Mutex, PoisonError};

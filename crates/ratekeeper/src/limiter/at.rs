@@ -1,15 +1,16 @@
 //! [`At`]: the methods of a limiter at a given instant, and their slow paths.
 
-use super::change::Carry;
-use super::generation::{Attempt, FastStep, Generation, SealedError};
-use super::{Charge, Limiter, Reservation, ReserveError};
+use super::Limiter;
 #[cfg(feature = "std")]
 use crate::algorithm::tat_word::step;
 use crate::algorithm::tat_word::{Reach, decision, max_wait_of_check, peek};
 use crate::algorithm::token_bucket::Step;
+use crate::charge::{Admission, Charge};
 use crate::clock::{Clock, Timestamp, nanos};
-use crate::decision::{Decision, DeniedError, Outcome};
+use crate::decision::{Decision, DeniedError, Outcome, ReserveError};
+use crate::generation::{Attempt, Carry, FastStep, Generation, SealedError};
 use crate::limit::{Algorithm, Kind, Limit, TickLimit};
+use crate::reservation::Reservation;
 use crate::sync::Ordering;
 use core::time::Duration;
 
@@ -20,7 +21,7 @@ pub struct At<'a, C: Clock> {
 }
 
 /// The longest wait that a caller accepts.
-pub(super) enum MaxWait {
+pub(crate) enum MaxWait {
     /// No wait for tokens, any wait for the start in a pacing queue.
     Check,
     /// At most this many nanoseconds, for a slot of its own.
@@ -28,29 +29,15 @@ pub(super) enum MaxWait {
 }
 
 /// Why a call was not allowed.
-pub(super) enum AdmitError {
+pub(crate) enum AdmitError {
     Denied(Decision),
     /// The algorithm cannot assign slots ahead of time.
     NoSlots(Algorithm),
 }
 
-/// An allowed call, from which a charge or a reservation is made.
-pub(crate) struct Admission {
-    pub(crate) limit: TickLimit,
-    pub(crate) generation_id: u32,
-    pub(crate) clock: u64,
-    /// The state after the call.
-    pub(crate) tat: u64,
-    /// Ticks until the tokens are there.
-    pub(crate) wait: u64,
-    /// The generation's refund counters, read before the call was written.
-    pub(crate) given: u64,
-    pub(crate) refunded: u64,
-}
-
 impl<'a, C: Clock> At<'a, C> {
     #[inline]
-    pub(super) fn new(limiter: &'a Limiter<C>, now: Timestamp) -> Self {
+    pub(crate) fn new(limiter: &'a Limiter<C>, now: Timestamp) -> Self {
         Self { limiter, now }
     }
 
@@ -230,7 +217,7 @@ impl<'a, C: Clock> At<'a, C> {
     }
 
     /// Sets the bucket to exactly `tokens`, at most a full one.
-    pub(super) fn fill_to(&self, tokens: u64) {
+    pub(crate) fn fill_to(&self, tokens: u64) {
         self.limiter.shared.locked(
             || self.now,
             |generation, limit, _| {
@@ -245,7 +232,7 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// Charges `cost`: the common path of `take`, `reserve` and waits.
     #[inline]
-    pub(super) fn admit(&self, cost: u64, max_wait: MaxWait) -> Result<Admission, AdmitError> {
+    pub(crate) fn admit(&self, cost: u64, max_wait: MaxWait) -> Result<Admission, AdmitError> {
         let (generation_id, generation) = self.limiter.shared.probable();
         // Read before the state changes: a refund in between then counts against the caller, not
         // for it.
@@ -334,7 +321,7 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// How long a slot for `cost` would be away without a deadline.
     #[cfg(feature = "std")]
-    pub(super) fn peek_slot(&self, cost: u64) -> Duration {
+    pub(crate) fn peek_slot(&self, cost: u64) -> Duration {
         self.on_current(|generation, limit, _| {
             if limit.kind == Kind::Unlimited {
                 return Ok(Some(Duration::ZERO));

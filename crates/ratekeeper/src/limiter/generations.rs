@@ -1,11 +1,11 @@
 //! [`Generations`]: the state that the clones of a limiter share. The first generation is inline,
 //! everything that only rare operations need is allocated on first use.
 
-use super::change::{Carry, NextGeneration, ReservationClaim};
-use super::generation::{Generation, SealedError};
+use crate::adjustments::Adjustments;
 use crate::algorithm::tat_word::Reach;
 use crate::append_vec::AppendVec;
 use crate::clock::{Clock, Timestamp};
+use crate::generation::{Carry, Generation, NextGeneration, ReservationClaim, SealedError};
 use crate::limit::{Limit, TickLimit};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, relax};
 use alloc::boxed::Box;
@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 /// The generations of a limiter. Generation 0 is inline, so that a limiter that never changes costs
 /// one cache line per decision.
 #[cfg_attr(not(ratekeeper_loom), repr(C, align(64)))]
-pub(super) struct Generations<C> {
+pub(crate) struct Generations<C> {
     generation_id: AtomicU32,
     first: Generation,
     cold: OnceBox<ColdState>,
@@ -22,7 +22,7 @@ pub(super) struct Generations<C> {
 
 /// The state of rare operations, allocated by the first of them: a cancel, a settle, a change, a
 /// wait that has to wait.
-pub(super) struct ColdState {
+pub(crate) struct ColdState {
     lock: Lock,
     /// Generations 1 and later: they never move, and stay until the limiter is dropped.
     later: AppendVec<NextGeneration>,
@@ -31,26 +31,11 @@ pub(super) struct ColdState {
     settled_up: AtomicU64,
     not_returned: AtomicU64,
     #[cfg(feature = "std")]
-    pub(super) waiters: super::waiters::Waiters,
-}
-
-/// Counters of units that came on top of a limiter's promise, or that a caller gave back too late.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct Adjustments {
-    /// Tokens granted by an operator.
-    pub granted: u64,
-    /// Units charged afterwards by settles whose actual cost exceeded the charge.
-    pub settled_up: u64,
-    /// Units that a settle did not bring back because, since they were charged, the limit was
-    /// changed or reset, or the key was evicted.
-    pub not_returned: u64,
-    /// Live changes of the limit so far, including resets.
-    pub changes: u64,
+    pub(crate) waiters: crate::waiters::Waiters,
 }
 
 impl<C: Clock> Generations<C> {
-    pub(super) fn new(limit: Limit, clock: C) -> Self {
+    pub(crate) fn new(limit: Limit, clock: C) -> Self {
         let first = Generation::new(&limit, clock.now());
         Self {
             generation_id: AtomicU32::new(0),
@@ -61,13 +46,13 @@ impl<C: Clock> Generations<C> {
     }
 
     #[inline]
-    pub(super) fn clock(&self) -> &C {
+    pub(crate) fn clock(&self) -> &C {
         &self.clock
     }
 
     /// The current generation, or one that was current a moment ago.
     #[inline(always)]
-    pub(super) fn probable(&self) -> (u32, &Generation) {
+    pub(crate) fn probable(&self) -> (u32, &Generation) {
         match self.generation_id.load(Ordering::Acquire) {
             0 => (0, &self.first),
             generation_id => (generation_id, self.generation(generation_id)),
@@ -77,7 +62,7 @@ impl<C: Clock> Generations<C> {
     /// Runs `op` on the current generation, again on the next one if that generation is sealed
     /// meanwhile.
     #[inline]
-    pub(super) fn on_current<T>(
+    pub(crate) fn on_current<T>(
         &self,
         mut op: impl FnMut(&Generation, u32) -> Result<T, SealedError>,
     ) -> T {
@@ -116,13 +101,13 @@ impl<C: Clock> Generations<C> {
     }
 
     #[inline]
-    pub(super) fn current(&self) -> (u32, &Generation) {
+    pub(crate) fn current(&self) -> (u32, &Generation) {
         let generation_id = self.generation_id.load(Ordering::Acquire);
         (generation_id, self.generation(generation_id))
     }
 
     #[inline(never)]
-    pub(super) fn generation(&self, generation_id: u32) -> &Generation {
+    pub(crate) fn generation(&self, generation_id: u32) -> &Generation {
         match self.later(generation_id) {
             Some(later) => &later.generation,
             None => &self.first,
@@ -138,17 +123,17 @@ impl<C: Clock> Generations<C> {
             .get(u64::from(generation_id.checked_sub(1)?))
     }
 
-    pub(super) fn cold(&self) -> &ColdState {
+    pub(crate) fn cold(&self) -> &ColdState {
         self.cold.get_or_init(|| Box::new(ColdState::new()))
     }
 
     #[cfg(feature = "std")]
-    pub(super) fn cold_if_any(&self) -> Option<&ColdState> {
+    pub(crate) fn cold_if_any(&self) -> Option<&ColdState> {
         self.cold.get()
     }
 
     /// Ends the current generation and starts the next one with `limit`.
-    pub(super) fn change(&self, limit: &Limit, carry: Carry, now: impl FnOnce() -> Timestamp) {
+    pub(crate) fn change(&self, limit: &Limit, carry: Carry, now: impl FnOnce() -> Timestamp) {
         let cold = self.cold();
         let _guard = cold.lock.lock();
         let (generation_id, generation) = self.current();
@@ -162,7 +147,7 @@ impl<C: Clock> Generations<C> {
     /// Starts a generation of the same limit with an origin near `now`, if the current one is too
     /// far from it.
     #[cold]
-    pub(super) fn rebase(&self, now: Timestamp) {
+    pub(crate) fn rebase(&self, now: Timestamp) {
         let cold = self.cold();
         let _guard = cold.lock.lock();
         let (generation_id, generation) = self.current();
@@ -197,7 +182,7 @@ impl<C: Clock> Generations<C> {
 
     /// Runs `op` on the current generation and its limit under the lock, which checks never take:
     /// the generation cannot be sealed meanwhile, and `now` is not beyond its horizon.
-    pub(super) fn locked(
+    pub(crate) fn locked(
         &self,
         now: impl Fn() -> Timestamp,
         op: impl FnOnce(&Generation, &TickLimit, u32),
@@ -218,7 +203,7 @@ impl<C: Clock> Generations<C> {
 
     /// Converts a claim of generation `generation_id` to the current one; `None` if nothing of it is
     /// left.
-    pub(super) fn convert_claim(
+    pub(crate) fn convert_claim(
         &self,
         claim: ReservationClaim,
         generation_id: u32,
@@ -230,7 +215,7 @@ impl<C: Clock> Generations<C> {
         })
     }
 
-    pub(super) fn adjustments(&self) -> Adjustments {
+    pub(crate) fn adjustments(&self) -> Adjustments {
         let Some(cold) = self.cold.get() else {
             return Adjustments::default();
         };
@@ -257,15 +242,15 @@ impl ColdState {
         }
     }
 
-    pub(super) fn count_granted(&self, tokens: u64) {
+    pub(crate) fn count_granted(&self, tokens: u64) {
         self.granted.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    pub(super) fn count_settled_up(&self, tokens: u64) {
+    pub(crate) fn count_settled_up(&self, tokens: u64) {
         self.settled_up.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    pub(super) fn count_not_returned(&self, tokens: u64) {
+    pub(crate) fn count_not_returned(&self, tokens: u64) {
         self.not_returned.fetch_add(tokens, Ordering::Relaxed);
     }
 }

@@ -1,26 +1,15 @@
 //! [`Limiter`]: a rate limiter for one subject, shared by any number of threads.
 
 pub(crate) mod at;
-pub(crate) mod change;
-mod charge;
-pub(crate) mod generation;
 mod generations;
-mod reservation;
-#[cfg(feature = "std")]
-mod wait;
-#[cfg(feature = "std")]
-mod waiters;
-pub(crate) mod windows;
 
+pub use crate::adjustments::Adjustments;
+pub use crate::charge::Charge;
+pub use crate::generation::Carry;
+pub use crate::reservation::Reservation;
+#[cfg(feature = "std")]
+pub use crate::wait::{Wait, WaitError};
 pub use at::At;
-pub use change::Carry;
-pub use charge::Charge;
-pub use generations::Adjustments;
-pub use reservation::Reservation;
-#[cfg(feature = "std")]
-pub use wait::{Wait, WaitError};
-#[cfg(feature = "std")]
-pub(crate) use waiters::Waiters;
 
 #[cfg(feature = "std")]
 use crate::clock::SystemClock;
@@ -47,7 +36,7 @@ use generations::Generations;
 ///
 /// [`at`](Self::at) gives the same methods with a time that you supply.
 pub struct Limiter<C: Clock = DefaultClock> {
-    shared: Arc<Generations<C>>,
+    pub(crate) shared: Arc<Generations<C>>,
 }
 
 /// # Constructors

@@ -39,7 +39,7 @@ use super::registered_limit::{RegisteredLimit, Rule};
 use crate::algorithm::tat_word::{Reach, reach};
 use crate::append_vec::AppendVec;
 use crate::clock::{Clock, Timestamp};
-use crate::limiter::Carry;
+use crate::generation::Carry;
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, fence, relax};
 use core::hash::Hash;
 use refunds::RefundCounters;

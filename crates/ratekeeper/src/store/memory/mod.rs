@@ -13,9 +13,11 @@ use super::{
     Ask, DetachError, LimitHandle, LimitKeyStats, Permits, Receipt, SettleError, Source, Store,
     Verdict,
 };
+use crate::adjustments::Adjustments;
 use crate::algorithm::token_bucket::ChargeRecord;
 use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
 use crate::decision::Decision;
+use crate::generation::Carry;
 use crate::keyed::judge::CallResult;
 use crate::keyed::limit_version::LimitVersion;
 use crate::keyed::registered_limit::Rule;
@@ -24,7 +26,6 @@ use crate::keyed::table::{
 };
 use crate::keyed::{TooManyLimitsError, charge_more, grant, is_refundable, refund, reset};
 use crate::limit::{Kind, Limit};
-use crate::limiter::{Adjustments, Carry};
 use crate::sync::Ordering;
 use core::fmt;
 use detached::DetachedCharges;

@@ -16,7 +16,7 @@ pub(crate) struct Waiters {
 
 impl Waiters {
     /// Registers a waiter, or replaces its waker; false if the limiter is closed.
-    pub(super) fn register(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
+    pub(crate) fn register(&self, ticket: &mut Option<Ticket>, waker: &Waker) -> bool {
         let mut list = self.lock();
         if self.is_closed() {
             return false;
@@ -27,7 +27,7 @@ impl Waiters {
     }
 
     /// Registers a waiter at the end of a queue; false if the limiter is closed.
-    pub(super) fn enqueue(&self, ticket: &mut Option<Ticket>, queue: u64) -> bool {
+    pub(crate) fn enqueue(&self, ticket: &mut Option<Ticket>, queue: u64) -> bool {
         let mut list = self.lock();
         if self.is_closed() {
             return false;
@@ -37,17 +37,17 @@ impl Waiters {
         true
     }
 
-    pub(super) fn is_first(&self, ticket: &Option<Ticket>, queue: u64) -> bool {
+    pub(crate) fn is_first(&self, ticket: &Option<Ticket>, queue: u64) -> bool {
         let is_first = |ticket| self.lock().is_first(ticket, queue);
         ticket.as_ref().is_some_and(is_first)
     }
 
-    pub(super) fn is_queue_empty(&self, queue: u64) -> bool {
+    pub(crate) fn is_queue_empty(&self, queue: u64) -> bool {
         self.lock().is_queue_empty(queue)
     }
 
     /// Removes a waiter. If it was the first of its queue, the next one is woken.
-    pub(super) fn remove(&self, ticket: &mut Option<Ticket>) {
+    pub(crate) fn remove(&self, ticket: &mut Option<Ticket>) {
         let Some(ticket) = ticket.take() else { return };
         let (_, next) = self.lock().remove(ticket);
         if let Some(waker) = next {

@@ -1,7 +1,7 @@
 //! Windows, logs and refundable buckets on a [`Generation`]: packed into its word while the numbers
 //! fit, else in [`LargeWords`] behind a short lock.
 
-use super::generation::{Generation, SealedError};
+use super::{Generation, SealedError};
 use crate::algorithm::refundable_bucket::RefundableBucket;
 use crate::algorithm::sliding_log::Ring;
 use crate::algorithm::state_op::{
@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 /// A state of more than one word. The lock guards the words; the state of a sealed generation is
 /// read by its successor only.
 pub(crate) struct LargeWords {
-    pub(super) lock: Lock,
+    pub(crate) lock: Lock,
     words: [AtomicU64; MAX_STATE_WORDS],
     /// The times of a log, by slot of its ring.
     times: AppendVec<AtomicU64>,
@@ -31,7 +31,7 @@ impl Generation {
     /// One call of `cost` at `now`; with `write` the new state is stored if the call is allowed, as
     /// a final charge if `is_final`.
     #[inline]
-    pub(super) fn window_step(
+    pub(crate) fn window_step(
         &self,
         limit: &TickLimit,
         now: Timestamp,
@@ -56,7 +56,7 @@ impl Generation {
     }
 
     /// Settles a charge: gives back the unused part, if it is still counted.
-    pub(super) fn window_give_back(&self, limit: &TickLimit, now: Timestamp, refund: Refund) {
+    pub(crate) fn window_give_back(&self, limit: &TickLimit, now: Timestamp, refund: Refund) {
         let now = now.as_unix_nanos();
         if limit.kind == Kind::Log {
             return self.log_give_back(limit, refund.charged_in, refund.unused);
@@ -65,7 +65,7 @@ impl Generation {
     }
 
     /// Takes up to `tokens` back out of the state on behalf of an operator. Returns how many.
-    pub(super) fn window_grant(&self, limit: &TickLimit, now: Timestamp, tokens: u64) -> u64 {
+    pub(crate) fn window_grant(&self, limit: &TickLimit, now: Timestamp, tokens: u64) -> u64 {
         if limit.kind == Kind::Log {
             let Ok(seen) = self.window_step(limit, now, 0, false, false) else {
                 return 0;
@@ -98,7 +98,7 @@ impl Generation {
     }
 
     /// Charges `extra` now without a check; the window becomes full at most.
-    pub(super) fn window_charge(&self, limit: &TickLimit, now: Timestamp, extra: u64) {
+    pub(crate) fn window_charge(&self, limit: &TickLimit, now: Timestamp, extra: u64) {
         let now = now.as_unix_nanos();
         if limit.kind == Kind::Log {
             return self.log_charge(limit, now, extra);
@@ -107,7 +107,7 @@ impl Generation {
     }
 
     /// What a sealed window had allowed and still counted at `now`.
-    pub(super) fn window_used(&self, limit: &TickLimit, word: u64, now: Timestamp) -> u64 {
+    pub(crate) fn window_used(&self, limit: &TickLimit, word: u64, now: Timestamp) -> u64 {
         let now = now.as_unix_nanos();
         let remaining =
             |decision: Decision| limit.capacity - decision.remaining().min(limit.capacity);
@@ -134,7 +134,7 @@ impl Generation {
     }
 
     /// Copies the state to a generation of the same algorithm and window; false if they differ.
-    pub(super) fn hand_over_window(&self, next: &Self, word: u64) -> bool {
+    pub(crate) fn hand_over_window(&self, next: &Self, word: u64) -> bool {
         let (old, new) = (self.tick_limit(), next.tick_limit());
         if old.kind != new.kind || old.token != new.token || !old.is_windowed() {
             return false;
@@ -161,13 +161,13 @@ impl Generation {
     }
 
     /// When a refundable bucket is full again, in ticks of its limit since the Unix epoch.
-    pub(super) fn refundable_tat(&self) -> u128 {
+    pub(crate) fn refundable_tat(&self) -> u128 {
         self.large().state::<RefundableBucket>().tat()
     }
 
     /// Sets the TAT of a generation that is not published yet; earlier charges then give nothing
     /// back.
-    pub(super) fn set_refundable_tat(&self, tat: u128) {
+    pub(crate) fn set_refundable_tat(&self, tat: u128) {
         self.large().set_state(RefundableBucket::settled_at(tat));
     }
 

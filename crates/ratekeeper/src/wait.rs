@@ -7,15 +7,16 @@
 //! may be allowed, tries, and wakes the next when it succeeds. All waiters are registered so that
 //! closing the limiter wakes them.
 
-use super::at::{AdmitError, MaxWait};
-use super::waiters::Waiters;
-use super::{Limiter, Reservation};
 use crate::algorithm::token_bucket::Step;
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::decision::{Decision, ReserveError};
 use crate::keyed::Key;
 use crate::limit::TickLimit;
+use crate::limiter::Limiter;
+use crate::limiter::at::{AdmitError, MaxWait};
+use crate::reservation::Reservation;
 use crate::wait_list::{NO_TIMER, Ticket, thread_waker};
+use crate::waiters::Waiters;
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;

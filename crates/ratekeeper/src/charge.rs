@@ -1,16 +1,29 @@
 //! [`Charge`]: what an allowed call took, for callers that learn the actual cost later.
 
-use super::Limiter;
-use super::at::Admission;
 use crate::algorithm::Refund;
 use crate::algorithm::token_bucket::{self, ChargeRecord};
 use crate::clock::{Clock, DefaultClock, Timestamp};
 #[cfg(feature = "std")]
 use crate::keyed::OwnedKey;
-use crate::limit::Kind;
+use crate::limit::{Kind, TickLimit};
+use crate::limiter::Limiter;
 use crate::sync::Ordering;
 use core::cmp::Ordering::{Equal, Greater, Less};
 use core::fmt;
+
+/// An allowed call, from which a charge or a reservation is made.
+pub(crate) struct Admission {
+    pub(crate) limit: TickLimit,
+    pub(crate) generation_id: u32,
+    pub(crate) clock: u64,
+    /// The state after the call.
+    pub(crate) tat: u64,
+    /// Ticks until the tokens are there.
+    pub(crate) wait: u64,
+    /// The generation's refund counters, read before the call was written.
+    pub(crate) given: u64,
+    pub(crate) refunded: u64,
+}
 
 /// What an allowed call took, to be settled once the actual cost is known; dropping it keeps the
 /// charge.
@@ -35,7 +48,7 @@ pub struct Charge<C: Clock = DefaultClock> {
 }
 
 /// The limiter or key whose state a charge or a reservation belongs to.
-pub(super) enum Owner<C: Clock> {
+pub(crate) enum Owner<C: Clock> {
     One {
         limiter: Limiter<C>,
         generation_id: u32,
@@ -45,7 +58,7 @@ pub(super) enum Owner<C: Clock> {
 }
 
 impl<C: Clock> Owner<C> {
-    pub(super) fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         match self {
             Self::One { limiter, .. } => limiter.clock().now(),
             #[cfg(feature = "std")]
@@ -56,7 +69,7 @@ impl<C: Clock> Owner<C> {
 
 impl<C: Clock> Charge<C> {
     #[inline]
-    pub(super) fn new(limiter: &Limiter<C>, admitted: &Admission, cost: u64) -> Self {
+    pub(crate) fn new(limiter: &Limiter<C>, admitted: &Admission, cost: u64) -> Self {
         Self::of(
             Owner::One {
                 limiter: limiter.clone(),
@@ -103,7 +116,7 @@ impl<C: Clock> Charge<C> {
     /// If it is less, the difference comes back as far as time has not brought it back already and
     /// no later call was promised it. If it is more, the difference is charged at once as debt, at
     /// most a full bucket; that part is outside the limit's promise, and counted in
-    /// [`Adjustments::settled_up`](super::Adjustments::settled_up).
+    /// [`Adjustments::settled_up`](crate::limiter::Adjustments::settled_up).
     pub fn settle(self, actual: u64) {
         self.settle_at(actual, || self.owner.now());
     }

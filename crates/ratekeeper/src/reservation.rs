@@ -1,14 +1,13 @@
 //! [`Reservation`]: a slot in the future.
 
-use super::Limiter;
-use super::at::Admission;
-use super::change::ReservationClaim;
-use super::charge::Owner;
 use crate::algorithm::token_bucket;
+use crate::charge::{Admission, Owner};
 use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::generation::ReservationClaim;
 #[cfg(feature = "std")]
 use crate::keyed::OwnedKey;
 use crate::limit::Kind;
+use crate::limiter::Limiter;
 use crate::sync::Ordering;
 use core::fmt;
 use core::time::Duration;
@@ -42,7 +41,7 @@ pub struct Reservation<C: Clock = DefaultClock> {
 
 impl<C: Clock> Reservation<C> {
     #[inline]
-    pub(super) fn new(
+    pub(crate) fn new(
         limiter: &Limiter<C>,
         admitted: &Admission,
         cost: u64,

@@ -1,17 +1,24 @@
-//! [`Generation`]: the state word of a limiter and the limit by which it is counted.
+//! [`Generation`]: a state word and the limit by which it is counted: what a limiter decides on, and
+//! what converts the states of keys when their limit changes.
 //!
 //! A live change seals the word of the old generation for good and publishes the next generation; a
 //! thread that finds the seal moves on to the current one. All fields are atomic because a
 //! generation is filled in after the list that holds it is shared; apart from the word and the two
 //! refund counters they are written once, before the generation is published.
 
-use super::change::FULL;
-use super::windows::LargeWords;
+pub(crate) mod change;
+mod windows;
+
+pub use change::Carry;
+pub(crate) use change::{NextGeneration, ReservationClaim};
+pub(crate) use windows::LargeWords;
+
 use crate::algorithm::tat_word::{REACH, Reach, SEALED, ahead, origin_for, reach, step};
 use crate::algorithm::token_bucket::{self, Step};
 use crate::clock::Timestamp;
 use crate::limit::{Algorithm, Kind, Limit, TickLimit};
 use crate::sync::{AtomicU64, OnceBox, Ordering, back_off};
+use change::FULL;
 
 #[repr(C)]
 pub(crate) struct Generation {
@@ -21,38 +28,38 @@ pub(crate) struct Generation {
     token: AtomicU64,
     capacity: AtomicU64,
     /// Ticks per nanosecond, kind, algorithm, burst tag: a byte each.
-    pub(super) meta: AtomicU64,
+    pub(crate) meta: AtomicU64,
     written: [AtomicU64; 3],
     /// What cancels gave back from under later reservations. Only cancels and grants write it,
     /// under the lock.
-    pub(super) given: AtomicU64,
+    pub(crate) given: AtomicU64,
     /// What refunds and cancels gave back in total. Only they write it, under the lock.
-    pub(super) refunded: AtomicU64,
+    pub(crate) refunded: AtomicU64,
     /// The state of an algorithm that does not fit the word.
-    pub(super) large: OnceBox<LargeWords>,
+    pub(crate) large: OnceBox<LargeWords>,
 }
 
 /// The generation was sealed by a live change: retry on the current one.
-pub(super) struct SealedError;
+pub(crate) struct SealedError;
 
 /// The result of a call that took the fast path.
-pub(super) struct FastStep {
-    pub(super) limit: TickLimit,
-    pub(super) clock: u64,
-    pub(super) step: Step,
+pub(crate) struct FastStep {
+    pub(crate) limit: TickLimit,
+    pub(crate) clock: u64,
+    pub(crate) step: Step,
     /// The state after the call.
-    pub(super) after: u64,
+    pub(crate) after: u64,
 }
 
 /// The result of one attempt to change the word.
-pub(super) struct Attempt {
-    pub(super) step: Step,
+pub(crate) struct Attempt {
+    pub(crate) step: Step,
     /// The state before.
-    pub(super) tat: u64,
+    pub(crate) tat: u64,
 }
 
 impl Generation {
-    pub(super) fn new(limit: &Limit, now: Timestamp) -> Self {
+    pub(crate) fn new(limit: &Limit, now: Timestamp) -> Self {
         let generation = Self::empty();
         let full = match limit.tick_limit().kind {
             Kind::Unlimited => FULL,
@@ -96,7 +103,7 @@ impl Generation {
     }
 
     #[inline]
-    pub(super) fn tick_limit(&self) -> TickLimit {
+    pub(crate) fn tick_limit(&self) -> TickLimit {
         let meta = self.meta.load(Ordering::Relaxed);
         let kind = Kind::from_byte((meta >> 8) as u8);
         TickLimit {
@@ -107,7 +114,7 @@ impl Generation {
         }
     }
 
-    pub(super) fn limit(&self) -> Limit {
+    pub(crate) fn limit(&self) -> Limit {
         let meta = self.meta.load(Ordering::Relaxed);
         let algorithm = Algorithm::ALL[(meta >> 16) as usize & 0xff];
         let written = [0, 1, 2].map(|at: usize| self.written[at].load(Ordering::Relaxed));
@@ -116,12 +123,12 @@ impl Generation {
 
     /// The position of `now` relative to this generation's origin.
     #[inline]
-    pub(super) fn reach(&self, limit: &TickLimit, now: Timestamp) -> Reach {
+    pub(crate) fn reach(&self, limit: &TickLimit, now: Timestamp) -> Reach {
         reach(limit, self.origin.load(Ordering::Relaxed), now)
     }
 
     /// The clock in ticks; an instant out of reach is clamped to the nearer end.
-    pub(super) fn clock(&self, limit: &TickLimit, now: Timestamp) -> u64 {
+    pub(crate) fn clock(&self, limit: &TickLimit, now: Timestamp) -> u64 {
         match self.reach(limit, now) {
             Reach::Clock(clock) => clock,
             Reach::Early { .. } => 0,
@@ -130,7 +137,7 @@ impl Generation {
     }
 
     /// How far the state is ahead of `now` in ticks, also if `now` is out of reach.
-    pub(super) fn ahead(&self, limit: &TickLimit, now: Timestamp) -> Result<u64, SealedError> {
+    pub(crate) fn ahead(&self, limit: &TickLimit, now: Timestamp) -> Result<u64, SealedError> {
         Ok(ahead(
             limit,
             self.origin.load(Ordering::Relaxed),
@@ -146,7 +153,7 @@ impl Generation {
     /// Always inlined: a caller that only asks whether the call was allowed pays for no more, and
     /// nothing goes through memory.
     #[inline(always)]
-    pub(super) fn decide_fast(&self, now: Timestamp, cost: u64) -> Option<FastStep> {
+    pub(crate) fn decide_fast(&self, now: Timestamp, cost: u64) -> Option<FastStep> {
         let limit = self.tick_limit();
         if limit.kind != Kind::Bucket {
             return None;
@@ -184,7 +191,7 @@ impl Generation {
 
     /// One call. The state is written only if the call is allowed.
     #[inline]
-    pub(super) fn attempt(
+    pub(crate) fn attempt(
         &self,
         limit: &TickLimit,
         clock: u64,
@@ -217,7 +224,7 @@ impl Generation {
 
     /// The current state.
     #[inline]
-    pub(super) fn read(&self) -> Result<u64, SealedError> {
+    pub(crate) fn read(&self) -> Result<u64, SealedError> {
         match self.word.load(Ordering::Acquire) {
             SEALED => Err(SealedError),
             tat => Ok(tat),
@@ -226,7 +233,7 @@ impl Generation {
 
     /// Updates the state to what `next` returns for it (none: leaves it) and returns the state
     /// before. Only under the lock: the generation is not sealed then.
-    pub(super) fn update(&self, mut next: impl FnMut(u64) -> Option<u64>) -> u64 {
+    pub(crate) fn update(&self, mut next: impl FnMut(u64) -> Option<u64>) -> u64 {
         let mut tat = self.word.load(Ordering::Acquire);
         while let Some(wanted) = next(tat) {
             match self.word.compare_exchange_weak(

@@ -3,7 +3,7 @@
 //! The old word is sealed for good, the clock is read, and the new generation is filled before it
 //! is published.
 
-use super::generation::Generation;
+use super::Generation;
 use crate::algorithm::tat_word::{REACH, SEALED, origin_for};
 use crate::clock::Timestamp;
 use crate::limit::{Kind, Limit, TickLimit};
@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// The word of an unlimited generation holds the level it was entered with, shifted by this; `FULL`
 /// stands for any level.
 const UNLIMITED_BIAS: i128 = 1 << 62;
-pub(super) const FULL: u64 = 1 << 63;
+pub(crate) const FULL: u64 = 1 << 63;
 
 /// A generation after the first, with what is needed to convert claims of the generation before it.
 pub(crate) struct NextGeneration {
@@ -39,7 +39,7 @@ pub(crate) struct ReservationClaim {
 }
 
 /// What happens to a limiter's tokens when its limit changes. See
-/// [`Limiter::set_limit_with`](super::Limiter::set_limit_with).
+/// [`Limiter::set_limit_with`](crate::Limiter::set_limit_with).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Carry {
     /// The number of tokens stays, clipped to the new burst. Debt stays debt. No tokens are added.
@@ -176,7 +176,7 @@ impl Generation {
 
     /// Sets the state as if `used` had just been taken from a fresh one. Only under the lock, or
     /// before the generation is published.
-    pub(super) fn charge_unconditionally(&self, limit: &TickLimit, now: Timestamp, used: u64) {
+    pub(crate) fn charge_unconditionally(&self, limit: &TickLimit, now: Timestamp, used: u64) {
         match limit.kind {
             Kind::Unlimited => self.word.store(FULL, Ordering::Relaxed),
             Kind::Bucket | Kind::Frozen | Kind::Pacing => {
@@ -274,7 +274,7 @@ impl NextGeneration {
     }
 
     /// Converts a claim of the generation before to this one; `None` if this one discarded it.
-    pub(super) fn convert_claim(
+    pub(crate) fn convert_claim(
         &self,
         before: &Generation,
         claim: ReservationClaim,

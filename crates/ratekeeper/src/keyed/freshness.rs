@@ -70,14 +70,7 @@ impl LimitVersion {
             // Judged at time 0, a window tells how long until it is fresh, counted from its own
             // beginning.
             (EntryState::Word(word), _) => {
-                let request = CallRequest {
-                    now: Timestamp::from_unix_nanos(0),
-                    cost: 0,
-                    max_wait: None,
-                    reserve: 0,
-                    write: false,
-                    is_final: false,
-                };
+                let request = CallRequest::peek(Timestamp::from_unix_nanos(0), 0);
                 crate::clock::nanos(self.judge_word(*word, &request).decision.reset_after())
             }
             (EntryState::Large(state), _) => {
@@ -106,14 +99,7 @@ impl LimitVersion {
                 )),
             },
             _ => {
-                let request = CallRequest {
-                    now,
-                    cost: 0,
-                    max_wait: None,
-                    reserve: 0,
-                    write: false,
-                    is_final: false,
-                };
+                let request = CallRequest::peek(now, 0);
                 Some(Freshness::in_nanos(crate::clock::nanos(
                     self.judge_word(word, &request).decision.reset_after(),
                 )))

@@ -1,10 +1,9 @@
 //! Keyed GCRA: one theoretical arrival time per key, with the parameters passed on each call.
 
+use super::judge::CallRequest;
 use super::limit_version::LimitVersion;
 use super::registered_limit::Rule;
-use super::table::{KeyedStats, Table, TableSize};
-use crate::algorithm::tat_word::decision;
-use crate::algorithm::token_bucket::{Step, step};
+use super::table::{KeyedStats, Table, TableDecision, TableSize};
 use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
 use crate::decision::{Decision, Outcome};
 use crate::limit::{Kind, Limit, MAX_FILL, TickLimit};
@@ -214,21 +213,15 @@ impl<C: Clock> KeyedGcra<C> {
         now: Timestamp,
     ) -> Decision {
         let KeyedGcraState { table, version } = &*self.inner;
-        let hash = table.hash(key);
-        let normal = &params.normal;
-        let Some(clock) = clock_nanos(version, now) else {
-            return out_of_reach(normal, version, now);
+        if now.as_unix_nanos().saturating_sub(version.origin) >= MAX_CLOCK {
+            return Decision::new(&params.normal, Outcome::Never, params.normal.capacity, 0);
+        }
+        let request = || CallRequest {
+            limit: Some(params.normal),
+            ..CallRequest::check(now, cost)
         };
-        let judge = |tat: u64| {
-            let stepped = step(normal, tat, clock, cost, 0);
-            match stepped {
-                Step::Admit { tat: after, .. } if cost > 0 => {
-                    (decision(normal, stepped, after - clock), Some(after))
-                }
-                _ => (decision(normal, stepped, tat.saturating_sub(clock)), None),
-            }
-        };
-        table.decide_gcra(version, hash, now, judge)
+        let decision = |decided: TableDecision<'_>| decided.call.decision;
+        table.decide(version, table.hash(key), request, decision)
     }
 
     /// Fetches the home cache lines of up to 64 keys from memory, all at once, and returns how
@@ -259,30 +252,8 @@ impl<C: Clock> KeyedGcra<C> {
     }
 }
 
-/// Nanoseconds since the origin; `None` before it, or if they leave no range for a full bucket
-/// beyond.
-#[inline]
-fn clock_nanos(version: &LimitVersion, now: Timestamp) -> Option<u64> {
-    now.as_unix_nanos()
-        .checked_sub(version.origin)
-        .filter(|clock| *clock < MAX_CLOCK)
-}
-
-/// 292 years: the longest bucket comes on top of it, and that is all that a word can count.
+/// 292 years: an instant further ahead of the keys than this is a mistake, and never allowed.
 const MAX_CLOCK: u64 = 1 << 63;
-
-/// Denies a call at an instant years before the keys were first counted, or centuries after it. It
-/// is not moved to the nearest instant in range: a call that is moved could be allowed twice.
-#[cold]
-fn out_of_reach(normal: &TickLimit, version: &LimitVersion, now: Timestamp) -> Decision {
-    let wait = version.origin.saturating_sub(now.as_unix_nanos());
-    let outcome = if wait > 0 {
-        Outcome::Denied
-    } else {
-        Outcome::Never
-    };
-    Decision::new(normal, outcome, normal.capacity, wait)
-}
 
 impl<C: Clock> Clone for KeyedGcra<C> {
     fn clone(&self) -> Self {

@@ -52,6 +52,8 @@ pub(crate) struct CallRequest {
     pub(crate) write: bool,
     /// Whether the charge is final; otherwise it is settled later.
     pub(crate) is_final: bool,
+    /// A token bucket that comes with the call, in place of the registered limit.
+    pub(crate) limit: Option<TickLimit>,
 }
 
 impl CallRequest {
@@ -65,6 +67,17 @@ impl CallRequest {
             reserve: 0,
             write: true,
             is_final: true,
+            limit: None,
+        }
+    }
+
+    /// Asks about `cost` without charging it.
+    #[inline]
+    pub(crate) fn peek(now: Timestamp, cost: u64) -> Self {
+        Self {
+            write: false,
+            is_final: false,
+            ..Self::check(now, cost)
         }
     }
 
@@ -76,10 +89,12 @@ impl CallRequest {
 }
 
 impl LimitVersion {
-    /// Returns the parameters for a class that may not use `reserve` units; `None` if nothing is
-    /// left for it.
-    fn with_reserve(&self, reserve: u64) -> Option<TickLimit> {
-        let mut normal = self.normal;
+    /// Returns the limit of a call, for a class that may not use `reserve` units of it; `None` if
+    /// nothing is left for it.
+    #[inline]
+    fn limit_of(&self, request: &CallRequest) -> Option<TickLimit> {
+        let mut normal = request.limit.unwrap_or(self.normal);
+        let reserve = request.reserve;
         if reserve == 0 || normal.kind == Kind::Unlimited {
             return Some(normal);
         }
@@ -114,7 +129,7 @@ impl LimitVersion {
     /// Judges one call on a one-word state.
     #[inline]
     pub(crate) fn judge_word(&self, word: u64, request: &CallRequest) -> CallResult {
-        let Some(normal) = self.with_reserve(request.reserve) else {
+        let Some(normal) = self.limit_of(request) else {
             return self.never_allowed();
         };
         let CallRequest {
@@ -232,7 +247,7 @@ impl LimitVersion {
         request: &CallRequest,
         budget: &ByteBudget,
     ) -> CallResult {
-        let Some(normal) = self.with_reserve(request.reserve) else {
+        let Some(normal) = self.limit_of(request) else {
             return self.never_allowed();
         };
         let booking_mode = (request.write, request.is_final);

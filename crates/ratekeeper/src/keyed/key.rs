@@ -161,8 +161,7 @@ impl<'a, C: Clock> Key<'a, C> {
     fn peek_with(&self, now: Timestamp, cost: u64, max_wait: Option<u64>) -> Decision {
         let request = CallRequest {
             max_wait,
-            write: false,
-            ..CallRequest::check(now, cost)
+            ..CallRequest::peek(now, cost)
         };
         let decision = |decided: TableDecision<'_>| decided.call.decision;
         self.inner

@@ -3,7 +3,7 @@
 use super::{EntryView, RefundTotals, Table, tag};
 use crate::algorithm::tat_word::{Reach, decision, reach};
 use crate::algorithm::token_bucket::{self, Step};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Clock;
 use crate::keyed::judge::{CallRequest, CallResult};
 use crate::keyed::limit_version::{EntryState, LimitVersion};
 use crate::limit::Kind;
@@ -38,7 +38,7 @@ impl<C: Clock> Table<C> {
         let version = self.current(first_version);
         let entry = self.try_find_in(hash, version.id, 0);
         let request = request();
-        let limit = &version.normal;
+        let limit = request.limit.as_ref().unwrap_or(&version.normal);
         if let Some(entry) = entry
             && limit.kind == Kind::Bucket
             && request.is_plain()
@@ -255,71 +255,6 @@ impl<C: Clock> Table<C> {
                 call
             }
             None => version.table_full(),
-        }
-    }
-
-    /// Decides one call on a limit whose states are words that only `judge` understands: it returns
-    /// a result, and the new state if it writes one. A key that is not in the table starts from the
-    /// floor.
-    #[inline]
-    pub(crate) fn decide_gcra<T>(
-        &self,
-        version: &LimitVersion,
-        hash: u64,
-        now: Timestamp,
-        judge: impl Fn(u64) -> (T, Option<u64>),
-    ) -> T {
-        if let Some(entry) = self.try_find_in(hash, version.id, 0)
-            && let (result, after) = judge(entry.word())
-            && after.is_none_or(|after| self.swap(&entry, after))
-        {
-            return result;
-        }
-        self.decide_gcra_slow(version, hash, now, judge)
-    }
-
-    #[inline(never)]
-    fn decide_gcra_slow<T>(
-        &self,
-        version: &LimitVersion,
-        hash: u64,
-        now: Timestamp,
-        judge: impl Fn(u64) -> (T, Option<u64>),
-    ) -> T {
-        let start = || match version.initial_state(hash) {
-            EntryState::Word(word) => word,
-            EntryState::Large(_) => unreachable!("its states are words"),
-        };
-        loop {
-            if let Some(entry) = self.find(hash) {
-                let (result, after) = judge(entry.word());
-                if after.is_none_or(|after| self.swap(&entry, after)) {
-                    return result;
-                }
-                // Another thread interfered.
-                back_off();
-                continue;
-            }
-            let (result, after) = judge(start());
-            if after.is_none() {
-                return result;
-            }
-            let _held = self.stripe(hash).insert_lock.lock();
-            if self.find(hash).is_some() {
-                continue;
-            }
-            // Again: the key may have been inserted and evicted meanwhile.
-            let (result, after) = judge(start());
-            if let Some(after) = after {
-                self.insert(
-                    self.claim_slot(hash, now),
-                    hash,
-                    version,
-                    now,
-                    EntryState::Word(after),
-                );
-            }
-            return result;
         }
     }
 

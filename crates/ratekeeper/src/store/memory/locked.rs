@@ -57,6 +57,7 @@ impl ModeTotals {
             reserve: self.reserve,
             write,
             is_final: false,
+            limit: None,
         }
     }
 

@@ -62,6 +62,7 @@ impl<C: Clock> MemoryStore<C> {
                 reserve: ask.reserve,
                 write,
                 is_final: false,
+                limit: None,
             };
             let call = version.judge_word(entry.word(), &request);
             if call.needs_rebase {

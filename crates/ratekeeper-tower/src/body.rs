@@ -133,7 +133,7 @@ where
 {
     /// Like [`poll_frame`](Body::poll_frame), but the guard stays when the body fails, so that it
     /// can be [taken](Self::take_guard).
-    #[allow(clippy::type_complexity)] // The type of `Body::poll_frame`.
+    #[expect(clippy::type_complexity, reason = "the type of Body::poll_frame")]
     pub fn poll_frame_keeping_guard(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

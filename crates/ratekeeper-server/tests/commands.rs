@@ -135,6 +135,14 @@ fn check_says_all_that_serve_and_proxy_warn_about_whatever_the_file_is_for() {
             2,
             2,
         ),
+        (
+            policies.replace(
+                "count = ",
+                "action = \"delay\"\nmax_delay = \"1s\"\ncount = ",
+            ),
+            4,
+            2,
+        ),
     ] {
         let file = config_file(&config);
         let file = file.to_str().unwrap();

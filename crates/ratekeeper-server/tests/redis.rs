@@ -7,7 +7,7 @@ use serde_json::json;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::{Answer, Server, config_file, eventually, ratekeeper, refused, service};
+use support::{Answer, Server, config_file, directory, eventually, ratekeeper, refused, service};
 
 /// A file that every node of a fleet may run. The timeout is far longer than a slow machine needs.
 fn fleet(url: &str, on_failure: &str) -> String {
@@ -176,6 +176,34 @@ fn nodes_with_other_limits_are_told_everywhere() {
             "{log}"
         );
     }
+}
+
+/// The limits of Envoy are among those that are compared.
+#[test]
+fn nodes_with_other_limits_of_envoy_are_told_everywhere() {
+    let redis = RedisServer::start();
+    let node = |limit: u32| {
+        let rule = format!("{{ unit: day, requests_per_unit: {limit} }}");
+        let limits = format!("domain: a\ndescriptors: [{{ key: k, rate_limit: {rule} }}]\n");
+        let limits = directory(&[("a.yaml", &limits)]);
+        let config = fleet(redis.url(), "local_share")
+            .replace("on_failure", "rollout_grace = \"0s\"\non_failure");
+        let grpc = config_file(&format!(
+            "{config}[envoy]\nconfig = \"{}\"\n",
+            limits.display()
+        ));
+        let mut command = ratekeeper();
+        command
+            .env("RATEKEEPER_SERVER__GRPC", "127.0.0.1:0")
+            .args(["serve", "--config"])
+            .arg(grpc);
+        Server::run(command)
+    };
+    let others = |node: &Server| node.figure("ratekeeper_store_nodes_with_other_limits");
+    let nodes = [node(10), node(10), node(20)];
+    eventually("each finds the others", || {
+        nodes.each_ref().map(others) == [1.0, 1.0, 2.0]
+    });
 }
 
 /// A change that reaches one node after the other is no difference that anybody is told of.

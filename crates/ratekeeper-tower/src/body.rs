@@ -125,6 +125,38 @@ impl<B, G> Default for ResponseBody<B, G> {
     }
 }
 
+impl<B, G> ResponseBody<B, G>
+where
+    B: Body,
+    B::Data: From<Bytes>,
+    G: BodyGuard,
+{
+    /// Like [`poll_frame`](Body::poll_frame), but the guard stays when the body fails, so that it
+    /// can be [taken](Self::take_guard).
+    #[expect(clippy::type_complexity, reason = "the type of Body::poll_frame")]
+    pub fn poll_frame_keeping_guard(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        match self.project().kind.project() {
+            KindPinned::Inner { mut body, guard } => {
+                let frame = ready!(body.as_mut().poll_frame(cx));
+                // Readers stop at the last frame if `is_end_stream` says so: they may keep the
+                // body, but do not poll it again.
+                match &frame {
+                    None => release(guard),
+                    Some(Ok(_)) if body.is_end_stream() => release(guard),
+                    Some(_) => {}
+                }
+                Poll::Ready(frame)
+            }
+            KindPinned::Full { data } => {
+                Poll::Ready(data.take().map(|data| Ok(Frame::data(data.into()))))
+            }
+        }
+    }
+}
+
 impl<B, G> Body for ResponseBody<B, G>
 where
     B: Body,
@@ -135,26 +167,17 @@ where
     type Error = B::Error;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        match self.project().kind.project() {
-            KindPinned::Inner { mut body, guard } => {
-                let frame = ready!(body.as_mut().poll_frame(cx));
-                // Readers stop at an error, and at the last frame if `is_end_stream` says so: they
-                // may keep the body, but do not poll it again.
-                match &frame {
-                    Some(Err(_)) => *guard = None,
-                    None => release(guard),
-                    Some(Ok(_)) if body.is_end_stream() => release(guard),
-                    Some(Ok(_)) => {}
-                }
-                Poll::Ready(frame)
-            }
-            KindPinned::Full { data } => {
-                Poll::Ready(data.take().map(|data| Ok(Frame::data(data.into()))))
-            }
+        let frame = ready!(self.as_mut().poll_frame_keeping_guard(cx));
+        // Readers stop at an error too.
+        if let (Some(Err(_)), KindPinned::Inner { guard, .. }) =
+            (&frame, self.project().kind.project())
+        {
+            *guard = None;
         }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {

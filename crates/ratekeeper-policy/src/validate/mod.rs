@@ -4,7 +4,7 @@ mod overload;
 
 use crate::matching::Match;
 use crate::policies::{ListEntry, Policies};
-use crate::policy::{Action, Limits, Policy, Reserve};
+use crate::policy::{Action, Count, Limits, Policy, Reserve};
 use crate::policy_limit::PolicyLimit;
 use ratekeeper::{Algorithm, limit::MicrosLimit, limit::WindowCounter};
 use std::collections::HashSet;
@@ -261,6 +261,9 @@ impl Policies {
                     check_waits(policy, limit, &mut |message| {
                         findings.error(item(), "action", message);
                     });
+                    if let Some(warning) = refund_warning(policy, limit) {
+                        findings.warn(item(), "action", warning);
+                    }
                 }
             }
         }
@@ -518,6 +521,9 @@ fn check_limit(policy: &Policy, limit: &PolicyLimit, report: &mut dyn FnMut(Seve
     check_waits(policy, limit, &mut |message| {
         report(Severity::Error, message);
     });
+    if let Some(warning) = refund_warning(policy, limit) {
+        report(Severity::Warning, warning);
+    }
     if let (crate::policy::Cost::Units(units), capacity) = (&policy.cost, limit.capacity())
         && limit.rate().is_some()
         && *units > capacity
@@ -551,6 +557,22 @@ fn check_waits(policy: &Policy, limit: &PolicyLimit, report: &mut dyn FnMut(Stri
     }
     if max == Duration::ZERO {
         report("`max_delay` must be longer than zero".to_owned());
+    }
+}
+
+/// A warning about a token bucket that cannot refund requests in full, because it delays them.
+fn refund_warning(policy: &Policy, limit: &PolicyLimit) -> Option<String> {
+    if policy.count == Count::All || !matches!(policy.action, Action::Delay { .. }) {
+        return None;
+    }
+    match limit.rate()?.in_micros() {
+        MicrosLimit::Bucket {
+            refundable: false, ..
+        } => Some(format!(
+            "`{limit}` with `action = \"delay\"` is not always refunded in full for requests that `count` excludes, so the policy `{}` may deny too many; remove `action`, and use `algorithm = \"sliding_log\"` to count exactly",
+            policy.name
+        )),
+        _ => None,
     }
 }
 

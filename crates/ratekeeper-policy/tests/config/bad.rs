@@ -215,6 +215,30 @@ fn conflicting_policies_and_listeners() {
 }
 
 #[test]
+fn refunds_of_delayed_requests() {
+    let policy = |more: &str| {
+        let common =
+            "name = \"a\"\nmatch = { path = \"/a\" }\naction = \"delay\"\nmax_delay = \"2s\"";
+        format!("[[policy]]\n{common}\n{more}")
+    };
+    let failures = |limit: &str| policy(&format!("count = \"failures\"\n{limit}"));
+    snapshot!(table(&[
+        &failures("limit = \"5/s\""),
+        &failures("limits = [\"5/s\", \"100/h\"]"),
+        &format!(
+            "[plans.free]\nlimit = \"5/min\"\n{}",
+            failures("plan = { attribute = \"plan\" }")
+        ),
+    ]));
+    for fine in [
+        policy("limit = \"5/s\""),
+        failures("limit = \"5/s pacing\""),
+    ] {
+        assert_eq!(diagnostics(&fine, &[]), "", "{fine}");
+    }
+}
+
+#[test]
 fn warnings() {
     snapshot!(table(&[
         "[[policy]]\nname = \"a\"\nlimit = \"5/s\"",

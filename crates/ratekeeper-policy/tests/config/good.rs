@@ -114,8 +114,6 @@ algorithm = "leaky_bucket"
 cost = { attribute = "tokens", default = 3 }
 count = "successes"
 failure_status = [401, "500-599", "4xx"]
-action = "delay"
-max_delay = "1m"
 status = 429
 class = { attribute = "kind", default = "batch", reserve = { batch = 2, crawler = "50%" } }
 rollout = 12.5
@@ -142,6 +140,12 @@ action = "shadow"
 rollout = 100
 failure_status = "5xx"
 count = "failures"
+[[policy]]
+name = "late"
+match = { path = "/l" }
+limit = "5/s"
+action = "delay"
+max_delay = "1m"
 [[allow]]
 ip = "192.0.2.0/24"
 until = 2030-01-01T00:00:00+01:00
@@ -249,7 +253,6 @@ fn every_key_is_read() {
                     [(401, 401), (500, 599), (400, 499)]
                         .map(|(first, last)| StatusRange { first, last }),
                 )
-                .action(Action::Delay { max: seconds(60) })
                 .reserves(
                     ReserveClasses::by("kind")
                         .default("batch")
@@ -275,6 +278,12 @@ fn every_key_is_read() {
                     last: 599,
                 }])
                 .count(Count::Failures),
+        )
+        .policy(
+            Policy::new("late")
+                .matching(Match::new().path("/l".parse().unwrap()))
+                .limit(limit("5/s"))
+                .action(Action::Delay { max: seconds(60) }),
         )
         .allow(
             ListEntry::new(Match::new().ip("192.0.2.0/24".parse().unwrap()))

@@ -293,7 +293,7 @@ impl Body for UpstreamBody {
             }
             UpstreamBodyConn::Http2(shared) => {
                 let (body, timer) = &mut **shared;
-                (body.poll_frame(cx).map_err(Into::into), timer)
+                (body.poll_frame(cx), timer)
             }
             UpstreamBodyConn::Done => return Poll::Ready(None),
         };

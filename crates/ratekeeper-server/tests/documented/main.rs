@@ -3,6 +3,7 @@
 //! `serve` and under `proxy`. A new block is found by itself.
 
 mod blocks;
+mod getting_started;
 mod policy;
 #[path = "../support/mod.rs"]
 mod support;

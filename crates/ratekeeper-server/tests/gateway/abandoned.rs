@@ -248,6 +248,93 @@ async fn clients_that_hang_up_within_a_request_body_hold_their_permits() {
     }
 }
 
+/// How a client leaves.
+#[derive(Clone, Copy, Debug)]
+enum Departure {
+    Close,
+    TcpReset,
+    StreamReset,
+}
+
+/// The upstream may go on after the head of its response, whatever happens to the request body.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_leave_an_answered_upload_hold_their_permits() {
+    for http2_upstream in [false, true] {
+        for departure in [
+            Departure::Close,
+            Departure::TcpReset,
+            Departure::StreamReset,
+        ] {
+            let what = format!("{departure:?}, upstream in HTTP/2: {http2_upstream}");
+            let upstream = Slow::start(http2_upstream).await;
+            let server = two_at_once(&upstream, http2_upstream, "abandoned_timeout = \"1h\"\n");
+            for _ in 0..10 {
+                match departure {
+                    Departure::StreamReset => reset_upload(&server).await,
+                    _ => leave_upload(&server, matches!(departure, Departure::TcpReset)),
+                }
+                // Enough for the gateway to notice.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            assert_eq!(
+                (upstream.started(), upstream.work.max_running.load(SeqCst)),
+                (2, 2),
+                "{what}"
+            );
+            assert_eq!(server.request("GET", "/", "").status(), 429, "{what}");
+        }
+    }
+}
+
+/// An upstream over HTTP/2 is told to stop, and does not say when it has.
+#[test]
+fn the_permit_of_an_answered_upload_is_released_after_the_timeout() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for http2 in [false, true] {
+        let upstream = runtime.block_on(Slow::start(http2));
+        let server = two_at_once(&upstream, http2, "abandoned_timeout = \"2s\"\n");
+        leave_upload(&server, false);
+        leave_upload(&server, false);
+        let left = Instant::now();
+        upstream.work.released.send_replace(true);
+        eventually("released permits", || passes(&server));
+        assert!(!http2 || left.elapsed() >= Duration::from_millis(1_500));
+    }
+}
+
+/// Uploads a part of a body over HTTP/1, and leaves after the head of the response.
+fn leave_upload(server: &Server, with_reset: bool) {
+    let mut client = server.connect();
+    client.write("POST /head-first HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf");
+    client.head();
+    if with_reset {
+        let linger = Some(Duration::ZERO);
+        socket2::SockRef::from(&client.writer())
+            .set_linger(linger)
+            .unwrap();
+    }
+}
+
+/// The same over HTTP/2, whose stream is reset.
+async fn reset_upload(server: &Server) {
+    let stream = tokio::net::TcpStream::connect(server.address)
+        .await
+        .unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut client = client.ready().await.unwrap();
+    let url = format!("http://{}/head-first", server.address);
+    let request = Request::post(url).body(()).unwrap();
+    let (response, mut body) = client.send_request(request, false).unwrap();
+    // The stream of a denied request may have ended already.
+    let _ = body.send_data(Bytes::from_static(b"half"), false);
+    let response = response.await;
+    body.send_reset(h2::Reason::CANCEL);
+    drop((client, response, body));
+    // Ends once all its streams have.
+    let _ = connection.await;
+}
+
 /// An upstream that never answers, and a receiver of the times at which its connections end.
 fn silent_upstream() -> (
     SocketAddr,

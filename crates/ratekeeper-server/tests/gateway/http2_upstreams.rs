@@ -391,6 +391,11 @@ fn responses_may_have_large_heads() {
             Some(1_000)
         );
     }
+    // Above the bound of 256 KiB, and not the connection's fault.
+    server
+        .request("GET", "/headers?n=300", "")
+        .problem(502, "bad_upstream");
+    assert_eq!(server.request("GET", "/headers?n=1", "").status(), 200);
 }
 
 #[test]

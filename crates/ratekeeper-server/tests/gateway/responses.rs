@@ -137,6 +137,24 @@ fn a_response_may_have_hundreds_of_headers() {
     }
 }
 
+/// Even if all of it comes at once.
+#[test]
+fn a_response_head_above_the_bound_is_rejected() {
+    for (bytes, status) in [(400 * 1024, 200), (400 * 1024 + 1, 502)] {
+        let (start, end) = (
+            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Large: ",
+            "\r\n\r\n",
+        );
+        let filler = "x".repeat(bytes - start.len() - end.len());
+        let answer: &'static [u8] = format!("{start}{filler}{end}ok").leak().as_bytes();
+        let server = gateway(&[answers(answer, answer.len())], "");
+        let response = server.request("GET", "/", "");
+        assert_eq!(response.status(), status, "{bytes}");
+        let large = response.header("x-large").map_or(0, str::len);
+        assert_eq!(large, if status == 200 { filler.len() } else { 0 });
+    }
+}
+
 #[test]
 fn a_cut_off_response_is_cut_off_for_the_client() {
     for answer in [

@@ -228,6 +228,7 @@ pub(crate) const CASES: &[Case] = &[
         ..forged("X-Real-IP", FORGED_ORIGINAL)
     },
     forged("X-Forwarded-Method", b"POST"),
+    forged("X-Forwarded-Method", b"\xff"),
     forged("X-Forwarded-Uri", b"/caf%C3%A9/x"),
     forged("X-Forwarded-Uri", b"\xff"),
     forged("X-Forwarded-Host", b"tenant.example"),
@@ -244,6 +245,7 @@ pub(crate) const CASES: &[Case] = &[
     forged("Forwarded", b"for=203.0.113.{n};host=tenant.example"),
     forged("Forwarded", b"for=\xff{n}"),
     forged("CF-Connecting-IP", b"203.0.113.{n}"),
+    forged("CF-Connecting-IP", b"\xff"),
     forged("X-Envoy-Original-Path", b"/caf%C3%A9/x"),
     forged("X-Envoy-External-Address", b"203.0.113.{n}"),
     forged("X-RateLimit-Status", b"200"),
@@ -253,6 +255,7 @@ pub(crate) const CASES: &[Case] = &[
     forged("X-User-Id", b"user \xff{n}"),
     forged("x-user-id", b"user {n}"),
     forged("X-Http-Method-Override", b"POST"),
+    forged("Content-Type", b"application/grpc"),
     forged("Connection", b"X-Real-IP, X-Forwarded-Uri, X-Original-URI"),
     Case {
         refused_by: &[Proxy::Envoy],
@@ -264,6 +267,11 @@ impl Case {
     /// Whether every proxy serves it without ratekeeper too: a few are enough there.
     pub(crate) fn ordinary(&self) -> bool {
         ["root", "query", "POST", "chunked POST"].contains(&self.name)
+    }
+
+    /// Whether Envoy takes it for a call of gRPC, which it denies in the headers of a 200.
+    pub(crate) fn is_grpc(&self) -> bool {
+        matches!(self.header, Some((_, b"application/grpc")))
     }
 
     pub(crate) fn request(&self, attempt: u16) -> Vec<u8> {

@@ -50,6 +50,12 @@ fn failure(proxy: Proxy, case: &Case, at: SocketAddr, from: Ipv4Addr) -> Option<
                 .then(|| format!("attempt {attempt}, expected 400: {response:?}"));
         }
         let limit = response.header("x-ratelimit-limit").map(ToOwned::to_owned);
+        if proxy == Proxy::Envoy && case.is_grpc() && attempt > case.limit {
+            let is_denied = response.header("grpc-status") == Some("14")
+                && response.header("x-seen").is_none()
+                && limit == Some(case.limit.to_string());
+            return (!is_denied).then(|| format!("expected UNAVAILABLE: {response:?}"));
+        }
         let is_right = match expected {
             429 | 503 => {
                 let problem = response.header("content-type") == Some("application/problem+json");

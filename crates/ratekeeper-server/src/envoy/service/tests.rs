@@ -10,17 +10,21 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::TokioExecutor;
-use ratekeeper::MemoryStore;
+use ratekeeper::{MemoryStore, clock::SystemClock};
 use ratekeeper_policy::config::Config;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+use tonic_health::pb::health_check_response::ServingStatus;
+
+fn app() -> Arc<App<SystemClock>> {
+    let store = crate::store::AnyStore::Memory(MemoryStore::builder().max_keys(10).build());
+    Arc::new(App::new(&Config::default(), store).unwrap())
+}
 
 /// A connection to the services, until it ends; and what tells it to.
-fn connect() -> (UnixStream, JoinHandle<()>, watch::Sender<bool>) {
-    let store = crate::store::AnyStore::Memory(MemoryStore::builder().max_keys(10).build());
-    let app = Arc::new(App::new(&Config::default(), store).unwrap());
+fn connect(app: Arc<App<SystemClock>>) -> (UnixStream, JoinHandle<()>, watch::Sender<bool>) {
     let (stop, stopped) = watch::channel(false);
     let (client, server) = UnixStream::pair().unwrap();
     let served = tokio::spawn(async move {
@@ -39,7 +43,14 @@ fn connect() -> (UnixStream, JoinHandle<()>, watch::Sender<bool>) {
 type Sent = BoxBody<Bytes, Infallible>;
 
 async fn client(window: u32) -> (SendRequest<Sent>, JoinHandle<()>, watch::Sender<bool>) {
-    let (stream, served, stop) = connect();
+    client_of(app(), window).await
+}
+
+async fn client_of(
+    app: Arc<App<SystemClock>>,
+    window: u32,
+) -> (SendRequest<Sent>, JoinHandle<()>, watch::Sender<bool>) {
+    let (stream, served, stop) = connect(app);
     let mut client = http2::Builder::new(TokioExecutor::new());
     let (send, connection) = client
         .initial_stream_window_size(window)
@@ -80,7 +91,7 @@ async fn a_connection_without_a_request_is_closed_after_some_minutes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_idle_and_does_not_read_does_not_hold_up_a_stop() {
-    let (mut client, served, stop) = connect();
+    let (mut client, served, stop) = connect(app());
     client
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .await
@@ -123,4 +134,22 @@ async fn a_response_that_is_not_taken_ends_its_stream() {
     let response = send.send_request(call(CHECK, message())).await.unwrap();
     assert!(response.into_body().collect().await.is_err());
     assert_eq!(start.elapsed().as_secs(), WRITE_TIMEOUT.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stalled_worker_fails_the_health_check() {
+    let app = app();
+    app.health.register("resp-0");
+    let (mut send, _served, _stop) = client_of(Arc::clone(&app), 65_535).await;
+    for (silent, status) in [(0, ServingStatus::Serving), (5, ServingStatus::NotServing)] {
+        app.health.silence("resp-0", Duration::from_secs(silent));
+        let response = send.send_request(call(CHECK, message())).await.unwrap();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        // A frame of two bytes, the field and its value.
+        assert_eq!(
+            body,
+            [0, 0, 0, 0, 2, 8, status as u8][..],
+            "after {silent} s"
+        );
+    }
 }

@@ -6,11 +6,11 @@
 use super::service::LimitedFuture;
 use super::state::Client;
 use crate::gateway::GatewayDecider;
-use crate::gateway::body::ProxyBody;
+use crate::gateway::body::{BodyError, ProxyBody};
 use crate::gateway::drain::Stage;
 use axum::http::Response;
-use http_body::Body;
 use ratekeeper_tower::{ResponseBody, rate_limit::Pending};
+use std::error::Error;
 use std::future::{pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -102,7 +102,14 @@ async fn finish(exchange: Exchange) {
             response.into_body()
         }
     };
-    while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {}
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame_keeping_guard(cx)).await {
+        if let Err(error) = frame {
+            if let Some(permit) = take_permit_if_upload_failed(&mut body, &*error) {
+                hold_permit(permit).await;
+            }
+            return;
+        }
+    }
 }
 
 /// Holds a permit until the future is dropped.
@@ -134,4 +141,17 @@ pub(super) fn take_permit_if_broken(
 ) -> Option<Pending<GatewayDecider>> {
     response.extensions_mut().remove::<BrokenByClient>()?;
     response.body_mut().take_guard()
+}
+
+/// Takes the permit of a response that was cut off because the upload of its request failed: the
+/// upstream may go on with the part of the request that it has.
+pub(super) fn take_permit_if_upload_failed(
+    body: &mut ResponseBody<ProxyBody, Pending<GatewayDecider>>,
+    error: &(dyn Error + Send + Sync + 'static),
+) -> Option<Pending<GatewayDecider>> {
+    if error.is::<BodyError>() {
+        body.take_guard()
+    } else {
+        None
+    }
 }

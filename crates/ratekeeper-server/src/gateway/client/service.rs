@@ -1,6 +1,8 @@
 //! Serves one request of a client: validates it, applies the limits, forwards it, logs it.
 
-use super::abandoned::{self, Exchange, MAX_ABANDONED, take_permit_if_broken};
+use super::abandoned::{
+    self, Exchange, MAX_ABANDONED, take_permit_if_broken, take_permit_if_upload_failed,
+};
 use super::http1::too_many_headers;
 use super::state::{Client, InFlightRequest};
 use super::streams::StreamProgress;
@@ -365,7 +367,7 @@ impl Body for ClientResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame_keeping_guard(cx) else {
             StreamProgress::Waiting.record();
             return Poll::Pending;
         };
@@ -382,6 +384,12 @@ impl Body for ClientResponseBody {
         }
         if let Some(Err(error)) = &frame {
             tracing::warn!("a response was cut off: {error}");
+            let permit = take_permit_if_upload_failed(&mut this.body, &**error);
+            if let (Some(permit), Some(in_flight)) = (permit, &this.in_flight) {
+                abandoned::keep(in_flight.client(), Exchange::Permit(permit));
+            }
+            // Any other guard is not needed any more.
+            drop(this.body.take_guard());
         }
         Poll::Ready(frame)
     }

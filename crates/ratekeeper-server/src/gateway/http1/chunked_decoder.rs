@@ -9,6 +9,9 @@ use bytes::{Buf, BytesMut};
 /// The most bytes of chunk extensions in a body, and of trailers.
 const MAX_OVERHEAD_BYTES: usize = 16 * 1024;
 
+/// The most spaces that pad the size of a chunk; more count as extensions.
+const MAX_PADDING: usize = 64;
+
 /// The most trailers.
 const MAX_TRAILERS: usize = 64;
 
@@ -25,8 +28,10 @@ const CHUNK: MalformedError = MalformedError("malformed chunk");
 #[derive(Debug)]
 pub(crate) struct ChunkedDecoder {
     state: State,
-    /// Bytes of extensions so far.
+    /// Bytes of extensions so far, without padding.
     overhead: usize,
+    /// Spaces after the size of the current chunk.
+    padding: usize,
 }
 
 /// The position of the decoder in the body.
@@ -60,6 +65,7 @@ impl ChunkedDecoder {
         Self {
             state: State::Size(0, 0),
             overhead: 0,
+            padding: 0,
         }
     }
 
@@ -137,12 +143,19 @@ impl ChunkedDecoder {
                 )
             }
             (State::Size(size, 1..), b'\r') => State::SizeEnd(size),
-            (State::Size(size, 1..), b';' | b' ' | b'\t') => State::Extension(size),
+            (State::Size(size, 1..), b';' | b' ' | b'\t') => {
+                self.padding = usize::from(byte == b' ');
+                State::Extension(size)
+            }
             (State::Extension(size), b'\r') => State::SizeEnd(size),
             // A lone LF may hide bytes that other parsers take for a chunk.
             (State::Extension(size), _) if byte != b'\n' && self.overhead < MAX_OVERHEAD_BYTES => {
                 // Some servers pad sizes with spaces.
-                self.overhead += usize::from(byte != b' ');
+                if byte == b' ' && self.padding < MAX_PADDING {
+                    self.padding += 1;
+                } else {
+                    self.overhead += 1;
+                }
                 State::Extension(size)
             }
             (State::SizeEnd(0), b'\n') => State::Trailers(0),
@@ -348,6 +361,11 @@ mod tests {
         assert!(taken_apart(extension.as_bytes(), 1_000).is_err());
         let again = format!("{}0\r\n\r\n", "1;xx\r\na\r\n".repeat(MAX_OVERHEAD_BYTES));
         assert!(taken_apart(again.as_bytes(), 1_000).is_err());
+        for (spaces, is_ok) in [(MAX_PADDING, true), (MAX_PADDING + 1, false)] {
+            let chunk = format!("1{}\r\na\r\n", " ".repeat(spaces));
+            let padded = format!("{}0\r\n\r\n", chunk.repeat(MAX_OVERHEAD_BYTES + 1));
+            assert_eq!(taken_apart(padded.as_bytes(), 1_000).is_ok(), is_ok);
+        }
         let trailers = format!("0\r\na: {}\r\n\r\n", "x".repeat(MAX_OVERHEAD_BYTES * 2));
         assert!(taken_apart(trailers.as_bytes(), 1_000).is_err());
         let many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MAX_TRAILERS + 1));

@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::http::HeaderMap;
 use h2::{FlowControl, RecvStream};
 use http_body::{Frame, SizeHint};
+use std::error::Error;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
@@ -22,12 +23,15 @@ pub(crate) struct Http2Body {
     task: Option<AbortHandle>,
 }
 
+/// Why a response is cut off: an [`h2::Error`], or the [`BodyError`] of its request.
+type BodyFailure = Box<dyn Error + Send + Sync>;
+
 /// Bytes that were received and not taken yet.
 #[derive(Default)]
 struct Received {
     buffer: FrameBuffer,
     trailers: Option<HeaderMap>,
-    end: Option<Result<(), h2::Error>>,
+    end: Option<Result<(), BodyFailure>>,
     /// The waker of the task that reads the body.
     reader: Option<Waker>,
 }
@@ -77,7 +81,7 @@ impl Http2Body {
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyFailure>>> {
         let mut received = lock(&self.received);
         if let Some(piece) = received.buffer.pop() {
             drop(received);
@@ -157,18 +161,23 @@ impl Transfer {
                 Some(Err(error)) => Err(error),
                 None => ready!(stream.poll_trailers(cx)),
             };
-            let mut received = lock(&self.received);
-            let (trailers, end) = match end {
-                Ok(trailers) => (trailers, Ok(())),
-                Err(error) => (None, Err(error)),
-            };
-            (received.trailers, received.end) = (trailers, Some(end));
-            let reader = received.reader.take();
-            drop(received);
-            self.stream = None;
-            reader.into_iter().for_each(Waker::wake);
+            self.end(end.map_err(Into::into));
             return Poll::Ready(());
         }
+    }
+
+    /// Ends the response, with its trailers or an error.
+    fn end(&mut self, end: Result<Option<HeaderMap>, BodyFailure>) {
+        let mut received = lock(&self.received);
+        let (trailers, end) = match end {
+            Ok(trailers) => (trailers, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        (received.trailers, received.end) = (trailers, Some(end));
+        let reader = received.reader.take();
+        drop(received);
+        self.stream = None;
+        reader.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -178,10 +187,13 @@ impl Future for Transfer {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         if let Some(upload) = &mut this.upload
-            // A failed request body has reset the stream.
-            && upload.poll(cx).is_ready()
+            && let Poll::Ready(sent) = upload.poll(cx)
         {
             this.upload = None;
+            // The stream is reset, unless it has ended already.
+            if let (Err(error), Some(_)) = (sent, &this.stream) {
+                this.end(Err(error.into()));
+            }
         }
         ready!(this.poll_receive(cx));
         match this.upload {

@@ -167,7 +167,7 @@ pub(super) async fn perform<C: Clock>(
         .as_ref()
         .filter(|_| !request.selection.fingerprints.is_empty())
     {
-        let advice = "fingerprints are unknown here until then; name the key by its values";
+        let advice = "name the key by its values instead of fingerprints";
         fleet
             .check_secret()
             .map_err(|error| unavailable(&error, advice))?;

@@ -248,7 +248,7 @@ fn the_token_comes_from_a_file_or_the_environment() {
 #[test]
 fn an_error_is_one_sentence_and_an_exit_code() {
     let node = serve("", "");
-    for (args, code, says) in [
+    for (args, code, message) in [
         (
             &["ban", "usr", "user=ann", "--for", "1h"][..],
             1,
@@ -289,10 +289,10 @@ fn an_error_is_one_sentence_and_an_exit_code() {
     ] {
         let (found, out, error) = admin(&node, args);
         assert_eq!((found, out.as_str()), (code, ""), "{args:?}: {error}");
-        assert!(error.starts_with(says), "{args:?}: {error}");
+        assert!(error.starts_with(message), "{args:?}: {error}");
         assert!(code == 2 || error.lines().count() == 1, "{error}");
     }
-    // The port of somebody who has gone.
+    // A port without a listener.
     let gone = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -303,7 +303,7 @@ fn an_error_is_one_sentence_and_an_exit_code() {
         error.starts_with(&format!("ratekeeper: nobody is reached at http://{gone}: ")),
         "{error}"
     );
-    // Where decisions are served, nobody knows the path.
+    // The decision listener does not have the path.
     let (code, _, error) = run(&format!("http://{}", node.address), &["status"], None);
     assert_eq!(code, 1);
     assert!(

@@ -29,17 +29,17 @@ fn is_banned(node: &Server) -> bool {
 
 /// The fingerprint of the key in `explain`.
 fn explained(node: &Server) -> String {
-    let told = post(
+    let explained = post(
         node,
         "/admin/explain",
         &json!({"subject": {"api_key": SECRET}}),
     )
     .json();
     assert_eq!(
-        told["tried"][0]["key"], told["tried"][0]["fingerprint"],
+        explained["tried"][0]["key"], explained["tried"][0]["fingerprint"],
         "a secret is only shown as a fingerprint"
     );
-    told["tried"][0]["key"].as_str().unwrap().to_owned()
+    explained["tried"][0]["key"].as_str().unwrap().to_owned()
 }
 
 #[track_caller]
@@ -159,7 +159,7 @@ fn actions_accept_fingerprints_of_keys_without_their_attribute() {
             out.starts_with("denied by keys") && out.contains("5/d: denied, 0 of 5 left"),
             "{out}"
         );
-        // An address that is another one names another key.
+        // A different address names another key.
         let (code, _, error) = admin(&node, &["explain", key, "ip=203.0.113.8"]);
         assert_eq!(code, 1);
         assert!(
@@ -182,7 +182,7 @@ fn actions_accept_fingerprints_of_keys_without_their_attribute() {
         done(&node, &["ban", "keys", key, "--for", "1h"]);
         assert_eq!(ask("203.0.113.7").json()["reason"], json!("ban"));
         assert_eq!(ask("203.0.113.8").status(), 200, "another address");
-        assert!(!is_banned(&node), "a key of its own");
+        assert!(!is_banned(&node), "a separate key");
         assert_eq!(get(&node, "/admin/overrides")[0]["fingerprint"], json!(key));
         let (code, out, _) = admin(&node, &["explain", key]);
         assert_eq!(code, 1);
@@ -350,14 +350,13 @@ fn a_node_that_never_saw_the_key_bans_it_on_all() {
             .any(|item| item.text() == Some(SECRET))
     );
 
-    // While nobody has agreed on a secret a node shows other fingerprints than the rest, and takes
-    // none.
+    // Before nodes have agreed on a secret, their fingerprints differ, and none is accepted.
     redis.kill();
     let lonely = node(&more);
     let (code, _, error) = admin(&lonely, &["ban", "keys", &key, "--for", "1h"]);
     assert_eq!(code, 2);
     assert!(
-        error.ends_with("fingerprints are not known here until it does; name the key itself\n"),
+        error.ends_with("name the key by its values instead of fingerprints\n"),
         "{error}"
     );
 }

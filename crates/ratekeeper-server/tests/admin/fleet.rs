@@ -1,4 +1,4 @@
-//! What is said on one node and holds on others, on real Redis servers.
+//! Bans and overrides set on one node apply on others, on real Redis servers.
 
 use crate::support::{Server, config_file, eventually, ratekeeper};
 use crate::{about, audit, ban, check, entry, get, post};
@@ -19,7 +19,7 @@ fn node(file: &PathBuf) -> Server {
     Server::run(command)
 }
 
-/// Everything on it, in words.
+/// The texts on the board.
 fn board(redis: &RedisServer) -> String {
     let all = redis.command(&["HGETALL", "ratekeeper:board"]);
     all.items()
@@ -34,20 +34,18 @@ fn is_banned(node: &Server, user: &str) -> bool {
 }
 
 #[test]
-fn a_ban_on_one_node_holds_on_the_other_and_after_a_restart() {
+fn a_ban_applies_on_all_nodes_and_after_a_restart() {
     let redis = RedisServer::start();
     let file = file(redis.url());
     let (one, other) = (node(&file), node(&file));
-    let said = post(&one, "/admin/ban", &ban("someone", "1h"));
-    assert_eq!(said.status(), 200, "{said:?}");
-    assert!(is_banned(&one, "someone"), "it holds where it was said");
+    let response = post(&one, "/admin/ban", &ban("someone", "1h"));
+    assert_eq!(response.status(), 200, "{response:?}");
+    assert!(is_banned(&one, "someone"), "active where it was set");
     eventually("the ban on the other", || is_banned(&other, "someone"));
     assert!(!is_banned(&other, "bob"));
-    // Both show it alike, and nothing in Redis tells who it is.
-    let (here, there) = (
-        get(&one, "/admin/overrides"),
-        get(&other, "/admin/overrides"),
-    );
+    // Both list the same entry, and Redis has no key in plain text.
+    let here = get(&one, "/admin/overrides");
+    let there = get(&other, "/admin/overrides");
     let of = |list: &Value| {
         json!([
             list[0]["policy"],

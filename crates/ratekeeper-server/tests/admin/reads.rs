@@ -121,12 +121,12 @@ fn the_stream_sends_the_status_every_second_until_the_end() {
     assert!(head.contains("text/event-stream"), "{head}");
     check(&node, "ann");
     // The first event comes at once and may be older than the request.
-    let mut seen = String::new();
+    let mut events = String::new();
     eventually("two events, of which one has the request", || {
-        seen.push_str(&connection.line());
-        seen.matches("event: status\n").count() >= 2 && seen.contains("\"requests\":1,")
+        events.push_str(&connection.line());
+        events.matches("event: status\n").count() >= 2 && events.contains("\"requests\":1,")
     });
-    let data = seen
+    let data = events
         .lines()
         .find_map(|line| line.strip_prefix("data: "))
         .unwrap();

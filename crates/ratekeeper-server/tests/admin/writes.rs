@@ -438,13 +438,13 @@ fn the_audit_log_has_a_json_line_for_each_entry() {
 
 #[test]
 fn an_audit_log_that_cannot_be_written_fails_the_start() {
-    let (code, says) = refused(
+    let (code, message) = refused(
         "[server]\nhttp = \"127.0.0.1:0\"\naudit_log = \"/no/such/directory/audit.jsonl\"\n",
     );
     assert_eq!(code, Some(2));
     let first = "ratekeeper: cannot write the audit log /no/such/directory/audit.jsonl: No such file or directory";
     assert!(
-        says.contains(first) && says.contains("RATEKEEPER_SERVER__AUDIT_LOG"),
-        "{says}"
+        message.contains(first) && message.contains("RATEKEEPER_SERVER__AUDIT_LOG"),
+        "{message}"
     );
 }

@@ -167,8 +167,8 @@ impl Browser {
     /// Evaluates an expression in the page.
     #[track_caller]
     pub(crate) fn eval(&mut self, expression: &str) -> Value {
-        let asked = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let answer = self.call("Runtime.evaluate", asked);
+        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let answer = self.call("Runtime.evaluate", params);
         assert!(
             answer["exceptionDetails"].is_null(),
             "{expression}: {}",

@@ -1,12 +1,12 @@
 //! The live page in a real Chromium: every view, with the mouse and with the keyboard alone.
 
+mod accessibility;
 mod browser;
 mod keyboard;
 mod link;
 mod looks;
 mod pictures;
 mod playground;
-mod seen;
 #[path = "../support/mod.rs"]
 mod support;
 mod views;

@@ -11,8 +11,8 @@ fn allowed(limit: &str, arrivals: &[u64]) -> u64 {
     let clock = ManualClock::new();
     let start = clock.now();
     let limiter = Limiter::with_clock(limit.parse::<Limit>().unwrap(), clock.clone());
-    let spread = arrivals.iter().enumerate().flat_map(|(bar, &many)| {
-        (0..many).map(move |one| bar as u64 * 100_000_000 + one * 100_000_000 / many)
+    let spread = arrivals.iter().enumerate().flat_map(|(bar, &count)| {
+        (0..count).map(move |number| bar as u64 * 100_000_000 + number * 100_000_000 / count)
     });
     spread
         .filter(|nanos| {

@@ -82,9 +82,9 @@ fn numbers_update_and_equal_the_metrics() {
             let cell = format!(
                 "document.querySelector('#policies tr:nth-child({row}) > :nth-child({column})').title"
             );
-            let figure =
+            let metric =
                 format!("ratekeeper_decisions_total{{policy=\"{policy}\",outcome=\"{outcome}\"}}");
-            assert_eq!(exact(&page.eval(&cell)), server.figure(&figure), "{figure}");
+            assert_eq!(exact(&page.eval(&cell)), server.figure(&metric), "{metric}");
         }
     }
     assert!(page.text("#policies tr:nth-child(2)").contains("by user"));
@@ -211,10 +211,10 @@ fn a_gateway_shows_its_adaptive_limit_and_load_shedding() {
     }
     let mut page = open(&gateway, "overload");
     page.until_text("#view-overload", "gradient2");
-    let seen = page.eval("document.getElementById('view-overload').innerText");
-    let seen = seen.as_str().unwrap();
-    for text in ["backend", "3 to 77", "critical plus", "sheddable"] {
-        assert!(seen.contains(text), "{text} is not in {seen}");
+    let text = page.eval("document.getElementById('view-overload').innerText");
+    let text = text.as_str().unwrap();
+    for expected in ["backend", "3 to 77", "critical plus", "sheddable"] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
     }
     page.no_problems();
 }
@@ -232,11 +232,11 @@ fn the_overload_view_shows_limits_and_shedding() {
     let status = json!({"overload": {"limits": [adaptive], "shed": shed, "late": 1234}});
     page.until_text("#no-adaptive", "No adaptive limits");
     // In one evaluation: the next status has no adaptive limits again.
-    let seen = page.eval(&format!(
+    let text = page.eval(&format!(
         "import('/assets/overload.js').then((view) => (view.overload.update({status}), document.getElementById('view-overload').innerText))"
     ));
-    let seen = seen.as_str().unwrap();
-    for text in [
+    let text = text.as_str().unwrap();
+    for expected in [
         "gradient2",
         "37 of 5 to 200",
         "12 ms",
@@ -247,7 +247,7 @@ fn the_overload_view_shows_limits_and_shedding() {
         "123K",
         "1,234 requests had passed their deadline",
     ] {
-        assert!(seen.contains(text), "{text} is not in {seen}");
+        assert!(text.contains(expected), "{expected} is not in {text}");
     }
     page.no_problems();
 }

@@ -111,7 +111,7 @@ fn leases_add_up() {
         redis.url()
     ));
     let figure = |name: &str| server.figure(&format!("ratekeeper_store_{name}_total"));
-    let asked = std::cell::Cell::new(0.0);
+    let requests = std::cell::Cell::new(0.0);
     let ask = || {
         assert_eq!(
             server
@@ -119,7 +119,7 @@ fn leases_add_up() {
                 .status(),
             200
         );
-        asked.set(asked.get() + 1.0);
+        requests.set(requests.get() + 1.0);
     };
     eventually("a lease decides", || {
         ask();
@@ -127,7 +127,7 @@ fn leases_add_up() {
     });
     (0..10).for_each(|_| ask());
     let (by_redis, by_lease) = (figure("decisions"), figure("lease_decisions"));
-    assert_eq!(by_redis + by_lease, asked.get());
+    assert_eq!(by_redis + by_lease, requests.get());
     assert_eq!(figure("fallbacks"), 0.0);
     // Each costs one.
     assert_eq!(figure("lease_spent"), by_lease);

@@ -115,9 +115,9 @@ fn once_as_json_prints_the_admin_api_responses() {
 #[test]
 fn an_error_is_one_sentence_and_exit_code_2() {
     let server = server_with_traffic();
-    let (code, said) = crate::support::told(&top(&server, &[]));
+    let (code, message) = crate::support::told(&top(&server, &[]));
     assert_eq!(
-        (code, &*said),
+        (code, &*message),
         (
             Some(2),
             "ratekeeper: there is no terminal to draw on; --once prints it as text\n"
@@ -127,12 +127,12 @@ fn an_error_is_one_sentence_and_exit_code_2() {
         .args(["top", "--once", "--url", "http://127.0.0.1:1"])
         .output()
         .unwrap();
-    let (code, said) = crate::support::told(&gone);
+    let (code, message) = crate::support::told(&gone);
     assert!(
         code == Some(2)
-            && said.starts_with("ratekeeper: nobody is reached at http://127.0.0.1:1: ")
-            && said.lines().count() == 1,
-        "{said}"
+            && message.starts_with("ratekeeper: nobody is reached at http://127.0.0.1:1: ")
+            && message.lines().count() == 1,
+        "{message}"
     );
     // An HTTP listener that is no admin listener.
     let other = Command::new(env!("CARGO_BIN_EXE_ratekeeper"))
@@ -144,10 +144,10 @@ fn an_error_is_one_sentence_and_exit_code_2() {
         ])
         .output()
         .unwrap();
-    let (code, said) = crate::support::told(&other);
+    let (code, message) = crate::support::told(&other);
     assert!(
-        code == Some(2) && said.contains("/admin/status answers 404: "),
-        "{said}"
+        code == Some(2) && message.contains("/admin/status answers 404: "),
+        "{message}"
     );
 }
 

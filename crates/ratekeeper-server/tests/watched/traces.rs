@@ -155,14 +155,14 @@ fn a_request_of_the_gateway_is_a_span_between_its_caller_and_the_upstream() {
     assert_eq!((ask(&server, &caller), ask(&server, &caller)), (200, 429));
     eventually("both spans", || collector.spans().len() == 2);
     let spans = collector.spans();
-    let (passed, attributes, resource) = &spans[0];
+    let (span, attributes, resource) = &spans[0];
     assert_eq!(
-        (hex(&passed.trace_id), hex(&passed.parent_span_id)),
+        (hex(&span.trace_id), hex(&span.parent_span_id)),
         (TRACE.to_owned(), CALLER.to_owned())
     );
     assert!(
-        (&*passed.name, passed.kind) == ("GET", 2)
-            && passed.start_time_unix_nano <= passed.end_time_unix_nano
+        (&*span.name, span.kind) == ("GET", 2)
+            && span.start_time_unix_nano <= span.end_time_unix_nano
     );
     let at = format!("http://{}", upstream.at);
     let passes = [
@@ -192,7 +192,7 @@ fn a_request_of_the_gateway_is_a_span_between_its_caller_and_the_upstream() {
     assert!(
         head.contains(&format!(
             "traceparent: 00-{TRACE}-{}-01\r\n",
-            hex(&passed.span_id)
+            hex(&span.span_id)
         )),
         "{head}"
     );
@@ -255,7 +255,7 @@ fn a_decision_is_a_span_with_policy_outcome_and_source() {
         ("http.route", "/v1/check"),
         ("ratekeeper.source", "memory"),
     ];
-    let passed = [
+    let allowed = [
         ("http.response.status_code", "200"),
         ("ratekeeper.outcome", "allowed"),
     ];
@@ -265,7 +265,7 @@ fn a_decision_is_a_span_with_policy_outcome_and_source() {
         ("ratekeeper.policy", "user"),
     ];
     let spans = collector.spans();
-    assert_eq!(spans[0].1, expected(&[&common[..], &passed].concat()));
+    assert_eq!(spans[0].1, expected(&[&common[..], &allowed].concat()));
     assert_eq!(spans[1].1, expected(&[&common[..], &denied].concat()));
     assert_eq!(
         (

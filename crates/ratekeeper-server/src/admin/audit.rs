@@ -130,7 +130,8 @@ impl Audit {
         {
             self.lost.fetch_add(1, Relaxed);
             tracing::error!(
-                "cannot write the audit log {}: {error}; entries are in this log and GET /admin/audit",
+                "cannot write the audit log {}: {error}; entries are in this log and GET \
+                 /admin/audit",
                 file.display()
             );
         }

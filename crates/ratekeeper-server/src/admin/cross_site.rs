@@ -11,8 +11,8 @@ use axum::response::Response;
 use ratekeeper::Clock;
 use std::sync::Arc;
 
-/// Middleware that rejects requests from pages of other origins and, on loopback, requests to another
-/// host name (DNS rebinding).
+/// Middleware that rejects requests from pages of other origins and, on loopback, requests to
+/// another host name (DNS rebinding).
 pub(super) async fn reject_cross_site<C: Clock>(
     State(admin): State<Arc<Admin<C>>>,
     request: Request<Body>,

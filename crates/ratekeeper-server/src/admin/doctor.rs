@@ -65,7 +65,8 @@ async fn findings<C: Clock>(app: &App<C>) -> Vec<Finding> {
             .filter(|state| *state != "closed")
         {
             let text = format!(
-                "the breaker of the upstream {} is {state}: requests get a 503 or another upstream; check the upstream",
+                "the breaker of the upstream {} is {state}: requests get a 503 or another \
+                 upstream; check the upstream",
                 peer.upstream
             );
             findings.push(Finding::new("breaker", text));
@@ -127,7 +128,8 @@ async fn policy_findings<C: Clock>(app: &App<C>) -> Vec<Finding> {
         let evicted = policy.keys.map_or(0, |keys| keys.evicted_live);
         if evicted > 0 {
             let text = format!(
-                "{evicted} live keys of `{name}` were evicted; new keys may be limited too strictly; raise max_keys under [store]"
+                "{evicted} live keys of `{name}` were evicted; new keys may be limited too \
+                 strictly; raise max_keys under [store]"
             );
             findings.push(Finding::new("keys_evicted", text));
         }

@@ -1,5 +1,5 @@
-//! Fingerprints as names of keys: the same everywhere and, with a configured secret, on all nodes and
-//! after a restart.
+//! Fingerprints as names of keys: the same everywhere and, with a configured secret, on all nodes
+//! and after a restart.
 
 use crate::cli::admin;
 use crate::support::{Answer, Server, config_file, eventually, ratekeeper};

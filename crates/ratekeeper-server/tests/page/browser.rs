@@ -1,5 +1,5 @@
-//! A headless Chromium, controlled over the DevTools protocol with the WebSocket client of the other
-//! tests.
+//! A headless Chromium, controlled over the DevTools protocol with the WebSocket client of the
+//! other tests.
 
 use crate::support::eventually;
 use futures_util::{SinkExt, StreamExt};

@@ -40,12 +40,14 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     );
     count(
         "ratekeeper_throttle_limits_evicted_total",
-        "Limits of /v1/throttle evicted before their buckets had refilled; each of their keys may get one more burst.",
+        "Limits of /v1/throttle evicted before their buckets had refilled; each of their keys may \
+         get one more burst.",
         app.buckets.evicted(),
     );
 
     let policies = app.engine.policy_stats().await;
-    let help = "Share of the limit in use, for a policy with one bucket for all requests; else the cost allowed in the last window.";
+    let help = "Share of the limit in use, for a policy with one bucket for all requests; else the \
+                cost allowed in the last window.";
     let mut usage = page.family("ratelimit_current_usage", help, Kind::Gauge);
     for policy in &policies {
         usage.sample(&[("policy", &policy.policy)], policy.usage.number());
@@ -72,7 +74,8 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         );
     }
 
-    let help = "Outcomes of requests that a policy applied to. Requests that another policy denied are counted under shadow_denied only.";
+    let help = "Outcomes of requests that a policy applied to. Requests that another policy denied \
+                are counted under shadow_denied only.";
     let mut decisions = page.family("ratekeeper_decisions_total", help, Kind::Counter);
     for policy in &policies {
         let counts = &policy.counts;
@@ -267,7 +270,8 @@ fn write_gateway(page: &mut Page, gateway: &gateway::GatewayState) {
     for (name, peer) in peers() {
         up.sample(&[("upstream", &name)], u64::from(peer.is_healthy()));
     }
-    let help = "1 for the state of a circuit breaker, 0 for the other states. The name is that of the upstream.";
+    let help = "1 for the state of a circuit breaker, 0 for the other states. The name is that of \
+                the upstream.";
     let mut breaker = page.family("ratekeeper_breaker_state", help, Kind::Gauge);
     for (name, peer) in peers() {
         let Some(current) = peer.breaker() else {

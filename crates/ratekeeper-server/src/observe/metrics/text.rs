@@ -90,8 +90,8 @@ impl Family<'_> {
         self
     }
 
-    /// Writes a histogram from cumulative buckets: ascending upper bounds, each with the count at or
-    /// below it. The `+Inf` bucket is written from `count`, whether it is in `buckets` or not.
+    /// Writes a histogram from cumulative buckets: ascending upper bounds, each with the count at
+    /// or below it. The `+Inf` bucket is written from `count`, even if `buckets` has it.
     pub(crate) fn histogram(
         &mut self,
         labels: Labels<'_>,

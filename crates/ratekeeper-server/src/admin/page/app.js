@@ -99,4 +99,4 @@ act.prepare(() => VIEWS[current].enter?.(status, history));
 addEventListener("hashchange", route);
 route();
 const stream = new Stream(onStatus, onConnection);
-$("again").addEventListener("click", () => stream.open());
+$("reconnect").addEventListener("click", () => stream.open());

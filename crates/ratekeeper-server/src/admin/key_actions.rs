@@ -346,7 +346,7 @@ impl<C: Clock> Admin<C> {
                 Problem::new(Code::NotFound, detail)
             }
             OverrideError::NoKey(attribute) => invalid(format!(
-                "the key of policy {} has {attribute}, and `subject` lacks it; add it",
+                "the policy {} counts by {attribute}, and `subject` lacks it; add it",
                 quoted(policy)
             )),
             OverrideError::NotSeen(_) => Problem::new(Code::NotFound, error.to_string()),

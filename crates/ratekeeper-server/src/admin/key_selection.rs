@@ -69,7 +69,7 @@ impl<'a> KeySelection<'a> {
         let detail = match &*key.by {
             [] => format!("the policy {policy} has one bucket for all requests; remove {other}"),
             by => format!(
-                "the key of policy {policy} is {}; {other} is not in its key; remove it",
+                "the policy {policy} counts by {}, and {other} is not in its key; remove it",
                 by.iter()
                     .map(ToString::to_string)
                     .collect::<Vec<_>>()

@@ -228,11 +228,11 @@ fn invalid_keys_are_rejected() {
         (&["explain", "ip=#f8c0"], format!("`ip`: `#f8c0` {wrong}")),
         (
             &["ban", "keys", "api_key=x", "user=42", "--for", "1h"],
-            "the key of policy `keys` is api_key; `user` is not in its key; remove it".to_owned(),
+            "the policy `keys` counts by api_key, and `user` is not in its key; remove it".to_owned(),
         ),
         (
             &["ban", "keys", "api_kye=x", "--for", "1h"],
-            "the key of policy `keys` has api_key, and `subject` lacks it; add it".to_owned(),
+            "the policy `keys` counts by api_key, and `subject` lacks it; add it".to_owned(),
         ),
         (
             &["ban", "all", "user=42", "--for", "1h"],
@@ -240,7 +240,7 @@ fn invalid_keys_are_rejected() {
         ),
         (
             &["ban", "both", "api_key=#f8c0a1b2c3d4e5f6", "--for", "1h"],
-            "the key of policy `both` has ip, and `subject` lacks it; add it".to_owned(),
+            "the policy `both` counts by ip, and `subject` lacks it; add it".to_owned(),
         ),
         (
             &["explain", "api_kye=x"],

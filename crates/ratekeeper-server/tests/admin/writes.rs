@@ -266,7 +266,7 @@ fn invalid_requests_are_rejected_and_change_nothing() {
             "/admin/ban",
             with("subject", json!({"method": "GET"})),
             400,
-            "the key of policy `user` has user, and `subject` lacks it; add it",
+            "the policy `user` counts by user, and `subject` lacks it; add it",
         ),
         (
             "/admin/ban",

@@ -145,7 +145,7 @@ fn selecting_a_policy_shows_the_attributes_of_its_key() {
     );
     choose(&mut page, "api");
     confirm(&mut page, &[]);
-    page.until_text("#act-error", "has user, and `subject` lacks it");
+    page.until_text("#act-error", "counts by user, and `subject` lacks it");
     page.click("#act-cancel");
     page.until("!document.getElementById('act').open");
     page.click("nav a[href='#policies']");

@@ -331,7 +331,8 @@ fn write_store<C: Clock>(page: &mut Page, store: &AnyStore<C>) {
     for (kind, count) in status.counts.errors {
         errors.sample(&[("kind", kind)], count);
     }
-    let (counts, leases) = (&status.counts, &status.counts.leases);
+    let counts = &status.counts;
+    let leases = &counts.leases;
     for (name, help, count) in [
         (
             "ratekeeper_store_decisions_total",

@@ -333,7 +333,7 @@ fn the_figures_are_what_was_decided() {
 }
 
 #[test]
-fn the_heaviest_keys_are_fingerprints_unless_the_operator_says_otherwise() {
+fn the_most_active_keys_are_fingerprints_unless_configured_as_plain() {
     let top = |stats: &str| {
         let server = serve(&config_file(&format!(
             "{}[stats]\nkeys = \"{stats}\"\n",

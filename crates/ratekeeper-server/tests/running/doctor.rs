@@ -357,7 +357,7 @@ fn a_gateway_behind_a_proxy_that_nobody_trusts() {
     finds(
         found.clone(),
         "untrusted_proxy",
-        "120 of 120 requests came with a forwarding header",
+        "120 of 120 requests had a forwarding header",
     );
     finds(found, "one_bucket", "one key of the policy `each` has");
     let (_, figures) = curl(&[&format!("{url}/metrics")]);

@@ -240,7 +240,7 @@ fn a_changed_file_is_taken_and_a_wrong_one_is_told() {
     // Wrong: the old one stays.
     fs::write(limits.join("more.yaml"), "domain: more\ndescriptor: []\n").unwrap();
     eventually("a refusal", || {
-        server.figure("ratekeeper_config_reloads_total{result=\"refused\"}") >= 1.0
+        server.figure("ratekeeper_config_reloads_total{result=\"rejected\"}") >= 1.0
     });
     assert_eq!((client.code("a"), client.code("b")), (OVER, OK));
     // Right: both are in force.

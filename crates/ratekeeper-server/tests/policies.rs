@@ -80,7 +80,7 @@ fn a_wrong_file_keeps_the_old_one_in_force_and_is_loud() {
     let server = serve(&file);
     assert_eq!(server.figure("ratekeeper_config_stale"), 0.0);
     fs::write(&file, per_user("ten a day")).unwrap();
-    reloads(&server, "refused", 1.0);
+    reloads(&server, "rejected", 1.0);
     assert_eq!(server.figure("ratekeeper_config_stale"), 1.0);
     assert_eq!(remaining(&server, "ann", 1), json!(9));
     fs::write(&file, per_user("30/d")).unwrap();
@@ -107,7 +107,7 @@ fn a_file_that_is_gone_is_loud_until_it_is_back() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
     fs::remove_file(&file).unwrap();
-    reloads(&server, "refused", 1.0);
+    reloads(&server, "rejected", 1.0);
     assert_eq!(
         (
             server.figure("ratekeeper_config_stale"),
@@ -203,7 +203,7 @@ fn a_pipe_in_place_of_the_file_is_refused_by_a_reload() {
     fs::rename(pipe(), &file).unwrap();
     server.signal("HUP");
     eventually("the refusal", || {
-        server.figure("ratekeeper_config_reloads_total{result=\"refused\"}") > 0.5
+        server.figure("ratekeeper_config_reloads_total{result=\"rejected\"}") > 0.5
     });
     let answer = server.admin("POST", "/admin/reload");
     assert_eq!(answer.status(), 422);
@@ -333,7 +333,7 @@ fn the_figures_are_what_was_decided() {
 }
 
 #[test]
-fn the_heaviest_keys_are_fingerprints_unless_the_operator_says_otherwise() {
+fn the_most_active_keys_are_fingerprints_unless_configured_as_plain() {
     let top = |stats: &str| {
         let server = serve(&config_file(&format!(
             "{}[stats]\nkeys = \"{stats}\"\n",
@@ -353,12 +353,12 @@ fn the_heaviest_keys_are_fingerprints_unless_the_operator_says_otherwise() {
             .collect()
     };
     assert_eq!(
-        counts(&hidden["heaviest"]),
+        counts(&hidden["most_active"]),
         [json!(["user", 3, 3]), json!(["user", 1, 1])]
     );
     assert_eq!(counts(&hidden["most_denied"]), [json!(["user", 1, 1])]);
     assert!(!hidden.to_string().contains("someone"), "{hidden}");
-    assert_eq!(top("plain")["heaviest"][0]["key"], json!("user=someone"));
+    assert_eq!(top("plain")["most_active"][0]["key"], json!("user=someone"));
 }
 
 #[test]

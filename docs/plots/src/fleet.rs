@@ -237,7 +237,7 @@ fn synced(asks: &[(u64, usize)], outcome: &mut Outcome) {
     }
 }
 
-/// What is in the table, and in the figure all but the third.
+/// The rows of the table; the plot omits the third.
 pub(crate) const WAYS: [(&str, Way); 4] = [
     ("exact", Way::Exact),
     ("leased, staleness 100 ms", Way::Leased(100_000)),
@@ -246,7 +246,7 @@ pub(crate) const WAYS: [(&str, Way); 4] = [
 ];
 
 /// Admitted since the beginning, beside what one bucket allows.
-pub(crate) fn figure() -> String {
+pub(crate) fn plot() -> String {
     const TOP: u64 = 12_000;
     let frame = Frame {
         x: 68.0,

@@ -1,14 +1,14 @@
-//! What a decision for one of many keys costs: drawn from figures that were measured once and
+//! The plot of the cost of keyed decisions: drawn from results that were measured once and
 //! committed, since a measurement comes out differently every time. `cargo run --release -p
 //! ratekeeper-bench -- keyed --save` renews them.
 
 use crate::svg::{ADMITTED, Anchor, GRID, INK, LINES, MUTED, OFFERED, Svg};
 use serde::Deserialize;
 
-const FIGURES: &str = include_str!("../keyed.json");
+const BENCH_RESULTS: &str = include_str!("../keyed.json");
 
 #[derive(Deserialize)]
-struct Figures {
+struct BenchResults {
     machine: String,
     /// Whether it had its cores for itself.
     quiet: bool,
@@ -36,14 +36,14 @@ const WIDTH: f64 = 880.0;
 const TOP: f64 = 128.0;
 const HEIGHT: f64 = 210.0;
 const GAP: f64 = 14.0;
-/// The room of a bar; it takes most of it.
+/// Width of a bar and its gap.
 const BAR: f64 = 27.0;
 
-pub(crate) fn figure() -> String {
-    let figures: Figures = serde_json::from_str(FIGURES).expect("the bench wrote it");
+pub(crate) fn plot() -> String {
+    let results: BenchResults = serde_json::from_str(BENCH_RESULTS).expect("the bench wrote it");
     let mut svg = Svg::new(WIDTH, TOP + HEIGHT + 52.0);
     svg.title(20.0, 32.0, 18, "What one of many keys costs");
-    let Figures { machine, quiet, .. } = &figures;
+    let BenchResults { machine, quiet, .. } = &results;
     let busy = if *quiet { "" } else { ", which was busy" };
     let note = format!("one thread, keys in random order, all on one clock; {machine}{busy}");
     svg.note(20.0, 54.0, Anchor::Start, &note);
@@ -54,7 +54,7 @@ pub(crate) fn figure() -> String {
         x += 130.0;
     }
     let of = |kind: &str| {
-        figures
+        results
             .nanos
             .iter()
             .filter(|bar| bar.kind == kind)
@@ -74,7 +74,7 @@ pub(crate) fn figure() -> String {
         &of("String"),
         |bar| many(bar.keys),
     );
-    let bytes: Vec<_> = figures.bytes.iter().collect();
+    let bytes: Vec<_> = results.bytes.iter().collect();
     panel(&mut svg, x, "bytes a key", &bytes, |bar| {
         format!("{} {}", many(bar.keys), bar.kind)
     });

@@ -1,15 +1,15 @@
 //! The plots and the measured tables of the docs.
 //!
 //! Everything runs on a manual clock and a generator with a fixed seed, so the same files come out
-//! on every machine; the plot of many keys is drawn from figures of the bench that are committed.
+//! on every machine; the plot of many keys is drawn from committed results of the bench.
 //! [`files`] makes them; a test compares them with what is committed.
 
 mod experiments;
-mod figures;
 mod fleet;
 mod keyed;
 mod measure;
 mod overload;
+mod plots;
 mod svg;
 mod tables;
 mod traffic;
@@ -40,7 +40,7 @@ fn docs() -> PathBuf {
 
 /// Every file this program makes: the plots, and the pages with their tables brought up to date.
 pub fn files() -> io::Result<Vec<(PathBuf, String)>> {
-    let mut files: Vec<_> = figures::all()
+    let mut files: Vec<_> = plots::all()
         .into_iter()
         .map(|(name, svg)| (docs().join("img").join(name), svg))
         .collect();

@@ -1,4 +1,4 @@
-//! The figures of each algorithm, measured.
+//! Measurements of each algorithm.
 
 use crate::traffic::{self, N, SECOND, W, admitted, in_window, most_in_any_window};
 use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock};

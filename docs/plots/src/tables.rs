@@ -256,7 +256,7 @@ fn fleets() -> Table {
         let outcome = fleet::Outcome::of(way);
         let (calls, admitted) = (outcome.calls_a_second(), outcome.admitted.len());
         let each = outcome.asked as f64 / outcome.calls as f64;
-        let figures = [
+        let cells = [
             calls.to_string(),
             format!("{each:.0}"),
             admitted.to_string(),
@@ -264,7 +264,7 @@ fn fleets() -> Table {
         ];
         [name.to_string()]
             .into_iter()
-            .chain(figures)
+            .chain(cells)
             .chain([format!("{:.3}", outcome.fairness())])
             .collect()
     };

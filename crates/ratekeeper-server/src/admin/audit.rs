@@ -1,6 +1,6 @@
-//! What operators did, and what they tried: kept for a while, logged, and appended to a file where
-//! one is named. Somebody who tries again and again pushes out nothing that was done, and fills no
-//! disk.
+//! The audit of operator actions and attempts: in memory, in the log, and in a file if one is
+//! configured. Rejected attempts have their own list and a rate limit, so that repeating them
+//! neither displaces entries of actions nor fills the disk.
 
 use crate::run::log;
 use ratekeeper::{Limit, Limiter};
@@ -13,42 +13,43 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 
-/// How many are kept in memory: of what was done, and of what was refused.
-pub(crate) const KEPT: usize = 1_000;
+/// Entries in memory: of actions, and again of rejected attempts.
+pub(crate) const MAX_ENTRIES: usize = 1_000;
 
-/// So many refusals are written to the log and the file; others are kept and counted.
-static REFUSALS: LazyLock<Limiter> =
+/// Limits the rejected attempts that are written to the log and the file. Others are only in memory
+/// and counted.
+static REJECTION_LIMIT: LazyLock<Limiter> =
     LazyLock::new(|| Limiter::new(Limit::per_second(10).burst(200)));
 
-/// One thing that was done, or tried.
+/// An action or attempt.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) at_ms: u64,
-    /// The address that asked.
+    /// The address of the operator.
     pub(crate) who: String,
     pub(crate) action: String,
     pub(crate) policy: Option<String>,
-    /// By its fingerprint, or as it is where `[stats] keys` says so.
+    /// The fingerprint of the key, or its values with `[stats] keys = "plain"`.
     pub(crate) key: Option<String>,
     pub(crate) detail: Option<String>,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: AuditOutcome,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Outcome {
+pub(crate) enum AuditOutcome {
     Done,
-    /// It was not allowed, or made no sense.
-    Refused,
-    /// It was to be done, and something was in the way.
+    /// Not permitted, or invalid.
+    Rejected,
+    /// Valid, but an error prevented it.
     Failed,
 }
 
-impl Outcome {
+impl AuditOutcome {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Refused => "refused",
+            Self::Rejected => "rejected",
             Self::Failed => "failed",
         }
     }
@@ -56,25 +57,25 @@ impl Outcome {
 
 #[derive(Default)]
 pub(crate) struct Audit {
-    kept: Mutex<AuditLog>,
+    log: Mutex<AuditLog>,
     file: OnceLock<PathBuf>,
-    /// Entries that could not be written, or were too many refusals.
+    /// Entries that could not be written, or were over the limit of rejected attempts.
     lost: AtomicU64,
 }
 
-/// The oldest first, each with its number.
+/// Entries with their sequence numbers, oldest first.
 #[derive(Default)]
 struct AuditLog {
     next: u64,
     done: VecDeque<(u64, Entry)>,
-    refused: VecDeque<(u64, Entry)>,
+    rejected: VecDeque<(u64, Entry)>,
 }
 
 impl Audit {
-    /// Appends to a file from now on; an error if that cannot be.
+    /// Sets the file that entries are appended to. Fails if it cannot be opened.
     pub(crate) fn write_to(&self, file: &Path) -> io::Result<()> {
         open(file)?;
-        // It is said once.
+        // Called once.
         let _ = self.file.set(file.to_owned());
         Ok(())
     }
@@ -84,19 +85,21 @@ impl Audit {
     }
 
     pub(crate) fn add(&self, entry: Entry) {
-        match entry.outcome == Outcome::Refused && REFUSALS.check().is_denied() {
-            true => _ = self.lost.fetch_add(1, Relaxed),
-            false => self.write(&entry),
-        }
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = kept.next;
-        kept.next += 1;
-        let list = if entry.outcome == Outcome::Refused {
-            &mut kept.refused
+        let is_rejected = entry.outcome == AuditOutcome::Rejected;
+        if is_rejected && REJECTION_LIMIT.check().is_denied() {
+            self.lost.fetch_add(1, Relaxed);
         } else {
-            &mut kept.done
+            self.write(&entry);
+        }
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = log.next;
+        log.next += 1;
+        let list = if is_rejected {
+            &mut log.rejected
+        } else {
+            &mut log.done
         };
-        if list.len() == KEPT {
+        if list.len() == MAX_ENTRIES {
             list.pop_front();
         }
         list.push_back((number, entry));
@@ -127,27 +130,28 @@ impl Audit {
         {
             self.lost.fetch_add(1, Relaxed);
             tracing::error!(
-                "the audit log {} was not written: {error}; what was done is in this log and in GET /admin/audit",
+                "cannot write the audit log {}: {error}; entries are in this log and GET \
+                 /admin/audit",
                 file.display()
             );
         }
     }
 
-    /// The newest first.
-    pub(crate) fn newest(&self, many: usize) -> Vec<Entry> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<&(u64, Entry)> = kept.done.iter().chain(&kept.refused).collect();
+    /// Up to `count` entries, newest first.
+    pub(crate) fn newest(&self, count: usize) -> Vec<Entry> {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<&(u64, Entry)> = log.done.iter().chain(&log.rejected).collect();
         all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
         all.into_iter()
-            .take(many)
+            .take(count)
             .map(|(_, entry)| entry.clone())
             .collect()
     }
 }
 
-/// Opened for each entry, there being few: a file that was moved away is begun anew.
+/// Opens the file for one entry, so that a file that was moved away is created again.
 fn open(file: &Path) -> io::Result<File> {
-    // It tells what operators do, and is for them.
+    // Private to the user of the process.
     OpenOptions::new()
         .create(true)
         .append(true)
@@ -158,7 +162,7 @@ fn open(file: &Path) -> io::Result<File> {
 fn append(file: &Path, entry: &Entry) -> io::Result<()> {
     let mut line = serde_json::to_vec(entry)?;
     line.push(b'\n');
-    // In one piece: lines of two processes do not mix.
+    // One write for each line, so that lines of two processes do not mix.
     open(file)?.write_all(&line)
 }
 
@@ -167,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_bounded_and_the_newest_first() {
+    fn entries_are_bounded_and_newest_first() {
         let audit = Audit::default();
         let entry = |at_ms| Entry {
             at_ms,
@@ -176,27 +180,27 @@ mod tests {
             policy: None,
             key: None,
             detail: None,
-            outcome: Outcome::Done,
+            outcome: AuditOutcome::Done,
         };
-        (0..KEPT as u64 + 7).for_each(|at_ms| audit.add(entry(at_ms)));
-        (0..KEPT as u64 * 2).for_each(|at_ms| {
+        (0..MAX_ENTRIES as u64 + 7).for_each(|at_ms| audit.add(entry(at_ms)));
+        (0..MAX_ENTRIES as u64 * 2).for_each(|at_ms| {
             audit.add(Entry {
-                outcome: Outcome::Refused,
+                outcome: AuditOutcome::Rejected,
                 ..entry(at_ms)
             });
         });
-        let all = audit.newest(KEPT * 3);
-        assert_eq!(all.len(), 2 * KEPT);
+        let all = audit.newest(MAX_ENTRIES * 3);
+        assert_eq!(all.len(), 2 * MAX_ENTRIES);
         let newest: Vec<Entry> = all
             .into_iter()
-            .filter(|entry| entry.outcome == Outcome::Done)
+            .filter(|entry| entry.outcome == AuditOutcome::Done)
             .collect();
-        assert_eq!(newest.len(), KEPT);
+        assert_eq!(newest.len(), MAX_ENTRIES);
         assert_eq!(
-            (newest[0].at_ms, newest[KEPT - 1].at_ms),
-            (KEPT as u64 + 6, 7)
+            (newest[0].at_ms, newest[MAX_ENTRIES - 1].at_ms),
+            (MAX_ENTRIES as u64 + 6, 7)
         );
-        assert_eq!(audit.newest(1)[0].at_ms, 2 * KEPT as u64 - 1);
+        assert_eq!(audit.newest(1)[0].at_ms, 2 * MAX_ENTRIES as u64 - 1);
         assert!(audit.lost() > 0);
     }
 }

@@ -1,8 +1,7 @@
-//! `POST /admin/explain`: what `ratekeeper explain` says, on the counters of this service. Nothing
-//! is charged.
+//! `POST /admin/explain`: `ratekeeper explain` on the counters of this service. Nothing is charged.
 
-use super::selected::Selected;
-use super::{Admin, told};
+use super::key_selection::KeySelection;
+use super::{Admin, no_store_json};
 use crate::api::check_request::Source;
 use crate::api::json::Fields;
 use crate::api::{Problem, body};
@@ -22,15 +21,15 @@ pub(super) async fn explain<C: Clock>(
 ) -> Result<Response, Problem> {
     let body = body::read(request.into_body()).await?;
     let mut fields = Fields::from_body(&body, &["subject", "cost"], EXAMPLE)?;
-    let selected = Selected::read(&mut fields)?;
+    let selection = KeySelection::read(&mut fields)?;
     let cost = fields.whole_number("cost")?.unwrap_or(1);
     let app = admin.app();
-    selected.check_is_known(&app.engine.policies().attributes())?;
-    let who = selected.with_values(&admin)?;
+    selection.check_is_known(&app.engine.policies().attributes())?;
+    let subject = selection.with_values(&admin)?;
     let identity = app.identity.load_full();
     let explanation = app
         .engine
-        .explain(&who.subject(&identity, Source::Operator), cost)
+        .explain(&subject.subject(&identity, Source::Operator), cost)
         .await;
-    Ok(told(&ExplainAnswer::new(&explanation)))
+    Ok(no_store_json(&ExplainAnswer::new(&explanation)))
 }

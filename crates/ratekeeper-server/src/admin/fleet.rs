@@ -1,5 +1,5 @@
-//! Bans and overrides on all nodes that share Redis: left on its board by one, read by all.
-//! Decisions read memory only.
+//! Bans and overrides of all nodes that share Redis: published on a notice board there, followed by
+//! every node. Decisions read memory only.
 
 use crate::store::{AnyStore, shared_fingerprint_secret};
 use ratekeeper::Clock;
@@ -13,53 +13,54 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The policies may have changed, and with them what is said of them.
-const AGAIN: Duration = Duration::from_millis(500);
+/// How often notices are applied again, because policies may have changed.
+const REFRESH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long a start waits for the board.
-const FIRST_LOOK: Duration = Duration::from_secs(2);
+const START_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// This node's part in the fleet: publishes and applies bans and overrides.
 pub(crate) struct Fleet<C: Clock> {
     engine: Engine<AnyStore<C>>,
     redis: RedisStore,
     node: Option<String>,
-    applied: Mutex<Applied>,
-    /// Keys in words that were said here: nobody else knows them.
+    applied: Mutex<AppliedState>,
+    /// Values of keys that this node published; other nodes see only fingerprints.
     words: Mutex<HashMap<KeyName, String>>,
 }
 
-/// What the engine goes by.
+/// The inputs of the last application to the engine.
 #[derive(Default)]
-struct Applied {
+struct AppliedState {
     notices: Notices,
-    replaced: u64,
+    reload_count: u64,
     secret: Option<FingerprintSecret>,
 }
 
-/// What a notice says.
+/// The text of a notice.
 #[derive(Serialize, Deserialize)]
-struct Text {
+struct NoticeText {
     policy: String,
     by: Vec<String>,
-    /// The key, by its fingerprints.
+    /// The fingerprint of the key.
     fingerprint: String,
-    /// None if it is a ban.
+    /// `None` for a ban.
     limits: Option<Vec<String>>,
     reason: Option<String>,
     node: Option<String>,
 }
 
-/// What is said of a key.
-pub(super) struct SharedText<'a> {
+/// A ban or override to publish.
+pub(super) struct OverrideNotice<'a> {
     pub(super) key: &'a PolicyKey,
-    /// None if it is a ban.
+    /// `None` for a ban.
     pub(super) limits: Option<&'a [PolicyLimit]>,
-    pub(super) lasts: Duration,
+    pub(super) duration: Duration,
     pub(super) reason: Option<&'a str>,
 }
 
 impl<C: Clock> Fleet<C> {
-    /// None where this node counts for itself.
+    /// Returns `None` if the store is in memory.
     pub(crate) fn of(engine: &Engine<AnyStore<C>>) -> Option<Arc<Self>> {
         let AnyStore::Redis(redis) = engine.store() else {
             return None;
@@ -73,124 +74,130 @@ impl<C: Clock> Fleet<C> {
         }))
     }
 
-    /// Learns what is in force before anybody is decided on, if Redis answers.
+    /// Loads what is in force before the first decision, if Redis is available.
     pub(crate) async fn begin(&self) {
         if !self.redis.is_healthy() {
-            // It has just been waited for.
-            tracing::warn!(
-                "bans and overrides of other nodes are not known yet; they hold when Redis answers"
-            );
+            // The start has just waited for it.
+            tracing::warn!("bans and overrides of other nodes not loaded yet, waiting for Redis");
             return;
         }
-        match tokio::time::timeout(FIRST_LOOK, self.redis.read_notices()).await {
+        match tokio::time::timeout(START_TIMEOUT, self.redis.read_notices()).await {
             Ok(Ok(_)) => self.catch_up(),
-            Ok(Err(trouble)) => tracing::warn!(
-                "bans and overrides of other nodes are not known yet: {trouble}; they hold here when it answers"
+            Ok(Err(error)) => tracing::warn!(
+                "bans and overrides of other nodes not loaded yet, waiting for Redis: {error}"
             ),
             Err(_) => {
                 tracing::warn!(
-                    "bans and overrides of other nodes are not known yet; they hold when Redis answers"
+                    "bans and overrides of other nodes not loaded yet, waiting for Redis"
                 );
             }
         }
     }
 
-    /// Keeps up with the board, as long as there is one.
+    /// Follows the board until the store is dropped.
     pub(crate) async fn run(self: Arc<Self>) {
-        let mut seen = self.redis.follow_notices();
+        let mut notices = self.redis.follow_notices();
         while !matches!(
-            tokio::time::timeout(AGAIN, seen.changed()).await,
+            tokio::time::timeout(REFRESH_INTERVAL, notices.changed()).await,
             Ok(Err(_))
         ) {
             self.catch_up();
         }
     }
 
-    /// Goes by what is on the board, as of the last look.
+    /// Applies the last notices that were read from the board.
     pub(super) fn catch_up(&self) {
         let Some(secret) = shared_fingerprint_secret(&self.redis) else {
             return;
         };
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
-        let (notices, replaced) = (self.redis.notices(), self.engine.reload_count());
-        let same = Arc::ptr_eq(&notices, &applied.notices) && replaced == applied.replaced;
-        if same && applied.secret == Some(secret) {
+        let notices = self.redis.notices();
+        let reload_count = self.engine.reload_count();
+        let is_same =
+            Arc::ptr_eq(&notices, &applied.notices) && reload_count == applied.reload_count;
+        if is_same && applied.secret == Some(secret) {
             return;
         }
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        let said: Vec<SharedOverride> = notices
+        let overrides: Vec<SharedOverride> = notices
             .iter()
             .filter_map(|notice| read(notice, &words))
             .collect();
-        words.retain(|name, _| said.iter().any(|one| one.name == *name));
-        if let Err(error) = self.engine.share_overrides(secret, &said) {
-            tracing::error!("bans and overrides of other nodes do not hold here: {error}");
+        words.retain(|name, _| overrides.iter().any(|entry| entry.name == *name));
+        if let Err(error) = self.engine.share_overrides(secret, &overrides) {
+            tracing::error!("cannot apply the bans and overrides of other nodes: {error}");
         }
-        *applied = Applied {
+        *applied = AppliedState {
             notices,
-            replaced,
+            reload_count,
             secret: Some(secret),
         };
     }
 
-    /// An error while nodes have not agreed on a secret: until then keys have other fingerprints
-    /// here than elsewhere.
-    pub(super) fn has_secret(&self) -> Result<(), StoreError> {
+    /// Fails while nodes have not agreed on a secret. Until then fingerprints differ between nodes.
+    pub(super) fn check_secret(&self) -> Result<(), StoreError> {
         shared_fingerprint_secret(&self.redis)
             .map(drop)
             .ok_or(StoreError::NoSecret)
     }
 
-    /// Says it on all nodes.
-    pub(super) async fn say(&self, saying: &SharedText<'_>) -> Result<(), StoreError> {
-        self.has_secret()?;
-        let name = saying.key.name;
-        let text = Text {
-            policy: saying.key.policy.clone(),
-            by: saying.key.by.iter().map(ToString::to_string).collect(),
-            fingerprint: saying.key.fingerprint.clone(),
-            limits: saying
+    /// Publishes a ban or override to all nodes.
+    pub(super) async fn publish(&self, notice: &OverrideNotice<'_>) -> Result<(), StoreError> {
+        self.check_secret()?;
+        let name = notice.key.name;
+        let text = NoticeText {
+            policy: notice.key.policy.clone(),
+            by: notice.key.by.iter().map(ToString::to_string).collect(),
+            fingerprint: notice.key.fingerprint.clone(),
+            limits: notice
                 .limits
                 .map(|limits| limits.iter().map(ToString::to_string).collect()),
-            reason: saying.reason.map(ToOwned::to_owned),
+            reason: notice.reason.map(ToOwned::to_owned),
             node: self.node.clone(),
         };
         // Structs of text always have a JSON form.
         let text = serde_json::to_string(&text).unwrap_or_default();
         self.redis
-            .put_notice(&called(saying.limits.is_none(), &name), &text, saying.lasts)
+            .put_notice(
+                &notice_name(notice.limits.is_none(), &name),
+                &text,
+                notice.duration,
+            )
             .await?;
         self.words
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(name, saying.key.words.clone());
+            .insert(name, notice.key.words.clone());
         self.catch_up();
         Ok(())
     }
 
-    /// Ends what was said of a key on all nodes: whether there was something.
+    /// Ends bans and overrides of a key on all nodes. Returns whether there were any.
     pub(super) async fn lift(&self, key: &PolicyKey) -> Result<bool, StoreError> {
-        self.has_secret()?;
+        self.check_secret()?;
         let mut lifted = false;
         for ban in [true, false] {
-            lifted |= self.redis.remove_notice(&called(ban, &key.name)).await?;
+            lifted |= self
+                .redis
+                .remove_notice(&notice_name(ban, &key.name))
+                .await?;
         }
         self.catch_up();
         Ok(lifted)
     }
 }
 
-/// What a notice is known by: a key may have one of each kind.
-fn called(ban: bool, name: &KeyName) -> String {
+/// The name of a notice: the kind and the key, so that a key may have one of each kind.
+fn notice_name(ban: bool, name: &KeyName) -> String {
     let kind = if ban { "ban:" } else { "limits:" };
     name.iter()
         .fold(kind.to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// What a notice says, if it is of ours.
+/// Parses a notice. Returns `None` if it is malformed or unknown.
 fn read(notice: &SharedNotice, words: &HashMap<KeyName, String>) -> Option<SharedOverride> {
-    let name = name_of(notice.name.split_once(':')?.1)?;
-    let text: Text = serde_json::from_str(&notice.text).ok()?;
+    let name = parse_name(notice.name.split_once(':')?.1)?;
+    let text: NoticeText = serde_json::from_str(&notice.text).ok()?;
     let limits = text.limits.map(|limits| {
         limits
             .iter()
@@ -202,7 +209,7 @@ fn read(notice: &SharedNotice, words: &HashMap<KeyName, String>) -> Option<Share
         policy: text.policy,
         fingerprint: text.fingerprint,
         by: text.by.iter().map(|name| Attribute::named(name)).collect(),
-        // One that is not understood is none, and no ban either.
+        // A limit that cannot be parsed must not turn the override into a ban.
         limits: match limits {
             None => None,
             Some(limits) => Some(limits?),
@@ -214,7 +221,7 @@ fn read(notice: &SharedNotice, words: &HashMap<KeyName, String>) -> Option<Share
     })
 }
 
-fn name_of(hex: &str) -> Option<KeyName> {
+fn parse_name(hex: &str) -> Option<KeyName> {
     let mut name = KeyName::default();
     if hex.len() != 2 * name.len() || !hex.is_ascii() {
         return None;
@@ -225,7 +232,7 @@ fn name_of(hex: &str) -> Option<KeyName> {
     Some(name)
 }
 
-/// What this node is called by those who look at what it said: the machine and the process.
+/// The name of this node in lists: host name and process id.
 fn node() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let name = name
@@ -240,13 +247,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_notice_is_known_by_the_name_of_its_key() {
+    fn a_notice_name_has_the_kind_and_the_key() {
         let name: KeyName = std::array::from_fn(|at| 17 * at as u8);
-        assert_eq!(called(true, &name), "ban:00112233445566778899aabbccddeeff");
         assert_eq!(
-            called(false, &name)
+            notice_name(true, &name),
+            "ban:00112233445566778899aabbccddeeff"
+        );
+        assert_eq!(
+            notice_name(false, &name)
                 .split_once(':')
-                .and_then(|(_, hex)| name_of(hex)),
+                .and_then(|(_, hex)| parse_name(hex)),
             Some(name)
         );
     }

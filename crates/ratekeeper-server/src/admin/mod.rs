@@ -1,30 +1,30 @@
-//! What the admin listener serves: figures, what happens as it happens, one key and what is said of
-//! it, and who said it.
+//! The admin listener: metrics, status, the live page, and the API for bans, overrides and other
+//! operator actions.
 
 pub(crate) mod audit;
+mod cross_site;
 mod doctor;
 mod explain;
 pub(crate) mod fleet;
-mod one_key;
+mod key_actions;
+mod key_selection;
 mod overload;
 pub(crate) mod overrides;
 mod page;
 mod playground;
 mod query;
-mod selected;
 pub(crate) mod shadow;
 pub(crate) mod status;
 mod stream;
 pub(crate) mod top;
-mod web_pages;
 mod writes;
 
-pub(crate) use status::{PolicyStatus, RuleStatus, Status, Totals};
+pub(crate) use status::{PolicyStatus, RuleStatus, ServerStatus, Totals};
 pub(crate) use top::{Key, Top};
 
 use crate::api::{Code, LIVE, Problem, READY, json, liveness, quoted, readiness, wrong_method};
 use crate::app::App;
-use crate::observe::metrics;
+use crate::observe::metrics as exporter;
 use crate::run::reload::Reload;
 use axum::Router;
 use axum::body::Body;
@@ -52,26 +52,26 @@ const DOCTOR: &str = crate::commands::doctor::PATH;
 const EXPLAIN: &str = "/admin/explain";
 const PLAYGROUND: &str = "/admin/playground";
 
-/// What all of it shares.
+/// The state of the admin listener.
 pub(crate) struct Admin<C: Clock> {
     reload: Arc<Reload<C>>,
     options: Options,
     started: Timestamp,
-    /// Those who listen to what happens.
-    listeners: stream::EventStreams,
-    /// The other nodes, where there may be some.
+    /// Open event streams.
+    streams: stream::EventStreams,
+    /// The other nodes, if the store is shared.
     fleet: Option<Arc<Fleet<C>>>,
 }
 
-/// How it is served.
+/// Settings of the admin listener.
 pub(crate) struct Options {
-    /// Whether it listens for this machine only.
+    /// Whether it listens on loopback.
     pub(crate) on_loopback: bool,
-    /// What operators must have who change something.
+    /// The token that changes require.
     pub(crate) token: Option<Secret>,
-    /// How keys are shown.
+    /// How keys are displayed.
     pub(crate) keys: KeyDisplay,
-    /// Becomes true when everything stops.
+    /// Becomes true on shutdown.
     pub(crate) stopped: watch::Receiver<bool>,
 }
 
@@ -86,7 +86,7 @@ impl<C: Clock> Admin<C> {
             reload,
             options,
             started,
-            listeners: stream::EventStreams::default(),
+            streams: stream::EventStreams::default(),
             fleet,
         })
     }
@@ -98,13 +98,13 @@ impl<C: Clock> Admin<C> {
 
 pub(crate) fn router<C: Clock>(admin: Arc<Admin<C>>) -> Router {
     let mut router = Router::new()
-        .route(METRICS, get(figures::<C>))
+        .route(METRICS, get(metrics::<C>))
         .route(STATUS, get(status::status::<C>))
         .route(STREAM, get(stream::stream::<C>))
         .route(TOP, get(top::top::<C>))
         .route(OVERRIDES, get(overrides::overrides::<C>))
         .route(SHADOW, get(shadow::shadow::<C>))
-        .route(AUDIT, get(audited::<C>))
+        .route(AUDIT, get(audit_log::<C>))
         .route(DOCTOR, get(doctor::doctor::<C>))
         .route(EXPLAIN, post(explain::explain::<C>))
         .route(PLAYGROUND, post(playground::playground))
@@ -122,7 +122,7 @@ pub(crate) fn router<C: Clock>(admin: Arc<Admin<C>>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(
             Arc::clone(&admin),
-            web_pages::refused::<C>,
+            cross_site::reject_cross_site::<C>,
         ))
         .with_state(admin)
 }
@@ -135,25 +135,25 @@ async fn ready<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> (StatusCode, Str
     readiness(admin.app())
 }
 
-async fn figures<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Response {
-    let mut response = Response::new(Body::from(metrics::page(admin.app()).await));
+async fn metrics<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Response {
+    let mut response = Response::new(Body::from(exporter::page(admin.app()).await));
     response.headers_mut().insert(
         CONTENT_TYPE,
-        HeaderValue::from_static(metrics::CONTENT_TYPE),
+        HeaderValue::from_static(exporter::CONTENT_TYPE),
     );
     response
 }
 
-async fn audited<C: Clock>(
+async fn audit_log<C: Clock>(
     State(admin): State<Arc<Admin<C>>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let many = query::how_many(&uri, 100, 2 * audit::KEPT)?;
-    Ok(told(&admin.app().audit.newest(many)))
+    let count = query::count(&uri, 100, 2 * audit::MAX_ENTRIES)?;
+    Ok(no_store_json(&admin.app().audit.newest(count)))
 }
 
-/// A response that nobody keeps.
-fn told(body: &impl serde::Serialize) -> Response {
+/// A JSON response that caches must not store.
+fn no_store_json(body: &impl serde::Serialize) -> Response {
     let mut response = json(StatusCode::OK, "application/json", body);
     response.headers_mut().insert(
         axum::http::header::CACHE_CONTROL,
@@ -164,7 +164,7 @@ fn told(body: &impl serde::Serialize) -> Response {
 
 async fn not_found(uri: Uri) -> Problem {
     let path = quoted(uri.path());
-    let read = [
+    let reads = [
         page::PAGE,
         METRICS,
         STATUS,
@@ -177,13 +177,14 @@ async fn not_found(uri: Uri) -> Problem {
         LIVE,
         READY,
     ];
-    let read = read.map(|path| format!("GET {path}")).join(", ");
-    let written = Verb::ALL
+    let reads = reads.map(|path| format!("GET {path}")).join(", ");
+    let writes = Verb::ALL
         .map(|verb| format!("POST {}", verb.path()))
         .join(", ");
-    let asked = format!("POST {EXPLAIN}, POST {PLAYGROUND}");
     Problem::new(
         Code::NotFound,
-        format!("{path} is not served here; {read}, {asked}, {written} are"),
+        format!(
+            "no such path: {path}; available: {reads}, POST {EXPLAIN}, POST {PLAYGROUND}, {writes}"
+        ),
     )
 }

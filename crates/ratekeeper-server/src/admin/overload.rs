@@ -1,22 +1,22 @@
-//! How hard the service is pressed, as `/admin/status` tells it.
+//! The overload part of `/admin/status`: adaptive limits and load stats.
 
 use ratekeeper::{adaptive::Class, adaptive::ShedderStats};
 use ratekeeper_policy::{engine::AdaptiveStats, engine::OverloadStats};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// All of a class that is shed but for this share counts as all of it.
-const NEARLY_ALL: f64 = 0.999;
+/// A class counts as shed entirely from this share on.
+const SHED_ENTIRELY: f64 = 0.999;
 
-pub(super) fn told(pressure: &OverloadStats) -> Value {
+pub(super) fn to_json(stats: &OverloadStats) -> Value {
     json!({
-        "limits": pressure.limits.iter().map(limit).collect::<Vec<_>>(),
-        "shed": pressure.shed.as_ref().map(shed),
-        "late": pressure.late,
+        "limits": stats.limits.iter().map(limit).collect::<Vec<_>>(),
+        "shed": stats.shed.as_ref().map(shed),
+        "late": stats.late,
     })
 }
 
-fn limit(figures: &AdaptiveStats) -> Value {
+fn limit(stats: &AdaptiveStats) -> Value {
     let AdaptiveStats {
         policy,
         control,
@@ -24,7 +24,7 @@ fn limit(figures: &AdaptiveStats) -> Value {
         queued,
         denied,
         ..
-    } = figures;
+    } = stats;
     let millis = |latency: Option<Duration>| latency.map(|latency| latency.as_secs_f64() * 1_000.0);
     json!({
         "policy": policy,
@@ -34,7 +34,7 @@ fn limit(figures: &AdaptiveStats) -> Value {
         "max": snapshot.max,
         "in_flight": snapshot.in_flight,
         "queued": queued,
-        "refused": {
+        "denied": {
             "at_capacity": denied.at_capacity,
             "queue_full": denied.queue_full,
             "waited_too_long": denied.waited_too_long,
@@ -44,19 +44,25 @@ fn limit(figures: &AdaptiveStats) -> Value {
     })
 }
 
-fn shed(shedding: &ShedderStats) -> Value {
-    // From the most important down, as far as any are served.
-    let lowest = shedding
+fn shed(stats: &ShedderStats) -> Value {
+    // Classes are ordered from the most important down.
+    let lowest = stats
         .classes
         .iter()
         .rev()
-        .find(|class| class.share < NEARLY_ALL);
-    let classes = shedding.classes.iter();
+        .find(|class| class.share < SHED_ENTIRELY);
+    let classes = stats.classes.iter();
     json!({
-        "pressure": shedding.pressure,
+        "pressure": stats.pressure,
         "lowest_served": lowest.map_or(Class::CriticalPlus, |class| class.class).name(),
         "classes": classes
-            .map(|class| json!({ "class": class.class.name(), "admitted": class.admitted, "shed": class.shed }))
+            .map(|class| {
+                json!({
+                    "class": class.class.name(),
+                    "allowed": class.admitted,
+                    "shed": class.shed,
+                })
+            })
             .collect::<Vec<_>>(),
     })
 }

@@ -1,6 +1,6 @@
-//! `GET /admin/overrides`: what operators said of keys, and is in force.
+//! `GET /admin/overrides`: bans and overrides in force.
 
-use super::{Admin, told};
+use super::{Admin, no_store_json};
 use axum::extract::State;
 use axum::response::Response;
 use ratekeeper::Clock;
@@ -9,20 +9,20 @@ use ratekeeper_policy::engine::Override;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// One of them.
+/// A ban or override.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) policy: String,
-    /// By its fingerprint, or as it is where `[stats] keys` says so.
+    /// The fingerprint of the key, or its values with `[stats] keys = "plain"`.
     pub(crate) key: String,
-    /// By its fingerprint, which names it in any request.
+    /// The fingerprint of the key, which requests may use as its name.
     pub(crate) fingerprint: String,
     /// `ban` or `override`.
     pub(crate) kind: String,
     pub(crate) limits: Vec<String>,
     pub(crate) until_ms: u64,
     pub(crate) reason: Option<String>,
-    /// Which node said it, where nodes tell each other.
+    /// The node that set it, if the store is shared.
     pub(crate) node: Option<String>,
 }
 
@@ -68,5 +68,5 @@ pub(super) async fn overrides<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> R
         .iter()
         .map(|entry| Row::of(entry, admin.options.keys))
         .collect();
-    told(&rows)
+    no_store_json(&rows)
 }

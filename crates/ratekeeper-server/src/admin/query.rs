@@ -1,11 +1,11 @@
-//! What stands behind the `?` of a path.
+//! Query strings of the admin API.
 
 use crate::api::{Code, Problem, quoted};
 use axum::http::Uri;
 
-/// How many of something are asked for: `n`, of which there are at most so many.
-pub(super) fn how_many(uri: &Uri, usual: usize, most: usize) -> Result<usize, Problem> {
-    let mut many = usual;
+/// Reads `n`, the number of entries to return, from 1 to `max`.
+pub(super) fn count(uri: &Uri, default: usize, max: usize) -> Result<usize, Problem> {
+    let mut count = default;
     for pair in uri
         .query()
         .unwrap_or_default()
@@ -15,22 +15,22 @@ pub(super) fn how_many(uri: &Uri, usual: usize, most: usize) -> Result<usize, Pr
         let invalid = |detail: String| Problem::new(Code::InvalidField, detail);
         let Some(number) = pair.strip_prefix("n=") else {
             return Err(invalid(format!(
-                "{} is not known here; n is, as in ?n={usual}",
+                "unknown query parameter {}; use n, as in ?n={default}",
                 quoted(pair)
             )));
         };
-        many = number
+        count = number
             .parse()
             .ok()
-            .filter(|many| (1..=most).contains(many))
+            .filter(|count| (1..=max).contains(count))
             .ok_or_else(|| {
                 invalid(format!(
-                    "`n` must be a whole number from 1 to {most}, not {}",
+                    "`n` must be a whole number from 1 to {max}, not {}",
                     quoted(number)
                 ))
             })?;
     }
-    Ok(many)
+    Ok(count)
 }
 
 #[cfg(test)]
@@ -38,13 +38,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_of_things_is_within_bounds() {
-        let many = |path: &'static str| how_many(&Uri::from_static(path), 20, 100).ok();
+    fn the_count_is_within_bounds() {
+        let read = |path: &'static str| count(&Uri::from_static(path), 20, 100).ok();
         assert_eq!(
             (
-                many("/admin/top"),
-                many("/admin/top?"),
-                many("/admin/top?n=7")
+                read("/admin/top"),
+                read("/admin/top?"),
+                read("/admin/top?n=7")
             ),
             (Some(20), Some(20), Some(7))
         );
@@ -56,7 +56,7 @@ mod tests {
             "/?m=1",
             "/?n=99999999999999999999",
         ] {
-            assert_eq!(many(wrong), None, "{wrong}");
+            assert_eq!(read(wrong), None, "{wrong}");
         }
     }
 }

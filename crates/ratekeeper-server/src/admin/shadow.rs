@@ -1,7 +1,7 @@
-//! `GET /admin/shadow`: what policies that only watch would have turned away.
+//! `GET /admin/shadow`: what policies in shadow mode would have denied.
 
 use super::top::Key;
-use super::{Admin, told};
+use super::{Admin, no_store_json};
 use axum::extract::State;
 use axum::response::Response;
 use ratekeeper::Clock;
@@ -9,44 +9,44 @@ use ratekeeper_policy::{Action, policy::Rollout};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Keys a policy that are shown.
-const SHOWN: usize = 10;
+/// Keys in the report of a policy.
+const MAX_KEYS: usize = 10;
 
-/// From how many of all policies they are chosen.
-const LOOKED_AT: usize = 1_000;
+/// Keys of all policies that are considered.
+const CANDIDATES: usize = 1_000;
 
-/// What one policy would have turned away.
+/// The report of one policy.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct ShadowReport {
     pub(crate) policy: String,
-    /// `shadow`, or `enforce` where it is enforced for a part of the keys.
+    /// `shadow`, or `enforce` if it is enforced for a part of the keys.
     pub(crate) mode: String,
     pub(crate) enforced_percent: f64,
-    /// Requests that it applied to and that were decided.
+    /// Decided requests that the policy applied to.
     pub(crate) requests: u64,
     pub(crate) would_deny: u64,
-    /// That among all of these, from 0 to 1.
+    /// `would_deny` divided by `requests`, from 0 to 1.
     pub(crate) share: f64,
-    /// The keys that would have been turned away most often.
+    /// The keys that would have been denied most often.
     pub(crate) top: Vec<Key>,
 }
 
 pub(super) async fn shadow<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Response {
     let engine = &admin.app().engine;
-    let keys = engine.most_shadow_denied(LOOKED_AT);
-    let figures = engine.policy_stats().await;
-    let watches = figures.iter().filter(|policy| {
+    let keys = engine.most_shadow_denied(CANDIDATES);
+    let stats = engine.policy_stats().await;
+    let shadowing = stats.iter().filter(|policy| {
         policy.action == Action::Shadow
             || policy.rollout != Rollout::ALL
             || policy.counts.shadow_denied > 0
     });
-    let watching = watches.map(|policy| {
+    let reports = shadowing.map(|policy| {
         let counts = &policy.counts;
         let requests = counts.allowed + counts.denied + counts.delayed + counts.shadow_denied;
-        let own = keys
+        let top = keys
             .iter()
             .filter(|key| key.policy == policy.policy)
-            .take(SHOWN)
+            .take(MAX_KEYS)
             .cloned();
         ShadowReport {
             policy: policy.policy.clone(),
@@ -68,8 +68,8 @@ pub(super) async fn shadow<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Resp
             } else {
                 counts.shadow_denied as f64 / requests as f64
             },
-            top: own.map(Key::from).collect(),
+            top: top.map(Key::from).collect(),
         }
     });
-    told(&watching.collect::<Vec<_>>())
+    no_store_json(&reports.collect::<Vec<_>>())
 }

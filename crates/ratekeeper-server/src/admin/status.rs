@@ -1,7 +1,6 @@
-//! `GET /admin/status`: how things stand, in one piece. Its numbers come from where those of
-//! `/metrics` come from.
+//! `GET /admin/status`: the state of the server. The numbers have the same source as `/metrics`.
 
-use super::{Admin, overload, told};
+use super::{Admin, no_store_json, overload};
 use crate::api::readiness;
 use crate::app::App;
 use crate::gateway::Peer;
@@ -17,9 +16,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How things stand.
+/// The state of the server.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Status {
+pub(crate) struct ServerStatus {
     pub(crate) version: String,
     pub(crate) now_ms: u64,
     pub(crate) uptime_ms: u64,
@@ -31,15 +30,15 @@ pub(crate) struct Status {
     pub(crate) policies: Vec<PolicyStatus>,
     pub(crate) envoy: Vec<RuleStatus>,
     pub(crate) breakers: Vec<Breaker>,
-    /// Of a gateway.
+    /// Upstreams of a gateway.
     #[serde(default)]
     pub(crate) upstreams: Vec<UpstreamStatus>,
-    /// Requests that were told to wait, and do.
+    /// Delayed requests that are waiting.
     pub(crate) waiting: u64,
-    /// Overrides and bans by operators that are in force.
+    /// Overrides and bans by operators in force.
     pub(crate) overrides: u64,
-    /// How hard it is pressed, where limits move or load is shed.
-    pub(crate) pressure: Option<serde_json::Value>,
+    /// Adaptive limits and load shedding, if configured.
+    pub(crate) overload: Option<serde_json::Value>,
     pub(crate) reloads: Reloads,
 }
 
@@ -47,22 +46,22 @@ pub(crate) struct Status {
 pub(crate) struct Totals {
     pub(crate) requests: u64,
     pub(crate) allowed: u64,
-    pub(crate) blocked: u64,
+    pub(crate) denied: u64,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct StoreStatus {
     /// `memory` or `redis`.
     pub(crate) kind: String,
-    /// What is wrong with it, in a sentence.
-    pub(crate) trouble: Option<String>,
+    /// Why it is unavailable, in a sentence.
+    pub(crate) error: Option<String>,
     pub(crate) fallback_active: bool,
-    /// That other nodes have other limits, in a sentence.
+    /// A sentence if limits of other nodes differ.
     #[serde(default)]
     pub(crate) other_limits: Option<String>,
-    /// Decisions it did not make, by why.
+    /// Decisions it did not make, by kind of error.
     pub(crate) errors: BTreeMap<String, u64>,
-    /// Keys that have used something; none if the store cannot count them.
+    /// Live keys; `None` if the store cannot count them.
     pub(crate) keys: Option<u64>,
 }
 
@@ -71,7 +70,7 @@ pub(crate) struct PolicyStatus {
     pub(crate) policy: String,
     /// `enforce` or `shadow`.
     pub(crate) mode: String,
-    /// The share of keys that it is enforced for; the others are watched.
+    /// The share of keys that it is enforced for; others are in shadow mode.
     pub(crate) enforced_percent: f64,
     pub(crate) by: Vec<String>,
     pub(crate) limits: Vec<String>,
@@ -81,12 +80,12 @@ pub(crate) struct PolicyStatus {
     pub(crate) delayed: u64,
     pub(crate) errors: u64,
     pub(crate) bans: u64,
-    /// The number of requests since the policy is in force, if it applied to none of them.
+    /// Requests since the policy is in force, if it applied to none of them.
     #[serde(default)]
     pub(crate) unmatched: Option<u64>,
     pub(crate) keys: Option<u64>,
     pub(crate) usage: f64,
-    /// `share` of one bucket for all, from 0 to 1, or the `cost` admitted in the last window.
+    /// `share` of one bucket for all, from 0 to 1, or the `cost` allowed in the last window.
     pub(crate) usage_is: String,
 }
 
@@ -107,8 +106,7 @@ pub(crate) struct Breaker {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct UpstreamStatus {
     pub(crate) upstream: String,
-    /// Whether it gets requests: its health checks, if there are any, and its circuit breaker have
-    /// nothing against it.
+    /// Whether it gets requests: health checks pass and the circuit breaker is closed.
     pub(crate) healthy: bool,
     /// Why it is not healthy.
     pub(crate) reason: Option<String>,
@@ -122,10 +120,9 @@ impl UpstreamStatus {
             (true, Some(breaker::State::HalfOpen)) => Some("circuit breaker half open"),
             (true, _) => None,
         };
-        let (upstream, healthy) = (peer.upstream.to_string(), reason.is_none());
         Self {
-            upstream,
-            healthy,
+            upstream: peer.upstream.to_string(),
+            healthy: reason.is_none(),
             reason: reason.map(ToOwned::to_owned),
         }
     }
@@ -133,20 +130,20 @@ impl UpstreamStatus {
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Reloads {
-    pub(crate) taken: u64,
-    pub(crate) refused: u64,
+    pub(crate) succeeded: u64,
+    pub(crate) rejected: u64,
     pub(crate) stale: bool,
 }
 
-impl Status {
-    /// As it is now.
+impl ServerStatus {
+    /// The current state.
     pub(crate) async fn of<C: Clock>(app: &App<C>, started: Timestamp) -> Self {
         let now = app.engine.store().now();
-        let (allowed, blocked) = app.totals();
-        let figures = app.engine.policy_stats().await;
-        let keys = figures
+        let (allowed, denied) = app.totals();
+        let policies = app.engine.policy_stats().await;
+        let keys = policies
             .iter()
-            .map(|policy| policy.keys.map(|census| census.live))
+            .map(|policy| policy.keys.map(|keys| keys.live))
             .sum();
         let envoy = app.envoy.figures().into_iter().map(|rule| RuleStatus {
             rule: rule.path,
@@ -176,12 +173,12 @@ impl Status {
             .to_owned(),
             ready: readiness(app).0 == StatusCode::OK,
             totals: Totals {
-                requests: allowed + blocked,
+                requests: allowed + denied,
                 allowed,
-                blocked,
+                denied,
             },
             store: StoreStatus::of(app.engine.store(), keys),
-            policies: figures.iter().map(PolicyStatus::of).collect(),
+            policies: policies.iter().map(PolicyStatus::of).collect(),
             envoy: envoy.collect(),
             breakers: peers()
                 .filter_map(|peer| Some(breaker(peer.upstream.to_string(), peer.breaker()?)))
@@ -189,10 +186,10 @@ impl Status {
             upstreams: peers().map(|peer| UpstreamStatus::of(peer)).collect(),
             waiting: app.waits.waiting() as u64,
             overrides: app.engine.overrides().len() as u64,
-            pressure: app.engine.overload_stats().as_ref().map(overload::told),
+            overload: app.engine.overload_stats().as_ref().map(overload::to_json),
             reloads: Reloads {
-                taken: app.reloads.taken.load(Relaxed),
-                refused: app.reloads.refused.load(Relaxed),
+                succeeded: app.reloads.taken.load(Relaxed),
+                rejected: app.reloads.refused.load(Relaxed),
                 stale: app.reloads.stale.load(Relaxed),
             },
         }
@@ -205,7 +202,7 @@ impl StoreStatus {
             AnyStore::Memory(_) => None,
             AnyStore::Redis(redis) => Some(redis.status()),
         };
-        let trouble = status.as_ref().and_then(|status| status.error.as_ref());
+        let error = status.as_ref().and_then(|status| status.error.as_ref());
         let other_limits = status
             .as_ref()
             .and_then(|status| status.other_limits)
@@ -213,43 +210,45 @@ impl StoreStatus {
         let errors = status.iter().flat_map(|status| status.counts.errors);
         Self {
             kind: store.name().to_owned(),
-            trouble: trouble.map(|(_, trouble)| trouble.to_string()),
-            fallback_active: trouble.is_some(),
+            error: error.map(|(_, error)| error.to_string()),
+            fallback_active: error.is_some(),
             other_limits: other_limits.map(|others| others.to_string()),
-            errors: errors.map(|(kind, many)| (kind.to_owned(), many)).collect(),
+            errors: errors
+                .map(|(kind, count)| (kind.to_owned(), count))
+                .collect(),
             keys,
         }
     }
 }
 
 impl PolicyStatus {
-    fn of(figures: &PolicyStats) -> Self {
-        let counts = &figures.counts;
+    fn of(stats: &PolicyStats) -> Self {
+        let counts = &stats.counts;
         Self {
-            policy: figures.policy.clone(),
-            mode: if figures.action == Action::Shadow {
+            policy: stats.policy.clone(),
+            mode: if stats.action == Action::Shadow {
                 "shadow"
             } else {
                 "enforce"
             }
             .to_owned(),
-            enforced_percent: if figures.action == Action::Shadow {
+            enforced_percent: if stats.action == Action::Shadow {
                 0.0
             } else {
-                figures.rollout.as_percent()
+                stats.rollout.as_percent()
             },
-            by: figures.by.iter().map(ToString::to_string).collect(),
-            limits: figures.limits.iter().map(ToString::to_string).collect(),
+            by: stats.by.iter().map(ToString::to_string).collect(),
+            limits: stats.limits.iter().map(ToString::to_string).collect(),
             allowed: counts.allowed,
             denied: counts.denied,
             shadow_denied: counts.shadow_denied,
             delayed: counts.delayed,
             errors: counts.errors,
-            bans: figures.bans,
-            unmatched: figures.unmatched,
-            keys: figures.keys.map(|census| census.live),
-            usage: figures.usage.number(),
-            usage_is: match figures.usage {
+            bans: stats.bans,
+            unmatched: stats.unmatched,
+            keys: stats.keys.map(|keys| keys.live),
+            usage: stats.usage.number(),
+            usage_is: match stats.usage {
                 Utilization::Share(_) => "share",
                 Utilization::Allowed(_) => "cost",
             }
@@ -259,5 +258,5 @@ impl PolicyStatus {
 }
 
 pub(super) async fn status<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Response {
-    told(&Status::of(admin.app(), admin.started).await)
+    no_store_json(&ServerStatus::of(admin.app(), admin.started).await)
 }

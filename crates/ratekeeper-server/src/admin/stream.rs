@@ -1,7 +1,7 @@
-//! `GET /admin/stream`: how things stand, once a second, as server-sent events.
+//! `GET /admin/stream`: the status once a second, as server-sent events.
 
 use super::Admin;
-use super::status::Status;
+use super::status::ServerStatus;
 use crate::api::{Code, Problem};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -17,26 +17,28 @@ use std::time::Duration;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-/// How many may listen at once: the listener serves others too.
-const MOST: usize = 32;
+/// Concurrent streams, so that the listener stays available for other requests.
+const MAX_STREAMS: usize = 32;
 
-const EVERY: Duration = Duration::from_secs(1);
+/// Time between events.
+const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is this young is told to another listener as it is: all of the store is looked at for it.
-const YOUNG: Duration = Duration::from_millis(500);
+/// Streams share events up to this age, because reading the status scans the store.
+const MAX_EVENT_AGE: Duration = Duration::from_millis(500);
 
-/// Who does not read for so long does not listen.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A stream is closed if its client does not read for this long.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Permits for streams, and the last event.
 pub(super) struct EventStreams {
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl Default for EventStreams {
     fn default() -> Self {
         Self {
-            room: Arc::new(Semaphore::new(MOST)),
+            permits: Arc::new(Semaphore::new(MAX_STREAMS)),
             last: Mutex::default(),
         }
     }
@@ -45,17 +47,16 @@ impl Default for EventStreams {
 pub(super) async fn stream<C: Clock>(
     State(admin): State<Arc<Admin<C>>>,
 ) -> Result<Response, Problem> {
-    let Ok(place) = Arc::clone(&admin.listeners.room).try_acquire_owned() else {
-        let detail = format!(
-            "{MOST} listen already, as many as are served; close one, or ask for /admin/status"
-        );
+    let Ok(permit) = Arc::clone(&admin.streams.permits).try_acquire_owned() else {
+        let detail =
+            format!("limit of {MAX_STREAMS} event streams reached; close one or use /admin/status");
         return Err(Problem::new(Code::Unavailable, detail));
     };
     let (sender, events) = mpsc::channel(1);
-    tokio::spawn(tell(admin, sender));
+    tokio::spawn(send_events(admin, sender));
     let mut response = Response::new(Body::new(Events {
         events,
-        _place: place,
+        _permit: permit,
     }));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -63,10 +64,10 @@ pub(super) async fn stream<C: Clock>(
     Ok(response)
 }
 
-/// Until nobody listens any more, or everything stops.
-async fn tell<C: Clock>(admin: Arc<Admin<C>>, sender: mpsc::Sender<Bytes>) {
+/// Sends events until the client disconnects or the server stops.
+async fn send_events<C: Clock>(admin: Arc<Admin<C>>, sender: mpsc::Sender<Bytes>) {
     let mut stopped = admin.options.stopped.clone();
-    let mut ticks = interval(EVERY);
+    let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -75,23 +76,23 @@ async fn tell<C: Clock>(admin: Arc<Admin<C>>, sender: mpsc::Sender<Bytes>) {
             () = sender.closed() => return,
             _ = ticks.tick() => {}
         }
-        let event = admin.listeners.event(&admin).await;
-        if !matches!(timeout(PATIENCE, sender.send(event)).await, Ok(Ok(()))) {
+        let event = admin.streams.event(&admin).await;
+        if !matches!(timeout(WRITE_TIMEOUT, sender.send(event)).await, Ok(Ok(()))) {
             return;
         }
     }
 }
 
 impl EventStreams {
-    /// The event of now; several who ask at once get the same.
+    /// The current event, shared by streams that ask at about the same time.
     async fn event<C: Clock>(&self, admin: &Admin<C>) -> Bytes {
         let mut last = self.last.lock().await;
         if let Some((at, event)) = &*last
-            && at.elapsed() < YOUNG
+            && at.elapsed() < MAX_EVENT_AGE
         {
             return event.clone();
         }
-        let status = Status::of(admin.app(), admin.started).await;
+        let status = ServerStatus::of(admin.app(), admin.started).await;
         // Structs of text and numbers always have a JSON form, which is one line.
         let data = serde_json::to_string(&status).unwrap_or_default();
         let event = Bytes::from(format!("event: status\ndata: {data}\n\n"));
@@ -100,10 +101,10 @@ impl EventStreams {
     }
 }
 
-/// The body: events until there are no more.
+/// The response body: one frame for each event.
 struct Events {
     events: mpsc::Receiver<Bytes>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl http_body::Body for Events {

@@ -1,6 +1,6 @@
-//! `GET /admin/top`: the keys that ask most, and those that are turned away most.
+//! `GET /admin/top`: the most active and the most denied keys.
 
-use super::{Admin, query, told};
+use super::{Admin, no_store_json, query};
 use crate::api::Problem;
 use axum::extract::State;
 use axum::http::Uri;
@@ -10,27 +10,29 @@ use ratekeeper_policy::engine::TopKey;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// How many keys each list shows unless it is said, and at most.
-const SHOWN: usize = 20;
-const MOST: usize = 1_000;
+/// Keys in each list by default, and at most.
+const DEFAULT_COUNT: usize = 20;
+const MAX_COUNT: usize = 1_000;
 
-/// Both lists.
+/// The lists of top keys.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Top {
-    pub(crate) heaviest: Vec<Key>,
+    pub(crate) most_active: Vec<Key>,
     pub(crate) most_denied: Vec<Key>,
 }
 
-/// A key by its fingerprint, or as it is where `[stats] keys` says so.
+/// A key with its number of requests.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Key {
     pub(crate) policy: String,
+    /// The fingerprint of the key, or its values with `[stats] keys = "plain"`.
     pub(crate) key: String,
-    /// By its fingerprint, which names it in any request; none where the key is too long to be
-    /// kept.
+    /// The fingerprint, which requests may use as its name. `None` if the key is too long to be
+    /// stored.
     pub(crate) fingerprint: Option<String>,
-    /// At most so many requests, and at least so many.
+    /// Upper bound of the number of requests.
     pub(crate) count: u64,
+    /// Lower bound of the number of requests.
     pub(crate) at_least: u64,
 }
 
@@ -59,20 +61,20 @@ pub(super) async fn top<C: Clock>(
     State(admin): State<Arc<Admin<C>>>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let many = query::how_many(&uri, SHOWN, MOST)?;
+    let count = query::count(&uri, DEFAULT_COUNT, MAX_COUNT)?;
     let engine = &admin.app().engine;
-    let heaviest = engine
-        .most_active(many)
+    let most_active = engine
+        .most_active(count)
         .into_iter()
         .map(Key::from)
         .collect();
     let most_denied = engine
-        .most_denied(many)
+        .most_denied(count)
         .into_iter()
         .map(Key::from)
         .collect();
-    Ok(told(&Top {
-        heaviest,
+    Ok(no_store_json(&Top {
+        most_active,
         most_denied,
     }))
 }

@@ -1,7 +1,7 @@
-//! What changes something: who may, and that it is remembered, whether it was done or not.
+//! Changes by operators: authorization, and an audit entry for every attempt.
 
-use super::audit::{Entry, Outcome};
-use super::{Admin, one_key, told};
+use super::audit::{AuditOutcome, Entry};
+use super::{Admin, key_actions, no_store_json};
 use crate::api::token;
 use crate::api::{Code, Problem, body};
 use axum::body::Body;
@@ -14,7 +14,7 @@ use ratekeeper_tower::identity::PeerAddr;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// What can be done.
+/// An operator action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verb {
     Ban,
@@ -46,12 +46,12 @@ impl Verb {
         }
     }
 
-    /// The last word of its path.
+    /// The last segment of its path.
     fn name(self) -> &'static str {
         self.path().trim_start_matches("/admin/")
     }
 
-    /// What a request is after.
+    /// The action of a request.
     pub(super) fn of(method: &Method, path: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
@@ -64,38 +64,38 @@ pub(super) async fn write<C: Clock>(
     verb: Verb,
     request: Request<Body>,
 ) -> Response {
-    if let Err(problem) = may_write(&admin, request.headers()) {
-        turned_away(&admin, verb, &request, &problem);
+    if let Err(problem) = authorize(&admin, request.headers()) {
+        record_rejected(&admin, verb, &request, &problem);
         return problem.into_response();
     }
     let mut entry = entry(&admin, verb, &request);
-    let done = perform(&admin, verb, request, &mut entry).await;
-    if let Err(problem) = &done {
+    let result = perform(&admin, verb, request, &mut entry).await;
+    if let Err(problem) = &result {
         entry.outcome = if problem.status().is_server_error() {
-            Outcome::Failed
+            AuditOutcome::Failed
         } else {
-            Outcome::Refused
+            AuditOutcome::Rejected
         };
-        let wanted = entry
+        let request = entry
             .detail
             .take()
-            .map(|wanted| format!("{wanted}: "))
+            .map(|request| format!("{request}: "))
             .unwrap_or_default();
-        entry.detail = Some(format!("{wanted}{}", problem.detail()));
+        entry.detail = Some(format!("{request}{}", problem.detail()));
     }
     admin.app().audit.add(entry);
-    done.unwrap_or_else(Problem::into_response)
+    result.unwrap_or_else(Problem::into_response)
 }
 
-/// Remembers that somebody tried.
-pub(super) fn turned_away<C: Clock>(
+/// Records a rejected attempt.
+pub(super) fn record_rejected<C: Clock>(
     admin: &Admin<C>,
     verb: Verb,
     request: &Request<Body>,
     problem: &Problem,
 ) {
     let mut entry = entry(admin, verb, request);
-    entry.outcome = Outcome::Refused;
+    entry.outcome = AuditOutcome::Rejected;
     entry.detail = Some(problem.detail().to_owned());
     admin.app().audit.add(entry);
 }
@@ -112,31 +112,27 @@ fn entry<C: Clock>(admin: &Admin<C>, verb: Verb, request: &Request<Body>) -> Ent
         policy: None,
         key: None,
         detail: None,
-        outcome: Outcome::Done,
+        outcome: AuditOutcome::Done,
     }
 }
 
-/// Whoever has the token; where there is none, whoever is on this machine.
-fn may_write<C: Clock>(admin: &Admin<C>, headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(ours) = &admin.options.token else {
+/// Checks the token; without one configured, changes are allowed on loopback only.
+fn authorize<C: Clock>(admin: &Admin<C>, headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(expected) = &admin.options.token else {
         if admin.options.on_loopback {
             return Ok(());
         }
-        let detail = "nothing is changed from here: this listener is not on loopback and has no token; set `admin_token` in \
-                      [server] and send it as `Authorization: Bearer …`";
+        let detail = "changes are disabled: not on loopback and no admin_token; set `admin_token` in [server] and send it as \
+                      `Authorization: Bearer …`";
         return Err(Problem::new(Code::Forbidden, detail));
     };
-    let theirs = headers
+    let sent = headers
         .get(AUTHORIZATION)
         .and_then(|found| found.as_bytes().strip_prefix(b"Bearer "));
-    let detail = match theirs {
-        Some(theirs) if token::matches(ours.reveal().as_bytes(), theirs) => return Ok(()),
-        Some(_) => {
-            "this is not the `admin_token` of [server]; send that one as `Authorization: Bearer …`"
-        }
-        None => {
-            "only who has the `admin_token` of [server] may change something; send it as `Authorization: Bearer …`"
-        }
+    let detail = match sent {
+        Some(sent) if token::matches(expected.reveal().as_bytes(), sent) => return Ok(()),
+        Some(_) => "wrong admin_token; send the one of [server] as `Authorization: Bearer …`",
+        None => "admin_token required; send the one of [server] as `Authorization: Bearer …`",
     };
     Err(Problem::new(Code::Unauthorized, detail))
 }
@@ -151,27 +147,23 @@ async fn perform<C: Clock>(
         return reload(admin).await;
     }
     let body = body::read(request.into_body()).await?;
-    one_key::perform(admin, verb, &body, entry).await
+    key_actions::perform(admin, verb, &body, entry).await
 }
 
 #[derive(Serialize)]
-struct Reloaded {
+struct ReloadResult {
     policies: usize,
     warnings: Vec<String>,
 }
 
 async fn reload<C: Clock>(admin: &Arc<Admin<C>>) -> Result<Response, Problem> {
-    // It takes its time with a large file, and probes of this listener must be answered meanwhile.
+    // Off the runtime: a large file takes time, and probes must be answered meanwhile.
     let loading = Arc::clone(&admin.reload);
     let loaded = tokio::task::spawn_blocking(move || loading.now("on request")).await;
-    match loaded.unwrap_or_else(|_| {
-        Err(vec![
-            "loading it ended in a panic; the log says why".to_owned(),
-        ])
-    }) {
+    match loaded.unwrap_or_else(|_| Err(vec!["reload panicked; see the log".to_owned()])) {
         Ok(warnings) => {
             let policies = admin.app().engine.policies().iter().len();
-            Ok(told(&Reloaded { policies, warnings }))
+            Ok(no_store_json(&ReloadResult { policies, warnings }))
         }
         Err(problems) => Err(Problem::new(Code::InvalidConfig, problems.join("; "))),
     }

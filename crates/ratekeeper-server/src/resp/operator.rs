@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::session::{Arguments, QuotedBytes, Reply};
-use crate::admin::audit::{Entry, Outcome};
+use crate::admin::audit::{AuditOutcome, Entry};
 use crate::api::token;
 use crate::store::AnyStore;
 use ratekeeper::{Clock, Store};
@@ -69,16 +69,16 @@ pub(super) async fn reset<C: Clock>(
         policy: Some(String::from_utf8_lossy(&name[..name.len().min(MAX_NAME)]).into_owned()),
         key: None,
         detail: Some("RATEKEEPER.RESET".to_owned()),
-        outcome: Outcome::Done,
+        outcome: AuditOutcome::Done,
     };
-    let refused = |entry: &mut Entry, outcome: Outcome, error: &str| {
+    let refused = |entry: &mut Entry, outcome: AuditOutcome, error: &str| {
         entry.outcome = outcome;
         entry.detail = Some(format!("RATEKEEPER.RESET: {error}"));
     };
     match shared.operators.check(peer, is_authenticated) {
         Err(error) => {
             reply.error(error);
-            refused(&mut entry, Outcome::Refused, error);
+            refused(&mut entry, AuditOutcome::Rejected, error);
         }
         Ok(()) => match reset_key(shared, name, key).await {
             Ok(key) => {
@@ -91,11 +91,11 @@ pub(super) async fn reset<C: Clock>(
             }
             Err(Failure::ByName(error)) => {
                 reply.error(format_args!("ERR policy '{}': {error}", QuotedBytes(name)));
-                refused(&mut entry, Outcome::Refused, &error.to_string());
+                refused(&mut entry, AuditOutcome::Rejected, &error.to_string());
             }
             Err(Failure::Store(error)) => {
                 reply.error(format_args!("ERR {error}"));
-                refused(&mut entry, Outcome::Failed, &error);
+                refused(&mut entry, AuditOutcome::Failed, &error);
             }
         },
     }

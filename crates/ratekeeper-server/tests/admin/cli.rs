@@ -1,4 +1,4 @@
-//! `ratekeeper admin`: what it prints and how it ends.
+//! `ratekeeper admin`: output and exit codes.
 
 use crate::support::{Server, config_file, ratekeeper};
 use crate::{TOKEN, check, get, serve};
@@ -31,7 +31,7 @@ pub(crate) fn admin(node: &Server, args: &[&str]) -> (i32, String, String) {
     run(&format!("http://{}", node.admin), args, None)
 }
 
-/// What it prints where all is well.
+/// The output of a successful command.
 #[track_caller]
 fn prints(node: &Server, args: &[&str]) -> String {
     let (code, out, error) = admin(node, args);
@@ -206,7 +206,7 @@ fn the_token_comes_from_a_file_or_the_environment() {
     let (code, out, error) = run(&url, &ban, None);
     assert_eq!((code, out.as_str()), (1, ""));
     assert!(
-        error.starts_with("ratekeeper: only who has the `admin_token`"),
+        error.starts_with("ratekeeper: admin_token required"),
         "{error}"
     );
     assert!(
@@ -216,7 +216,7 @@ fn the_token_comes_from_a_file_or_the_environment() {
     let (code, _, error) = run(&url, &ban, Some("not that one at all"));
     assert_eq!(code, 1);
     assert!(
-        error.starts_with("ratekeeper: this is not the `admin_token`"),
+        error.starts_with("ratekeeper: wrong admin_token"),
         "{error}"
     );
     assert!(!error.contains("not that one at all"), "{error}");
@@ -246,18 +246,18 @@ fn the_token_comes_from_a_file_or_the_environment() {
 }
 
 #[test]
-fn what_is_wrong_is_one_sentence_and_a_code() {
+fn an_error_is_one_sentence_and_an_exit_code() {
     let node = serve("", "");
-    for (args, code, says) in [
+    for (args, code, message) in [
         (
             &["ban", "usr", "user=ann", "--for", "1h"][..],
             1,
-            "ratekeeper: no policy is called `usr`; there are `user`\n",
+            "ratekeeper: no policy named `usr`; policies: `user`\n",
         ),
         (
             &["lift", "user", "user=ann"],
             1,
-            "ratekeeper: there is no ban and no override of this key",
+            "ratekeeper: no ban or override for this key",
         ),
         (
             &["lift", "user", "ann"],
@@ -267,7 +267,7 @@ fn what_is_wrong_is_one_sentence_and_a_code() {
         (
             &["ban", "user", "user=ann", "--for", "soon"],
             1,
-            "ratekeeper: `for` is `soon`, which is no time",
+            "ratekeeper: `for`: `soon` is not a duration",
         ),
         (
             &["top", "-n", "0"],
@@ -289,10 +289,10 @@ fn what_is_wrong_is_one_sentence_and_a_code() {
     ] {
         let (found, out, error) = admin(&node, args);
         assert_eq!((found, out.as_str()), (code, ""), "{args:?}: {error}");
-        assert!(error.starts_with(says), "{args:?}: {error}");
+        assert!(error.starts_with(message), "{args:?}: {error}");
         assert!(code == 2 || error.lines().count() == 1, "{error}");
     }
-    // The port of somebody who has gone.
+    // A port without a listener.
     let gone = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -303,7 +303,7 @@ fn what_is_wrong_is_one_sentence_and_a_code() {
         error.starts_with(&format!("ratekeeper: nobody is reached at http://{gone}: ")),
         "{error}"
     );
-    // Where decisions are served, nobody knows the path.
+    // The decision listener does not have the path.
     let (code, _, error) = run(&format!("http://{}", node.address), &["status"], None);
     assert_eq!(code, 1);
     assert!(

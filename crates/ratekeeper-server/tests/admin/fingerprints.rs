@@ -1,5 +1,5 @@
-//! A fingerprint, as it is shown, names a key; it is the same in all places, and on all nodes and
-//! after a restart where the configuration has a secret.
+//! Fingerprints as names of keys: the same everywhere and, with a configured secret, on all nodes
+//! and after a restart.
 
 use crate::cli::admin;
 use crate::support::{Answer, Server, config_file, eventually, ratekeeper};
@@ -27,19 +27,19 @@ fn is_banned(node: &Server) -> bool {
     ask(node).json()["reason"] == json!("ban")
 }
 
-/// The fingerprint that `explain` shows of the key under a policy.
+/// The fingerprint of the key in `explain`.
 fn explained(node: &Server) -> String {
-    let told = post(
+    let explained = post(
         node,
         "/admin/explain",
         &json!({"subject": {"api_key": SECRET}}),
     )
     .json();
     assert_eq!(
-        told["tried"][0]["key"], told["tried"][0]["fingerprint"],
-        "a secret is shown by nothing else"
+        explained["tried"][0]["key"], explained["tried"][0]["fingerprint"],
+        "a secret is only shown as a fingerprint"
     );
-    told["tried"][0]["key"].as_str().unwrap().to_owned()
+    explained["tried"][0]["key"].as_str().unwrap().to_owned()
 }
 
 #[track_caller]
@@ -50,7 +50,7 @@ fn done(node: &Server, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_key_is_acted_on_by_the_fingerprint_that_was_shown() {
+fn actions_accept_fingerprints() {
     for keys in ["fingerprint", "plain"] {
         let node = node(&format!("[stats]\nkeys = \"{keys}\"\n"));
         assert_eq!(ask(&node).status(), 200);
@@ -90,16 +90,16 @@ fn a_key_is_acted_on_by_the_fingerprint_that_was_shown() {
             "{out}"
         );
 
-        // The same letters are in every list, and what lists name can be acted on.
+        // Every list has the same fingerprint, which actions accept.
         let top = get(&node, "/admin/top");
-        let heaviest = |policy: &str| {
-            let list = top["heaviest"].as_array().unwrap();
+        let most_active = |policy: &str| {
+            let list = top["most_active"].as_array().unwrap();
             list.iter()
                 .find(|row| row["policy"] == policy && row["count"] != 1)
                 .unwrap()["fingerprint"]
                 .clone()
         };
-        assert_eq!(heaviest("keys"), json!(key));
+        assert_eq!(most_active("keys"), json!(key));
         post(
             &node,
             "/admin/ban",
@@ -134,9 +134,9 @@ fn a_key_is_acted_on_by_the_fingerprint_that_was_shown() {
     }
 }
 
-/// Keys that are counted by an address in place of a missing attribute.
+/// Keys counted by an address because their attribute is missing.
 #[test]
-fn a_key_without_its_attribute_is_acted_on_by_the_fingerprint_that_was_shown() {
+fn actions_accept_fingerprints_of_keys_without_their_attribute() {
     for keys in ["fingerprint", "plain"] {
         let node = node(&format!("[stats]\nkeys = \"{keys}\"\n"));
         let ask = |ip: &str| node.check(&json!({"subject": {"ip": ip}}).to_string());
@@ -159,10 +159,13 @@ fn a_key_without_its_attribute_is_acted_on_by_the_fingerprint_that_was_shown() {
             out.starts_with("denied by keys") && out.contains("5/d: denied, 0 of 5 left"),
             "{out}"
         );
-        // An address that is another one names another key.
+        // A different address names another key.
         let (code, _, error) = admin(&node, &["explain", key, "ip=203.0.113.8"]);
         assert_eq!(code, 1);
-        assert!(error.contains("another address; leave `ip` out"), "{error}");
+        assert!(
+            error.contains("another address, ") && error.contains("; remove `ip`"),
+            "{error}"
+        );
         assert_eq!(admin(&node, &["explain", key, "ip=203.0.113.7"]).0, 1);
 
         done(&node, &["reset", "keys", key]);
@@ -179,7 +182,7 @@ fn a_key_without_its_attribute_is_acted_on_by_the_fingerprint_that_was_shown() {
         done(&node, &["ban", "keys", key, "--for", "1h"]);
         assert_eq!(ask("203.0.113.7").json()["reason"], json!("ban"));
         assert_eq!(ask("203.0.113.8").status(), 200, "another address");
-        assert!(!is_banned(&node), "a key of its own");
+        assert!(!is_banned(&node), "a separate key");
         assert_eq!(get(&node, "/admin/overrides")[0]["fingerprint"], json!(key));
         let (code, out, _) = admin(&node, &["explain", key]);
         assert_eq!(code, 1);
@@ -213,35 +216,35 @@ fn a_key_without_its_attribute_is_acted_on_by_the_fingerprint_that_was_shown() {
 }
 
 #[test]
-fn what_cannot_be_a_key_is_refused() {
+fn invalid_keys_are_rejected() {
     let node = node("");
     ask(&node);
-    let wrong = "which is no fingerprint: a fingerprint is `#` and 16 hexadecimal digits, as in #f8c0a1b2c3d4e5f6";
+    let wrong = "is not a fingerprint: a fingerprint is `#` and 16 hexadecimal digits, as in #f8c0a1b2c3d4e5f6";
     let cases = [
-        (&["ban", "keys", "api_key=#f8c0…", "--for", "1h"][..], format!("`api_key` is `#f8c0…`, {wrong}")),
-        (&["ban", "keys", "api_key=#f8c0", "--for", "1h"], format!("`api_key` is `#f8c0`, {wrong}")),
-        (&["lift", "keys", "api_key=#f8c0a1b2c3d4e5f67"], format!("`api_key` is `#f8c0a1b2c3d4e5f67`, {wrong}")),
-        (&["reset", "keys", "api_key=#secret"], format!("`api_key` is `#secret`, {wrong}")),
-        (&["explain", "ip=#f8c0"], format!("`ip` is `#f8c0`, {wrong}")),
+        (&["ban", "keys", "api_key=#f8c0…", "--for", "1h"][..], format!("`api_key`: `#f8c0…` {wrong}")),
+        (&["ban", "keys", "api_key=#f8c0", "--for", "1h"], format!("`api_key`: `#f8c0` {wrong}")),
+        (&["lift", "keys", "api_key=#f8c0a1b2c3d4e5f67"], format!("`api_key`: `#f8c0a1b2c3d4e5f67` {wrong}")),
+        (&["reset", "keys", "api_key=#secret"], format!("`api_key`: `#secret` {wrong}")),
+        (&["explain", "ip=#f8c0"], format!("`ip`: `#f8c0` {wrong}")),
         (
             &["ban", "keys", "api_key=x", "user=42", "--for", "1h"],
-            "the policy `keys` counts by api_key, and `user` is no part of its key; leave it out".to_owned(),
+            "the policy `keys` counts by api_key, and `user` is not in its key; remove it".to_owned(),
         ),
         (
             &["ban", "keys", "api_kye=x", "--for", "1h"],
-            "the policy `keys` counts by api_key, and `subject` has none; add it".to_owned(),
+            "the policy `keys` counts by api_key, and `subject` lacks it; add it".to_owned(),
         ),
         (
             &["ban", "all", "user=42", "--for", "1h"],
-            "the policy `all` has one bucket for all, which `user` is no part of; leave it out".to_owned(),
+            "the policy `all` has one bucket for all requests; remove `user`".to_owned(),
         ),
         (
             &["ban", "both", "api_key=#f8c0a1b2c3d4e5f6", "--for", "1h"],
-            "the policy `both` counts by ip, and `subject` has none; add it".to_owned(),
+            "the policy `both` counts by ip, and `subject` lacks it; add it".to_owned(),
         ),
         (
             &["explain", "api_kye=x"],
-            "no policy counts by `api_kye` or looks at it; they do at `ip`, `api_key`".to_owned(),
+            "no policy uses `api_kye`; attributes in use: `ip`, `api_key`".to_owned(),
         ),
         (
             &["reset", "keys", "api_key=#f8c0a1b2c3d4e5f6"],
@@ -258,16 +261,16 @@ fn what_cannot_be_a_key_is_refused() {
             "this node has not seen api_key=#f8c0a1b2c3d4e5f6 lately".to_owned(),
         ),
     ];
-    for (args, says) in cases {
+    for (args, message) in cases {
         let (code, out, error) = admin(&node, args);
         assert_eq!((code, out.as_str()), (1, ""), "{args:?}: {error}");
         assert!(
-            error.starts_with(&format!("ratekeeper: {says}")),
+            error.starts_with(&format!("ratekeeper: {message}")),
             "{args:?}: {error}"
         );
     }
     assert_eq!(get(&node, "/admin/overrides"), json!([]));
-    // Where decisions are asked for a value is a value, whatever it looks like.
+    // In checks, values that look like fingerprints are values.
     assert_eq!(
         node.check(r##"{"subject":{"api_key":"#f8c0"}}"##).status(),
         200
@@ -288,7 +291,7 @@ fn with_a_secret_fingerprints_are_the_same_on_all_nodes_and_after_a_restart() {
     assert_eq!(one, of(&(secret('a') + &on_redis)), "on Redis");
     assert_ne!(one, of(&secret('b')));
     assert_ne!(of(""), of(""));
-    // Without one in the configuration the nodes agree on one.
+    // Without a configured secret the nodes agree on one.
     let other = RedisServer::start();
     let agreed = format!(
         "kind = \"redis\"\nurl = \"{}\"\ntimeout = \"5s\"\n",
@@ -308,8 +311,8 @@ fn with_a_secret_fingerprints_are_the_same_on_all_nodes_and_after_a_restart() {
             "--config",
         ])
         .arg(file);
-    let told: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
-    assert_eq!(told["tried"][0]["fingerprint"], json!(one));
+    let explained: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    assert_eq!(explained["tried"][0]["fingerprint"], json!(one));
 }
 
 #[test]
@@ -321,7 +324,7 @@ fn a_node_that_never_saw_the_key_bans_it_on_all() {
     );
     let (one, other) = (node(&more), node(&more));
     ask(&one);
-    let key = get(&one, "/admin/top")["heaviest"][0]["key"]
+    let key = get(&one, "/admin/top")["most_active"][0]["key"]
         .as_str()
         .unwrap()
         .to_owned();
@@ -347,14 +350,13 @@ fn a_node_that_never_saw_the_key_bans_it_on_all() {
             .any(|item| item.text() == Some(SECRET))
     );
 
-    // While nobody has agreed on a secret a node shows other fingerprints than the rest, and takes
-    // none.
+    // Before nodes have agreed on a secret, their fingerprints differ, and none is accepted.
     redis.kill();
     let lonely = node(&more);
     let (code, _, error) = admin(&lonely, &["ban", "keys", &key, "--for", "1h"]);
     assert_eq!(code, 2);
     assert!(
-        error.ends_with("fingerprints are not known here until it does; name the key itself\n"),
+        error.ends_with("name the key by its values instead of fingerprints\n"),
         "{error}"
     );
 }

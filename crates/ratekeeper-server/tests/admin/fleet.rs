@@ -1,4 +1,4 @@
-//! What is said on one node and holds on others, on real Redis servers.
+//! Bans and overrides set on one node apply on others, on real Redis servers.
 
 use crate::support::{Server, config_file, eventually, ratekeeper};
 use crate::{about, audit, ban, check, entry, get, post};
@@ -19,7 +19,7 @@ fn node(file: &PathBuf) -> Server {
     Server::run(command)
 }
 
-/// Everything on it, in words.
+/// The texts on the board.
 fn board(redis: &RedisServer) -> String {
     let all = redis.command(&["HGETALL", "ratekeeper:board"]);
     all.items()
@@ -34,20 +34,18 @@ fn is_banned(node: &Server, user: &str) -> bool {
 }
 
 #[test]
-fn a_ban_on_one_node_holds_on_the_other_and_after_a_restart() {
+fn a_ban_applies_on_all_nodes_and_after_a_restart() {
     let redis = RedisServer::start();
     let file = file(redis.url());
     let (one, other) = (node(&file), node(&file));
-    let said = post(&one, "/admin/ban", &ban("someone", "1h"));
-    assert_eq!(said.status(), 200, "{said:?}");
-    assert!(is_banned(&one, "someone"), "it holds where it was said");
+    let response = post(&one, "/admin/ban", &ban("someone", "1h"));
+    assert_eq!(response.status(), 200, "{response:?}");
+    assert!(is_banned(&one, "someone"), "active where it was set");
     eventually("the ban on the other", || is_banned(&other, "someone"));
     assert!(!is_banned(&other, "bob"));
-    // Both show it alike, and nothing in Redis tells who it is.
-    let (here, there) = (
-        get(&one, "/admin/overrides"),
-        get(&other, "/admin/overrides"),
-    );
+    // Both list the same entry, and Redis has no key in plain text.
+    let here = get(&one, "/admin/overrides");
+    let there = get(&other, "/admin/overrides");
     let of = |list: &Value| {
         json!([
             list[0]["policy"],
@@ -86,7 +84,7 @@ fn a_ban_on_one_node_holds_on_the_other_and_after_a_restart() {
 }
 
 #[test]
-fn an_override_reaches_all_and_ends_on_all() {
+fn an_override_applies_and_ends_on_all_nodes() {
     let redis = RedisServer::start();
     let file = file(redis.url());
     let (one, other) = (node(&file), node(&file));
@@ -96,10 +94,10 @@ fn an_override_reaches_all_and_ends_on_all() {
     eventually("the override", || {
         get(&other, "/admin/overrides")[0]["limits"] == json!(["3/d"])
     });
-    let admitted =
+    let allowed =
         [&one, &other, &one, &other, &one, &other].map(|node| check(node, "ann").status() == 200);
     assert_eq!(
-        admitted.iter().filter(|yes| **yes).count(),
+        allowed.iter().filter(|yes| **yes).count(),
         3,
         "one bucket for both"
     );
@@ -123,14 +121,14 @@ fn an_override_reaches_all_and_ends_on_all() {
 }
 
 #[test]
-fn a_redis_that_lost_everything_is_told_again_by_the_nodes() {
+fn nodes_restore_the_board_of_a_flushed_redis() {
     let redis = RedisServer::start();
     let file = file(redis.url());
     let (one, other) = (node(&file), node(&file));
     post(&one, "/admin/ban", &ban("ann", "1h"));
     post(&one, "/admin/ban", &ban("bob", "1h"));
     post(&one, "/admin/lift", &about("bob"));
-    eventually("what is said on the other", || {
+    eventually("both on the other", || {
         is_banned(&other, "ann")
             && get(&other, "/admin/overrides")
                 .as_array()
@@ -144,12 +142,12 @@ fn a_redis_that_lost_everything_is_told_again_by_the_nodes() {
     assert!(is_banned(&one, "ann") && is_banned(&other, "ann"));
     redis.restart();
     redis.command(&["FLUSHALL"]);
-    // What was taken down stays so.
+    // Lifted bans stay lifted.
     eventually("the board", || board(&redis).matches("ban:").count() == 2);
     assert!(is_banned(&one, "ann") && is_banned(&other, "ann"));
-    assert!(is_banned(&node(&file), "ann"), "who comes now hears of it");
+    assert!(is_banned(&node(&file), "ann"), "a new node loads it");
     assert!(!is_banned(&one, "bob") && !is_banned(&other, "bob"));
-    // It goes on from there.
+    // Later changes work.
     assert_eq!(post(&other, "/admin/lift", &about("ann")).status(), 200);
     eventually("the end", || {
         !is_banned(&one, "ann") && !is_banned(&other, "ann")
@@ -157,7 +155,7 @@ fn a_redis_that_lost_everything_is_told_again_by_the_nodes() {
 }
 
 #[test]
-fn without_redis_what_is_said_holds_here_and_says_so() {
+fn without_redis_a_ban_is_local_and_the_error_says_so() {
     let redis = RedisServer::start();
     let file = file(redis.url());
     let one = node(&file);
@@ -169,11 +167,11 @@ fn without_redis_what_is_said_holds_here_and_says_so() {
     let detail = post(&one, "/admin/ban", &ban("ann", "1h")).problem(503, "unavailable");
     assert!(
         detail.starts_with("Redis cannot be reached")
-            && detail.contains("it holds on this node alone"),
+            && detail.contains("set on this node only; repeat when Redis is back"),
         "{detail}"
     );
     assert!(is_banned(&one, "ann"));
-    for (path, body, says) in [
+    for (path, body, message) in [
         (
             "/admin/grant",
             json!({"policy": "user", "subject": {"user": "ann"}, "tokens": 1}),
@@ -181,21 +179,17 @@ fn without_redis_what_is_said_holds_here_and_says_so() {
         ),
         ("/admin/reset", about("ann"), "nothing was reset"),
         ("/admin/lift", about("bob"), "nothing was lifted"),
-        (
-            "/admin/lift",
-            about("ann"),
-            "it was lifted on this node alone",
-        ),
+        ("/admin/lift", about("ann"), "lifted on this node only"),
     ] {
         let detail = post(&one, path, &body).problem(503, "unavailable");
         assert!(
-            detail.starts_with("Redis ") && detail.ends_with(says),
+            detail.starts_with("Redis ") && detail.ends_with(message),
             "{detail}"
         );
     }
     assert!(!is_banned(&one, "ann"));
     assert_eq!(audit(&one)[4], entry("ban", "failed"));
-    // To be told what would happen is no reason to hang.
+    // Explain does not wait for Redis.
     assert_eq!(
         post(&one, "/admin/explain", &json!({"subject": {"user": "ann"}})).status(),
         200
@@ -207,7 +201,7 @@ fn without_redis_what_is_said_holds_here_and_says_so() {
 }
 
 #[test]
-fn a_node_that_starts_without_redis_hears_of_it_later() {
+fn a_node_that_starts_without_redis_loads_bans_later() {
     let redis = RedisServer::builder().aof(true).start();
     let file = file(redis.url());
     post(&node(&file), "/admin/ban", &ban("ann", "1h"));
@@ -219,7 +213,7 @@ fn a_node_that_starts_without_redis_hears_of_it_later() {
 }
 
 #[test]
-fn in_a_cluster_all_nodes_hear_of_it() {
+fn in_a_cluster_bans_reach_all_nodes() {
     let cluster = RedisCluster::start();
     let file = file(&cluster.url());
     let (one, other) = (node(&file), node(&file));
@@ -227,7 +221,7 @@ fn in_a_cluster_all_nodes_hear_of_it() {
         post(&one, "/admin/ban", &ban("ann", "1h")).status() == 200
     });
     eventually("the ban on the other", || is_banned(&other, "ann"));
-    // Whoever has the board goes; its replica takes over.
+    // The primary with the board fails; its replica takes over.
     let primary = cluster.primary(cluster.slot("ratekeeper:{fleet}:board"));
     primary.kill();
     assert!(is_banned(&one, "ann") && is_banned(&other, "ann"));

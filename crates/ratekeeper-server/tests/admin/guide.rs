@@ -1,4 +1,4 @@
-//! What docs/operations.md shows, tried as it stands there.
+//! The commands and bodies of docs/operations.md work as written.
 
 use crate::support::{Server, config_file, ratekeeper};
 use crate::{TOKEN, get, post_with};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 const GUIDE: &str = include_str!("../../../../docs/operations.md");
 
-/// The chapter that these tests are about: others are added to the page.
+/// The chapter under test.
 fn chapter() -> &'static str {
     let (_, rest) = GUIDE
         .split_once("\n## The admin API and `ratekeeper admin`\n")
@@ -32,9 +32,9 @@ fn serve(more: &str) -> Server {
 }
 
 #[test]
-fn every_line_can_be_typed() {
+fn every_command_works() {
     let node = serve("");
-    let mut typed = 0;
+    let mut commands = 0;
     for line in blocks("```sh\n")
         .flat_map(str::lines)
         .filter(|line| line.starts_with("ratekeeper admin "))
@@ -50,13 +50,13 @@ fn every_line_can_be_typed() {
             output.status.success() && !output.stdout.is_empty(),
             "{line}: {output:?}"
         );
-        typed += 1;
+        commands += 1;
     }
-    assert!(typed >= 13, "{typed}");
+    assert!(commands >= 13, "{commands}");
 }
 
 #[test]
-fn every_body_is_taken() {
+fn every_body_is_accepted() {
     let settings = blocks("```toml\n").nth(1).unwrap();
     let file = config_file("").with_extension("jsonl");
     let settings = settings.replace("/var/log/ratekeeper/audit.jsonl", file.to_str().unwrap());

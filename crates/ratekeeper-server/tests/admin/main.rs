@@ -1,5 +1,5 @@
-//! The admin API and `ratekeeper admin`, on the real binary: who may change what, what it says, and
-//! what other nodes hear of it.
+//! The admin API and `ratekeeper admin`, on the real binary: authorization, output, and effects on
+//! other nodes.
 
 mod cli;
 mod fingerprints;
@@ -16,7 +16,7 @@ use support::{Answer, Server};
 
 pub(crate) const TOKEN: &str = "a token of sixteen and more";
 
-/// A node that counts users, five a day each, with more in front of and behind the policy.
+/// A node with a policy of five a day for each user, with more settings before and after it.
 pub(crate) fn serve(server: &str, more: &str) -> Server {
     Server::with_config(&format!(
         "[server]\nhttp = \"127.0.0.1:0\"\n{server}\n\
@@ -28,7 +28,7 @@ pub(crate) fn check(node: &Server, user: &str) -> Answer {
     node.check(&json!({"subject": {"user": user}}).to_string())
 }
 
-/// On the admin listener, with more lines in the head, each of which ends.
+/// Posts to the admin listener with additional header lines, each ending in CRLF.
 pub(crate) fn post_with(node: &Server, path: &str, head: &str, body: &str) -> Answer {
     let mut connection = Server::connect_to(node.admin);
     let length = body.len();
@@ -50,15 +50,15 @@ pub(crate) fn get(node: &Server, path: &str) -> Value {
 }
 
 /// A ban of a user.
-pub(crate) fn ban(user: &str, lasts: &str) -> Value {
-    json!({"policy": "user", "subject": {"user": user}, "for": lasts, "reason": "scraping"})
+pub(crate) fn ban(user: &str, duration: &str) -> Value {
+    json!({"policy": "user", "subject": {"user": user}, "for": duration, "reason": "scraping"})
 }
 
 pub(crate) fn about(user: &str) -> Value {
     json!({"policy": "user", "subject": {"user": user}})
 }
 
-/// What operators did, as action and outcome, the newest first.
+/// Action and outcome of audit entries, newest first.
 pub(crate) fn audit(node: &Server) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let entries = get(node, "/admin/audit");

@@ -1,4 +1,4 @@
-//! What the admin API tells.
+//! Reads of the admin API.
 
 use crate::support::{Server, config_file, eventually, ratekeeper, service};
 use crate::{about, ban, check, get, post, serve};
@@ -21,18 +21,18 @@ fn the_status_has_the_numbers_of_the_metrics() {
     post(&node, "/admin/reload", &json!({}));
 
     let status = get(&node, "/admin/status");
-    for (told, figure) in [
+    for (pointer, metric) in [
         ("/totals/requests", "ratelimit_requests_total"),
         ("/totals/allowed", "ratelimit_requests_allowed"),
-        ("/totals/blocked", "ratelimit_requests_blocked"),
+        ("/totals/denied", "ratelimit_requests_blocked"),
         ("/overrides", "ratekeeper_overrides"),
         (
-            "/reloads/taken",
+            "/reloads/succeeded",
             "ratekeeper_config_reloads_total{result=\"ok\"}",
         ),
         (
-            "/reloads/refused",
-            "ratekeeper_config_reloads_total{result=\"refused\"}",
+            "/reloads/rejected",
+            "ratekeeper_config_reloads_total{result=\"rejected\"}",
         ),
         (
             "/policies/0/allowed",
@@ -60,16 +60,16 @@ fn the_status_has_the_numbers_of_the_metrics() {
             "ratekeeper_bans_total{policy=\"watch\"}",
         ),
     ] {
-        let value = status.pointer(told).and_then(Value::as_f64);
+        let value = status.pointer(pointer).and_then(Value::as_f64);
         assert_eq!(
             value,
-            Some(node.figure(figure)),
-            "{told} and {figure} in {status}"
+            Some(node.figure(metric)),
+            "{pointer} and {metric} in {status}"
         );
     }
     assert_eq!(
         status["totals"],
-        json!({"requests": 10, "allowed": 7, "blocked": 3})
+        json!({"requests": 10, "allowed": 7, "denied": 3})
     );
     let user = &status["policies"][0];
     assert_eq!(
@@ -82,7 +82,7 @@ fn the_status_has_the_numbers_of_the_metrics() {
     );
     assert_eq!(status["policies"][2]["mode"], json!("shadow"));
     assert_eq!(
-        (&status["store"]["kind"], &status["store"]["trouble"]),
+        (&status["store"]["kind"], &status["store"]["error"]),
         (&json!("memory"), &Value::Null)
     );
     assert_eq!(
@@ -92,7 +92,7 @@ fn the_status_has_the_numbers_of_the_metrics() {
 }
 
 #[test]
-fn a_gateway_says_so_and_how_its_breakers_are() {
+fn a_gateway_reports_its_breakers_and_upstreams() {
     let text = format!(
         "[gateway]\nupstreams = [\"http://{}\"]\n[[policy]]\nname = \"all\"\nlimit = \"unlimited\"\n",
         service()
@@ -113,35 +113,35 @@ fn a_gateway_says_so_and_how_its_breakers_are() {
 }
 
 #[test]
-fn the_stream_tells_the_status_every_second_until_the_end() {
+fn the_stream_sends_the_status_every_second_until_the_end() {
     let node = serve("", "");
     let mut connection = Server::connect_to(node.admin);
     connection.send("GET", "/admin/stream", "");
     let head = connection.head();
     assert!(head.contains("text/event-stream"), "{head}");
     check(&node, "ann");
-    // The first comes at once and may be of before; others follow.
-    let mut seen = String::new();
+    // The first event comes at once and may be older than the request.
+    let mut events = String::new();
     eventually("two events, of which one has the request", || {
-        seen.push_str(&connection.line());
-        seen.matches("event: status\n").count() >= 2 && seen.contains("\"requests\":1,")
+        events.push_str(&connection.line());
+        events.matches("event: status\n").count() >= 2 && events.contains("\"requests\":1,")
     });
-    let data = seen
+    let data = events
         .lines()
         .find_map(|line| line.strip_prefix("data: "))
         .unwrap();
     let status: Value = serde_json::from_str(data).unwrap();
     assert_eq!(status["version"], json!(env!("CARGO_PKG_VERSION")));
-    // It ends when the service does, whole, and does not hold that up.
+    // It ends cleanly with the service, without delaying the shutdown.
     node.signal("TERM");
     assert!(connection.rest().ends_with("0\r\n\r\n"));
     assert!(node.ended().0.success());
 }
 
 #[test]
-fn only_so_many_listen_at_once() {
+fn the_number_of_streams_is_limited() {
     let node = serve("", "");
-    let mut listening: Vec<_> = (0..32)
+    let mut streams: Vec<_> = (0..32)
         .map(|_| {
             let mut connection = Server::connect_to(node.admin);
             connection.send("GET", "/admin/stream", "");
@@ -152,11 +152,14 @@ fn only_so_many_listen_at_once() {
     let detail = node
         .admin("GET", "/admin/stream")
         .problem(503, "unavailable");
-    assert!(detail.starts_with("32 listen already"), "{detail}");
-    // The others are served, and a place that is free is taken.
+    assert!(
+        detail.starts_with("limit of 32 event streams reached"),
+        "{detail}"
+    );
+    // Other requests are served, and a closed stream frees a permit.
     assert_eq!(node.admin("GET", "/livez").status(), 200);
-    drop(listening.pop());
-    eventually("a free place", || {
+    drop(streams.pop());
+    eventually("a free permit", || {
         let mut connection = Server::connect_to(node.admin);
         connection.send("GET", "/admin/stream", "");
         connection.head().starts_with("HTTP/1.1 200")
@@ -164,7 +167,7 @@ fn only_so_many_listen_at_once() {
 }
 
 #[test]
-fn explain_is_about_the_counters_there_are_and_charges_nothing() {
+fn explain_uses_the_current_counters_and_charges_nothing() {
     let node = serve("", "");
     for _ in 0..5 {
         assert_eq!(check(&node, "ann").status(), 200);
@@ -214,7 +217,7 @@ fn explain_is_about_the_counters_there_are_and_charges_nothing() {
 }
 
 #[test]
-fn what_policies_in_shadow_would_deny_is_told_with_the_keys() {
+fn shadow_reports_have_denials_and_keys() {
     let node = serve(
         "",
         "[[policy]]\nname = \"watch\"\nkey = \"user\"\nlimit = \"1/d\"\naction = \"shadow\"\n\
@@ -247,16 +250,16 @@ fn what_policies_in_shadow_would_deny_is_told_with_the_keys() {
 }
 
 #[test]
-fn keys_are_fingerprints_unless_the_operator_says_otherwise() {
-    let told = |stats: &str| {
+fn keys_are_fingerprints_unless_configured_as_plain() {
+    let responses = |stats: &str| {
         let node = serve("", &format!("[stats]\nkeys = \"{stats}\"\n"));
         for _ in 0..6 {
             check(&node, "someone");
         }
-        let said = post(&node, "/admin/ban", &ban("someone", "1h")).json();
+        let banned = post(&node, "/admin/ban", &ban("someone", "1h")).json();
         post(&node, "/admin/lift", &about("nobody"));
         let all = [
-            said,
+            banned,
             get(&node, "/admin/top"),
             get(&node, "/admin/overrides"),
             get(&node, "/admin/audit"),
@@ -264,25 +267,25 @@ fn keys_are_fingerprints_unless_the_operator_says_otherwise() {
         node.signal("TERM");
         (json!(all), node.ended().1)
     };
-    let (hidden, log) = told("fingerprint");
+    let (hidden, log) = responses("fingerprint");
     assert!(!hidden.to_string().contains("someone"), "{hidden}");
     assert!(
         !log.contains("someone") && log.contains("operator: ban done"),
         "{log}"
     );
-    // It is one key everywhere.
+    // The key is the same everywhere.
     let key = &hidden[0]["key"];
     assert!(key.as_str().unwrap().starts_with("user=#"));
     assert_eq!(
         (key, key),
-        (&hidden[1]["heaviest"][0]["key"], &hidden[2][0]["key"])
+        (&hidden[1]["most_active"][0]["key"], &hidden[2][0]["key"])
     );
     assert_eq!(
         (key, key),
         (&hidden[1]["most_denied"][0]["key"], &hidden[3][1]["key"])
     );
-    let (plain, _) = told("plain");
-    for pointer in ["/0/key", "/1/heaviest/0/key", "/2/0/key", "/3/1/key"] {
+    let (plain, _) = responses("plain");
+    for pointer in ["/0/key", "/1/most_active/0/key", "/2/0/key", "/3/1/key"] {
         assert_eq!(
             plain.pointer(pointer),
             Some(&json!("user=someone")),
@@ -292,11 +295,13 @@ fn keys_are_fingerprints_unless_the_operator_says_otherwise() {
 }
 
 #[test]
-fn a_path_that_is_not_there_is_told_those_that_are() {
+fn an_unknown_path_lists_the_known_ones() {
     let node = serve("", "");
     let detail = node.admin("GET", "/admin/statsu").problem(404, "not_found");
     assert!(
-        detail.contains("GET /admin/status") && detail.contains("POST /admin/ban"),
+        detail.starts_with("no such path: `/admin/statsu`; available: GET /")
+            && detail.contains("GET /admin/status")
+            && detail.contains("POST /admin/ban"),
         "{detail}"
     );
     node.admin("GET", "/admin/ban")
@@ -309,14 +314,13 @@ fn a_path_that_is_not_there_is_told_those_that_are() {
         .problem(400, "invalid_field");
 }
 
-/// However many connections do nothing, probes and scrapes are served: the one that has been idle
-/// for longest makes way.
+/// Probes and scrapes are served despite idle connections: the longest idle one is closed.
 #[test]
-fn idle_connections_do_not_keep_a_probe_out() {
+fn idle_connections_do_not_block_probes() {
     let node = serve("", "");
     let mut idle = Vec::new();
-    for many in [64, 200] {
-        while idle.len() < many {
+    for count in [64, 200] {
+        while idle.len() < count {
             let mut connection = Server::connect_to(node.admin);
             match idle.len() % 3 {
                 0 => {}
@@ -332,7 +336,7 @@ fn idle_connections_do_not_keep_a_probe_out() {
         // Idle ones are closed after 30 s by themselves.
         assert!(
             start.elapsed() < std::time::Duration::from_secs(20),
-            "{many} held it up for {:?}",
+            "delayed by {count} connections for {:?}",
             start.elapsed()
         );
     }

@@ -1,4 +1,4 @@
-//! What came from a client or a server gives the terminal of an operator no commands.
+//! Text from clients and servers cannot control the terminal of an operator.
 
 use crate::cli::run;
 use crate::support::ratekeeper;
@@ -8,11 +8,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// Clears the screen, in two ways, and turns the text behind it around.
+/// Clears the screen, in two ways, and reverses the text after it.
 const COMMAND: &str = "\u{1b}[2J\u{9b}2J\u{202e}";
 
-/// An admin listener that answers as another one does, with a command for the terminal in all of
-/// its text.
+/// A proxy to an admin listener that appends terminal commands to all text.
 fn malicious(real: SocketAddr) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -47,10 +46,10 @@ fn message(stream: &TcpStream) -> (String, String) {
     (head, String::from_utf8(body).unwrap())
 }
 
-/// The words of an enum stay: anything else in their place is refused.
+/// Keeps enum values: anything else would fail to parse.
 fn with_commands(value: Value) -> Value {
     match value {
-        Value::String(text) if ["done", "refused", "failed"].contains(&&*text) => {
+        Value::String(text) if ["done", "rejected", "failed"].contains(&&*text) => {
             Value::String(text)
         }
         Value::String(text) => Value::String(text + COMMAND),
@@ -70,7 +69,7 @@ fn assert_harmless(what: &[&str], text: &str) {
 }
 
 #[test]
-fn nothing_that_a_server_says_is_a_command_for_the_terminal() {
+fn server_responses_cannot_control_the_terminal() {
     let node = serve(
         "",
         "[stats]\nkeys = \"plain\"\n[[policy]]\nname = \"watch\"\nlimit = \"0\"\naction = \"shadow\"\n",
@@ -133,7 +132,7 @@ fn nothing_that_a_server_says_is_a_command_for_the_terminal() {
 }
 
 #[test]
-fn nor_what_explain_is_asked_about() {
+fn nor_can_the_subject_of_explain() {
     let subject = format!("user=\"ann{COMMAND}\" ip=203.0.113.7");
     for format in ["text", "json"] {
         let mut command = ratekeeper();

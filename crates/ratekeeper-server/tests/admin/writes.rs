@@ -1,4 +1,4 @@
-//! Who may change something, and what comes of it.
+//! Changes by operators: authorization and effects.
 
 use crate::support::{eventually, refused};
 use crate::{TOKEN, about, audit, ban, check, entry, get, post, post_with, serve};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-/// Paths of what changes something.
+/// Paths of changes.
 const WRITES: [&str; 6] = [
     "/admin/ban",
     "/admin/override",
@@ -17,34 +17,31 @@ const WRITES: [&str; 6] = [
 ];
 
 #[test]
-fn nothing_changes_without_the_token_and_who_tried_is_remembered() {
+fn without_the_token_changes_are_rejected_and_recorded() {
     let node = serve(&format!("admin_token = \"{TOKEN}\""), "");
     let body = ban("ann", "1h").to_string();
     for path in WRITES {
-        for (head, says) in [
-            ("", "only who has the `admin_token`"),
+        for (head, message) in [
+            ("", "admin_token required"),
             (
                 "Authorization: Bearer something else entirely\r\n",
-                "this is not the `admin_token`",
+                "wrong admin_token",
             ),
-            (
-                "Authorization: Basic YTpi\r\n",
-                "only who has the `admin_token`",
-            ),
+            ("Authorization: Basic YTpi\r\n", "admin_token required"),
         ] {
             let detail = post_with(&node, path, head, &body).problem(401, "unauthorized");
-            assert!(detail.starts_with(says), "{detail}");
+            assert!(detail.starts_with(message), "{detail}");
         }
     }
     assert_eq!(check(&node, "ann").status(), 200);
     assert_eq!(get(&node, "/admin/overrides"), json!([]));
-    let tried = audit(&node);
-    assert_eq!(tried.len(), 18);
+    let attempts = audit(&node);
+    assert_eq!(attempts.len(), 18);
     assert!(
-        tried.iter().all(|(_, outcome)| outcome == "refused"),
-        "{tried:?}"
+        attempts.iter().all(|(_, outcome)| outcome == "rejected"),
+        "{attempts:?}"
     );
-    assert_eq!(tried[17].0, "ban");
+    assert_eq!(attempts[17].0, "ban");
 
     let with_token = format!("Authorization: Bearer {TOKEN}\r\n");
     assert_eq!(
@@ -56,7 +53,7 @@ fn nothing_changes_without_the_token_and_who_tried_is_remembered() {
         .filter(|reason| *reason == "ban")
         .unwrap();
     assert_eq!(audit(&node)[0], entry("ban", "done"));
-    // To look is for everybody who gets there, and so is to be told what would happen.
+    // Reads and explain need no token.
     assert_eq!(
         post(
             &node,
@@ -68,7 +65,7 @@ fn nothing_changes_without_the_token_and_who_tried_is_remembered() {
     );
     node.signal("TERM");
     let (_, log) = node.ended();
-    assert_eq!(log.matches("operator: ban refused").count(), 3, "{log}");
+    assert_eq!(log.matches("operator: ban rejected").count(), 3, "{log}");
     assert!(
         log.contains("operator: ban done who=\"127.0.0.1\" action=\"ban\" policy=\"user\""),
         "{log}"
@@ -80,7 +77,7 @@ fn nothing_changes_without_the_token_and_who_tried_is_remembered() {
 }
 
 #[test]
-fn off_loopback_nothing_changes_without_a_token() {
+fn off_loopback_changes_require_a_token() {
     let file = "[server]\nhttp = \"127.0.0.1:0\"\n[[policy]]\nname = \"user\"\nkey = \"user\"\nlimit = \"5/d\"\n";
     let mut command = crate::support::ratekeeper();
     command.env("RATEKEEPER_SERVER__ADMIN", "0.0.0.0:0");
@@ -91,7 +88,7 @@ fn off_loopback_nothing_changes_without_a_token() {
     for path in WRITES {
         let detail = post(&node, path, &ban("ann", "1h")).problem(403, "forbidden");
         assert!(
-            detail.contains("not on loopback and has no token; set `admin_token`"),
+            detail.contains("not on loopback and no admin_token; set `admin_token`"),
             "{detail}"
         );
     }
@@ -100,7 +97,7 @@ fn off_loopback_nothing_changes_without_a_token() {
 }
 
 #[test]
-fn only_the_page_of_this_listener_may_change_something() {
+fn changes_from_other_origins_are_rejected() {
     let node = serve("", "");
     let body = ban("ann", "1h").to_string();
     for head in [
@@ -115,7 +112,7 @@ fn only_the_page_of_this_listener_may_change_something() {
             "{detail}"
         );
     }
-    assert_eq!(audit(&node), vec![entry("ban", "refused"); 4]);
+    assert_eq!(audit(&node), vec![entry("ban", "rejected"); 4]);
     assert_eq!(get(&node, "/admin/overrides"), json!([]));
     assert_eq!(
         post_with(&node, "/admin/ban", "Origin: http://localhost\r\n", &body).status(),
@@ -124,11 +121,11 @@ fn only_the_page_of_this_listener_may_change_something() {
 }
 
 #[test]
-fn a_ban_holds_until_it_is_lifted_or_over() {
+fn a_ban_lasts_until_lifted_or_expired() {
     let node = serve("", "");
-    let said = post(&node, "/admin/ban", &ban("ann", "1h")).json();
+    let entry = post(&node, "/admin/ban", &ban("ann", "1h")).json();
     assert_eq!(
-        (&said["kind"], &said["policy"], &said["reason"]),
+        (&entry["kind"], &entry["policy"], &entry["reason"]),
         (&json!("ban"), &json!("user"), &json!("scraping"))
     );
     let answer = check(&node, "ann");
@@ -137,12 +134,12 @@ fn a_ban_holds_until_it_is_lifted_or_over() {
         (429, &json!("ban"))
     );
     assert_eq!(check(&node, "bob").status(), 200);
-    assert_eq!(get(&node, "/admin/overrides"), json!([said]));
+    assert_eq!(get(&node, "/admin/overrides"), json!([entry]));
     assert_eq!(post(&node, "/admin/lift", &about("ann")).status(), 200);
     assert_eq!(check(&node, "ann").status(), 200);
     let detail = post(&node, "/admin/lift", &about("ann")).problem(404, "not_found");
     assert!(
-        detail.starts_with("there is no ban and no override of this key under `user`"),
+        detail.starts_with("no ban or override for this key under `user`"),
         "{detail}"
     );
 
@@ -157,18 +154,18 @@ fn a_ban_holds_until_it_is_lifted_or_over() {
 }
 
 #[test]
-fn an_override_stands_in_for_the_limits() {
+fn an_override_replaces_the_limits() {
     let node = serve("", "");
     let body = json!({"policy": "user", "subject": {"user": "ann"}, "limits": ["7/d", "6/h"], "for": "1d"});
-    let said = post(&node, "/admin/override", &body).json();
+    let entry = post(&node, "/admin/override", &body).json();
     assert_eq!(
-        (&said["kind"], &said["limits"]),
+        (&entry["kind"], &entry["limits"]),
         (&json!("override"), &json!(["7/d", "6/h"]))
     );
-    let admitted = (0..10)
+    let allowed = (0..10)
         .filter(|_| check(&node, "ann").status() == 200)
         .count();
-    assert_eq!(admitted, 6);
+    assert_eq!(allowed, 6);
     assert_eq!(post(&node, "/admin/lift", &about("ann")).status(), 200);
     assert_eq!(
         (0..10)
@@ -179,7 +176,7 @@ fn an_override_stands_in_for_the_limits() {
 }
 
 #[test]
-fn tokens_are_granted_and_a_key_is_made_fresh() {
+fn tokens_are_granted_and_a_key_is_reset() {
     let node = serve(
         "",
         "penalty = { denials = 2, within = \"1h\", ban = \"1h\" }\n",
@@ -199,7 +196,7 @@ fn tokens_are_granted_and_a_key_is_made_fresh() {
         (granted.status(), &granted.json()["tokens"]),
         (200, &json!(2))
     );
-    // Two pass, and then so many are turned away that the penalty bans.
+    // Two are allowed, then enough denials for the penalty to ban.
     assert_eq!(spend(), 2);
     eventually("the ban", || {
         check(&node, "ann").json()["reason"] == json!("ban")
@@ -234,7 +231,7 @@ fn requests_without_a_user_are_banned_by_their_address() {
     assert_eq!(check(&subject), 429);
     assert_eq!(check(&json!({"ip": "203.0.113.7", "user": "ann"})), 200);
     assert_eq!(check(&json!({"ip": "203.0.113.8"})), 200);
-    // The address is no part of the key of a user.
+    // The address is not part of the key of a user.
     let both =
         json!({"policy": "user", "subject": {"ip": "203.0.113.7", "user": "ann"}, "for": "1h"});
     post(&node, "/admin/ban", &both).problem(400, "invalid_field");
@@ -251,7 +248,7 @@ fn requests_without_a_user_are_banned_by_their_address() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_and_changes_nothing() {
+fn invalid_requests_are_rejected_and_change_nothing() {
     let node = serve("", "[[policy]]\nname = \"all\"\nlimit = \"100/d\"\n");
     let with = |name: &str, value: Value| {
         let mut body = ban("ann", "1h");
@@ -263,25 +260,25 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
             "/admin/ban",
             with("policy", json!("usr")),
             404,
-            "no policy is called `usr`; there are `user`, `all`",
+            "no policy named `usr`; policies: `user`, `all`",
         ),
         (
             "/admin/ban",
             with("subject", json!({"method": "GET"})),
             400,
-            "the policy `user` counts by user, and `subject` has none; add it",
+            "the policy `user` counts by user, and `subject` lacks it; add it",
         ),
         (
             "/admin/ban",
             with("for", json!("soon")),
             400,
-            "`for` is `soon`, which is no time; write one as \"15min\", \"1h\" or \"7d\"",
+            "`for`: `soon` is not a duration; use \"15min\", \"1h\" or \"7d\"",
         ),
         (
             "/admin/ban",
             with("for", json!("0s")),
             400,
-            "`for` is `0s`, which is no time; write one as \"15min\", \"1h\" or \"7d\"",
+            "`for`: `0s` is not a duration; use \"15min\", \"1h\" or \"7d\"",
         ),
         (
             "/admin/ban",
@@ -299,7 +296,7 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
             "/admin/ban",
             with("reason", json!("x".repeat(201))),
             400,
-            "`reason` is longer than 200 letters; write a shorter one",
+            "`reason` is longer than 200 characters; shorten it",
         ),
         (
             "/admin/ban",
@@ -317,7 +314,7 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
             "/admin/override",
             with("limits", json!([])),
             400,
-            "`limits` has 0; name 1 to 8, as in [\"200/min\"]",
+            "`limits` has 0 entries; send 1 to 8, as in [\"200/min\"]",
         ),
         (
             "/admin/override",
@@ -350,28 +347,28 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
             "`subject` is missing; a request has at least ",
         ),
     ];
-    for (path, body, status, says) in &cases {
+    for (path, body, status, message) in &cases {
         let answer = post(&node, path, body);
         let detail = answer.json()["detail"]
             .as_str()
             .unwrap_or_default()
             .to_owned();
         assert_eq!(answer.status(), *status, "{body}: {detail}");
-        assert!(detail.starts_with(says), "{body}: {detail}");
+        assert!(detail.starts_with(message), "{body}: {detail}");
     }
     post_with(&node, "/admin/ban", "", "{\"policy\":").problem(400, "invalid_json");
     post_with(&node, "/admin/ban", "", &"x".repeat(20_000)).problem(413, "body_too_large");
     assert_eq!(get(&node, "/admin/overrides"), json!([]));
-    let tried = audit(&node);
-    assert_eq!(tried.len(), cases.len() + 2);
+    let attempts = audit(&node);
+    assert_eq!(attempts.len(), cases.len() + 2);
     assert!(
-        tried.iter().all(|(_, outcome)| outcome == "refused"),
-        "{tried:?}"
+        attempts.iter().all(|(_, outcome)| outcome == "rejected"),
+        "{attempts:?}"
     );
 }
 
 #[test]
-fn the_audit_log_is_a_line_of_json_for_each() {
+fn the_audit_log_has_a_json_line_for_each_entry() {
     let file = crate::support::config_file("").with_extension("audit");
     let _ = fs::remove_file(&file);
     let node = serve(
@@ -394,12 +391,12 @@ fn the_audit_log_is_a_line_of_json_for_each() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    let mut kept = get(&node, "/admin/audit").as_array().unwrap().clone();
-    kept.reverse();
-    assert_eq!(lines, kept);
+    let mut entries = get(&node, "/admin/audit").as_array().unwrap().clone();
+    entries.reverse();
+    assert_eq!(lines, entries);
     assert_eq!(
         (&lines[0]["outcome"], &lines[1]["outcome"]),
-        (&json!("refused"), &json!("done"))
+        (&json!("rejected"), &json!("done"))
     );
     assert_eq!(
         (&lines[1]["who"], &lines[1]["detail"]),
@@ -411,7 +408,7 @@ fn the_audit_log_is_a_line_of_json_for_each() {
         0o600
     );
 
-    // A file that cannot be written keeps nobody from doing what is to be done.
+    // Actions are performed even if the file cannot be written.
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     assert_eq!(
@@ -427,23 +424,27 @@ fn the_audit_log_is_a_line_of_json_for_each() {
     assert_eq!(node.figure("ratekeeper_audit_lost_total"), 1.0);
     assert_eq!(audit(&node)[0], entry("lift", "done"));
     fs::remove_dir(&file).unwrap();
-    // One that was moved away is begun anew.
+    // A file that was moved away is created again.
     post(&node, "/admin/reload", &json!({}));
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 1);
     node.signal("TERM");
     let (_, log) = node.ended();
-    assert_eq!(log.matches("the audit log ").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("cannot write the audit log ").count(),
+        1,
+        "{log}"
+    );
 }
 
 #[test]
-fn an_audit_log_that_cannot_be_written_is_told_at_the_start() {
-    let (code, says) = refused(
+fn an_audit_log_that_cannot_be_written_fails_the_start() {
+    let (code, message) = refused(
         "[server]\nhttp = \"127.0.0.1:0\"\naudit_log = \"/no/such/directory/audit.jsonl\"\n",
     );
     assert_eq!(code, Some(2));
     let first = "ratekeeper: cannot write the audit log /no/such/directory/audit.jsonl: No such file or directory";
     assert!(
-        says.contains(first) && says.contains("RATEKEEPER_SERVER__AUDIT_LOG"),
-        "{says}"
+        message.contains(first) && message.contains("RATEKEEPER_SERVER__AUDIT_LOG"),
+        "{message}"
     );
 }

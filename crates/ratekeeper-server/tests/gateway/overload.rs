@@ -57,7 +57,7 @@ fn an_adaptive_permit_is_held_until_the_response_has_ended() {
         1.0
     );
     let status = server.admin("GET", "/admin/status").json();
-    let limit = &status["pressure"]["limits"][0];
+    let limit = &status["overload"]["limits"][0];
     assert_eq!(
         (&limit["policy"], &limit["algorithm"]),
         (&"all".into(), &"gradient2".into())
@@ -66,7 +66,7 @@ fn an_adaptive_permit_is_held_until_the_response_has_ended() {
         (&limit["limit"], &limit["in_flight"]),
         (&1.into(), &1.into())
     );
-    assert!(status["pressure"]["shed"].is_null());
+    assert!(status["overload"]["shed"].is_null());
     (0..100).for_each(|_| release.send(()).unwrap_or_default());
     eventually("the place given back", || {
         server.request("GET", "/", "").status() == 200
@@ -123,7 +123,7 @@ fn the_least_important_requests_are_shed_first() {
         0.0
     );
     assert!(server.figure("ratekeeper_shed_pressure") > 1.0);
-    let shed = &server.admin("GET", "/admin/status").json()["pressure"]["shed"];
+    let shed = &server.admin("GET", "/admin/status").json()["overload"]["shed"];
     assert!(shed["pressure"].as_f64().unwrap() > 1.0, "{shed}");
     assert_eq!(shed["classes"][0]["class"], "critical_plus");
 }

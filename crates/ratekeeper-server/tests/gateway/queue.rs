@@ -12,7 +12,7 @@ const QUEUE: &str = "[[policy]]\nname = \"all\"\n\
     adaptive = { min = 1, max = 1, start = 1, queue = 1, queue_interval = \"60s\" }\n";
 
 fn limit(server: &Server) -> serde_json::Value {
-    server.admin("GET", "/admin/status").json()["pressure"]["limits"][0].clone()
+    server.admin("GET", "/admin/status").json()["overload"]["limits"][0].clone()
 }
 
 /// A gateway that is busy with one request, and has another one in the queue.
@@ -47,10 +47,10 @@ fn a_queued_request_is_served_when_another_ends() {
     );
     assert_eq!(problem["violated-policies"][0], "all");
     assert_eq!(
-        server.figure("ratekeeper_adaptive_refused_total{policy=\"all\",reason=\"queue_full\"}"),
+        server.figure("ratekeeper_adaptive_denied_total{policy=\"all\",reason=\"queue_full\"}"),
         1.0
     );
-    assert_eq!(limit(&server)["refused"]["queue_full"], 1);
+    assert_eq!(limit(&server)["denied"]["queue_full"], 1);
     (0..100).for_each(|_| release.send(()).unwrap_or_default());
     assert_eq!(second.answer().status(), 200);
     eventually("an empty line", || {
@@ -86,7 +86,7 @@ fn no_request_waits_longer_than_the_interval() {
     );
     assert_eq!(
         server
-            .figure("ratekeeper_adaptive_refused_total{policy=\"all\",reason=\"waited_too_long\"}"),
+            .figure("ratekeeper_adaptive_denied_total{policy=\"all\",reason=\"waited_too_long\"}"),
         1.0
     );
 }
@@ -131,7 +131,7 @@ fn expired_requests_do_not_reach_the_upstream() {
     assert!(requests.try_recv().is_err(), "it reached the service");
     assert_eq!(server.figure("ratekeeper_late_total"), 1.0);
     assert_eq!(
-        server.admin("GET", "/admin/status").json()["pressure"]["late"],
+        server.admin("GET", "/admin/status").json()["overload"]["late"],
         1
     );
     assert_eq!((began(&server, -1), began(&server, 3_600)), (200, 200));

@@ -1,5 +1,5 @@
-//! A real Chromium without a window, told what to do over its DevTools protocol. What it needs of
-//! that is little enough that the WebSocket client of the other tests will do.
+//! A headless Chromium, controlled over the DevTools protocol with the WebSocket client of the
+//! other tests.
 
 use crate::support::eventually;
 use futures_util::{SinkExt, StreamExt};
@@ -15,13 +15,13 @@ use tokio::runtime::Runtime;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-/// Far longer than any answer takes.
+/// Far longer than any response takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One browser at a time: they are large.
-static TURN: Mutex<()> = Mutex::new(());
+/// One browser at a time, because they are large.
+static BROWSER_LOCK: Mutex<()> = Mutex::new(());
 
-/// A browser with one page in it. Ended when dropped.
+/// A browser with one page. Killed when dropped.
 pub(crate) struct Browser {
     child: Child,
     profile: PathBuf,
@@ -29,14 +29,14 @@ pub(crate) struct Browser {
     socket: WebSocketStream<TcpStream>,
     session: String,
     next: u64,
-    /// What went wrong in the page, as the browser told it.
-    complaints: Vec<String>,
-    _turn: MutexGuard<'static, ()>,
+    /// Problems in the page that the browser reported.
+    problems: Vec<String>,
+    _lock: MutexGuard<'static, ()>,
 }
 
 impl Browser {
     pub(crate) fn start() -> Self {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = BROWSER_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let profile = crate::support::directory(&[]);
         let mut command = Command::new("chromium");
         command.args([
@@ -50,7 +50,7 @@ impl Browser {
             "--disable-background-networking",
             "--hide-scrollbars",
         ]);
-        // Its sandbox wants another user than root, and tests in containers often are root.
+        // Its sandbox does not run as root, and tests in containers often do.
         command.args(["--no-sandbox", "--lang=en-GB", "--font-render-hinting=none"]);
         command
             .arg(format!("--user-data-dir={}", profile.display()))
@@ -61,14 +61,14 @@ impl Browser {
             .stderr(Stdio::piped())
             .spawn()
             .expect("chromium, which opens the page, cannot be started: `make tools` installs it");
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-        let url = said.by_ref().map_while(Result::ok).find_map(|line| {
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let url = lines.by_ref().map_while(Result::ok).find_map(|line| {
             line.strip_prefix("DevTools listening on ")
                 .map(str::to_owned)
         });
         let url = url.expect("chromium ended before it listened");
-        // Whatever else it says must not fill the pipe.
-        std::thread::spawn(move || said.map_while(Result::ok).for_each(drop));
+        // Further output must not fill the pipe.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -90,8 +90,8 @@ impl Browser {
             socket,
             session: String::new(),
             next: 0,
-            complaints: Vec::new(),
-            _turn: turn,
+            problems: Vec::new(),
+            _lock: lock,
         };
         let target =
             browser.call("Target.createTarget", json!({"url": "about:blank"}))["targetId"].clone();
@@ -107,43 +107,40 @@ impl Browser {
         browser
     }
 
-    /// Asks for something and waits for the answer; what is told meanwhile is kept if it is a
-    /// complaint.
+    /// Calls a method and waits for the response. Problems reported meanwhile are collected.
     #[track_caller]
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
-        let (id, mut message) = (
-            self.next,
-            json!({"id": self.next, "method": method, "params": params}),
-        );
+        let id = self.next;
+        let mut message = json!({"id": id, "method": method, "params": params});
         if !self.session.is_empty() {
             message["sessionId"] = json!(self.session);
         }
         let Self {
             runtime,
             socket,
-            complaints,
+            problems,
             ..
         } = self;
-        let asked = async {
+        let exchange = async {
             socket
                 .send(Message::text(message.to_string()))
                 .await
                 .unwrap();
             loop {
-                let said = socket.next().await.expect("chromium ended").unwrap();
-                let Ok(said) = serde_json::from_str::<Value>(said.to_text().unwrap_or_default())
+                let event = socket.next().await.expect("chromium ended").unwrap();
+                let Ok(event) = serde_json::from_str::<Value>(event.to_text().unwrap_or_default())
                 else {
                     continue;
                 };
-                if said["id"] == json!(id) {
-                    return said;
+                if event["id"] == json!(id) {
+                    return event;
                 }
-                complaints.extend(complaint(&said));
+                problems.extend(problem(&event));
             }
         };
-        let answer = runtime.block_on(async { tokio::time::timeout(TIMEOUT, asked).await });
-        let answer = answer.unwrap_or_else(|_| panic!("{method} was not answered"));
+        let answer = runtime.block_on(async { tokio::time::timeout(TIMEOUT, exchange).await });
+        let answer = answer.unwrap_or_else(|_| panic!("{method} got no response"));
         assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
         answer["result"].clone()
     }
@@ -154,10 +151,10 @@ impl Browser {
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    /// What the system of whoever looks at the page prefers.
-    pub(crate) fn prefers(&mut self, wishes: &[(&str, &str)]) {
-        let wish = |(name, value): &(&str, &str)| json!({"name": format!("prefers-{name}"), "value": value});
-        let features: Vec<_> = wishes.iter().map(wish).collect();
+    /// Emulates preferences of the user's system.
+    pub(crate) fn prefers(&mut self, preferences: &[(&str, &str)]) {
+        let feature = |(name, value): &(&str, &str)| json!({"name": format!("prefers-{name}"), "value": value});
+        let features: Vec<_> = preferences.iter().map(feature).collect();
         self.call("Emulation.setEmulatedMedia", json!({"features": features}));
     }
 
@@ -167,11 +164,11 @@ impl Browser {
         assert!(answer["errorText"].is_null(), "{url}: {answer}");
     }
 
-    /// What an expression is in the page.
+    /// Evaluates an expression in the page.
     #[track_caller]
     pub(crate) fn eval(&mut self, expression: &str) -> Value {
-        let asked = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let answer = self.call("Runtime.evaluate", asked);
+        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let answer = self.call("Runtime.evaluate", params);
         assert!(
             answer["exceptionDetails"].is_null(),
             "{expression}: {}",
@@ -180,7 +177,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Waits until an expression holds.
+    /// Waits until an expression is true.
     #[track_caller]
     pub(crate) fn until(&mut self, expression: &str) {
         let guarded =
@@ -188,7 +185,7 @@ impl Browser {
         eventually(expression, || self.eval(&guarded) == json!(true));
     }
 
-    /// What is written there, as whoever sees the page reads it.
+    /// The visible text of an element.
     #[track_caller]
     pub(crate) fn text(&mut self, selector: &str) -> String {
         let found = self.eval(&format!(
@@ -197,11 +194,11 @@ impl Browser {
         ));
         found
             .as_str()
-            .unwrap_or_else(|| panic!("there is no {selector}"))
+            .unwrap_or_else(|| panic!("no element {selector}"))
             .to_owned()
     }
 
-    /// Waits until something with such a text is there.
+    /// Waits until an element contains a text.
     #[track_caller]
     pub(crate) fn until_text(&mut self, selector: &str, text: &str) {
         let (selector, text) = (json!(selector), json!(text));
@@ -210,10 +207,10 @@ impl Browser {
         ));
     }
 
-    /// Where the middle of something is that can be seen there.
+    /// The centre of an element, once it is visible there.
     #[track_caller]
     pub(crate) fn middle(&mut self, selector: &str) -> (f64, f64) {
-        let place = format!(
+        let expression = format!(
             "(() => {{ const e = document.querySelector({}); if (!e) return null;
               e.scrollIntoView({{block: 'center', behavior: 'instant'}}); const b = e.getBoundingClientRect();
               const x = b.left + b.width / 2, y = b.top + b.height / 2, hit = document.elementFromPoint(x, y);
@@ -222,7 +219,7 @@ impl Browser {
         );
         let mut found = Value::Null;
         eventually(&format!("{selector} can be clicked"), || {
-            found = self.eval(&place);
+            found = self.eval(&expression);
             !found.is_null()
         });
         (found[0].as_f64().unwrap(), found[1].as_f64().unwrap())
@@ -241,7 +238,7 @@ impl Browser {
         self.mouse("mouseReleased", x, y);
     }
 
-    /// Puts a text in the place of what is in a field.
+    /// Replaces the text of a field.
     #[track_caller]
     pub(crate) fn fill(&mut self, selector: &str, text: &str) {
         self.click(selector);
@@ -249,7 +246,7 @@ impl Browser {
         self.write(text);
     }
 
-    /// Writes where the focus is.
+    /// Types into the focused element.
     pub(crate) fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({"text": text}));
     }
@@ -264,7 +261,7 @@ impl Browser {
             "ArrowLeft" => (37, ""),
             "ArrowUp" => (38, ""),
             "ArrowRight" => (39, ""),
-            _ => panic!("no test has pressed {key} yet"),
+            _ => panic!("unknown key {key}"),
         };
         let event = |kind: &str| json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code});
         let mut down = event(if text.is_empty() {
@@ -279,7 +276,7 @@ impl Browser {
         self.call("Input.dispatchKeyEvent", event("keyUp"));
     }
 
-    /// Goes on with Tab until what an expression says of the element with the focus holds.
+    /// Presses Tab until an expression about the focused element `e` is true.
     #[track_caller]
     pub(crate) fn tab_to(&mut self, is_it: &str) {
         for _ in 0..60 {
@@ -288,10 +285,10 @@ impl Browser {
                 return;
             }
         }
-        panic!("Tab does not lead to where {is_it}");
+        panic!("Tab does not reach {is_it}");
     }
 
-    /// A picture of what is seen.
+    /// A screenshot of the page.
     pub(crate) fn picture(&mut self) -> Vec<u8> {
         use base64::Engine;
         let answer = self.call("Page.captureScreenshot", json!({"format": "png"}));
@@ -300,13 +297,13 @@ impl Browser {
             .unwrap()
     }
 
-    /// Fails if the browser found anything to complain of, but for answers that a test asked for.
+    /// Fails if the browser reported problems other than the expected one.
     #[track_caller]
-    pub(crate) fn no_complaints_but(&mut self, expected: &str) {
-        // What was said last may still be on its way.
+    pub(crate) fn no_problems_except(&mut self, expected: &str) {
+        // The last events may still be on their way.
         self.eval("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))");
         let others: Vec<_> = self
-            .complaints
+            .problems
             .iter()
             .filter(|text| expected.is_empty() || !text.contains(expected))
             .collect();
@@ -314,15 +311,15 @@ impl Browser {
     }
 
     #[track_caller]
-    pub(crate) fn no_complaints(&mut self) {
-        self.no_complaints_but("");
+    pub(crate) fn no_problems(&mut self) {
+        self.no_problems_except("");
     }
 }
 
-/// An error in the console, an exception, something that the page's policy forbade.
-fn complaint(said: &Value) -> Option<String> {
-    let params = &said["params"];
-    let is_wrong = match said["method"].as_str()? {
+/// The event if it is a console error, an exception, or a violation of the page's policy.
+fn problem(event: &Value) -> Option<String> {
+    let params = &event["params"];
+    let is_problem = match event["method"].as_str()? {
         "Runtime.exceptionThrown" | "Audits.issueAdded" | "Page.javascriptDialogOpening" => true,
         "Runtime.consoleAPICalled" => matches!(
             params["type"].as_str(),
@@ -331,14 +328,14 @@ fn complaint(said: &Value) -> Option<String> {
         "Log.entryAdded" => matches!(params["entry"]["level"].as_str(), Some("error" | "warning")),
         _ => false,
     };
-    is_wrong.then(|| params.to_string())
+    is_problem.then(|| params.to_string())
 }
 
 impl Drop for Browser {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Its helpers end by themselves and may still write.
+        // Its helper processes end by themselves and may still write.
         let _ = fs::remove_dir_all(&self.profile);
     }
 }

@@ -1,12 +1,11 @@
-//! The connection: it says when it breaks off, and finds the server again; and what browsers are
-//! told about the page.
+//! The connection: lost and restored; and the security headers of the page.
 
 use crate::support::{Server, config_file, ratekeeper};
 use crate::{POLICIES, ask, open, serve};
 use ratekeeper_testkit::free_port;
 
 #[test]
-fn it_says_when_the_server_is_gone_and_finds_it_again() {
+fn a_lost_connection_is_shown_and_restored() {
     let file = config_file(&format!("[server]\nhttp = \"127.0.0.1:0\"\n{POLICIES}"));
     let port = free_port();
     let start = || {
@@ -23,7 +22,7 @@ fn it_says_when_the_server_is_gone_and_finds_it_again() {
     let mut page = open(&server, "overview");
     page.until("document.getElementById('kpi-allowed').title === '1'");
     drop(server);
-    page.until_text("#banner-text", "The connection to the server broke off at");
+    page.until_text("#banner-text", "Connection to the server lost at");
     page.until_text("#link-text", "Not connected");
     let server = start();
     page.until("document.getElementById('banner').hidden");
@@ -31,11 +30,11 @@ fn it_says_when_the_server_is_gone_and_finds_it_again() {
     page.until("document.getElementById('kpi-allowed').title === '0'");
     assert!(ask(&server, "203.0.113.7", "", "/login"));
     page.until("document.getElementById('kpi-allowed').title === '1'");
-    page.no_complaints_but("net::ERR_");
+    page.no_problems_except("net::ERR_");
 }
 
 #[test]
-fn browsers_are_told_to_let_nothing_else_in() {
+fn files_have_types_and_security_headers() {
     let server = serve("");
     let kinds = [
         ("/", "text/html; charset=utf-8"),

@@ -1,39 +1,39 @@
-//! Light and dark, wide and narrow; and the pictures of the docs.
+//! Light and dark, wide and narrow.
 
 use crate::support::Server;
 use crate::{POLICIES, ask, open, serve};
 use serde_json::json;
 
 #[test]
-fn it_is_light_or_dark_as_the_system_says_or_as_one_chooses() {
+fn the_theme_follows_the_system_or_the_button() {
     let server = serve("");
     let mut page = open(&server, "overview");
-    let ground = "getComputedStyle(document.documentElement).backgroundColor";
+    let background = "getComputedStyle(document.documentElement).backgroundColor";
     page.prefers(&[("color-scheme", "light")]);
-    let light = page.eval(ground);
+    let light = page.eval(background);
     page.prefers(&[("color-scheme", "dark")]);
-    let dark = page.eval(ground);
+    let dark = page.eval(background);
     assert_ne!(light, dark);
     assert_eq!(page.text("#theme"), "Theme: system");
     page.click("#theme");
     assert_eq!(
-        (page.text("#theme"), page.eval(ground)),
+        (page.text("#theme"), page.eval(background)),
         ("Theme: light".to_owned(), light)
     );
     page.click("#theme");
     page.prefers(&[("color-scheme", "light")]);
     assert_eq!(
-        (page.text("#theme"), page.eval(ground)),
+        (page.text("#theme"), page.eval(background)),
         ("Theme: dark".to_owned(), dark.clone())
     );
     // It is remembered.
     page.call("Page.reload", json!({}));
     page.until("document.getElementById('link')?.dataset.is === 'live'");
     assert_eq!(
-        (page.text("#theme"), page.eval(ground)),
+        (page.text("#theme"), page.eval(background)),
         ("Theme: dark".to_owned(), dark)
     );
-    page.no_complaints();
+    page.no_problems();
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn on_a_narrow_screen_only_tables_scroll_sideways() {
         "keys",
         "shadow",
         "try",
-        "holds",
+        "overrides",
         "audit",
         "playground",
     ] {
@@ -56,10 +56,9 @@ fn on_a_narrow_screen_only_tables_scroll_sideways() {
         let wide = page.eval("document.documentElement.scrollWidth");
         assert!(wide.as_u64().unwrap() <= 390, "{view} is {wide} wide");
     }
-    page.no_complaints();
+    page.no_problems();
 }
 
-/// Nothing moves for whoever does not want it to.
 #[test]
 fn reduced_motion_is_honoured() {
     let server = serve("");
@@ -70,11 +69,11 @@ fn reduced_motion_is_honoured() {
     assert_eq!(page.eval(moves), json!("0.4s"));
     page.prefers(&[("reduced-motion", "reduce")]);
     assert_eq!(page.eval(moves), json!("0s"));
-    page.no_complaints();
+    page.no_problems();
 }
 
-/// As policies are in a real file: long names, several limits, a key of two parts, a tag.
-const LONG: &str = r#"
+/// Realistic policies: long names, several limits, a key of two parts, a tag.
+const LONG_POLICIES: &str = r#"
 [[policy]]
 name = "authenticated-requests"
 key = ["user", "endpoint"]
@@ -91,7 +90,7 @@ rollout = 12.5
 #[test]
 fn the_table_of_policies_fits_at_1280_pixels() {
     let server = Server::with_config(&format!(
-        "[server]\nhttp = \"127.0.0.1:0\"\n{POLICIES}{LONG}"
+        "[server]\nhttp = \"127.0.0.1:0\"\n{POLICIES}{LONG_POLICIES}"
     ));
     for _ in 0..20 {
         ask(&server, "203.0.113.7", "ann", "/login");
@@ -99,7 +98,7 @@ fn the_table_of_policies_fits_at_1280_pixels() {
     let mut page = open(&server, "policies");
     page.size(1280, 800);
     page.until("document.querySelectorAll('#policies tr').length === 6");
-    // As wide as numbers get.
+    // The widest numbers.
     let wide = "document.querySelectorAll('#policies td.n').forEach((cell) => { cell.textContent = '99,999'; })";
     page.eval(wide);
     let hidden = "(() => { const at = document.querySelector('#policies').closest('.scroll'); \
@@ -110,5 +109,5 @@ fn the_table_of_policies_fits_at_1280_pixels() {
         page.eval(row).as_f64().unwrap() < 60.0,
         "a short policy takes one line, and one for its key"
     );
-    page.no_complaints();
+    page.no_problems();
 }

@@ -1,12 +1,12 @@
 //! The live page in a real Chromium: every view, with the mouse and with the keyboard alone.
 
+mod accessibility;
 mod browser;
 mod keyboard;
 mod link;
 mod looks;
 mod pictures;
 mod playground;
-mod seen;
 #[path = "../support/mod.rs"]
 mod support;
 mod views;
@@ -16,7 +16,7 @@ use browser::Browser;
 use serde_json::json;
 use support::Server;
 
-/// Policies of every kind that the page shows differently.
+/// One policy of each kind that the page shows differently.
 const POLICIES: &str = r#"
 [stats]
 keys = "plain"
@@ -48,7 +48,7 @@ fn serve(server: &str) -> Server {
     ))
 }
 
-/// A request of that address, user and path.
+/// Sends a check with an address, user and path. Returns whether it was allowed.
 fn ask(server: &Server, ip: &str, user: &str, path: &str) -> bool {
     let subject = json!({"ip": ip, "user": user, "method": "GET", "path": path});
     server
@@ -57,7 +57,7 @@ fn ask(server: &Server, ip: &str, user: &str, path: &str) -> bool {
         == json!(true)
 }
 
-/// A browser on a view of the page, which has heard from the server.
+/// A browser on a view of the page, connected to the server.
 fn open(server: &Server, view: &str) -> Browser {
     let mut browser = Browser::start();
     browser.open(&format!("http://{}/#{view}", server.admin));

@@ -34,8 +34,7 @@ name = "everyone"
 limit = "200/s"
 "#;
 
-/// Requests of a tenth of a second, so many by then: users of an API, two of whom ask for too much,
-/// and some who guess passwords now and then.
+/// Sample traffic: users of an API, two of them over their limit, and some password guessing.
 fn traffic(server: &Server, stop: &AtomicBool) {
     let mut connection = server.connect();
     let mut tick = 0_u64;
@@ -65,10 +64,10 @@ fn traffic(server: &Server, stop: &AtomicBool) {
     }
 }
 
-/// Ends the traffic, also of a test that fails.
-struct Stops<'a>(&'a AtomicBool);
+/// Stops the traffic when dropped, also if the test fails.
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for Stops<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -99,7 +98,7 @@ fn pictures_for_the_docs() {
     let (server, stop) = (&server, &AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| traffic(server, stop));
-        let _stops = Stops(stop);
+        let _guard = StopGuard(stop);
         let mut page = Browser::start();
         page.size(1280, 1040);
         page.prefers(&[("color-scheme", "light")]);
@@ -115,7 +114,7 @@ fn pictures_for_the_docs() {
         page.eval("new Promise((done) => setTimeout(done, 400))");
         save(&mut page, "page-dark.png");
         page.click("nav a[href='#playground']");
-        page.until("document.querySelector('#lanes .let-in')");
+        page.until("document.querySelector('#limit-rows .allowed')");
         page.prefers(&[("color-scheme", "light")]);
         page.eval("new Promise((done) => setTimeout(done, 400))");
         save(&mut page, "playground.png");

@@ -1,4 +1,4 @@
-//! What each view shows, and that it is what the other ways of asking say.
+//! The views: what they show equals what the API and `/metrics` return.
 
 use crate::support::{Server, config_file, ratekeeper, service};
 use crate::{ask, open, serve};
@@ -10,12 +10,12 @@ const VIEWS: [&str; 8] = [
     "keys",
     "shadow",
     "try",
-    "holds",
+    "overrides",
     "audit",
     "playground",
 ];
 
-/// The exact number behind one that is written short.
+/// The exact number in a title.
 fn exact(title: &Value) -> f64 {
     title
         .as_str()
@@ -29,30 +29,27 @@ fn exact(title: &Value) -> f64 {
 }
 
 #[test]
-fn figures_move_and_are_those_of_metrics() {
+fn numbers_update_and_equal_the_metrics() {
     let server = serve("");
     let mut page = open(&server, "overview");
     page.until("document.getElementById('kpi-allowed').title === '0'");
-    let passed = (0..5)
+    let allowed = (0..5)
         .filter(|_| ask(&server, "203.0.113.7", "", "/login"))
         .count();
-    assert_eq!(passed, 3);
+    assert_eq!(allowed, 3);
     for _ in 0..20 {
         assert!(ask(&server, "198.51.100.1", "u7", "/api/x"));
     }
     for _ in 0..4 {
-        assert!(
-            ask(&server, "198.51.100.2", "", "/search"),
-            "it is only watched"
-        );
+        assert!(ask(&server, "198.51.100.2", "", "/search"), "shadow mode");
     }
     page.until("document.getElementById('kpi-denied').title === '2'");
-    for (id, figure) in [
+    for (id, metric) in [
         ("kpi-allowed", "ratelimit_requests_allowed"),
         ("kpi-denied", "ratelimit_requests_blocked"),
     ] {
         let title = page.eval(&format!("document.getElementById('{id}').title"));
-        assert_eq!(exact(&title), server.figure(figure), "{figure}");
+        assert_eq!(exact(&title), server.figure(metric), "{metric}");
     }
     assert_eq!(page.text("#kpi-allowed"), "27");
     // The rate, the share and the chart come from the difference of two seconds.
@@ -63,12 +60,12 @@ fn figures_move_and_are_those_of_metrics() {
     assert_eq!(page.text("#by-policy tr:first-child td:last-child"), "40 %");
     for line in [
         "Serving\ndecisions ready",
-        "Store\nmemory answering",
+        "Store\nmemory available",
         "Configuration\n0 reloads in force",
     ] {
         page.until_text("#health > div", line);
     }
-    page.until_text("#short-heaviest li", "user=u7");
+    page.until_text("#short-most-active li", "user=u7");
     page.until_text("#short-denied li", "ip=203.0.113.7");
 
     page.click("nav a[href='#policies']");
@@ -85,9 +82,9 @@ fn figures_move_and_are_those_of_metrics() {
             let cell = format!(
                 "document.querySelector('#policies tr:nth-child({row}) > :nth-child({column})').title"
             );
-            let figure =
+            let metric =
                 format!("ratekeeper_decisions_total{{policy=\"{policy}\",outcome=\"{outcome}\"}}");
-            assert_eq!(exact(&page.eval(&cell)), server.figure(&figure), "{figure}");
+            assert_eq!(exact(&page.eval(&cell)), server.figure(&metric), "{metric}");
         }
     }
     assert!(page.text("#policies tr:nth-child(2)").contains("by user"));
@@ -111,11 +108,11 @@ fn figures_move_and_are_those_of_metrics() {
     assert!(page.text("#shadow").contains("search") && !page.text("#shadow").contains("login"));
     page.click("nav a[href='#keys']");
     page.until_text("#most-denied li", "ip=203.0.113.7");
-    page.no_complaints();
+    page.no_problems();
 }
 
 #[test]
-fn a_chart_is_read_by_the_keyboard_and_as_a_table() {
+fn the_chart_is_readable_by_keyboard_and_as_a_table() {
     let server = serve("");
     let mut page = open(&server, "overview");
     page.until("document.querySelector('#traffic .allowed-line')");
@@ -130,12 +127,12 @@ fn a_chart_is_read_by_the_keyboard_and_as_a_table() {
     page.until("document.querySelector('#traffic .readout').hidden");
     page.click("#view-overview .as-table summary");
     page.until("document.querySelectorAll('#minute tr').length > 1");
-    assert!(page.text("#traffic-said").contains("allowed and"));
+    assert!(page.text("#traffic-summary").contains("allowed and"));
     page.click("#span label:has([value='60'])");
     page.until(
         "[...document.querySelectorAll('#traffic text')].some((e) => e.textContent === '−48 s')",
     );
-    page.no_complaints();
+    page.no_problems();
 }
 
 #[test]
@@ -159,16 +156,16 @@ fn every_view_opens_by_its_address_and_by_a_click() {
             json!(format!("{title} · ratekeeper"))
         );
     }
-    // Nothing adapts here, so nothing is said of it.
+    // No adaptive limits, so no view of them.
     assert_eq!(
-        page.eval("document.getElementById('nav-pressure').hidden"),
+        page.eval("document.getElementById('nav-overload').hidden"),
         json!(true)
     );
-    page.no_complaints();
+    page.no_problems();
 }
 
 #[test]
-fn a_subject_is_tried_and_nothing_is_charged() {
+fn trying_a_subject_charges_nothing() {
     let server = serve("");
     let mut page = open(&server, "try");
     page.until("document.querySelector('#try-fields [data-name=user]')");
@@ -176,28 +173,27 @@ fn a_subject_is_tried_and_nothing_is_charged() {
     page.fill("#try-fields [data-name=path]", "/login");
     for _ in 0..5 {
         page.click("#try button[type=submit]");
-        page.until_text("#try-told .verdict", "Allowed");
+        page.until_text("#try-result .verdict", "Allowed");
     }
-    page.until_text("#try-told .level", "3 of 3 left, costs 1");
-    page.until_text("#try-told .apart", "api does not apply");
+    page.until_text("#try-result .level", "3 of 3 left, costs 1");
+    page.until_text("#try-result .skipped", "api does not apply");
     while ask(&server, "203.0.113.7", "", "/login") {}
     page.click("#try button[type=submit]");
-    page.until_text("#try-told .verdict", "Denied by login");
-    page.until_text("#try-told .level", "0 of 3 left, costs 1, admits in");
+    page.until_text("#try-result .verdict", "Denied by login");
+    page.until_text("#try-result .level", "0 of 3 left, costs 1, allowed in");
     page.fill("#try-more", "tenant");
     page.click("#try button[type=submit]");
-    page.until_text("#try-wrong", "“tenant” is not name=value");
-    page.no_complaints();
+    page.until_text("#try-error", "“tenant” is not name=value");
+    page.no_problems();
     page.fill("#try-more", "");
     page.fill("#try-fields [data-name=ip]", "nowhere");
     page.click("#try button[type=submit]");
-    page.until_text("#try-wrong", "which is no address");
-    page.no_complaints_but("400 (Bad Request)");
+    page.until_text("#try-error", "which is no address");
+    page.no_problems_except("400 (Bad Request)");
 }
 
-/// A gateway at work: the figures are those of its limit.
 #[test]
-fn a_gateway_shows_its_adaptive_limit_and_what_it_sheds() {
+fn a_gateway_shows_its_adaptive_limit_and_load_shedding() {
     let config = "[server]\nhttp = \"127.0.0.1:0\"\n[gateway]\naccess_log = \"off\"\n[shed]\n\
                   [[policy]]\nname = \"backend\"\nadaptive = { min = 3, max = 77 }\n";
     let mut command = ratekeeper();
@@ -213,68 +209,68 @@ fn a_gateway_shows_its_adaptive_limit_and_what_it_sheds() {
     for _ in 0..5 {
         assert_eq!(gateway.request("GET", "/", "").status(), 200);
     }
-    let mut page = open(&gateway, "pressure");
-    page.until_text("#view-pressure", "gradient2");
-    let seen = page.eval("document.getElementById('view-pressure').innerText");
-    let seen = seen.as_str().unwrap();
-    for text in ["backend", "3 to 77", "critical plus", "sheddable"] {
-        assert!(seen.contains(text), "{text} is not in {seen}");
+    let mut page = open(&gateway, "overload");
+    page.until_text("#view-overload", "gradient2");
+    let text = page.eval("document.getElementById('view-overload').innerText");
+    let text = text.as_str().unwrap();
+    for expected in ["backend", "3 to 77", "critical plus", "sheddable"] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
     }
-    page.no_complaints();
+    page.no_problems();
 }
 
-/// In figures that would take long to come by.
+/// With numbers that real traffic would take long to produce.
 #[test]
-fn limits_that_follow_the_load_and_what_is_shed_are_shown_where_there_are_any() {
+fn the_overload_view_shows_limits_and_shedding() {
     let server = serve("");
-    let mut page = open(&server, "pressure");
+    let mut page = open(&server, "overload");
     let adaptive = json!({"policy": "api", "algorithm": "gradient2", "limit": 37, "min": 5, "max": 200, "in_flight": 21,
-                          "queued": 3, "refused": {"queue_full": 2, "waited_too_long": 5}, "latency_ms": 12.4, "baseline_ms": 9.8});
-    let classes = json!([{"class": "critical_plus", "admitted": 5214, "shed": 0},
-                         {"class": "sheddable", "admitted": 9000, "shed": 123456}]);
+                          "queued": 3, "denied": {"queue_full": 2, "waited_too_long": 5}, "latency_ms": 12.4, "baseline_ms": 9.8});
+    let classes = json!([{"class": "critical_plus", "allowed": 5214, "shed": 0},
+                         {"class": "sheddable", "allowed": 9000, "shed": 123456}]);
     let shed = json!({"pressure": 0.42, "lowest_served": "sheddable_plus", "classes": classes});
-    let told = json!({"pressure": {"limits": [adaptive], "shed": shed, "late": 1234}});
-    page.until_text("#no-adaptive", "No limit follows the load");
-    // In one go: the next second says again that nothing does.
-    let seen = page.eval(&format!(
-        "import('/assets/pressure.js').then((view) => (view.pressure.update({told}), document.getElementById('view-pressure').innerText))"
+    let status = json!({"overload": {"limits": [adaptive], "shed": shed, "late": 1234}});
+    page.until_text("#no-adaptive", "No adaptive limits");
+    // In one evaluation: the next status has no adaptive limits again.
+    let text = page.eval(&format!(
+        "import('/assets/overload.js').then((view) => (view.overload.update({status}), document.getElementById('view-overload').innerText))"
     ));
-    let seen = seen.as_str().unwrap();
-    for text in [
+    let text = text.as_str().unwrap();
+    for expected in [
         "gradient2",
         "37 of 5 to 200",
         "12 ms",
         "9.8 ms",
-        "pressure 42 %",
-        "down to sheddable plus",
+        "load 42 %",
+        "lowest class served: sheddable plus",
         "critical plus",
         "123K",
-        "1,234 came after their deadline",
+        "1,234 requests had passed their deadline",
     ] {
-        assert!(seen.contains(text), "{text} is not in {seen}");
+        assert!(text.contains(expected), "{expected} is not in {text}");
     }
-    page.no_complaints();
+    page.no_problems();
 }
 
-/// Whoever sends requests chooses their keys.
+/// Keys are chosen by clients.
 #[test]
-fn what_strangers_write_is_shown_as_text() {
+fn untrusted_text_is_shown_as_text() {
     let evil = "<img src=x onerror=alert(1)>";
     let server = serve("");
     while ask(&server, "203.0.113.7", evil, "/api/x") {}
     let mut page = open(&server, "keys");
-    page.until_text("#heaviest li", evil);
+    page.until_text("#most-active li", evil);
     page.until_text("#most-denied li", evil);
     page.click("nav a[href='#try']");
     page.fill("#try-fields [data-name=user]", evil);
     page.fill("#try-fields [data-name=path]", "/api/x");
     page.click("#try button[type=submit]");
-    page.until_text("#try-told", evil);
+    page.until_text("#try-result", evil);
     assert_eq!(
         page.eval("document.querySelectorAll('main img, dialog img').length"),
         json!(0)
     );
-    page.no_complaints();
+    page.no_problems();
 }
 
 #[test]
@@ -304,7 +300,7 @@ fn an_upstream_is_healthy_or_unhealthy_and_why() {
     let tag = |line: &str| format!("{line}.querySelector('.tag').className");
     assert_eq!(
         (page.eval(&tag(&well)), page.eval(&tag(&gone))),
-        ("tag well".into(), "tag denied".into())
+        ("tag ok".into(), "tag denied".into())
     );
-    page.no_complaints();
+    page.no_problems();
 }

@@ -357,7 +357,7 @@ fn a_gateway_behind_a_proxy_that_nobody_trusts() {
     finds(
         found.clone(),
         "untrusted_proxy",
-        "120 of 120 requests came with a forwarding header",
+        "120 of 120 requests had a forwarding header",
     );
     finds(found, "one_bucket", "one key of the policy `each` has");
     let (_, figures) = curl(&[&format!("{url}/metrics")]);
@@ -399,7 +399,7 @@ fn a_policy_that_applies_to_no_request() {
     curl(&["-o", "/dev/null", &at]);
     // It may be meant, so it is a note.
     let (code, found) = of_server(&url);
-    let says = "the policy `login` applied to none of 120 requests; see what `ratekeeper admin explain` says";
+    let says = "the policy `login` applied to none of 120 requests; run `ratekeeper admin explain`";
     assert_eq!((code, found.len()), (0, 1), "{found:?}");
     assert!(
         found[0].0 == "policy_unmatched" && found[0].1.starts_with(says),

@@ -344,7 +344,7 @@ fn the_books_agree_whatever_happens_meanwhile() {
         server.figure("ratekeeper_config_reloads_total{result=\"ok\"}") as u64 >= reloads.taken
     );
     assert!(
-        server.figure("ratekeeper_config_reloads_total{result=\"refused\"}") as u64
+        server.figure("ratekeeper_config_reloads_total{result=\"rejected\"}") as u64
             >= reloads.refused
     );
 

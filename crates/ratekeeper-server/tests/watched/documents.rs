@@ -1,8 +1,7 @@
-//! docs/metrics.md, the dashboard and the alerts speak of what the binary exports, and of nothing
-//! else.
+//! docs/metrics.md, the dashboard and the alerts match what the binary exports.
 
 use crate::promtool::promtool;
-use crate::queries::{Used, used};
+use crate::queries::{References, references};
 use crate::scraped::{Family, families, pages};
 use crate::support::directory;
 use serde_json::Value;
@@ -11,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// What Prometheus adds to all that it reads.
-const OF_TARGETS: [&str; 3] = ["instance", "job", "le"];
+/// Labels that are not in the exposition: added by Prometheus, or of buckets.
+const TARGET_LABELS: [&str; 3] = ["instance", "job", "le"];
 
 fn docs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -21,14 +20,14 @@ fn docs(name: &str) -> PathBuf {
 }
 
 #[test]
-fn the_page_has_every_figure_and_no_other() {
+fn the_docs_list_every_metric_and_no_other() {
     let page = fs::read_to_string(docs("metrics.md")).unwrap();
     let rows = page
         .lines()
         .skip_while(|line| !line.starts_with("| name | kind |"))
         .skip(2);
     let rows = rows.take_while(|line| line.starts_with('|'));
-    let written: BTreeMap<String, (String, Vec<String>)> = rows
+    let documented: BTreeMap<String, (String, Vec<String>)> = rows
         .map(|row| {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
             let labels = cells[3]
@@ -46,61 +45,59 @@ fn the_page_has_every_figure_and_no_other() {
         .into_iter()
         .map(|(name, family)| (name, (family.kind, family.labels.into_keys().collect())))
         .collect();
-    assert_eq!(written, exported);
+    assert_eq!(documented, exported);
 }
 
-fn succeeded(output: &Output) {
-    let said = [&*output.stdout, &*output.stderr]
+fn assert_success(output: &Output) {
+    let text = [&*output.stdout, &*output.stderr]
         .map(String::from_utf8_lossy)
         .concat();
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{text}");
 }
 
 #[test]
-fn promtool_takes_the_rules_and_their_tests_pass() {
-    succeeded(&promtool(
+fn promtool_accepts_the_rules_and_their_tests_pass() {
+    assert_success(&promtool(
         &["check", "rules", "alerts.yml"],
         &docs("deploy"),
         "",
     ));
-    succeeded(&promtool(
+    assert_success(&promtool(
         &["test", "rules", "alerts_test.yml"],
         &docs("deploy"),
         "",
     ));
 }
 
-/// A rule that no test makes ring may never ring.
+/// Every alert has a test where it fires.
 #[test]
-fn every_alert_is_explained_and_tried() {
-    let (rules, tests) = (
-        fs::read_to_string(docs("deploy/alerts.yml")).unwrap(),
-        fs::read_to_string(docs("deploy/alerts_test.yml")).unwrap(),
-    );
+fn every_alert_is_described_and_tested() {
+    let rules = fs::read_to_string(docs("deploy/alerts.yml")).unwrap();
+    let tests = fs::read_to_string(docs("deploy/alerts_test.yml")).unwrap();
     let alerts: Vec<&str> = rules
         .lines()
         .filter_map(|line| line.trim().strip_prefix("- alert: "))
         .collect();
     assert!(alerts.len() >= 10);
     for alert in &alerts {
-        // In the case where all is well, and in one where it is not.
-        assert!(tests.matches(alert).count() >= 2, "{alert} is not tried");
+        // Once where all is well, and once where it fires.
+        assert!(tests.matches(alert).count() >= 2, "{alert} is not tested");
     }
-    for said in [
+    for field in [
         "        summary: ",
         "          description: ",
         "labels: { severity: ",
     ] {
         assert_eq!(
-            rules.matches(said.trim_start()).count(),
+            rules.matches(field.trim_start()).count(),
             alerts.len(),
-            "{said}"
+            "{field}"
         );
     }
 }
 
-/// The expressions of the rules, as they are in the file: on one line, or folded.
-fn of_rules() -> Vec<String> {
+/// The expressions of the alert rules: on one line, or folded.
+fn rule_expressions() -> Vec<String> {
     let text = fs::read_to_string(docs("deploy/alerts.yml")).unwrap();
     let mut lines = text.lines().peekable();
     let mut found = Vec::new();
@@ -118,9 +115,8 @@ fn of_rules() -> Vec<String> {
     found
 }
 
-/// The expressions of the dashboard with its variables filled in, and what its variables are read
-/// from.
-fn of_dashboard() -> Vec<String> {
+/// The expressions of the dashboard, with its variables filled in.
+fn dashboard_expressions() -> Vec<String> {
     let text = fs::read_to_string(docs("deploy/grafana-dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     let mut found = Vec::new();
@@ -152,7 +148,7 @@ fn of_dashboard() -> Vec<String> {
 }
 
 #[test]
-fn the_dashboard_has_a_data_source_to_choose_and_places_that_do_not_overlap() {
+fn the_dashboard_has_variables_and_panels_that_do_not_overlap() {
     let text = fs::read_to_string(docs("deploy/grafana-dashboard.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
     let variables: Vec<&str> = dashboard["templating"]["list"]
@@ -163,7 +159,7 @@ fn the_dashboard_has_a_data_source_to_choose_and_places_that_do_not_overlap() {
         .collect();
     assert_eq!(variables, ["datasource", "instance", "policy"]);
     let panels = dashboard["panels"].as_array().unwrap();
-    let mut taken = std::collections::HashSet::new();
+    let mut cells = std::collections::HashSet::new();
     let mut numbers = std::collections::HashSet::new();
     for panel in panels {
         assert!(numbers.insert(panel["id"].as_u64().unwrap()), "{panel}");
@@ -174,16 +170,15 @@ fn the_dashboard_has_a_data_source_to_choose_and_places_that_do_not_overlap() {
         let at = |name: &str| panel["gridPos"][name].as_u64().unwrap();
         for x in at("x")..at("x") + at("w") {
             for y in at("y")..at("y") + at("h") {
-                assert!(x < 24 && taken.insert((x, y)), "{}", panel["title"]);
+                assert!(x < 24 && cells.insert((x, y)), "{}", panel["title"]);
             }
         }
     }
 }
 
-/// Prometheus reads every expression of the dashboard.
 #[test]
-fn promtool_takes_the_expressions_of_the_dashboard() {
-    let rules: Vec<Value> = of_dashboard()
+fn promtool_accepts_the_expressions_of_the_dashboard() {
+    let rules: Vec<Value> = dashboard_expressions()
         .into_iter()
         .enumerate()
         .map(
@@ -193,7 +188,7 @@ fn promtool_takes_the_expressions_of_the_dashboard() {
     assert!(rules.len() >= 30, "{}", rules.len());
     // JSON is YAML.
     let file = serde_json::json!({"groups": [{"name": "dashboard", "rules": rules}]}).to_string();
-    succeeded(&promtool(
+    assert_success(&promtool(
         &["check", "rules", "rules.yml"],
         &directory(&[("rules.yml", &file)]),
         "",
@@ -210,10 +205,13 @@ fn family<'a>(families: &'a BTreeMap<String, Family>, name: &str) -> Option<&'a 
 }
 
 #[test]
-fn what_the_dashboard_and_the_alerts_go_by_is_exported_with_those_labels_and_values() {
+fn the_dashboard_and_alerts_use_exported_metrics_labels_and_values() {
     let families = families(&pages());
-    for expression in of_dashboard().into_iter().chain(of_rules()) {
-        let Used { metrics, grouped } = used(&expression);
+    for expression in dashboard_expressions()
+        .into_iter()
+        .chain(rule_expressions())
+    {
+        let References { metrics, grouped } = references(&expression);
         assert!(!metrics.is_empty(), "{expression}");
         for (name, matchers) in &metrics {
             if name == "up" {
@@ -223,7 +221,7 @@ fn what_the_dashboard_and_the_alerts_go_by_is_exported_with_those_labels_and_val
                 .unwrap_or_else(|| panic!("{name} is not exported: {expression}"));
             for (label, values) in matchers
                 .iter()
-                .filter(|(label, _)| !OF_TARGETS.contains(&&**label))
+                .filter(|(label, _)| !TARGET_LABELS.contains(&&**label))
             {
                 let exported = family
                     .labels
@@ -241,7 +239,7 @@ fn what_the_dashboard_and_the_alerts_go_by_is_exported_with_those_labels_and_val
         }
         for label in grouped
             .iter()
-            .filter(|label| !OF_TARGETS.contains(&&***label))
+            .filter(|label| !TARGET_LABELS.contains(&&***label))
         {
             let known = metrics
                 .iter()

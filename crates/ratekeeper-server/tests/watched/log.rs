@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-/// A service whose answers break off.
+/// A service that cuts its responses off.
 fn broken() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -18,7 +18,7 @@ fn broken() -> SocketAddr {
     address
 }
 
-/// What a gateway logs whose upstream breaks off 50 times.
+/// The log of a gateway whose upstream cuts off 50 responses.
 fn flooded(log: &str) -> (f64, String) {
     let file = config_file(&format!(
         "[gateway]\nbreaker = false\n[log]\n{log}\n[[policy]]\nname = \"all\"\nlimit = \"unlimited\"\n"
@@ -40,7 +40,7 @@ fn flooded(log: &str) -> (f64, String) {
         stream
             .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             .unwrap();
-        // It is closed, or reset, when the answer has broken off.
+        // The connection is closed or reset after the response was cut off.
         let _ = stream.read_to_end(&mut Vec::new());
     }
     let suppressed = server.figure("ratekeeper_log_suppressed_total");
@@ -49,11 +49,11 @@ fn flooded(log: &str) -> (f64, String) {
 }
 
 #[test]
-fn the_same_warning_over_and_over_is_a_few_lines_and_what_was_left_out_is_told() {
+fn a_repeated_warning_is_sampled_and_the_suppressed_lines_are_counted() {
     let (suppressed, log) = flooded("");
-    let said = log.matches("a response was cut off").count();
-    assert!((10..=12).contains(&said), "{log}");
-    assert_eq!(suppressed, (50 - said) as f64);
+    let lines = log.matches("a response was cut off").count();
+    assert!((10..=12).contains(&lines), "{log}");
+    assert_eq!(suppressed, (50 - lines) as f64);
     assert!(
         log.contains(&format!(
             "{suppressed} lines of the log were left out: they were like those before"
@@ -63,7 +63,7 @@ fn the_same_warning_over_and_over_is_a_few_lines_and_what_was_left_out_is_told()
 }
 
 #[test]
-fn whoever_wants_all_of_them_gets_them() {
+fn without_sampling_all_lines_are_logged() {
     let (suppressed, log) = flooded("sample = false");
     assert_eq!(
         (log.matches("a response was cut off").count(), suppressed),
@@ -74,7 +74,7 @@ fn whoever_wants_all_of_them_gets_them() {
 }
 
 #[test]
-fn for_programs_every_line_is_an_object() {
+fn in_json_every_line_is_an_object() {
     let server = Server::with_config(
         "[server]\nhttp = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n[[policy]]\nname = \"one\"\nlimit = \"1 concurrent\"\n",
     );
@@ -84,22 +84,23 @@ fn for_programs_every_line_is_an_object() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
         .collect();
-    let said = |level: &str, text: &str| {
+    let contains = |level: &str, text: &str| {
         lines.iter().any(|line| {
             line["level"] == level
                 && line["message"]
                     .as_str()
-                    .is_some_and(|said| said.contains(text))
+                    .is_some_and(|message| message.contains(text))
         })
     };
     assert!(
-        said("WARN", "does not hear how a request ends") && said("INFO", "SIGTERM: stopping"),
+        contains("WARN", "does not hear how a request ends")
+            && contains("INFO", "SIGTERM: stopping"),
         "{log}"
     );
 }
 
 #[test]
-fn the_level_is_chosen_by_file_and_environment_and_rust_log_beats_both() {
+fn rust_log_overrides_the_level_of_file_and_environment() {
     let log = |level: &str, rust_log: &str| {
         let mut command = ratekeeper();
         command

@@ -1,9 +1,8 @@
-//! The service as those see it who keep it running: figures, the dashboard and the alerts that go
-//! by them, logs.
+//! Observability: metrics, dashboard, alerts, logs, traces, `ratekeeper top`.
 
 mod documents;
-mod figures;
 mod log;
+mod metrics;
 mod promtool;
 mod queries;
 mod scraped;

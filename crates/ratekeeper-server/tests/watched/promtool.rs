@@ -1,10 +1,10 @@
-//! Prometheus's own tool.
+//! Runs promtool.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What `promtool` says to these arguments and this input.
+/// The output of `promtool` for arguments and input.
 pub(crate) fn promtool(args: &[&str], at: &Path, input: &str) -> Output {
     let mut command = Command::new("promtool");
     command

@@ -1,18 +1,17 @@
-//! What an expression for Prometheus goes by. Not its grammar: promtool knows that.
+//! The metrics and labels of a PromQL expression. Its grammar is left to promtool.
 
-/// A label, and the values that it may have.
+/// A label and the values it may have.
 pub(crate) type Matcher = (String, Vec<String>);
 
-/// The metrics of an expression, each with its labels and the values they are to have; and what it
-/// groups by.
+/// The metrics of an expression with their matchers, and the labels it groups by.
 #[derive(Default, Debug)]
-pub(crate) struct Used {
+pub(crate) struct References {
     pub(crate) metrics: Vec<(String, Vec<Matcher>)>,
     pub(crate) grouped: Vec<String>,
 }
 
-pub(crate) fn used(expression: &str) -> Used {
-    let mut used = Used::default();
+pub(crate) fn references(expression: &str) -> References {
+    let mut found = References::default();
     let mut rest = expression;
     while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic()) {
         let word = &rest[start..];
@@ -30,7 +29,8 @@ pub(crate) fn used(expression: &str) -> Used {
                 .strip_prefix('(')
                 .and_then(|list| list.split_once(')'))
                 .unwrap();
-            used.grouped
+            found
+                .grouped
                 .extend(list.0.split(',').map(|label| label.trim().to_owned()));
             rest = list.1;
         } else if behind.starts_with("by (")
@@ -40,15 +40,16 @@ pub(crate) fn used(expression: &str) -> Used {
             rest = after;
         } else if let Some(matchers) = behind.strip_prefix('{') {
             let (matchers, after) = matchers.split_once('}').unwrap();
-            used.metrics
+            found
+                .metrics
                 .push((word.to_owned(), matchers.split(", ").map(matcher).collect()));
             rest = after;
         } else {
-            used.metrics.push((word.to_owned(), Vec::new()));
+            found.metrics.push((word.to_owned(), Vec::new()));
             rest = after;
         }
     }
-    used
+    found
 }
 
 fn matcher(text: &str) -> Matcher {
@@ -62,7 +63,7 @@ fn matcher(text: &str) -> Matcher {
 
 #[test]
 fn names_labels_values_and_groups_are_found() {
-    let used = used(
+    let found = references(
         "sum by (le, a) (rate(x_total{a=\"b\", c=~\"d|e\"}[5m] offset 1h)) / y > 0.05 and on_z == 1e3",
     );
     let matchers = vec![
@@ -71,8 +72,8 @@ fn names_labels_values_and_groups_are_found() {
     ];
     let plain = |name: &str| (name.to_owned(), Vec::new());
     assert_eq!(
-        used.metrics,
+        found.metrics,
         [("x_total".to_owned(), matchers), plain("y"), plain("on_z")]
     );
-    assert_eq!(used.grouped, ["le", "a"]);
+    assert_eq!(found.grouped, ["le", "a"]);
 }

@@ -1,26 +1,25 @@
-//! Everything that is ever on `/metrics`: of a service, a gateway and a node of a fleet, after they
-//! have done all sorts of things.
+//! All metric families: of a service, a gateway and a node of a fleet after varied traffic.
 
 use crate::support::{Server, config_file, directory, eventually, for_envoy, ratekeeper, service};
 use ratekeeper_testkit::RedisServer;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One family of figures.
+/// A metric family.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Family {
     pub(crate) kind: String,
-    /// Each with all its values.
+    /// Label names, each with all its values.
     pub(crate) labels: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// The families of some pages, by name.
+/// The families of all pages, by name.
 pub(crate) fn families(pages: &[String]) -> BTreeMap<String, Family> {
     let mut families = BTreeMap::<String, Family>::new();
     let mut current = String::new();
     for line in pages.iter().flat_map(|page| page.lines()) {
-        if let Some(said) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = said.split_once(' ').unwrap();
+        if let Some(declaration) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = declaration.split_once(' ').unwrap();
             kind.clone_into(&mut families.entry(name.to_owned()).or_default().kind);
             name.clone_into(&mut current);
         } else if !line.starts_with('#') {
@@ -38,7 +37,7 @@ pub(crate) fn families(pages: &[String]) -> BTreeMap<String, Family> {
     families
 }
 
-/// `a="b",c="d"`, none of which has quotes inside here.
+/// Parses `a="b",c="d"`, without quotes in values.
 fn labels_of(text: &str) -> Vec<(String, String)> {
     let pairs = text.split("\",").filter(|pair| !pair.is_empty());
     pairs
@@ -47,18 +46,18 @@ fn labels_of(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The pages of all three.
+/// The `/metrics` pages of all three.
 pub(crate) fn pages() -> Vec<String> {
     let page = |server: &Server| server.admin("GET", "/metrics").body;
     vec![
-        page(&for_decisions()),
-        page(&as_gateway()),
-        page(&in_a_fleet()),
+        page(&decision_service()),
+        page(&gateway()),
+        page(&fleet_node()),
     ]
 }
 
-/// A service whose policies allow, deny, watch and ban, and which Envoy asks too.
-fn for_decisions() -> Server {
+/// A service with enforced and shadow policies, a penalty and an Envoy rule.
+fn decision_service() -> Server {
     let limits = directory(&[(
         "shop.yaml",
         "domain: shop\ndescriptors:\n  - key: path\n    rate_limit: {unit: day, requests_per_unit: 1}\n",
@@ -76,8 +75,8 @@ fn for_decisions() -> Server {
     server
 }
 
-/// A gateway in front of one that is there and one that is not, whose policy delays.
-fn as_gateway() -> Server {
+/// A gateway with a delaying policy, and one upstream of two unavailable.
+fn gateway() -> Server {
     let file = config_file(
         "[gateway]\naccess_log = \"off\"\n[traces]\nendpoint = \"http://127.0.0.1:1\"\n[[policy]]\nname = \"slow\"\nlimit = \"20/s burst 1\"\n\
          action = \"delay\"\nmax_delay = \"1m\"\nadaptive = {}\n[shed]\n",
@@ -100,8 +99,8 @@ fn as_gateway() -> Server {
     server
 }
 
-/// A node on a Redis that it has found gone, too.
-fn in_a_fleet() -> Server {
+/// A node on Redis, after an outage.
+fn fleet_node() -> Server {
     let redis = RedisServer::start();
     let server = Server::with_config(&format!(
         "[server]\nhttp = \"127.0.0.1:0\"\n[store]\nkind = \"redis\"\nurl = \"{}\"\n\

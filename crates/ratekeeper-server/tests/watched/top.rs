@@ -1,4 +1,4 @@
-//! `ratekeeper top`: once, and in a real terminal.
+//! `ratekeeper top`: `--once`, and in a real terminal.
 
 use crate::support::{Server, config_file, eventually, ratekeeper, send_signal};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn top(server: &Server, args: &[&str]) -> Output {
         .unwrap()
 }
 
-fn asked() -> Server {
+fn server_with_traffic() -> Server {
     let server = Server::with_config(
         "[server]\nhttp = \"127.0.0.1:0\"\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"2/d\"\n\
          [[policy]]\nname = \"watched\"\nkey = []\nlimit = \"4/d\"\naction = \"shadow\"\n",
@@ -27,7 +27,7 @@ fn asked() -> Server {
     server
 }
 
-/// The numbers in a line of text that begins with this.
+/// The numbers in the line that starts with a text.
 fn numbers(text: &str, begins: &str) -> Vec<f64> {
     let line = text
         .lines()
@@ -45,8 +45,8 @@ fn numbers(text: &str, begins: &str) -> Vec<f64> {
 }
 
 #[test]
-fn once_it_prints_the_numbers_of_the_figures() {
-    let server = asked();
+fn once_prints_the_numbers_of_the_metrics() {
+    let server = server_with_traffic();
     let output = top(&server, &["--once"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -81,13 +81,13 @@ fn once_it_prints_the_numbers_of_the_figures() {
             figure(&format!("ratekeeper_keys{{policy=\"{policy}\"}}")),
             "{text}"
         );
-        let told = figure(&format!("ratelimit_current_usage{{policy=\"{policy}\"}}"));
+        let current = figure(&format!("ratelimit_current_usage{{policy=\"{policy}\"}}"));
         assert_eq!(
             usage,
             if policy == "watched" {
-                100.0 * told
+                100.0 * current
             } else {
-                told
+                current
             },
             "{text}"
         );
@@ -100,24 +100,24 @@ fn once_it_prints_the_numbers_of_the_figures() {
 }
 
 #[test]
-fn once_as_json_it_is_what_the_listener_says() {
-    let server = asked();
-    let told: Value =
+fn once_as_json_prints_the_admin_api_responses() {
+    let server = server_with_traffic();
+    let output: Value =
         serde_json::from_slice(&top(&server, &["--once", "--format", "json"]).stdout).unwrap();
-    assert_eq!(told["top"], server.admin("GET", "/admin/top").json());
+    assert_eq!(output["top"], server.admin("GET", "/admin/top").json());
     assert_eq!(
-        told["status"]["totals"],
+        output["status"]["totals"],
         server.admin("GET", "/admin/status").json()["totals"]
     );
-    assert_eq!(told["status"]["totals"]["requests"], json!(6));
+    assert_eq!(output["status"]["totals"]["requests"], json!(6));
 }
 
 #[test]
-fn what_it_cannot_do_is_one_sentence_and_code_2() {
-    let server = asked();
-    let (code, said) = crate::support::told(&top(&server, &[]));
+fn an_error_is_one_sentence_and_exit_code_2() {
+    let server = server_with_traffic();
+    let (code, message) = crate::support::told(&top(&server, &[]));
     assert_eq!(
-        (code, &*said),
+        (code, &*message),
         (
             Some(2),
             "ratekeeper: there is no terminal to draw on; --once prints it as text\n"
@@ -127,12 +127,12 @@ fn what_it_cannot_do_is_one_sentence_and_code_2() {
         .args(["top", "--once", "--url", "http://127.0.0.1:1"])
         .output()
         .unwrap();
-    let (code, said) = crate::support::told(&gone);
+    let (code, message) = crate::support::told(&gone);
     assert!(
         code == Some(2)
-            && said.starts_with("ratekeeper: nobody is reached at http://127.0.0.1:1: ")
-            && said.lines().count() == 1,
-        "{said}"
+            && message.starts_with("ratekeeper: nobody is reached at http://127.0.0.1:1: ")
+            && message.lines().count() == 1,
+        "{message}"
     );
     // An HTTP listener that is no admin listener.
     let other = Command::new(env!("CARGO_BIN_EXE_ratekeeper"))
@@ -144,15 +144,14 @@ fn what_it_cannot_do_is_one_sentence_and_code_2() {
         ])
         .output()
         .unwrap();
-    let (code, said) = crate::support::told(&other);
+    let (code, message) = crate::support::told(&other);
     assert!(
-        code == Some(2) && said.contains("/admin/status answers 404: "),
-        "{said}"
+        code == Some(2) && message.contains("/admin/status answers 404: "),
+        "{message}"
     );
 }
 
-/// `ratekeeper top` in a terminal that `script` makes, of 100 columns and 30 lines; what comes on
-/// it goes into a file.
+/// `ratekeeper top` in a terminal of `script`, 100 columns by 30 lines, with the output in a file.
 struct Terminal {
     script: Child,
     shown: PathBuf,
@@ -202,14 +201,14 @@ impl Terminal {
             .unwrap();
     }
 
-    /// Waits for its end, and sees that the terminal is as it was before.
+    /// Waits for its end, and checks that the terminal is restored.
     #[track_caller]
-    fn restored(mut self) {
+    fn assert_restored(mut self) {
         assert!(self.script.wait().unwrap().success());
         let settings =
             |name: &str| fs::read_to_string(format!("{}.{name}", self.process.display())).unwrap();
         assert_eq!(settings("before"), settings("after"));
-        // Onto the other screen, and back; the cursor is shown again.
+        // The alternate screen was left, and the cursor shown.
         assert!(
             self.shows("\u{1b}[?1049h") && self.shows("\u{1b}[?1049l") && self.shows("\u{1b}[?25h")
         );
@@ -218,28 +217,28 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // What a failed test left running ends with its terminal.
+        // A process left by a failed test ends with its terminal.
         let _ = self.script.kill();
         let _ = self.script.wait();
     }
 }
 
 #[test]
-fn q_quits_and_the_terminal_is_as_it_was() {
-    let server = asked();
+fn q_quits_and_restores_the_terminal() {
+    let server = server_with_traffic();
     let mut terminal = Terminal::start(&server);
     eventually("it draws the policies", || terminal.shows("watched"));
     terminal.press("?");
-    // Its frame: of what is inside, that is not drawn which was there already.
+    // Its frame: unchanged cells inside are not drawn again.
     eventually("it draws the help", || terminal.shows("help ──"));
     terminal.press("q");
-    terminal.restored();
+    terminal.assert_restored();
 }
 
 #[test]
-fn a_signal_ends_it_and_the_terminal_is_as_it_was() {
+fn a_signal_ends_it_and_restores_the_terminal() {
     for signal in ["TERM", "INT"] {
-        let server = asked();
+        let server = server_with_traffic();
         let terminal = Terminal::start(&server);
         eventually("it draws the policies", || terminal.shows("watched"));
         let process = fs::read_to_string(&terminal.process)
@@ -248,12 +247,12 @@ fn a_signal_ends_it_and_the_terminal_is_as_it_was() {
             .parse()
             .unwrap();
         send_signal(signal, process);
-        terminal.restored();
+        terminal.assert_restored();
     }
 }
 
 #[test]
-fn a_service_that_goes_is_said_and_found_again() {
+fn a_lost_service_is_shown_and_reconnected() {
     let listening = |port: u16| {
         let mut command = ratekeeper();
         command
@@ -268,7 +267,7 @@ fn a_service_that_goes_is_said_and_found_again() {
     drop(server);
     eventually("it says so", || terminal.shows("nobody is reached"));
     let server = listening(port);
-    // The line with the keys takes its place again: it is drawn for the second time.
+    // The line with the keys is drawn for the second time.
     let keys = |terminal: &Terminal| {
         String::from_utf8_lossy(&fs::read(&terminal.shown).unwrap())
             .matches("pause")
@@ -276,6 +275,6 @@ fn a_service_that_goes_is_said_and_found_again() {
     };
     eventually("it is back", || keys(&terminal) >= 2);
     terminal.press("q");
-    terminal.restored();
+    terminal.assert_restored();
     drop(server);
 }

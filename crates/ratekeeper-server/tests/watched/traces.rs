@@ -1,4 +1,4 @@
-//! Spans, as a collector gets them: over a socket, read with OpenTelemetry's own messages.
+//! Spans as a collector receives them, parsed with OpenTelemetry's protobuf messages.
 
 use crate::support::{Server, config_file, eventually, ratekeeper};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -16,7 +16,7 @@ type Sent = (String, Vec<u8>);
 
 type Attributes = BTreeMap<String, String>;
 
-/// A service that answers everybody, and keeps what it was sent.
+/// A service that stores requests and answers 200.
 #[derive(Clone)]
 struct Receiver {
     at: SocketAddr,
@@ -56,7 +56,7 @@ impl Receiver {
         self.got.lock().unwrap().clone()
     }
 
-    /// All spans, each with its attributes; and what is said of the service.
+    /// All spans, each with its attributes and those of its resource.
     fn spans(&self) -> Vec<(Span, Attributes, Attributes)> {
         let mut spans = Vec::new();
         for (head, body) in self.requests() {
@@ -135,7 +135,7 @@ fn gateway(upstream: SocketAddr, traces: &str) -> Server {
     Server::run(command)
 }
 
-/// Asks with these headers; the status.
+/// Sends a request with headers. Returns the status.
 fn ask(server: &Server, headers: &str) -> u16 {
     let mut connection = server.connect();
     connection.write(&format!(
@@ -155,14 +155,14 @@ fn a_request_of_the_gateway_is_a_span_between_its_caller_and_the_upstream() {
     assert_eq!((ask(&server, &caller), ask(&server, &caller)), (200, 429));
     eventually("both spans", || collector.spans().len() == 2);
     let spans = collector.spans();
-    let (passed, told, resource) = &spans[0];
+    let (span, attributes, resource) = &spans[0];
     assert_eq!(
-        (hex(&passed.trace_id), hex(&passed.parent_span_id)),
+        (hex(&span.trace_id), hex(&span.parent_span_id)),
         (TRACE.to_owned(), CALLER.to_owned())
     );
     assert!(
-        (&*passed.name, passed.kind) == ("GET", 2)
-            && passed.start_time_unix_nano <= passed.end_time_unix_nano
+        (&*span.name, span.kind) == ("GET", 2)
+            && span.start_time_unix_nano <= span.end_time_unix_nano
     );
     let at = format!("http://{}", upstream.at);
     let passes = [
@@ -171,7 +171,7 @@ fn a_request_of_the_gateway_is_a_span_between_its_caller_and_the_upstream() {
         ("ratekeeper.outcome", "allowed"),
         ("ratekeeper.upstream", &at),
     ];
-    assert_eq!(*told, expected(&passes));
+    assert_eq!(*attributes, expected(&passes));
     assert_eq!(
         *resource,
         expected(&[
@@ -192,11 +192,11 @@ fn a_request_of_the_gateway_is_a_span_between_its_caller_and_the_upstream() {
     assert!(
         head.contains(&format!(
             "traceparent: 00-{TRACE}-{}-01\r\n",
-            hex(&passed.span_id)
+            hex(&span.span_id)
         )),
         "{head}"
     );
-    // Nothing tells who it was, or what for.
+    // No key, path or address is sent.
     let sent = collector
         .requests()
         .into_iter()
@@ -216,7 +216,7 @@ fn a_request_of_the_gateway_is_a_span_between_its_caller_and_the_upstream() {
 }
 
 #[test]
-fn who_is_not_to_be_traced_is_not_and_its_word_is_passed_on() {
+fn the_sampling_decision_of_the_caller_applies_and_is_forwarded() {
     let (collector, upstream) = (Receiver::start(), Receiver::start());
     let server = gateway(
         upstream.at,
@@ -224,7 +224,7 @@ fn who_is_not_to_be_traced_is_not_and_its_word_is_passed_on() {
     );
     let unsampled = format!("traceparent: 00-{TRACE}-{CALLER}-00\r\n");
     ask(&server, &format!("x-who: a\r\n{unsampled}"));
-    // The next one has no caller that says, and begins a trace.
+    // The next request has no traceparent and starts a trace.
     ask(&server, "x-who: b\r\n");
     eventually("a span", || !collector.spans().is_empty());
     let spans = collector.spans();
@@ -255,7 +255,7 @@ fn a_decision_is_a_span_with_policy_outcome_and_source() {
         ("http.route", "/v1/check"),
         ("ratekeeper.source", "memory"),
     ];
-    let passed = [
+    let allowed = [
         ("http.response.status_code", "200"),
         ("ratekeeper.outcome", "allowed"),
     ];
@@ -265,7 +265,7 @@ fn a_decision_is_a_span_with_policy_outcome_and_source() {
         ("ratekeeper.policy", "user"),
     ];
     let spans = collector.spans();
-    assert_eq!(spans[0].1, expected(&[&common[..], &passed].concat()));
+    assert_eq!(spans[0].1, expected(&[&common[..], &allowed].concat()));
     assert_eq!(spans[1].1, expected(&[&common[..], &denied].concat()));
     assert_eq!(
         (
@@ -279,7 +279,7 @@ fn a_decision_is_a_span_with_policy_outcome_and_source() {
 
 /// The last spans are sent before the process ends.
 #[test]
-fn a_stop_loses_no_span() {
+fn a_shutdown_loses_no_span() {
     let collector = Receiver::start();
     let server = Server::with_config(&format!(
         "[server]\nhttp = \"127.0.0.1:0\"\n[traces]\nendpoint = \"http://{}\"\npercent = 100\n",
@@ -292,7 +292,7 @@ fn a_stop_loses_no_span() {
 }
 
 #[test]
-fn a_collector_that_is_gone_is_a_few_lines_and_nobody_waits_for_it() {
+fn an_unavailable_collector_is_logged_and_delays_no_request() {
     let (upstream, gone) = (
         Receiver::start(),
         TcpListener::bind("127.0.0.1:0")
@@ -312,15 +312,15 @@ fn a_collector_that_is_gone_is_a_few_lines_and_nobody_waits_for_it() {
     });
     server.signal("TERM");
     let (_, log) = server.ended();
-    let said = log
+    let lines = log
         .matches(&format!("the collector at http://{gone} did not take them"))
         .count();
-    assert!((1..=12).contains(&said), "{log}");
+    assert!((1..=12).contains(&lines), "{log}");
 }
 
-/// Without [traces] nothing is made of a caller's word, and it reaches the upstream as it is.
+/// Without [traces], `traceparent` is forwarded unchanged.
 #[test]
-fn untraced_a_request_is_as_it_was() {
+fn without_traces_requests_are_unchanged() {
     let upstream = Receiver::start();
     let server = gateway(upstream.at, "");
     let caller = format!("traceparent: 00-{TRACE}-{CALLER}-01\r\n");

@@ -1,7 +1,7 @@
 //! Lines through points, and what they are called.
 
 use super::Way;
-use crate::figures::legend;
+use crate::plots::legend;
 use crate::svg::{Frame, Svg};
 use std::fmt::Write;
 

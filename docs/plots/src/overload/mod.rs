@@ -2,10 +2,10 @@
 //! tests.
 
 mod draw;
-mod figures;
+mod plots;
 mod tables;
 
-pub(crate) use figures::all as figures;
+pub(crate) use plots::all as plots;
 pub(crate) use tables::all as tables;
 
 use crate::svg::{ADMITTED, OVER};

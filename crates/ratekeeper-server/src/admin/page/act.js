@@ -1,54 +1,54 @@
-// What changes something: a dialog that says what is about to happen, and does it only when told to.
+// The dialog for changes. It shows what will happen and acts only on confirmation.
 
 import { $, el } from "./dom.js";
-import { hasToken, keepToken, post } from "./api.js";
+import { hasToken, setToken, post } from "./api.js";
 import { subjectOf } from "./subject.js";
 
-const LASTS = { name: "for", label: "For how long", value: "1h", placeholder: "1h" };
-const REASON = { name: "reason", label: "Reason", placeholder: "Why, for whoever reads this later", whole: true };
+const DURATION = { name: "for", label: "Duration", value: "1h", placeholder: "1h" };
+const REASON = { name: "reason", label: "Reason", placeholder: "Why (shown in lists and the audit log)", whole: true };
 
-/** What can be done: the fields it has besides policy and subject, and what it says it will do. */
+/** Actions: their fields besides policy and subject, a preview, and the message when done. */
 const ACTIONS = {
   ban: {
-    title: "Ban a key", button: "Ban this key", danger: true, fields: [LASTS, REASON],
-    says: (who, { for: lasts }) => `Every request of ${who} is turned away for ${lasts || "…"}.`,
-    done: (who) => `Banned ${who}.`,
+    title: "Ban a key", button: "Ban key", danger: true, fields: [DURATION, REASON],
+    preview: (key, { for: duration }) => `All requests of ${key} are denied for ${duration || "…"}.`,
+    done: (key) => `Banned ${key}.`,
   },
   override: {
-    title: "Give a key other limits", button: "Set these limits",
-    fields: [{ name: "limits", label: "Limits, with commas between them", placeholder: "200/min burst 50", whole: true, mono: true }, LASTS, REASON],
-    says: (who, { for: lasts, limits }) => `${who} has ${limits || "…"} instead of its own limits for ${lasts || "…"}.`,
-    done: (who) => `Other limits hold for ${who}.`,
+    title: "Override the limits of a key", button: "Set limits",
+    fields: [{ name: "limits", label: "Limits, separated by commas", placeholder: "200/min burst 50", whole: true, mono: true }, DURATION, REASON],
+    preview: (key, { for: duration, limits }) => `The limits of ${key} become ${limits || "…"} for ${duration || "…"}.`,
+    done: (key) => `Limits of ${key} replaced.`,
   },
   grant: {
-    title: "Grant tokens", button: "Grant them", fields: [{ name: "tokens", label: "Tokens", type: "number", value: "10" }],
-    says: (who, { tokens }) => `${who} gets ${tokens || "…"} tokens back, as far as there is room for them.`,
-    done: (who, { tokens }) => `Granted ${tokens} to ${who}.`,
+    title: "Grant tokens", button: "Grant tokens", fields: [{ name: "tokens", label: "Tokens", type: "number", value: "10" }],
+    preview: (key, { tokens }) => `${key} gets ${tokens || "…"} tokens, up to its capacity.`,
+    done: (key, { tokens }) => `Granted ${tokens} to ${key}.`,
   },
   reset: {
-    title: "Reset a key", button: "Reset this key", danger: true, fields: [],
-    says: (who) => `Whatever was said of ${who} is lifted, bans and penalties too, and its limits are full again.`,
-    done: (who) => `Reset ${who}.`,
+    title: "Reset a key", button: "Reset key", danger: true, fields: [],
+    preview: (key) => `Ends bans, penalties and overrides of ${key} and refills its limits.`,
+    done: (key) => `Reset ${key}.`,
   },
   lift: {
-    title: "Lift a ban or an override", button: "Lift it", fields: [],
-    says: (who) => `The ban or the limits of its own that ${who} has end now.`,
-    done: (who) => `Lifted what was said of ${who}.`,
+    title: "Lift a ban or override", button: "Lift", fields: [],
+    preview: (key) => `Ends the ban or override of ${key} now.`,
+    done: (key) => `Lifted the ban or override of ${key}.`,
   },
   reload: {
     title: "Reload the configuration", button: "Reload", fields: [], alone: true,
-    says: () => "The file is read again. If something is wrong with it, the configuration of now stays in force.",
-    done: (_, __, answer) => `Reloaded: ${answer?.policies ?? 0} policies${answer?.warnings?.length ? `, ${answer.warnings.join("; ")}` : ""}.`,
+    preview: () => "Reads the file again. If it has errors, the current configuration stays in force.",
+    done: (_, __, response) => `Reloaded: ${response?.policies ?? 0} policies${response?.warnings?.length ? `, ${response.warnings.join("; ")}` : ""}.`,
   },
 };
 
-let now = null;
+let current = null;
 let policies = [];
-let afterwards = () => {};
+let onChange = () => {};
 
-/** `done` is called after something was changed. */
-export function prepare(done) {
-  afterwards = done;
+/** `changed` is called after each change. */
+export function prepare(changed) {
+  onChange = changed;
   $("act-cancel").addEventListener("click", () => $("act").close());
   $("act-form").addEventListener("submit", submit);
   $("act-form").addEventListener("input", preview);
@@ -58,27 +58,27 @@ export function prepare(done) {
   });
 }
 
-export const know = (status) => (policies = status.policies);
+export const setPolicies = (status) => (policies = status.policies);
 
-/** Opens the dialog, about a policy and a key if they are known. */
+/** Opens the dialog, for a policy and key if given. */
 export function open(name, policy, values = {}) {
   const action = ACTIONS[name];
-  now = { name, action, values: { ...values } };
+  current = { name, action, values: { ...values } };
   $("act-title").textContent = action.title;
-  $("act-do").textContent = action.button;
-  $("act-do").className = `button ${action.danger ? "danger sure" : "primary"}`;
-  $("act-do").disabled = false;
-  $("act-wrong").textContent = "";
+  $("act-submit").textContent = action.button;
+  $("act-submit").className = `button ${action.danger ? "danger sure" : "primary"}`;
+  $("act-submit").disabled = false;
+  $("act-error").textContent = "";
   $("act-token").value = "";
-  $("act-token").placeholder = hasToken() ? "The one given before" : "";
+  $("act-token").placeholder = hasToken() ? "The token given before" : "";
   fill(policy ?? policies[0]?.policy);
   $("act").showModal();
   const empty = [...$("act-fields").querySelectorAll("input")].find((input) => !input.value);
-  (empty ?? $("act-do")).focus();
+  (empty ?? $("act-submit")).focus();
 }
 
 function fill(policy) {
-  const { action, values } = now;
+  const { action, values } = current;
   const fields = [];
   if (!action.alone) {
     const choose = el("select", { id: "act-policy", on: { change: (event) => (remember(), fill(event.target.value), $("act-policy").focus()) } });
@@ -99,58 +99,58 @@ function field({ name, label, value, placeholder, type, whole, mono, part }) {
   return el("label", { class: whole ? "field whole" : "field", text: label }, input);
 }
 
-function said(part) {
+function values(part) {
   const inputs = [...$("act-fields").querySelectorAll(`[data-part="${part}"]`)];
   return Object.fromEntries(inputs.map((input) => [input.dataset.name, input.value.trim()]));
 }
 
-/** Keeps what was typed when another policy is chosen. */
+/** Keeps typed values when another policy is selected. */
 function remember() {
-  Object.assign(now.values, said("subject"), said("field"));
+  Object.assign(current.values, values("subject"), values("field"));
 }
 
-function who() {
-  const key = Object.entries(said("subject")).map(([name, value]) => `${name}=${value || "…"}`).join(" ");
-  return `${key || "everyone (one bucket for all)"} under ${$("act-policy")?.value ?? "no policy"}`;
+function keyText() {
+  const key = Object.entries(values("subject")).map(([name, value]) => `${name}=${value || "…"}`).join(" ");
+  return `${key || "all requests (one bucket)"} under ${$("act-policy")?.value ?? "no policy"}`;
 }
 
 function preview() {
-  $("act-says").textContent = now.action.says(now.action.alone ? "" : who(), said("field"));
+  $("act-preview").textContent = current.action.preview(current.action.alone ? "" : keyText(), values("field"));
 }
 
 async function submit(event) {
   event.preventDefault();
-  const { name, action } = now;
+  const { name, action } = current;
   const typed = $("act-token").value;
-  if (typed) keepToken(typed);
-  const fields = said("field");
-  const body = action.alone ? {} : { policy: $("act-policy")?.value ?? "", subject: subjectOf(Object.entries(said("subject"))) };
+  if (typed) setToken(typed);
+  const fields = values("field");
+  const body = action.alone ? {} : { policy: $("act-policy")?.value ?? "", subject: subjectOf(Object.entries(values("subject"))) };
   for (const [field, value] of Object.entries(fields)) {
     if (field === "limits") body.limits = value.split(",").map((limit) => limit.trim()).filter(Boolean);
     else if (field === "tokens") body.tokens = Number(value);
     else if (value) body[field] = value;
   }
-  $("act-do").disabled = true;
-  $("act-wrong").textContent = "";
+  $("act-submit").disabled = true;
+  $("act-error").textContent = "";
   try {
-    const told = action.alone ? "" : who();
-    const answer = await post(`/admin/${name}`, body);
+    const key = action.alone ? "" : keyText();
+    const response = await post(`/admin/${name}`, body);
     $("act").close();
-    toast(action.done(told, fields, answer));
-    afterwards();
-  } catch (refusal) {
-    $("act-wrong").textContent = refusal.message;
-    if (refusal.status === 401 || refusal.status === 403) {
+    toast(action.done(key, fields, response));
+    onChange();
+  } catch (error) {
+    $("act-error").textContent = error.message;
+    if (error.status === 401 || error.status === 403) {
       $("act-token-box").open = true;
       $("act-token").focus();
     }
   } finally {
-    $("act-do").disabled = false;
+    $("act-submit").disabled = false;
   }
 }
 
 export function toast(text) {
-  const shown = el("p", { class: "toast", text });
-  $("toasts").append(shown);
-  setTimeout(() => shown.remove(), 8000);
+  const node = el("p", { class: "toast", text });
+  $("toasts").append(node);
+  setTimeout(() => node.remove(), 8000);
 }

@@ -1,54 +1,54 @@
-// What the admin listener is asked. The token lives in this module's memory and nowhere else.
+// Requests to the admin listener. The token is kept in this module's memory only.
 
 let token = "";
 
-export const keepToken = (text) => (token = text.trim());
+export const setToken = (text) => (token = text.trim());
 export const hasToken = () => token !== "";
 
-/** Why a request came to nothing, in a sentence. */
-export class Refusal extends Error {
+/** A failed request: its message and HTTP status, 0 without a response. */
+export class ApiError extends Error {
   constructor(detail, status) {
     super(detail);
     this.status = status;
   }
 }
 
-export const get = (path) => ask(path, { method: "GET" });
+export const get = (path) => request(path, { method: "GET" });
 
 export const post = (path, body) =>
-  ask(path, { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } });
+  request(path, { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } });
 
-async function ask(path, init) {
+async function request(path, init) {
   const headers = { ...init.headers };
-  // Reads need none, so only what changes something carries it.
+  // Reads need no token, so only POST carries it.
   if (token && init.method === "POST") headers.authorization = `Bearer ${token}`;
-  let answer;
+  let response;
   try {
-    answer = await fetch(path, { ...init, headers, cache: "no-store", redirect: "error" });
+    response = await fetch(path, { ...init, headers, cache: "no-store", redirect: "error" });
   } catch {
-    throw new Refusal("The server cannot be reached; nothing was done as far as this page knows.", 0);
+    throw new ApiError("Cannot reach the server; the change may not have been made.", 0);
   }
-  const text = await answer.text();
-  let said = null;
+  const text = await response.text();
+  let body = null;
   try {
-    said = text ? JSON.parse(text) : null;
+    body = text ? JSON.parse(text) : null;
   } catch {
-    if (answer.ok) throw new Refusal(`${path} answered with something that is not JSON.`, answer.status);
+    if (response.ok) throw new ApiError(`The response to ${path} is not JSON.`, response.status);
   }
-  if (!answer.ok) throw new Refusal(said?.detail ?? `${path} answered ${answer.status}.`, answer.status);
-  return said;
+  if (!response.ok) throw new ApiError(body?.detail ?? `${path}: status ${response.status}.`, response.status);
+  return body;
 }
 
-/** Follows the stream of figures and finds it again when it breaks off. */
+/** The status event stream; reconnects when it breaks. */
 export class Stream {
   #source = null;
   #timer = 0;
-  #tries = 0;
+  #attempts = 0;
 
-  /** `told` gets each status; `linked` whether the stream is there. */
-  constructor(told, linked) {
-    this.told = told;
-    this.linked = linked;
+  /** `onStatus` gets each status; `onConnection`, whether the server is reachable. */
+  constructor(onStatus, onConnection) {
+    this.onStatus = onStatus;
+    this.onConnection = onConnection;
     this.open();
   }
 
@@ -58,26 +58,26 @@ export class Stream {
     const source = new EventSource("/admin/stream");
     this.#source = source;
     source.addEventListener("status", (event) => {
-      this.#tries = 0;
-      this.linked(true);
-      this.told(JSON.parse(event.data));
+      this.#attempts = 0;
+      this.onConnection(true);
+      this.onStatus(JSON.parse(event.data));
     });
-    // The browser's own retries end for good on some errors, so it is always this that tries again.
+    // Browsers stop retrying for good after some errors, so this code always retries itself.
     source.addEventListener("error", () => {
       source.close();
-      this.#timer = setTimeout(() => this.open(), Math.min(5000, 500 * 2 ** this.#tries++));
-      this.#without();
+      this.#timer = setTimeout(() => this.open(), Math.min(5000, 500 * 2 ** this.#attempts++));
+      this.#poll();
     });
   }
 
-  /** Where only the stream is refused, because as many listen as may, figures come one by one. */
-  async #without() {
+  /** Reads the status once, for when only the stream is rejected because the maximum is reached. */
+  async #poll() {
     try {
       const status = await get("/admin/status");
-      this.linked(true);
-      this.told(status);
+      this.onConnection(true);
+      this.onStatus(status);
     } catch {
-      this.linked(false);
+      this.onConnection(false);
     }
   }
 }

@@ -1,6 +1,6 @@
-// The page: which view is shown, what it is told, and whether the server is there.
+// The page: the current view, its updates, the connection and the theme.
 
-import { $, say } from "./dom.js";
+import { $, setText } from "./dom.js";
 import { Stream } from "./api.js";
 import { date, span } from "./format.js";
 import { History } from "./history.js";
@@ -9,26 +9,26 @@ import { overview } from "./overview.js";
 import { policies } from "./policies.js";
 import { keys } from "./keys.js";
 import { shadow } from "./shadow.js";
-import { pressure } from "./pressure.js";
+import { overload } from "./overload.js";
 import { explain } from "./explain.js";
-import { holds } from "./holds.js";
+import { overrides } from "./overrides.js";
 import { audit } from "./audit.js";
 import { playground } from "./playground.js";
 
-/** By the name in the address. A view is told each status while it is shown, and `enter`ed when it comes to be. */
-const VIEWS = { overview, policies, keys, shadow, pressure, try: explain, holds, audit, playground };
+/** Views by their name in the address. The current view gets `update` with each status, and `enter` when it opens. */
+const VIEWS = { overview, policies, keys, shadow, overload, try: explain, overrides, audit, playground };
 
 const history = new History();
 let status = null;
-let shown = null;
+let current = null;
 
 function route() {
   const wanted = location.hash.slice(1);
   if (wanted === "main") return;
   const name = Object.hasOwn(VIEWS, wanted) ? wanted : "overview";
-  if (name === shown) return;
-  const first = shown === null;
-  shown = name;
+  if (name === current) return;
+  const first = current === null;
+  current = name;
   for (const view of Object.keys(VIEWS)) $(`view-${view}`).hidden = view !== name;
   for (const link of $("nav").querySelectorAll("a")) {
     if (link.hash === `#${name}`) link.setAttribute("aria-current", "page");
@@ -38,35 +38,35 @@ function route() {
   document.title = `${title} · ratekeeper`;
   VIEWS[name].enter?.(status, history);
   if (status) VIEWS[name].update?.(status, history);
-  // Who chose a view by the keyboard goes on reading there.
+  // Keyboard users continue in the view they chose.
   if (!first) {
     scrollTo(0, 0);
     $("main").focus({ preventScroll: true });
   }
 }
 
-function told(next) {
+function onStatus(next) {
   status = next;
   history.push(next);
-  act.know(next);
-  say($("version"), `v${next.version}`);
-  say($("uptime"), `up ${span(next.uptime_ms)}`, `since ${date(next.now_ms - next.uptime_ms)}`);
-  $("nav-pressure").hidden = !next.pressure;
-  $("nav-holds").hidden = next.overrides === 0;
-  say($("nav-holds"), next.overrides);
-  VIEWS[shown].update?.(next, history);
+  act.setPolicies(next);
+  setText($("version"), `v${next.version}`);
+  setText($("uptime"), `up ${span(next.uptime_ms)}`, `since ${date(next.now_ms - next.uptime_ms)}`);
+  $("nav-overload").hidden = !next.overload;
+  $("nav-overrides").hidden = next.overrides === 0;
+  setText($("nav-overrides"), next.overrides);
+  VIEWS[current].update?.(next, history);
 }
 
 let lostAt = null;
 
-function linked(live) {
+function onConnection(live) {
   if (live) lostAt = null;
   else lostAt ??= Date.now();
   $("link").dataset.is = live ? "live" : "lost";
-  say($("link-text"), live ? "Live" : "Not connected");
+  setText($("link-text"), live ? "Live" : "Not connected");
   $("banner").hidden = live;
-  // Written once: it is read out when it changes.
-  if (!live) say($("banner-text"), `The connection to the server broke off at ${date(lostAt)}. What is shown is from before; trying again.`);
+  // Written once: screen readers announce each change.
+  if (!live) setText($("banner-text"), `Connection to the server lost at ${date(lostAt)}. The numbers are from before; reconnecting.`);
 }
 
 const THEMES = ["system", "light", "dark"];
@@ -78,11 +78,11 @@ function theme(name) {
   try {
     localStorage.setItem("theme", name);
   } catch {
-    // Where nothing may be kept, it holds for this visit.
+    // Without storage the choice lasts for this visit.
   }
 }
 
-function keptTheme() {
+function storedTheme() {
   try {
     return localStorage.getItem("theme");
   } catch {
@@ -90,13 +90,13 @@ function keptTheme() {
   }
 }
 
-theme(THEMES.includes(keptTheme()) ? keptTheme() : "system");
+theme(THEMES.includes(storedTheme()) ? storedTheme() : "system");
 $("theme").addEventListener("click", () => {
-  const now = document.documentElement.dataset.theme ?? "system";
-  theme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
+  const active = document.documentElement.dataset.theme ?? "system";
+  theme(THEMES[(THEMES.indexOf(active) + 1) % THEMES.length]);
 });
-act.prepare(() => VIEWS[shown].enter?.(status, history));
+act.prepare(() => VIEWS[current].enter?.(status, history));
 addEventListener("hashchange", route);
 route();
-const stream = new Stream(told, linked);
-$("again").addEventListener("click", () => stream.open());
+const stream = new Stream(onStatus, onConnection);
+$("reconnect").addEventListener("click", () => stream.open());

@@ -1,4 +1,4 @@
-// Who changed what, or tried to.
+// The audit log: changes and attempts.
 
 import { $, el, keyed } from "./dom.js";
 import { get } from "./api.js";
@@ -17,7 +17,7 @@ async function update() {
     return;
   }
   $("no-audit").hidden = entries.length > 0;
-  // Two of the same millisecond are told apart by how many like them come after.
+  // Equal entries of one millisecond are distinguished by a counter.
   const seen = new Map();
   const numbered = entries.toReversed().map((entry) => {
     const text = JSON.stringify(entry);

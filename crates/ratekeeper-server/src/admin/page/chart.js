@@ -1,4 +1,4 @@
-// Charts drawn by hand: rates over time, a small one for a table, and bars.
+// Charts in SVG: rates over time, sparklines, and bars.
 
 import { el, svg } from "./dom.js";
 import { rate, time } from "./format.js";
@@ -13,27 +13,27 @@ export function roundUp(value) {
 const FOOT = 20;
 const SIDE = 38;
 
-/** Allowed and denied over time, one upon the other, with a line that reads them. */
+/** Allowed and denied over time, stacked, with a cursor to read values. */
 export class TimeChart {
   #points = [];
   #millis = 300_000;
   #at = null;
 
-  constructor(place) {
-    this.place = place;
+  constructor(container) {
+    this.container = container;
     this.drawing = svg("svg", { "aria-hidden": "true" });
     this.readout = el("div", { class: "readout", hidden: true });
-    this.waiting = el("p", { class: "waiting", text: "The first figures come in a second." });
-    place.append(this.drawing, this.readout, this.waiting);
-    new ResizeObserver(() => this.#paint()).observe(place);
-    place.addEventListener("pointermove", (event) => this.#point(event.clientX - place.getBoundingClientRect().left));
-    place.addEventListener("pointerleave", () => this.#choose(null));
-    place.addEventListener("blur", () => this.#choose(null));
-    place.addEventListener("keydown", (event) => this.#key(event));
+    this.waiting = el("p", { class: "waiting", text: "Waiting for the first data" });
+    container.append(this.drawing, this.readout, this.waiting);
+    new ResizeObserver(() => this.#paint()).observe(container);
+    container.addEventListener("pointermove", (event) => this.#point(event.clientX - container.getBoundingClientRect().left));
+    container.addEventListener("pointerleave", () => this.#choose(null));
+    container.addEventListener("blur", () => this.#choose(null));
+    container.addEventListener("keydown", (event) => this.#key(event));
   }
 
   show(points, millis) {
-    // What is read stays the same second while the chart moves on.
+    // The cursor stays on the same second while the chart moves.
     const read = this.#at === null ? undefined : this.#points[this.#at]?.at;
     this.#points = points;
     this.#millis = millis;
@@ -46,7 +46,7 @@ export class TimeChart {
 
   #x(at) {
     const now = this.#points.at(-1)?.at ?? 0;
-    return SIDE + (1 - (now - at) / this.#millis) * (this.place.clientWidth - SIDE - 6);
+    return SIDE + (1 - (now - at) / this.#millis) * (this.container.clientWidth - SIDE - 6);
   }
 
   #key(event) {
@@ -74,17 +74,17 @@ export class TimeChart {
   }
 
   #paint() {
-    const [wide, high] = [this.place.clientWidth, this.place.clientHeight];
+    const [wide, high] = [this.container.clientWidth, this.container.clientHeight];
     if (!wide || !high) return;
     const points = this.#points;
     this.waiting.hidden = points.length > 0;
-    const most = roundUp(Math.max(1, ...points.map((point) => point.allowed + point.denied)));
-    const y = (value) => 8 + (1 - value / most) * (high - FOOT - 8);
+    const max = roundUp(Math.max(1, ...points.map((point) => point.allowed + point.denied)));
+    const y = (value) => 8 + (1 - value / max) * (high - FOOT - 8);
     const parts = [];
     for (const part of [0, 0.5, 1]) {
-      const at = y(most * part);
+      const at = y(max * part);
       parts.push(svg("line", { class: part ? "grid" : "zero", x1: SIDE, x2: wide - 6, y1: at, y2: at }));
-      parts.push(svg("text", { x: SIDE - 8, y: at + 4, "text-anchor": "end", text: most * part < 1 && part ? "0.5" : rate(most * part) }));
+      parts.push(svg("text", { x: SIDE - 8, y: at + 4, "text-anchor": "end", text: max * part < 1 && part ? "0.5" : rate(max * part) }));
     }
     const now = points.at(-1)?.at ?? 0;
     for (let tick = 0; tick <= 5; tick++) {
@@ -115,7 +115,7 @@ export class TimeChart {
   }
 }
 
-/** The areas and lines of allowed, and denied upon it. */
+/** The areas and lines of allowed, with denied stacked on top. */
 function layers(points, x, y) {
   const low = points.map((point) => [x(point), y(point.allowed)]);
   const high = points.map((point) => [x(point), y(point.allowed + point.denied)]);
@@ -130,26 +130,26 @@ function layers(points, x, y) {
   ].filter(Boolean);
 }
 
-/** A chart as small as a word; the figures beside it say the same. */
-export function spark(place, points, millis) {
+/** A sparkline; the numbers beside it say the same. */
+export function spark(container, points, millis) {
   const [wide, high] = [150, 28];
-  const most = Math.max(1, ...points.map((point) => point.allowed + point.denied));
+  const max = Math.max(1, ...points.map((point) => point.allowed + point.denied));
   const now = points.at(-1)?.at ?? 0;
   const x = (point) => (1 - (now - point.at) / millis) * wide;
-  const y = (value) => 2 + (1 - value / most) * (high - 4);
-  const drawing = place.firstElementChild ?? place.appendChild(svg("svg", { viewBox: `0 0 ${wide} ${high}`, "aria-hidden": "true" }));
+  const y = (value) => 2 + (1 - value / max) * (high - 4);
+  const drawing = container.firstElementChild ?? container.appendChild(svg("svg", { viewBox: `0 0 ${wide} ${high}`, "aria-hidden": "true" }));
   const zero = svg("line", { class: "grid", x1: 0, x2: wide, y1: high - 2, y2: high - 2 });
   const shadows = points.some((point) => point.shadow > 0);
-  const line = shadows && points.map((point) => `${x(point).toFixed(1)} ${y(Math.min(most, point.shadow)).toFixed(1)}`).join("L");
+  const line = shadows && points.map((point) => `${x(point).toFixed(1)} ${y(Math.min(max, point.shadow)).toFixed(1)}`).join("L");
   drawing.replaceChildren(zero, ...(points.length > 1 ? layers(points, x, y) : []), ...(line ? [svg("path", { class: "shadow-line", d: `M${line}` })] : []));
 }
 
 /** Bars side by side, each a rectangle of class `name`. */
-export function bars(values, most, wide, high, name) {
+export function bars(values, max, wide, high, name) {
   const each = wide / values.length;
   const gap = each > 4 ? 1 : 0;
   return values.flatMap((value, at) => {
-    const tall = Math.min(1, value / most) * (high - 2);
+    const tall = Math.min(1, value / max) * (high - 2);
     return value > 0 ? [svg("rect", { class: name, x: (at * each + gap / 2).toFixed(2), y: (high - tall).toFixed(2), width: (each - gap).toFixed(2), height: tall.toFixed(2), rx: each > 6 ? 1.5 : 0 })] : [];
   });
 }

@@ -1,18 +1,18 @@
-// Elements. Whatever the server says goes in as text: keys and reasons are written by strangers.
+// DOM helpers. Server data is inserted as text only: keys and reasons are untrusted.
 
 export const $ = (id) => document.getElementById(id);
 
 /** An element with properties (`class`, `text`, attributes, `on` for listeners) and children. */
 export function el(tag, props = {}, ...children) {
-  return dress(document.createElement(tag), props, children);
+  return setProps(document.createElement(tag), props, children);
 }
 
-/** The same for a part of a drawing. */
+/** The same for an SVG element. */
 export function svg(tag, props = {}, ...children) {
-  return dress(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
+  return setProps(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
 }
 
-function dress(node, props, children) {
+function setProps(node, props, children) {
   for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "text") node.textContent = value;
@@ -23,17 +23,17 @@ function dress(node, props, children) {
   return node;
 }
 
-/** Writes only what changed, so that a selection or a screen reader is not disturbed once a second. */
-export function say(node, text, title) {
-  const said = String(text);
-  if (node.textContent !== said) node.textContent = said;
+/** Sets text only if it changed, so that selections and screen readers are not disturbed every second. */
+export function setText(node, text, title) {
+  const value = String(text);
+  if (node.textContent !== value) node.textContent = value;
   if (title !== undefined && node.title !== title) node.title = title;
 }
 
-/** Makes the children of `list` those of `items`, in their order; one that is there already stays, and so does its focus. */
+/** Makes the children of `list` match `items`, in order. Existing children are reused and keep their focus. */
 export function keyed(list, items, keyOf, make, fill) {
   const known = new Map([...list.children].map((child) => [child.dataset.key, child]));
-  let place = list.firstElementChild;
+  let next = list.firstElementChild;
   for (const item of items) {
     const key = keyOf(item);
     let child = known.get(key);
@@ -42,15 +42,15 @@ export function keyed(list, items, keyOf, make, fill) {
       child = make(item);
       child.dataset.key = key;
     }
-    if (child === place) place = place.nextElementSibling;
-    else list.insertBefore(child, place);
+    if (child === next) next = next.nextElementSibling;
+    else list.insertBefore(child, next);
     fill?.(child, item);
   }
   for (const child of known.values()) child.remove();
 }
 
-/** Calls `run` once things have been quiet for so long. */
-export function calmly(run, millis) {
+/** Calls `run` after `millis` without another call. */
+export function debounce(run, millis) {
   let timer;
   return () => {
     clearTimeout(timer);

@@ -4,8 +4,8 @@ import { svg } from "./dom.js";
 import { bars } from "./chart.js";
 import { plural, span } from "./format.js";
 
-/** As tall as a bar can be drawn; more can be typed. */
-const TALLEST = 30;
+/** The largest value that can be drawn; larger ones can be typed. */
+const MAX_DRAWN = 30;
 const FOOT = 18;
 
 export class Drawing {
@@ -13,24 +13,24 @@ export class Drawing {
   #bin = 100;
   #last = null;
 
-  constructor(place, bins, changed) {
-    this.place = place;
+  constructor(container, bins, changed) {
+    this.container = container;
     this.values = new Array(bins).fill(0);
     this.changed = changed;
     this.drawing = svg("svg", { "aria-hidden": "true" });
-    place.append(this.drawing);
-    new ResizeObserver(() => this.#paint()).observe(place);
-    place.addEventListener("pointerdown", (event) => {
+    container.append(this.drawing);
+    new ResizeObserver(() => this.#paint()).observe(container);
+    container.addEventListener("pointerdown", (event) => {
       if (event.button !== 0) return;
-      place.setPointerCapture(event.pointerId);
+      container.setPointerCapture(event.pointerId);
       this.#last = null;
       this.#draw(event);
     });
-    place.addEventListener("pointermove", (event) => {
-      if (place.hasPointerCapture(event.pointerId)) this.#draw(event);
+    container.addEventListener("pointermove", (event) => {
+      if (container.hasPointerCapture(event.pointerId)) this.#draw(event);
     });
-    place.addEventListener("keydown", (event) => this.#key(event));
-    place.addEventListener("focus", () => this.#paint());
+    container.addEventListener("keydown", (event) => this.#key(event));
+    container.addEventListener("focus", () => this.#paint());
   }
 
   get total() {
@@ -42,19 +42,19 @@ export class Drawing {
     this.changed();
   }
 
-  /** How long a bar is; paints. */
-  told(bin) {
+  /** Sets the length of a bar in milliseconds and repaints. */
+  setBin(bin) {
     this.#bin = bin;
     this.#paint();
   }
 
-  /** From where the pointer was last, so that a quick stroke leaves no gaps. */
+  /** Fills in from the last pointer position, so that a quick stroke leaves no gaps. */
   #draw(event) {
-    const box = this.place.getBoundingClientRect();
+    const box = this.container.getBoundingClientRect();
     const part = (event.clientX - box.left) / box.width;
     const at = Math.max(0, Math.min(this.values.length - 1, Math.floor(part * this.values.length)));
     const high = 1 - (event.clientY - box.top) / (box.height - FOOT);
-    const value = Math.max(0, Math.min(TALLEST, Math.round(high * TALLEST)));
+    const value = Math.max(0, Math.min(MAX_DRAWN, Math.round(high * MAX_DRAWN)));
     const from = this.#last ?? { at, value };
     const steps = Math.max(1, Math.abs(at - from.at));
     for (let step = 0; step <= steps; step++) {
@@ -78,26 +78,26 @@ export class Drawing {
       this.#paint();
     } else {
       const before = this.values[this.#at];
-      this.values[this.#at] = Math.max(0, Math.min(Math.max(TALLEST, before), before + change));
+      this.values[this.#at] = Math.max(0, Math.min(Math.max(MAX_DRAWN, before), before + change));
       this.changed();
     }
   }
 
   #paint() {
-    const [wide, high] = [this.place.clientWidth, this.place.clientHeight];
+    const [wide, high] = [this.container.clientWidth, this.container.clientHeight];
     const value = this.values[this.#at];
-    this.place.setAttribute("aria-valuenow", value);
-    this.place.setAttribute("aria-valuemax", Math.max(TALLEST, ...this.values));
-    this.place.setAttribute("aria-valuetext", `Bar ${this.#at + 1} of ${this.values.length}, at ${span(this.#at * this.#bin)}: ${plural(value, "request")}`);
+    this.container.setAttribute("aria-valuenow", value);
+    this.container.setAttribute("aria-valuemax", Math.max(MAX_DRAWN, ...this.values));
+    this.container.setAttribute("aria-valuetext", `Bar ${this.#at + 1} of ${this.values.length}, at ${span(this.#at * this.#bin)}: ${plural(value, "request")}`);
     if (!wide) return;
-    const most = Math.max(TALLEST, ...this.values);
+    const max = Math.max(MAX_DRAWN, ...this.values);
     const each = wide / this.values.length;
     const floor = high - FOOT;
     const grid = [0.5, 1].map((part) => svg("line", { class: "grid", x1: 0, x2: wide, y1: floor - part * (floor - 2), y2: floor - part * (floor - 2) }));
     const sixths = [0, 1, 2, 3, 4, 5, 6].map((part) => svg("text", { x: (wide * part) / 6, y: high - 3, "text-anchor": part === 0 ? "start" : part === 6 ? "end" : "middle", text: part === 0 ? "0" : span((this.#bin * this.values.length * part) / 6) }));
     const edges = [1, 2, 3, 4, 5].map((part) => svg("line", { class: "grid", x1: (wide * part) / 6, x2: (wide * part) / 6, y1: 0, y2: floor }));
-    const chosen = svg("rect", { class: "chosen", x: this.#at * each, y: 1, width: each, height: floor - 1, rx: 2 });
+    const selected = svg("rect", { class: "selected", x: this.#at * each, y: 1, width: each, height: floor - 1, rx: 2 });
     this.drawing.setAttribute("viewBox", `0 0 ${wide} ${high}`);
-    this.drawing.replaceChildren(...grid, ...edges, ...bars(this.values, most, wide, floor, "offered"), svg("line", { class: "zero", x1: 0, x2: wide, y1: floor, y2: floor }), chosen, ...sixths);
+    this.drawing.replaceChildren(...grid, ...edges, ...bars(this.values, max, wide, floor, "offered"), svg("line", { class: "zero", x1: 0, x2: wide, y1: floor, y2: floor }), selected, ...sixths);
   }
 }

@@ -1,4 +1,4 @@
-// Try a subject: what each policy makes of it now, and what can be done about it.
+// Try a subject: how each policy would decide it now, with actions on its key.
 
 import { $, el, keyed } from "./dom.js";
 import { post } from "./api.js";
@@ -8,29 +8,29 @@ import { open } from "./act.js";
 
 export const explain = { enter, update };
 
-const USUAL = { ip: "203.0.113.7", method: "GET", path: "/api/x", user: "42" };
-let known = [];
-let ready = false;
-let asked = false;
+const PLACEHOLDERS = { ip: "203.0.113.7", method: "GET", path: "/api/x", user: "42" };
+let policies = [];
+let isReady = false;
+let hasResult = false;
 
 function enter() {
-  if (!ready) {
-    ready = true;
+  if (!isReady) {
+    isReady = true;
     $("try").addEventListener("submit", (event) => {
       event.preventDefault();
       run();
     });
   }
-  // After a ban or a reset it is told again.
-  if (asked) run();
+  // Refreshed after a ban or reset.
+  if (hasResult) run();
 }
 
-/** A field for each thing that a policy counts by, besides what every request has. */
+/** A field for each attribute of a key, besides those of every request. */
 function update(status) {
-  known = status.policies;
-  const names = [...new Set(["ip", "method", "path", ...known.flatMap((policy) => policy.by)])];
+  policies = status.policies;
+  const names = [...new Set(["ip", "method", "path", ...policies.flatMap((policy) => policy.by)])];
   keyed($("try-fields"), names, (name) => name, (name) => {
-    const input = el("input", { name, "data-name": name, class: "mono", placeholder: USUAL[name] ?? "", autocomplete: "off", spellcheck: "false" });
+    const input = el("input", { name, "data-name": name, class: "mono", placeholder: PLACEHOLDERS[name] ?? "", autocomplete: "off", spellcheck: "false" });
     return el("label", { class: "field", text: name }, input);
   });
 }
@@ -38,39 +38,39 @@ function update(status) {
 const pairs = () => [...$("try-fields").querySelectorAll("input")].map((input) => [input.dataset.name, input.value.trim()]);
 
 async function run() {
-  $("try-wrong").textContent = "";
+  $("try-error").textContent = "";
   try {
-    const said = [...pairs(), ...words($("try-more").value)];
+    const attributes = [...pairs(), ...words($("try-more").value)];
     const cost = Number($("try-cost").value || 1);
-    const told = await post("/admin/explain", { subject: subjectOf(said), cost });
-    asked = true;
-    show(told, Object.fromEntries(said));
-  } catch (refusal) {
-    $("try-wrong").textContent = refusal.message;
-    $("try-told").replaceChildren();
+    const result = await post("/admin/explain", { subject: subjectOf(attributes), cost });
+    hasResult = true;
+    show(result, Object.fromEntries(attributes));
+  } catch (error) {
+    $("try-error").textContent = error.message;
+    $("try-result").replaceChildren();
   }
 }
 
-const WHY = {
+const REASONS = {
   no_policy: "no policy applies",
-  allow_list: "it is on the allow list, so no limit is asked",
-  deny_list: "it is on the deny list",
-  ban: "it is banned",
-  missing_attribute: "it lacks an attribute of the key",
-  off: "limits are switched off",
-  closed: "the store does not answer",
+  allow_list: "on the allow list: no limit is checked",
+  deny_list: "on the deny list",
+  ban: "banned",
+  missing_attribute: "an attribute of the key is missing",
+  off: "limits are disabled",
+  closed: "the store is unavailable",
 };
 
-function show(told, values) {
-  let said = "Allowed";
-  if (told.allowed && told.delay_ms > 0) said = `Allowed after ${span(told.delay_ms)}`;
-  if (!told.allowed) said = told.policy ? `Denied by ${told.policy}` : "Denied";
-  const more = [!told.allowed && `status ${told.status}`, WHY[told.reason], told.never && "waiting will not help", !told.allowed && !told.never && told.retry_after_ms !== null && `admitted in ${span(told.retry_after_ms)} if nobody else comes`];
-  const verdict = el("div", { class: told.allowed ? "card verdict" : "card verdict no" }, el("strong", { text: said }), el("span", { class: "fine", text: more.filter(Boolean).join("; ") }));
-  const applies = told.tried.filter((tried) => tried.applies);
-  const apart = told.tried.filter((tried) => !tried.applies);
-  const aside = apart.map((tried) => el("p", { class: "card apart" }, el("strong", { text: tried.policy }), ` does not apply: ${tried.why}`));
-  $("try-told").replaceChildren(verdict, el("div", { class: "tried" }, ...applies.map((tried) => standing(tried, values)), ...aside));
+function show(result, values) {
+  let outcome = "Allowed";
+  if (result.allowed && result.delay_ms > 0) outcome = `Allowed after ${span(result.delay_ms)}`;
+  if (!result.allowed) outcome = result.policy ? `Denied by ${result.policy}` : "Denied";
+  const more = [!result.allowed && `status ${result.status}`, REASONS[result.reason], result.never && "waiting will not help", !result.allowed && !result.never && result.retry_after_ms !== null && `allowed in ${span(result.retry_after_ms)} if no other requests come`];
+  const verdict = el("div", { class: result.allowed ? "card verdict" : "card verdict no" }, el("strong", { text: outcome }), el("span", { class: "fine", text: more.filter(Boolean).join("; ") }));
+  const applies = result.tried.filter((tried) => tried.applies);
+  const skipped = result.tried.filter((tried) => !tried.applies);
+  const aside = skipped.map((tried) => el("p", { class: "card skipped" }, el("strong", { text: tried.policy }), ` does not apply: ${tried.why}`));
+  $("try-result").replaceChildren(verdict, el("div", { class: "tried" }, ...applies.map((tried) => policyCard(tried, values)), ...aside));
 }
 
 function counted(tried) {
@@ -79,15 +79,15 @@ function counted(tried) {
   return `no ${attribute}: ${action === "deny" ? "denied" : `counted by ${tried.key}`} (missing = "${action}")`;
 }
 
-function standing(tried, values) {
-  const button = (name, text, danger) => el("button", { class: danger ? "button slim danger" : "button slim", type: "button", text, "aria-label": `${text.replace("…", "")} under ${tried.policy}`, on: { click: () => open(name, tried.policy, pick(tried, values)) } });
-  const head = el("div", { class: "head" }, el("h2", { text: tried.policy }), el("span", { class: "fine", text: counted(tried), title: tried.fingerprint && `shown as ${tried.fingerprint}` }), tried.shadow ? el("span", { class: "tag shadow", text: "only watching" }) : null, el("div", { class: "buttons" }, button("grant", "Grant…"), button("override", "Override…"), button("reset", "Reset…"), button("ban", "Ban…", true)));
+function policyCard(tried, values) {
+  const button = (name, text, danger) => el("button", { class: danger ? "button slim danger" : "button slim", type: "button", text, "aria-label": `${text.replace("…", "")} under ${tried.policy}`, on: { click: () => open(name, tried.policy, keyOf(tried, values)) } });
+  const head = el("div", { class: "head" }, el("h2", { text: tried.policy }), el("span", { class: "fine", text: counted(tried), title: tried.fingerprint && `shown as ${tried.fingerprint}` }), tried.shadow ? el("span", { class: "tag shadow", text: "shadow" }) : null, el("div", { class: "buttons" }, button("grant", "Grant…"), button("override", "Override…"), button("reset", "Reset…"), button("ban", "Ban…", true)));
   return el("div", { class: "card" }, head, ...tried.limits.map(level));
 }
 
-/** What a policy counts by, of what was typed. */
-function pick(tried, values) {
-  const key = known.find((one) => one.policy === tried.policy)?.by ?? [];
+/** The typed values that belong to the key of a policy. */
+function keyOf(tried, values) {
+  const key = policies.find((one) => one.policy === tried.policy)?.by ?? [];
   const by = tried.missing ? [...key, "ip"] : key;
   return Object.fromEntries(by.filter((name) => values[name]).map((name) => [name, values[name]]));
 }
@@ -95,7 +95,7 @@ function pick(tried, values) {
 function level(limit) {
   const counted = limit.capacity !== null && limit.remaining !== null;
   const left = counted ? `${exact(limit.remaining)} of ${exact(limit.capacity)} left, costs ${exact(limit.cost)}` : plural(limit.cost, "unit");
-  const wait = limit.retry_after_ms === null ? "" : `, admits in ${span(limit.retry_after_ms)}`;
+  const wait = limit.retry_after_ms === null ? "" : `, allowed in ${span(limit.retry_after_ms)}`;
   const fill = el("div", { class: "fill" });
   const used = counted ? 1 - limit.remaining / Math.max(1, limit.capacity) : 0;
   fill.style.width = `${used * 100}%`;

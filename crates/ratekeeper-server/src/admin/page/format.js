@@ -1,21 +1,21 @@
-// Numbers and times for people; the exact ones stand beside them in titles and tables.
+// Numbers and times for display; titles and tables have the exact values.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 
 export const exact = (count) => whole.format(count);
 
-/** A count: all of its digits while they are few. */
-export const count = (many) => (many < 100_000 ? whole.format(many) : short.format(many));
+/** A count: abbreviated from 100,000 on. */
+export const count = (number) => (number < 100_000 ? whole.format(number) : short.format(number));
 
-/** Something a second. */
+/** A rate per second. */
 export function rate(perSecond) {
   if (perSecond === 0) return "0";
   if (perSecond < 0.1) return "<0.1";
   return perSecond < 10 ? perSecond.toFixed(1) : count(perSecond);
 }
 
-/** A share of one, in percent. */
+/** A share from 0 to 1, in percent. */
 export function share(part) {
   if (!Number.isFinite(part)) return "–";
   const percent = part * 100;
@@ -28,7 +28,7 @@ export const shareOf = (part, all) => (all > 0 ? part / all : NaN);
 
 const UNITS = [[86_400_000, "d"], [3_600_000, "h"], [60_000, "min"], [1_000, "s"]];
 
-/** A length of time in its two largest units. */
+/** A duration in its two largest units. */
 export function span(millis) {
   if (millis < 1000) return `${Math.ceil(millis)} ms`;
   const at = UNITS.findIndex(([unit]) => millis >= unit);
@@ -43,4 +43,4 @@ const day = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "
 export const time = (millis) => clock.format(millis);
 export const date = (millis) => day.format(millis);
 
-export const plural = (many, one, more = `${one}s`) => `${exact(many)} ${many === 1 ? one : more}`;
+export const plural = (number, one, more = `${one}s`) => `${exact(number)} ${number === 1 ? one : more}`;

@@ -1,13 +1,13 @@
-// What was counted, as rates over time: the difference of two figures by the time between them.
+// Rates over time: differences of counters divided by the time between them.
 
-/** Kept this long, in milliseconds. */
-const KEPT = 15 * 60_000;
-/** Policies have theirs for as long as their small charts show, and not more of them than anybody looks at. */
-const KEPT_POLICIES = 5 * 60_000;
-const MOST_POLICIES = 100;
+/** Age of the oldest point, in milliseconds. */
+const MAX_AGE = 15 * 60_000;
+/** The same for points of policies: as long as their sparklines show. */
+const MAX_POLICY_AGE = 5 * 60_000;
+const MAX_POLICIES = 100;
 
-/** Who passed, whatever else is said of them: a request is counted under one outcome. */
-export const passed = (policy) => policy.allowed + policy.delayed + policy.shadow_denied;
+/** All allowed requests of a policy; each request is counted under one outcome. */
+export const allowedOf = (policy) => policy.allowed + policy.delayed + policy.shadow_denied;
 
 export class History {
   points = [];
@@ -17,31 +17,31 @@ export class History {
     const last = this.#last;
     this.#last = status;
     if (!last) return;
-    const lasted = status.now_ms - last.now_ms;
-    if (lasted <= 0) return;
-    // A process that began again counts from zero.
-    const again = status.uptime_ms < last.uptime_ms;
-    const since = (now, before) => Math.max(0, now - (again ? 0 : (before ?? 0))) * (1000 / lasted);
+    const elapsed = status.now_ms - last.now_ms;
+    if (elapsed <= 0) return;
+    // A restarted process counts from zero.
+    const restarted = status.uptime_ms < last.uptime_ms;
+    const since = (now, before) => Math.max(0, now - (restarted ? 0 : (before ?? 0))) * (1000 / elapsed);
     const before = new Map(last.policies.map((policy) => [policy.policy, policy]));
     const policies = new Map();
-    for (const policy of status.policies.slice(0, MOST_POLICIES)) {
+    for (const policy of status.policies.slice(0, MAX_POLICIES)) {
       const was = before.get(policy.policy) ?? policy;
       policies.set(policy.policy, {
-        allowed: since(passed(policy), passed(was)),
+        allowed: since(allowedOf(policy), allowedOf(was)),
         denied: since(policy.denied, was.denied),
         shadow: since(policy.shadow_denied, was.shadow_denied),
       });
     }
     this.points.push({
       at: status.now_ms,
-      lasted,
+      elapsed,
       allowed: since(status.totals.allowed, last.totals.allowed),
-      denied: since(status.totals.blocked, last.totals.blocked),
+      denied: since(status.totals.denied, last.totals.denied),
       policies,
     });
-    while (this.points[0].at < status.now_ms - KEPT) this.points.shift();
+    while (this.points[0].at < status.now_ms - MAX_AGE) this.points.shift();
     for (const point of this.points) {
-      if (point.at >= status.now_ms - KEPT_POLICIES) break;
+      if (point.at >= status.now_ms - MAX_POLICY_AGE) break;
       point.policies = null;
     }
   }
@@ -50,7 +50,7 @@ export class History {
     return this.points.at(-1);
   }
 
-  /** The points of the last so many milliseconds. */
+  /** The points of the last `millis` milliseconds. */
   since(millis) {
     const from = (this.newest?.at ?? 0) - millis;
     return this.points.filter((point) => point.at > from);
@@ -59,14 +59,14 @@ export class History {
   /** How many were allowed and denied in that time. */
   sums(millis) {
     const sum = { allowed: 0, denied: 0 };
-    for (const { allowed, denied, lasted } of this.since(millis)) {
-      sum.allowed += (allowed * lasted) / 1000;
-      sum.denied += (denied * lasted) / 1000;
+    for (const { allowed, denied, elapsed } of this.since(millis)) {
+      sum.allowed += (allowed * elapsed) / 1000;
+      sum.denied += (denied * elapsed) / 1000;
     }
     return sum;
   }
 
-  /** Of one policy, as points of their own. */
+  /** The points of one policy. */
   of(policy, millis) {
     const none = { allowed: 0, denied: 0, shadow: 0 };
     return this.since(millis).filter((point) => point.policies).map((point) => ({ at: point.at, ...(point.policies.get(policy) ?? none) }));

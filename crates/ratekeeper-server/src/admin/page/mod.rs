@@ -1,4 +1,4 @@
-//! The live page: files that are in the binary, and the rules that browsers are told to keep to.
+//! The live page: files in the binary, and the security headers for browsers.
 
 use axum::Router;
 use axum::body::Body;
@@ -7,21 +7,20 @@ use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::response::Response;
 use axum::routing::get;
 
-/// Where the page is.
+/// The path of the page.
 pub(super) const PAGE: &str = "/";
 
-/// Nothing but what this listener serves itself: no script or style in the page, none from
-/// elsewhere, nowhere to send a form, and no frame of another page around it. What a stranger wrote
-/// into a key stays text.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+/// The content security policy: only files of this listener, no inline script or style, no form
+/// targets, no framing. Untrusted text in keys stays text.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const HEADERS: [(HeaderName, &str); 4] = [
-    (header::CONTENT_SECURITY_POLICY, POLICY),
+    (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
     (header::REFERRER_POLICY, "no-referrer"),
-    // For browsers that do not know frame-ancestors.
+    // For browsers without frame-ancestors.
     (header::X_FRAME_OPTIONS, "DENY"),
-    // Another version of the binary has another page.
+    // Another version of the binary may serve another page.
     (header::CACHE_CONTROL, "no-cache"),
 ];
 
@@ -30,17 +29,17 @@ const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-/// A file of the page: where it is, what it is, what is in it.
-type Part = (&'static str, &'static str, &'static str);
+/// A file of the page: path, content type, text.
+type Asset = (&'static str, &'static str, &'static str);
 
-/// One of them under `/assets/`.
+/// A file under `/assets/`.
 macro_rules! asset {
     ($name:literal, $kind:expr) => {
         (concat!("/assets/", $name), $kind, include_str!($name))
     };
 }
 
-const PARTS: [Part; 23] = [
+const ASSETS: [Asset; 23] = [
     (PAGE, HTML, include_str!("index.html")),
     asset!("base.css", CSS),
     asset!("parts.css", CSS),
@@ -56,33 +55,33 @@ const PARTS: [Part; 23] = [
     asset!("explain.js", SCRIPT),
     asset!("format.js", SCRIPT),
     asset!("history.js", SCRIPT),
-    asset!("holds.js", SCRIPT),
     asset!("keys.js", SCRIPT),
+    asset!("overload.js", SCRIPT),
+    asset!("overrides.js", SCRIPT),
     asset!("overview.js", SCRIPT),
     asset!("playground.js", SCRIPT),
     asset!("policies.js", SCRIPT),
-    asset!("pressure.js", SCRIPT),
     asset!("shadow.js", SCRIPT),
     asset!("subject.js", SCRIPT),
 ];
 
-/// All of it, each file where the page looks for it.
+/// The routes of all files.
 pub(super) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    PARTS.into_iter().fold(Router::new(), |router, part| {
-        router.route(part.0, get(async move || served(part)))
+    ASSETS.into_iter().fold(Router::new(), |router, asset| {
+        router.route(asset.0, get(async move || response(asset)))
     })
 }
 
-fn served((_, kind, text): Part) -> Response {
+fn response((_, kind, text): Asset) -> Response {
     let mut response = Response::new(Body::from(text));
-    *response.headers_mut() = rules();
+    *response.headers_mut() = security_headers();
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
-fn rules() -> HeaderMap {
+fn security_headers() -> HeaderMap {
     HEADERS
         .into_iter()
         .map(|(name, value)| (name, HeaderValue::from_static(value)))
@@ -94,12 +93,12 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn is_there(path: &str) -> bool {
-        PARTS.iter().any(|(known, ..)| *known == path)
+    fn is_served(path: &str) -> bool {
+        ASSETS.iter().any(|(known, ..)| *known == path)
     }
 
     #[test]
-    fn every_file_of_the_page_is_served_and_nothing_else_is_asked_for() {
+    fn every_file_is_served_and_nothing_else_is_requested() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/admin/page");
         for file in std::fs::read_dir(folder).unwrap() {
             let name = file.unwrap().file_name().into_string().unwrap();
@@ -109,11 +108,11 @@ mod tests {
                 format!("/assets/{name}")
             };
             assert!(
-                name == "mod.rs" || is_there(&path),
-                "{name} is not in PARTS"
+                name == "mod.rs" || is_served(&path),
+                "{name} is not in ASSETS"
             );
         }
-        for (path, _, text) in PARTS {
+        for (path, _, text) in ASSETS {
             for begin in ["src=\"", "href=\"/", "from \"./"] {
                 for found in text.split(begin).skip(1) {
                     let name = found
@@ -123,20 +122,19 @@ mod tests {
                         .trim_start_matches("/assets/")
                         .trim_start_matches("assets/");
                     assert!(
-                        name == "metrics" || is_there(&format!("/assets/{name}")),
-                        "{path} asks for {name}"
+                        name == "metrics" || is_served(&format!("/assets/{name}")),
+                        "{path} requests {name}"
                     );
                 }
             }
         }
     }
 
-    /// The policy would keep them from working, and whoever writes text as HTML lets strangers
-    /// write the page.
+    /// The policy would block these, and inserting text as HTML would let keys inject markup.
     #[test]
-    fn nothing_in_the_page_needs_more_than_the_policy_allows() {
-        for (path, _, text) in PARTS {
-            for never in [
+    fn the_page_needs_nothing_that_the_policy_blocks() {
+        for (path, _, text) in ASSETS {
+            for forbidden in [
                 "innerHTML",
                 "outerHTML",
                 "insertAdjacentHTML",
@@ -145,7 +143,7 @@ mod tests {
                 "new Function",
                 " style=\"",
             ] {
-                assert!(!text.contains(never), "{path} has {never}");
+                assert!(!text.contains(forbidden), "{path} has {forbidden}");
             }
             let outside = text
                 .split("://")
@@ -156,14 +154,14 @@ mod tests {
                 "{path} names another host"
             );
         }
-        for never in [
+        for forbidden in [
             "<style",
             " onclick=",
             " onload=",
             " onerror=",
             "javascript:",
         ] {
-            assert!(!PARTS[0].2.contains(never), "the page has {never}");
+            assert!(!ASSETS[0].2.contains(forbidden), "the page has {forbidden}");
         }
     }
 }

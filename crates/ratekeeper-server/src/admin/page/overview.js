@@ -1,15 +1,15 @@
-// The first view: all traffic, by policy, and whether everything is well.
+// The overview: all traffic, traffic by policy, health.
 
-import { $, el, keyed, say } from "./dom.js";
+import { $, el, keyed, setText } from "./dom.js";
 import { TimeChart, spark } from "./chart.js";
 import { count, exact, plural, rate, share, shareOf, time } from "./format.js";
-import { passed } from "./history.js";
+import { allowedOf } from "./history.js";
 import { showTop } from "./keys.js";
 
 let chart = null;
 let seconds = 300;
 let ticks = 0;
-let shown = null;
+let latest = null;
 
 export const overview = { enter, update };
 
@@ -19,7 +19,7 @@ function enter(status, history) {
     $("span").addEventListener("change", (event) => {
       seconds = Number(event.target.value);
       chart.show(history.since(seconds * 1000), seconds * 1000);
-      if (shown) byPolicy(shown, history);
+      if (latest) byPolicy(latest, history);
     });
   }
   ticks = 0;
@@ -27,26 +27,26 @@ function enter(status, history) {
 
 function update(status, history) {
   const { totals, store } = status;
-  shown = status;
+  latest = status;
   const newest = history.newest;
   const minute = history.sums(60_000);
   const denied = shareOf(minute.denied, minute.allowed + minute.denied);
-  say($("kpi-rate"), newest ? rate(newest.allowed + newest.denied) : "–");
-  say($("kpi-requests"), `${count(totals.requests)} since the start`, exact(totals.requests));
-  say($("kpi-share"), share(denied));
-  say($("kpi-share-ever"), `${share(shareOf(totals.blocked, totals.requests))} since the start`);
-  say($("kpi-allowed"), count(totals.allowed), exact(totals.allowed));
-  say($("kpi-denied"), count(totals.blocked), exact(totals.blocked));
-  say($("kpi-keys"), store.keys === null ? "–" : count(store.keys), store.keys === null ? "The store cannot count them" : exact(store.keys));
-  say($("kpi-waiting"), `${plural(status.waiting, "request")} waiting`);
+  setText($("kpi-rate"), newest ? rate(newest.allowed + newest.denied) : "–");
+  setText($("kpi-requests"), `${count(totals.requests)} since the start`, exact(totals.requests));
+  setText($("kpi-share"), share(denied));
+  setText($("kpi-share-ever"), `${share(shareOf(totals.denied, totals.requests))} since the start`);
+  setText($("kpi-allowed"), count(totals.allowed), exact(totals.allowed));
+  setText($("kpi-denied"), count(totals.denied), exact(totals.denied));
+  setText($("kpi-keys"), store.keys === null ? "–" : count(store.keys), store.keys === null ? "The store cannot count keys" : exact(store.keys));
+  setText($("kpi-waiting"), `${plural(status.waiting, "request")} waiting`);
 
   const points = history.since(seconds * 1000);
   chart.show(points, seconds * 1000);
-  if (newest) say($("traffic-said"), `${rate(newest.allowed)} allowed and ${rate(newest.denied)} denied a second now; ${share(denied)} denied in the last minute.`);
+  if (newest) setText($("traffic-summary"), `${rate(newest.allowed)} allowed and ${rate(newest.denied)} denied a second now; ${share(denied)} denied in the last minute.`);
   if ($("minute").closest("details").open) minuteTable(history);
   byPolicy(status, history);
   health(status);
-  if (ticks++ % 2 === 0) showTop([$("short-heaviest"), $("short-denied")], 6, status);
+  if (ticks++ % 2 === 0) showTop([$("short-most-active"), $("short-denied")], 6, status);
 }
 
 function minuteTable(history) {
@@ -69,33 +69,33 @@ function byPolicy(status, history) {
     const points = history.of(policy.policy, millis);
     const last = points.at(-1) ?? { allowed: 0, denied: 0 };
     spark(small.firstElementChild, points, millis);
-    const all = passed(policy) + policy.denied;
-    say(allowed, rate(last.allowed), `${exact(passed(policy))} passed since the start`);
-    say(denied, rate(last.denied), `${exact(policy.denied)} denied since the start`);
-    say(part, share(shareOf(policy.denied, all)), `${exact(policy.denied)} of ${exact(all)} since the start`);
+    const all = allowedOf(policy) + policy.denied;
+    setText(allowed, rate(last.allowed), `${exact(allowedOf(policy))} allowed since the start`);
+    setText(denied, rate(last.denied), `${exact(policy.denied)} denied since the start`);
+    setText(part, share(shareOf(policy.denied, all)), `${exact(policy.denied)} of ${exact(all)} since the start`);
   });
 }
 
 function health(status) {
   const { store, reloads, upstreams } = status;
-  const errors = Object.entries(store.errors).filter(([, many]) => many > 0);
+  const errors = Object.entries(store.errors).filter(([, number]) => number > 0);
   const lines = [
-    ["Serving", status.serving, status.ready ? ["ready", "well"] : ["not ready", "denied"]],
-    ["Store", store.kind, store.fallback_active ? ["falling back", "denied"] : ["answering", "well"]],
-    ...errors.map(([kind, many]) => [`Store: ${kind}`, plural(many, "error"), null]),
-    ...upstreams.map(({ upstream, healthy, reason }) => [upstream, reason ?? "", healthy ? ["healthy", "well"] : ["unhealthy", "denied"]]),
-    ["Configuration", `${plural(reloads.taken, "reload")}${reloads.refused ? `, ${exact(reloads.refused)} refused` : ""}`, reloads.stale ? ["stale", "denied"] : ["in force", "well"]],
+    ["Serving", status.serving, status.ready ? ["ready", "ok"] : ["not ready", "denied"]],
+    ["Store", store.kind, store.fallback_active ? ["unavailable", "denied"] : ["available", "ok"]],
+    ...errors.map(([kind, number]) => [`Store: ${kind}`, plural(number, "error"), null]),
+    ...upstreams.map(({ upstream, healthy, reason }) => [upstream, reason ?? "", healthy ? ["healthy", "ok"] : ["unhealthy", "denied"]]),
+    ["Configuration", `${plural(reloads.succeeded, "reload")}${reloads.rejected ? `, ${exact(reloads.rejected)} rejected` : ""}`, reloads.stale ? ["stale", "denied"] : ["in force", "ok"]],
     ["Bans and overrides", exact(status.overrides), null],
   ];
-  const trouble = [store.trouble, store.other_limits, reloads.stale && "The file is wrong, so the configuration from before is in force; the log says what is wrong with it."].filter(Boolean);
-  keyed($("health"), [...lines.map(([term]) => term), ...trouble.map((text) => `! ${text}`)], (term) => term, (term) => {
-    if (term.startsWith("! ")) return el("div", {}, el("dt", { class: "unseen", text: "Trouble" }), el("dd", { class: "trouble", text: term.slice(2) }));
+  const problems = [store.error, store.other_limits, reloads.stale && "The file has errors; the previous configuration stays in force, see the log."].filter(Boolean);
+  keyed($("health"), [...lines.map(([term]) => term), ...problems.map((text) => `! ${text}`)], (term) => term, (term) => {
+    if (term.startsWith("! ")) return el("div", {}, el("dt", { class: "visually-hidden", text: "Problem" }), el("dd", { class: "problem", text: term.slice(2) }));
     return el("div", {}, el("dt", { text: term, class: term.includes("://") && "mono" }), el("dd", {}, el("span"), " ", el("span")));
   });
   [...$("health").children].slice(0, lines.length).forEach((line, at) => {
     const [text, tag] = line.lastElementChild.children;
-    say(text, lines[at][1]);
-    say(tag, lines[at][2]?.[0] ?? "");
+    setText(text, lines[at][1]);
+    setText(tag, lines[at][2]?.[0] ?? "");
     tag.className = lines[at][2] ? `tag ${lines[at][2][1]}` : "";
   });
 }

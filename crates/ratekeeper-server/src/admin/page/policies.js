@@ -1,6 +1,6 @@
-// Every policy with its limits, its level and what it decided.
+// All policies with their limits, utilization and decisions.
 
-import { $, el, keyed, say } from "./dom.js";
+import { $, el, keyed, setText } from "./dom.js";
 import { count, exact, share } from "./format.js";
 
 export const policies = { update };
@@ -11,11 +11,11 @@ function update(status) {
   keyed($("policies"), status.policies, (policy) => policy.policy, make, fill);
   $("envoy-card").hidden = status.envoy.length === 0;
   keyed($("envoy"), status.envoy, (rule) => rule.rule, ({ rule }) => el("tr", {}, el("th", { scope: "row", text: rule }), ...numbers(3)), (row, rule) => {
-    tell(row, 1, [rule.allowed, rule.denied, rule.shadow_denied]);
+    setCounts(row, 1, [rule.allowed, rule.denied, rule.shadow_denied]);
   });
 }
 
-const numbers = (many) => Array.from({ length: many }, () => el("td", { class: "n" }));
+const numbers = (length) => Array.from({ length }, () => el("td", { class: "n" }));
 
 function make({ policy }) {
   const name = el("th", { scope: "row" }, el("span", { text: policy }), " ", el("span", { class: "tag shadow", hidden: true }), el("span", { class: "sub" }));
@@ -28,27 +28,27 @@ function fill(row, policy) {
   const [, mode, by] = name.children;
   const part = policy.enforced_percent;
   mode.hidden = policy.mode !== "shadow" && (part === undefined || part >= 100);
-  say(mode, policy.mode === "shadow" ? "shadow" : `for ${part} % of keys`);
-  say(by, policy.by.length ? `by ${policy.by.join(", ")}` : "one bucket for all");
+  setText(mode, policy.mode === "shadow" ? "shadow" : `for ${part} % of keys`);
+  setText(by, policy.by.length ? `by ${policy.by.join(", ")}` : "one bucket for all");
   keyed(limits, policy.limits, (limit) => limit, (limit) => el("span", { class: "limit", text: limit }));
   const [track, text] = level.firstElementChild.children;
-  const used = policy.usage_is === "share" && policy.usage !== null;
-  track.hidden = !used;
-  if (used) {
+  const isShare = policy.usage_is === "share" && policy.usage !== null;
+  track.hidden = !isShare;
+  if (isShare) {
     track.firstElementChild.style.width = `${Math.min(1, policy.usage) * 100}%`;
     track.firstElementChild.classList.toggle("high", policy.usage >= 0.9);
-    say(text, share(policy.usage), `${policy.usage} of its bucket is used`);
+    setText(text, share(policy.usage), `${policy.usage} of its bucket is used`);
   } else {
     const cost = policy.usage ?? 0;
-    say(text, `${count(cost)} in its window`, `A cost of ${cost} was admitted in the last window, of all keys together`);
+    setText(text, `${count(cost)} in its window`, `A cost of ${cost} was allowed in the last window, all keys together`);
   }
-  tell(row, 3, COUNTS.map((name) => policy[name]));
+  setCounts(row, 3, COUNTS.map((name) => policy[name]));
 }
 
-function tell(row, from, values) {
+function setCounts(row, from, values) {
   values.forEach((value, at) => {
     const cell = row.children[from + at];
-    say(cell, value === null ? "–" : count(value), value === null ? "The store cannot count them" : exact(value));
+    setText(cell, value === null ? "–" : count(value), value === null ? "The store cannot count keys" : exact(value));
     cell.classList.toggle("zero", !value);
   });
 }

@@ -1,9 +1,9 @@
-// Who asks: from fields and words to what the API takes, and back from a key.
+// Subjects: from fields and text to the JSON of the API, and back from a key.
 
-/** Where the name of a header begins. */
+/** The prefix of header attributes. */
 const HEADER = "header:";
 
-/** `name=value` with spaces in between; a value with spaces is in double quotes. As `ratekeeper explain --subject` reads it. */
+/** Parses `name=value` pairs separated by spaces, values with spaces in double quotes, like `ratekeeper explain --subject`. */
 export function words(text) {
   const found = [];
   let rest = text.trim();
@@ -16,7 +16,7 @@ export function words(text) {
   return found;
 }
 
-/** The subject of pairs of name and value; what is empty is left out. */
+/** A subject from pairs of name and value, without empty values. */
 export function subjectOf(pairs) {
   const [subject, headers] = [{}, {}];
   for (const [name, value] of pairs) {
@@ -28,14 +28,14 @@ export function subjectOf(pairs) {
   return subject;
 }
 
-/** What names a key in a request: its values as they are shown, or else its fingerprints; null where there is neither. */
+/** The values that name a key in a request: as shown, else its fingerprints; null if neither is known. */
 export function keyValues(by, shown) {
   return fromKey(by, shown.key) ?? (shown.fingerprint ? fromKey(by, shown.fingerprint) : null);
 }
 
 const FINGERPRINT = /^#[0-9a-f]{16}$/;
 
-/** The values of a key, by the names that its policy counts by; null where one is cut or escaped. */
+/** The values of a key by attribute; null if one is shortened or escaped. */
 function fromKey(by, key) {
   const values = {};
   let rest = key;

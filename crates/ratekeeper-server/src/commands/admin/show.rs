@@ -3,7 +3,7 @@
 use crate::admin::audit::Entry;
 use crate::admin::overrides::Row;
 use crate::admin::shadow::ShadowReport;
-use crate::admin::status::{PolicyStatus, Status, UpstreamStatus};
+use crate::admin::status::{PolicyStatus, ServerStatus, UpstreamStatus};
 use crate::admin::top::{Key, Top};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -31,8 +31,8 @@ fn table(header: &[&str], right: &[usize], rows: impl Iterator<Item = Vec<String
         .collect()
 }
 
-pub(super) fn status(status: &Status) -> String {
-    let Status {
+pub(super) fn status(status: &ServerStatus) -> String {
+    let ServerStatus {
         version,
         serving,
         totals,
@@ -48,13 +48,13 @@ pub(super) fn status(status: &Status) -> String {
     let _ = writeln!(
         text,
         "{} requests: {} allowed, {} blocked; {} wait",
-        totals.requests, totals.allowed, totals.blocked, status.waiting
+        totals.requests, totals.allowed, totals.denied, status.waiting
     );
     let keys = store
         .keys
         .map(|keys| format!(", {keys} keys in use"))
         .unwrap_or_default();
-    let _ = match &store.trouble {
+    let _ = match &store.error {
         None => writeln!(text, "store: {}{keys}", store.kind),
         Some(trouble) => writeln!(text, "store: {} does not answer: {trouble}", store.kind),
     };
@@ -85,7 +85,7 @@ pub(super) fn status(status: &Status) -> String {
     let _ = writeln!(
         text,
         "reloads: {} taken, {} refused{stale}",
-        reloads.taken, reloads.refused
+        reloads.succeeded, reloads.rejected
     );
     let _ = writeln!(text, "bans and overrides: {}", status.overrides);
     if !status.ready {
@@ -94,7 +94,7 @@ pub(super) fn status(status: &Status) -> String {
     text + "\n" + &policies(status)
 }
 
-pub(super) fn policies(status: &Status) -> String {
+pub(super) fn policies(status: &ServerStatus) -> String {
     let header = [
         "policy",
         "mode",
@@ -165,7 +165,7 @@ pub(super) fn top(top: &Top) -> String {
         [] => format!("{title}: none\n"),
         keys => format!("{title}\n{}", self::keys(keys)),
     };
-    list("Keys that ask most", &top.heaviest)
+    list("Keys that ask most", &top.most_active)
         + "\n"
         + &list("Keys that are turned away most", &top.most_denied)
 }

@@ -4,7 +4,7 @@ use super::numbers::{count, rate, share, time};
 use super::overload::Overload;
 use super::text;
 use super::view::{Pane, Row, View};
-use crate::admin::Status;
+use crate::admin::ServerStatus;
 use crate::commands::terminal::escape;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -60,7 +60,7 @@ pub(super) fn draw(view: &View, frame: &mut Frame<'_>) {
 }
 
 fn title(view: &View) -> Vec<Span<'static>> {
-    let Some(Status {
+    let Some(ServerStatus {
         version,
         serving,
         uptime_ms,
@@ -270,7 +270,7 @@ fn facts(view: &View) -> Vec<Line<'static>> {
     let Some(status) = view.now.as_ref().map(|now| &now.status) else {
         return Vec::new();
     };
-    let is_away = status.store.fallback_active || status.store.trouble.is_some();
+    let is_away = status.store.fallback_active || status.store.error.is_some();
     let others = format!(
         "waiting {}, overrides {}, ",
         count(status.waiting),
@@ -310,7 +310,7 @@ fn facts(view: &View) -> Vec<Line<'static>> {
             [Span::raw("breakers")].into_iter().chain(told),
         ));
     }
-    let pressure = Overload::of(status.pressure.as_ref());
+    let pressure = Overload::of(status.overload.as_ref());
     lines.extend(pressure.iter().flat_map(Overload::lines).map(Line::from));
     lines
 }

@@ -8,7 +8,7 @@ mod overload;
 mod text;
 mod view;
 
-use crate::admin::{Status, Top};
+use crate::admin::{ServerStatus, Top};
 use crate::cli::{Format, TopArgs};
 use crate::commands::admin_client::Client;
 use crate::commands::terminal;
@@ -23,7 +23,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 
 /// Everything that is shown.
 struct Snapshot {
-    status: Status,
+    status: ServerStatus,
     top: Top,
 }
 

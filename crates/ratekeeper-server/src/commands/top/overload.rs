@@ -24,7 +24,7 @@ pub(super) struct AdaptiveLimits {
     max: f64,
     in_flight: u64,
     queued: u64,
-    refused: Refused,
+    denied: Denials,
     latency_ms: Option<f64>,
     baseline_ms: Option<f64>,
 }
@@ -32,7 +32,7 @@ pub(super) struct AdaptiveLimits {
 /// Whom it turned away although there is a line to wait in.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Refused {
+struct Denials {
     queue_full: u64,
     waited_too_long: u64,
 }
@@ -49,7 +49,7 @@ pub(super) struct Shed {
 #[serde(default)]
 struct Class {
     class: String,
-    admitted: u64,
+    allowed: u64,
     shed: u64,
 }
 
@@ -82,7 +82,7 @@ impl AdaptiveLimits {
             max,
             in_flight,
             queued,
-            refused,
+            denied,
             ..
         } = self;
         let (policy, algorithm) = (escape(&self.policy), escape(&self.algorithm));
@@ -91,7 +91,7 @@ impl AdaptiveLimits {
             (Some(now), None) => format!(", {now:.1} ms"),
             _ => String::new(),
         };
-        let waited = match (refused.waited_too_long, refused.queue_full) {
+        let waited = match (denied.waited_too_long, denied.queue_full) {
             (0, 0) => String::new(),
             (long, full) => format!("; waited too long {}, full {}", count(long), count(full)),
         };
@@ -111,7 +111,7 @@ impl Shed {
                     "{} {} shed of {}",
                     escape(&class.class),
                     count(class.shed),
-                    count(class.admitted + class.shed)
+                    count(class.allowed + class.shed)
                 )
             })
             .collect();

@@ -27,20 +27,20 @@ fn status(seconds: u64) -> Value {
     json!({
         "version": "0.1.0", "now_ms": 1_700_000_000_000_u64 + 1000 * seconds, "uptime_ms": 1000 * seconds,
         "serving": "gateway", "ready": true,
-        "totals": {"requests": many(1500), "allowed": many(1200), "blocked": many(300)},
-        "store": {"kind": "memory", "trouble": null, "fallback_active": false, "errors": {}, "keys": 12},
+        "totals": {"requests": many(1500), "allowed": many(1200), "denied": many(300)},
+        "store": {"kind": "memory", "error": null, "fallback_active": false, "errors": {}, "keys": 12},
         "policies": [policy("per-ip", &["ip"], "100/min burst 20", [1000, 100], 3210.0, "cost"),
                      policy("all", &[], "2000/s", [160, 200], 0.75, "share"), watched],
         "envoy": [{"rule": "shop/path", "allowed": many(1), "denied": 0, "shadow_denied": 0}],
         "breakers": [{"name": "http://127.0.0.1:3000", "state": "closed"}, {"name": "http://127.0.0.1:3001", "state": "open"}],
-        "waiting": 2, "overrides": 1, "pressure": null,
-        "reloads": {"taken": 1, "refused": 0, "stale": false},
+        "waiting": 2, "overrides": 1, "overload": null,
+        "reloads": {"succeeded": 1, "rejected": 0, "stale": false},
     })
 }
 
 fn snapshot(status: &Value) -> Snapshot {
     let key = |key: &str, count: u64| json!({"policy": "per-ip", "key": key, "count": count, "at_least": count - count % 10});
-    let top = json!({"heaviest": [key("#00c0ffee00c0ffee", 1230), key("user=\u{1b}[2Jx", 57)],
+    let top = json!({"most_active": [key("#00c0ffee00c0ffee", 1230), key("user=\u{1b}[2Jx", 57)],
                      "most_denied": [key("#00c0ffee00c0ffee", 300)]});
     Snapshot {
         status: serde_json::from_value(status.clone()).unwrap(),
@@ -50,12 +50,12 @@ fn snapshot(status: &Value) -> Snapshot {
 
 fn under_pressure() -> Value {
     let mut status = status(10);
-    status["pressure"] = json!({
-        "limits": [{"policy": "api", "algorithm": "gradient2", "limit": 37, "min": 5, "max": 200, "in_flight": 21, "queued": 4, "refused": {"at_capacity": 0, "queue_full": 2, "waited_too_long": 1300},
+    status["overload"] = json!({
+        "limits": [{"policy": "api", "algorithm": "gradient2", "limit": 37, "min": 5, "max": 200, "in_flight": 21, "queued": 4, "denied": {"at_capacity": 0, "queue_full": 2, "waited_too_long": 1300},
                     "latency_ms": 12.4, "baseline_ms": 9.8, "news": true}],
-        "shed": {"pressure": 0.42, "lowest_served": "sheddable", "classes": [{"class": "critical_plus", "admitted": 10, "shed": 0},
-                 {"class": "sheddable", "admitted": 1500, "shed": 500}]}, "late": 7});
-    status["store"] = json!({"kind": "redis", "trouble": "Redis cannot be reached (Connection refused); check that it runs",
+        "shed": {"pressure": 0.42, "lowest_served": "sheddable", "classes": [{"class": "critical_plus", "allowed": 10, "shed": 0},
+                 {"class": "sheddable", "allowed": 1500, "shed": 500}]}, "late": 7});
+    status["store"] = json!({"kind": "redis", "error": "Redis cannot be reached (Connection refused); check that it runs",
                              "fallback_active": true, "errors": {"timeout": 3, "refused": 0}, "keys": null});
     (status["ready"], status["reloads"]["stale"]) = (json!(false), json!(true));
     status

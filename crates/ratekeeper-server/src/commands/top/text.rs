@@ -5,7 +5,7 @@ use super::Snapshot;
 use super::numbers::{count, share, time};
 use super::overload::Overload;
 use super::view::rows;
-use crate::admin::{Key, Status};
+use crate::admin::{Key, ServerStatus};
 use crate::commands::terminal::escape;
 use std::fmt::Write;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(super) fn text(snapshot: &Snapshot, url: &str) -> String {
     }
     breakers.write(&mut text);
     for (title, keys) in [
-        ("HEAVIEST KEY", &top.heaviest),
+        ("HEAVIEST KEY", &top.most_active),
         ("MOST DENIED KEY", &top.most_denied),
     ] {
         let mut table = Table::new(&[title, "POLICY"], &["COUNT", "AT LEAST"]);
@@ -79,7 +79,7 @@ pub(super) fn text(snapshot: &Snapshot, url: &str) -> String {
     text
 }
 
-fn head(status: &Status, url: &str) -> String {
+fn head(status: &ServerStatus, url: &str) -> String {
     let mut text = String::new();
     let up = time(Duration::from_millis(status.uptime_ms));
     let ready = if status.ready { "ready" } else { "not ready" };
@@ -90,8 +90,8 @@ fn head(status: &Status, url: &str) -> String {
         "ratekeeper {version} at {url}: {serving}, up {up}, {ready}"
     );
     let totals = &status.totals;
-    let denied = share(totals.blocked as f64, totals.requests as f64);
-    let [requests, allowed, blocked] = [totals.requests, totals.allowed, totals.blocked].map(count);
+    let denied = share(totals.denied as f64, totals.requests as f64);
+    let [requests, allowed, blocked] = [totals.requests, totals.allowed, totals.denied].map(count);
     let (waiting, overrides) = (count(status.waiting), count(status.overrides));
     let _ = writeln!(
         text,
@@ -99,7 +99,7 @@ fn head(status: &Status, url: &str) -> String {
     );
     let _ = writeln!(text, "{}", store(status));
     let _ = writeln!(text, "{}", reloads(status));
-    for line in Overload::of(status.pressure.as_ref())
+    for line in Overload::of(status.overload.as_ref())
         .iter()
         .flat_map(Overload::lines)
     {
@@ -109,7 +109,7 @@ fn head(status: &Status, url: &str) -> String {
 }
 
 /// The store in a line.
-pub(super) fn store(status: &Status) -> String {
+pub(super) fn store(status: &ServerStatus) -> String {
     let store = &status.store;
     let mut line = format!("store {}", escape(&store.kind));
     if let Some(keys) = store.keys {
@@ -125,7 +125,7 @@ pub(super) fn store(status: &Status) -> String {
     if store.fallback_active {
         line.push_str(", deciding without it");
     }
-    if let Some(trouble) = &store.trouble {
+    if let Some(trouble) = &store.error {
         line.push_str(&format!(": {}", escape(trouble)));
     }
     if let Some(others) = &store.other_limits {
@@ -135,7 +135,7 @@ pub(super) fn store(status: &Status) -> String {
 }
 
 /// The configuration in a line.
-pub(super) fn reloads(status: &Status) -> String {
+pub(super) fn reloads(status: &ServerStatus) -> String {
     let reloads = &status.reloads;
     let stale = if reloads.stale {
         "; the file as it is now is wrong and not in force"
@@ -144,8 +144,8 @@ pub(super) fn reloads(status: &Status) -> String {
     };
     format!(
         "configuration: reloads {}, refused {}{stale}",
-        count(reloads.taken),
-        count(reloads.refused)
+        count(reloads.succeeded),
+        count(reloads.rejected)
     )
 }
 

@@ -235,7 +235,7 @@ impl View {
         if pane == Pane::MostDenied {
             &top.most_denied
         } else {
-            &top.heaviest
+            &top.most_active
         }
     }
 
@@ -286,7 +286,7 @@ impl View {
 fn of_totals(totals: &Totals) -> Pair {
     Pair {
         passed: totals.allowed as f64,
-        denied: totals.blocked as f64,
+        denied: totals.denied as f64,
     }
 }
 

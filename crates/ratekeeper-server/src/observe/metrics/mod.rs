@@ -1,8 +1,8 @@
-//! The figures of the service, as Prometheus reads them.
+//! Metrics in the Prometheus text format.
 
-mod figures;
+mod families;
 mod process;
 mod text;
 
-pub(crate) use figures::page;
+pub(crate) use families::page;
 pub(crate) use text::CONTENT_TYPE;

@@ -1,21 +1,21 @@
-//! A page of figures in Prometheus's text format, 0.0.4.
+//! Writer for the Prometheus text format 0.0.4.
 //!
-//! Written by hand, not by `metrics` and `metrics-exporter-prometheus`: the counts already live in
-//! the engine, and the histograms of that crate would allocate on each record and could not be
-//! filled when a page is asked for.
+//! Written by hand instead of using `metrics` and `metrics-exporter-prometheus`: the counters are
+//! already in the engine, and the histograms of that crate allocate on each record and cannot be
+//! filled at scrape time.
 
 use std::fmt::{self, Write};
 
-/// The content type of a page.
+/// The content type of the format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A page that is being written, family by family.
+/// A page under construction, family by family.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     text: String,
 }
 
-/// What the figures of a family are.
+/// The type of a family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Counter,
@@ -23,21 +23,21 @@ pub(crate) enum Kind {
     Histogram,
 }
 
-/// The figures of one name. Its head is written with the first of them, so a family that has none
-/// is not on the page.
+/// The samples of one name. HELP and TYPE are written with the first sample, so an empty family is
+/// omitted.
 #[derive(Debug)]
 pub(crate) struct Family<'a> {
     text: &'a mut String,
     name: &'a str,
     help: &'a str,
     kind: Kind,
-    begun: bool,
+    has_head: bool,
 }
 
-/// Names and values. Values are escaped; names come from the code and are not.
+/// Label names and values. Values are escaped; names are constants and are not.
 pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// A figure: a count, which is printed exactly, or a number.
+/// The value of a sample: an exact count, or a number.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Value {
     Count(u64),
@@ -61,39 +61,37 @@ impl Page {
         Self::default()
     }
 
-    /// Begins a family. A page has each name once.
+    /// Starts a family. Each name may be used once.
     pub(crate) fn family<'a>(&'a mut self, name: &'a str, help: &'a str, kind: Kind) -> Family<'a> {
         Family {
             text: &mut self.text,
             name,
             help,
             kind,
-            begun: false,
+            has_head: false,
         }
     }
 
-    /// The page as it is sent.
+    /// The text of the page.
     pub(crate) fn into_text(self) -> String {
         self.text
     }
 }
 
 impl Family<'_> {
-    /// A counter's or a gauge's figure for these labels. One that is not a number is not known, and
-    /// left out.
+    /// Writes a counter or gauge sample. NaN is omitted.
     pub(crate) fn sample(&mut self, labels: Labels<'_>, value: impl Into<Value>) -> &mut Self {
         debug_assert_ne!(self.kind, Kind::Histogram, "{} has buckets", self.name);
         let value = value.into();
         if !matches!(value, Value::Number(number) if number.is_nan()) {
-            self.begin();
+            self.write_head();
             self.line("", labels, None, value);
         }
         self
     }
 
-    /// A histogram for these labels: upper bounds in ascending order, each with how many are at or
-    /// below it. The last bucket, without a bound, is written from `count`, whether it is among
-    /// `buckets` or not.
+    /// Writes a histogram from cumulative buckets: ascending upper bounds, each with the count at
+    /// or below it. The `+Inf` bucket is written from `count`, even if `buckets` has it.
     pub(crate) fn histogram(
         &mut self,
         labels: Labels<'_>,
@@ -105,7 +103,7 @@ impl Family<'_> {
         if sum.is_nan() {
             return self;
         }
-        self.begin();
+        self.write_head();
         for &(bound, below) in buckets.iter().filter(|(bound, _)| bound.is_finite()) {
             self.line("_bucket", labels, Some(bound), below.into());
         }
@@ -115,8 +113,8 @@ impl Family<'_> {
         self
     }
 
-    fn begin(&mut self) {
-        if !std::mem::replace(&mut self.begun, true) {
+    fn write_head(&mut self) {
+        if !std::mem::replace(&mut self.has_head, true) {
             let Self { name, help, .. } = *self;
             let kind = match self.kind {
                 Kind::Counter => "counter",
@@ -152,7 +150,7 @@ impl Family<'_> {
     }
 
     fn put(&mut self, text: fmt::Arguments<'_>) {
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = self.text.write_fmt(text);
     }
 }
@@ -164,7 +162,7 @@ impl fmt::Display for Value {
             Self::Number(number) if number.is_infinite() => {
                 f.write_str(if number > 0.0 { "+Inf" } else { "-Inf" })
             }
-            // Plain digits where people read them easily, an exponent where they would be many.
+            // Plain digits in a readable range, else an exponent.
             Self::Number(number) if number == 0.0 || (1e-4..1e15).contains(&number.abs()) => {
                 write!(f, "{number}")
             }
@@ -173,8 +171,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// Text as the format wants it: in a help without line breaks, in a label's value without quotes
-/// too.
+/// Escaped text: line breaks and backslashes, and quotes in label values.
 struct Escaped<'a> {
     text: &'a str,
     quotes: bool,
@@ -200,7 +197,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_family_has_a_head_and_a_line_for_each_sample() {
+    fn a_family_has_help_type_and_a_line_for_each_sample() {
         let mut page = Page::new();
         page.family(
             "ratekeeper_decisions_total",
@@ -209,7 +206,7 @@ mod tests {
         )
         .sample(&[("policy", "login"), ("outcome", "allowed")], 12)
         .sample(&[("policy", "login"), ("outcome", "denied")], u64::MAX);
-        page.family("ratekeeper_waiting", "Callers that wait.", Kind::Gauge)
+        page.family("ratekeeper_waiting", "Requests waiting.", Kind::Gauge)
             .sample(&[], 0.5);
         assert_eq!(
             page.into_text(),
@@ -217,14 +214,14 @@ mod tests {
              # TYPE ratekeeper_decisions_total counter\n\
              ratekeeper_decisions_total{policy=\"login\",outcome=\"allowed\"} 12\n\
              ratekeeper_decisions_total{policy=\"login\",outcome=\"denied\"} 18446744073709551615\n\
-             # HELP ratekeeper_waiting Callers that wait.\n\
+             # HELP ratekeeper_waiting Requests waiting.\n\
              # TYPE ratekeeper_waiting gauge\n\
              ratekeeper_waiting 0.5\n"
         );
     }
 
     #[test]
-    fn a_histogram_ends_with_the_bucket_without_a_bound() {
+    fn a_histogram_ends_with_the_inf_bucket() {
         let expected = "# HELP took_seconds How long.\n\
              # TYPE took_seconds histogram\n\
              took_seconds_bucket{store=\"memory\",le=\"1e-7\"} 1\n\
@@ -272,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_read_back_as_what_they_were() {
+    fn numbers_parse_back_to_the_same_value() {
         let cases = [
             (0.0, "0"),
             (1.0, "1"),
@@ -293,7 +290,7 @@ mod tests {
         assert_eq!(Value::Number(f64::NEG_INFINITY).to_string(), "-Inf");
     }
 
-    /// What `promtool check metrics` says of a page: whether it is content, and its complaints.
+    /// Runs `promtool check metrics` on a page: success, and its output.
     fn promtool(page: Page) -> (bool, String) {
         let mut promtool = Command::new("promtool")
             .args(["check", "metrics"])
@@ -310,15 +307,15 @@ mod tests {
         )
         .unwrap();
         let output = promtool.wait_with_output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
+        let text = [output.stdout, output.stderr].concat();
         (
             output.status.success(),
-            String::from_utf8_lossy(&said).into_owned(),
+            String::from_utf8_lossy(&text).into_owned(),
         )
     }
 
     #[test]
-    fn promtool_finds_nothing_to_complain_of() {
+    fn promtool_accepts_the_page() {
         let mut page = Page::new();
         page.family(
             "ratekeeper_decisions_total",
@@ -358,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn promtool_would_have_complained() {
+    fn promtool_reports_a_bad_name() {
         let mut page = Page::new();
         page.family(
             "ratelimit_requests_allowed",
@@ -366,7 +363,7 @@ mod tests {
             Kind::Counter,
         )
         .sample(&[], 1);
-        let (content, said) = promtool(page);
-        assert!(!content && said.contains("_total"), "{said}");
+        let (is_valid, output) = promtool(page);
+        assert!(!is_valid && output.contains("_total"), "{output}");
     }
 }

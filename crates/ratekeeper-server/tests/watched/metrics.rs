@@ -1,4 +1,4 @@
-//! What is on `/metrics` happened.
+//! The metrics count what happened.
 
 use crate::promtool::promtool;
 use crate::scraped::{families, pages};
@@ -7,25 +7,26 @@ use ratekeeper_testkit::RedisServer;
 use serde_json::json;
 use std::path::Path;
 
-/// The names of these two were given, and do not end in `_total`.
-const GIVEN: [&str; 2] = ["ratelimit_requests_allowed ", "ratelimit_requests_blocked "];
+/// Fixed names that do not end in `_total`.
+const FIXED_NAMES: [&str; 2] = ["ratelimit_requests_allowed ", "ratelimit_requests_blocked "];
 
 #[test]
-fn promtool_complains_of_nothing_but_the_names_that_were_given() {
+fn promtool_reports_only_the_fixed_names() {
     for page in pages() {
-        let said = String::from_utf8(promtool(&["check", "metrics"], Path::new("."), &page).stderr)
-            .unwrap();
-        let others: Vec<_> = said
+        let output =
+            String::from_utf8(promtool(&["check", "metrics"], Path::new("."), &page).stderr)
+                .unwrap();
+        let others: Vec<_> = output
             .lines()
-            .filter(|line| !GIVEN.iter().any(|name| line.starts_with(name)))
+            .filter(|line| !FIXED_NAMES.iter().any(|name| line.starts_with(name)))
             .collect();
         assert_eq!(others, [""; 0], "{page}");
     }
 }
 
-/// What WIRE and the operators go by; a figure that is renamed breaks somebody's dashboard.
+/// Names that dashboards rely on.
 #[test]
-fn the_names_that_others_rely_on_are_there() {
+fn the_fixed_metrics_exist() {
     let families = families(&pages());
     for (name, kind, labels) in [
         ("ratelimit_requests_total", "counter", ""),
@@ -71,7 +72,7 @@ fn delaying(limit: &str) -> Server {
 }
 
 #[test]
-fn who_waits_is_counted_until_it_hangs_up() {
+fn a_waiting_request_is_counted_until_its_client_disconnects() {
     let server = delaying("1/h burst 1");
     assert_eq!(server.request("GET", "/", "").status(), 200);
     let mut waiting = server.connect();
@@ -82,15 +83,15 @@ fn who_waits_is_counted_until_it_hangs_up() {
     assert_eq!(
         server.figure("ratekeeper_wait_seconds_count"),
         0.0,
-        "its turn never came"
+        "it never got its slot"
     );
 }
 
 #[test]
-fn who_has_waited_is_in_the_histogram() {
+fn delays_are_in_the_histogram() {
     let server = delaying("4/s burst 1");
-    // On a slow machine the limit may have refilled before the next comes.
-    eventually("somebody had to wait", || {
+    // On a slow machine the limit may have refilled before the next request.
+    eventually("a delayed request", || {
         (0..2).for_each(|_| assert_eq!(server.request("GET", "/", "").status(), 200));
         server.figure("ratekeeper_wait_seconds_count") > 0.0
     });
@@ -100,8 +101,7 @@ fn who_has_waited_is_in_the_histogram() {
     assert_eq!(server.figure("ratekeeper_waiting"), 0.0);
 }
 
-/// Every request is either decided by Redis or by a lease, and no lease spends what it was not
-/// given.
+/// Every request is decided by Redis or from a lease, and leases spend at most what was granted.
 #[test]
 fn leases_add_up() {
     let redis = RedisServer::start();
@@ -111,7 +111,7 @@ fn leases_add_up() {
         redis.url()
     ));
     let figure = |name: &str| server.figure(&format!("ratekeeper_store_{name}_total"));
-    let asked = std::cell::Cell::new(0.0);
+    let requests = std::cell::Cell::new(0.0);
     let ask = || {
         assert_eq!(
             server
@@ -119,7 +119,7 @@ fn leases_add_up() {
                 .status(),
             200
         );
-        asked.set(asked.get() + 1.0);
+        requests.set(requests.get() + 1.0);
     };
     eventually("a lease decides", || {
         ask();
@@ -127,7 +127,7 @@ fn leases_add_up() {
     });
     (0..10).for_each(|_| ask());
     let (by_redis, by_lease) = (figure("decisions"), figure("lease_decisions"));
-    assert_eq!(by_redis + by_lease, asked.get());
+    assert_eq!(by_redis + by_lease, requests.get());
     assert_eq!(figure("fallbacks"), 0.0);
     // Each costs one.
     assert_eq!(figure("lease_spent"), by_lease);
@@ -135,9 +135,8 @@ fn leases_add_up() {
     assert!(figure("lease_granted") >= figure("lease_spent") + figure("lease_expired"));
 }
 
-/// A lease that nobody asks for any more ends unspent.
 #[test]
-fn what_a_lease_did_not_spend_is_told() {
+fn unspent_units_of_a_lease_are_counted() {
     let redis = RedisServer::start();
     let server = Server::with_config(&format!(
         "[server]\nhttp = \"127.0.0.1:0\"\n[store]\nkind = \"redis\"\nurl = \"{}\"\ntimeout = \"5s\"\n[[policy]]\n\
@@ -145,7 +144,7 @@ fn what_a_lease_did_not_spend_is_told() {
         redis.url()
     ));
     let figure = |name: &str| server.figure(&format!("ratekeeper_store_{name}_total"));
-    // A lease is for who asks often.
+    // Leases are granted to frequent keys.
     let often = json!(vec![json!({"subject": {"user": "ann"}}); 50]).to_string();
     eventually("a lease ends unspent", || {
         assert_eq!(server.check(&often).status(), 200);
@@ -155,7 +154,7 @@ fn what_a_lease_did_not_spend_is_told() {
 }
 
 #[test]
-fn the_process_tells_its_memory_descriptors_and_age() {
+fn process_metrics_are_plausible() {
     let server = Server::start();
     let resident = server.figure("process_resident_memory_bytes");
     assert!(
@@ -163,13 +162,12 @@ fn the_process_tells_its_memory_descriptors_and_age() {
         "{resident}"
     );
     let open = server.figure("process_open_fds");
-    // Twice as many: among those that were open may be some of earlier questions, which are closed
-    // by now.
-    let held: Vec<_> = (0..40).map(|_| server.connect()).collect();
-    eventually("its clients are seen", || {
+    // Twice as many as expected below: some of those open may belong to earlier requests.
+    let connections: Vec<_> = (0..40).map(|_| server.connect()).collect();
+    eventually("the connections are counted", || {
         server.figure("process_open_fds") >= open + 20.0
     });
-    drop(held);
+    drop(connections);
     assert!(server.figure("process_max_fds") >= open);
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

@@ -1,14 +1,14 @@
-// Limits that follow the load, and classes that are shed.
+// Adaptive limits and load shedding.
 
-import { $, el, keyed, say } from "./dom.js";
+import { $, el, keyed, setText } from "./dom.js";
 import { count, exact, plural, share } from "./format.js";
 
-export const pressure = { update };
+export const overload = { update };
 
 const millis = (time) => (time === null || time === undefined ? "–" : `${time < 10 ? time.toFixed(1) : Math.round(time)} ms`);
 
-function update({ pressure }) {
-  const limits = pressure?.limits ?? [];
+function update({ overload }) {
+  const limits = overload?.limits ?? [];
   $("no-adaptive").hidden = limits.length > 0;
   keyed($("adaptive"), limits, (limit) => limit.policy, ({ policy, algorithm }) => {
     const level = el("div", { class: "level range" }, el("div", { class: "track", "aria-hidden": "true" }, el("div", { class: "fill" })), el("span"));
@@ -16,26 +16,26 @@ function update({ pressure }) {
   }, (row, limit) => {
     const [track, text] = row.children[2].firstElementChild.children;
     track.firstElementChild.style.width = `${((limit.limit - limit.min) / Math.max(1, limit.max - limit.min)) * 100}%`;
-    say(text, `${exact(limit.limit)} of ${exact(limit.min)} to ${exact(limit.max)}`);
-    const { waited_too_long: long = 0, queue_full: full = 0 } = limit.refused ?? {};
+    setText(text, `${exact(limit.limit)} of ${exact(limit.min)} to ${exact(limit.max)}`);
+    const { waited_too_long: long = 0, queue_full: full = 0 } = limit.denied ?? {};
     const [inFlight, queued, latency, baseline] = [...row.children].slice(3);
-    say(inFlight, count(limit.in_flight));
-    say(latency, millis(limit.latency_ms));
-    say(baseline, millis(limit.baseline_ms));
-    say(queued, count(limit.queued), long + full > 0 ? `${exact(long)} waited too long, ${exact(full)} found no room to wait` : "");
+    setText(inFlight, count(limit.in_flight));
+    setText(latency, millis(limit.latency_ms));
+    setText(baseline, millis(limit.baseline_ms));
+    setText(queued, count(limit.queued), long + full > 0 ? `${exact(long)} waited too long, ${exact(full)} found the queue full` : "");
   });
-  const late = pressure?.late ?? 0;
+  const late = overload?.late ?? 0;
   $("late").hidden = late === 0;
-  say($("late"), `${exact(late)} came after their deadline and were turned away.`);
-  const shed = pressure?.shed;
+  setText($("late"), `${plural(late, "request")} had passed their deadline and were denied.`);
+  const shed = overload?.shed;
   $("shed-card").hidden = !shed;
   if (!shed) return;
   $("shed-fill").style.width = `${Math.min(1, shed.pressure) * 100}%`;
   $("shed-fill").classList.toggle("high", shed.pressure >= 0.8);
-  say($("shed-pressure"), `pressure ${share(shed.pressure)}`, String(shed.pressure));
-  say($("shed-lowest"), `${plural(shed.classes.length, "class", "classes")}; served down to ${(shed.lowest_served ?? "nobody").replaceAll("_", " ")}`);
+  setText($("shed-load"), `load ${share(shed.pressure)}`, String(shed.pressure));
+  setText($("shed-lowest"), `${plural(shed.classes.length, "class", "classes")}; lowest class served: ${(shed.lowest_served ?? "none").replaceAll("_", " ")}`);
   keyed($("shed"), shed.classes, (one) => one.class, (one) => el("tr", {}, el("th", { scope: "row", text: one.class.replaceAll("_", " ") }), el("td", { class: "n" }), el("td", { class: "n" })), (row, one) => {
-    say(row.children[1], count(one.admitted), exact(one.admitted));
-    say(row.children[2], count(one.shed), exact(one.shed));
+    setText(row.children[1], count(one.allowed), exact(one.allowed));
+    setText(row.children[2], count(one.shed), exact(one.shed));
   });
 }

@@ -1,5 +1,4 @@
-//! Keeps web pages of others from the admin listener. The page that this listener serves itself is
-//! let through.
+//! Rejects requests from web pages of other origins. The page of this listener is allowed.
 
 use super::Admin;
 use super::writes::{self, Verb};
@@ -12,22 +11,23 @@ use axum::response::Response;
 use ratekeeper::Clock;
 use std::sync::Arc;
 
-/// Refuses what the page of another origin asks for; and, on loopback, what was sent to a name of
-/// somebody else.
-pub(super) async fn refused<C: Clock>(
+/// Middleware that rejects requests from pages of other origins and, on loopback, requests to
+/// another host name (DNS rebinding).
+pub(super) async fn reject_cross_site<C: Clock>(
     State(admin): State<Arc<Admin<C>>>,
     request: Request<Body>,
     next: Next,
 ) -> Result<Response, Problem> {
-    let name = if admin.options.on_loopback {
+    let checked_name = if admin.options.on_loopback {
         cross_site::check_name(request.headers())
     } else {
         Ok(())
     };
-    if let Err(problem) = name.and_then(|()| cross_site::check(request.method(), request.headers()))
+    if let Err(problem) =
+        checked_name.and_then(|()| cross_site::check(request.method(), request.headers()))
     {
         if let Some(verb) = Verb::of(request.method(), request.uri().path()) {
-            writes::turned_away(&admin, verb, &request, &problem);
+            writes::record_rejected(&admin, verb, &request, &problem);
         }
         return Err(problem);
     }

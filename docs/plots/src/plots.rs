@@ -1,4 +1,4 @@
-//! The figures.
+//! The plots of docs/algorithms.md and docs/choosing-numbers.md.
 
 use crate::experiments::{self, BUDGET, HERD_FROM, HERD_TO, Herd, SERVES, SLICE, Series, TIMEOUT};
 use crate::fleet;
@@ -10,20 +10,20 @@ use crate::traffic::{self, LENGTH, MILLI, N, SECOND, admitted, most_in_any_windo
 use ratekeeper::Algorithm;
 use std::fmt::Write;
 
-/// Every figure: the name of its file, and the drawing.
+/// All plots: file names and SVG text.
 pub(crate) fn all() -> Vec<(String, String)> {
-    let mut figures: Vec<_> = ALGORITHMS
+    let mut plots: Vec<_> = ALGORITHMS
         .into_iter()
         .map(|algorithm| (format!("{algorithm}.svg"), one(algorithm)))
         .collect();
-    figures.push(("overview.svg".into(), overview()));
-    figures.push(("burst.svg".into(), burst()));
-    figures.push(("queue.svg".into(), queue()));
-    figures.push(("herd.svg".into(), herd()));
-    figures.push(("keyed.svg".into(), keyed::figure()));
-    figures.push(("fleet.svg".into(), fleet::figure()));
-    figures.extend(overload::figures());
-    figures
+    plots.push(("overview.svg".into(), overview()));
+    plots.push(("burst.svg".into(), burst()));
+    plots.push(("queue.svg".into(), queue()));
+    plots.push(("herd.svg".into(), herd()));
+    plots.push(("keyed.svg".into(), keyed::plot()));
+    plots.push(("fleet.svg".into(), fleet::plot()));
+    plots.extend(overload::plots());
+    plots
 }
 
 const WIDTH: f64 = 880.0;

@@ -1,11 +1,11 @@
-//! What is said of one key, and done to it: ban, override, lift, grant, reset.
+//! Actions on one key: ban, override, lift, grant, reset.
 
 use super::audit::Entry;
-use super::fleet::SharedText;
+use super::fleet::OverrideNotice;
+use super::key_selection::KeySelection;
 use super::overrides::Row;
-use super::selected::Selected;
 use super::writes::Verb;
-use super::{Admin, told};
+use super::{Admin, no_store_json};
 use crate::api::check_request::Source;
 use crate::api::json::{Fields, Json, invalid, missing};
 use crate::api::{Code, Problem, quoted};
@@ -20,20 +20,20 @@ use ratekeeper_redis::StoreError;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What an operator may write as the reason.
-const LONGEST_REASON: usize = 200;
+/// Longest reason, in characters.
+const MAX_REASON_CHARS: usize = 200;
 
-/// More than anybody needs.
-const MOST_LIMITS: usize = 8;
+/// Limits of an override.
+const MAX_LIMITS: usize = 8;
 
-/// Names of policies that are told when one is not known.
-const MOST_NAMES: usize = 20;
+/// Policy names in the error for an unknown policy.
+const MAX_NAMES: usize = 20;
 
-/// The body of a request.
+/// The body of a request for an action.
 struct KeyRequest<'a> {
     policy: String,
-    selected: Selected<'a>,
-    lasts: Option<Duration>,
+    selection: KeySelection<'a>,
+    duration: Option<Duration>,
     reason: Option<String>,
     limits: Option<Vec<PolicyLimit>>,
     tokens: Option<u64>,
@@ -69,15 +69,15 @@ impl<'a> KeyRequest<'a> {
     fn read(verb: Verb, body: &'a [u8]) -> Result<Self, Problem> {
         let mut fields = Fields::from_body(body, verb.fields(), verb.example())?;
         let policy = fields.required_text("policy", verb.example())?;
-        let selected = Selected::read(&mut fields)?;
-        let lasts = match fields.text("for")? {
+        let selection = KeySelection::read(&mut fields)?;
+        let duration = match fields.text("for")? {
             None if matches!(verb, Verb::Ban | Verb::Override) => {
                 return Err(missing("for", verb.example()));
             }
             None => None,
             Some(text) => Some(config::duration(&text).ok_or_else(|| {
                 invalid(format!(
-                    "`for` is {}, which is no time; write one as \"15min\", \"1h\" or \"7d\"",
+                    "`for`: {} is not a duration; use \"15min\", \"1h\" or \"7d\"",
                     quoted(&text)
                 ))
             })?),
@@ -87,10 +87,10 @@ impl<'a> KeyRequest<'a> {
             .filter(|reason| !reason.trim().is_empty());
         if reason
             .as_ref()
-            .is_some_and(|reason| reason.chars().count() > LONGEST_REASON)
+            .is_some_and(|reason| reason.chars().count() > MAX_REASON_CHARS)
         {
             return Err(invalid(format!(
-                "`reason` is longer than {LONGEST_REASON} letters; write a shorter one"
+                "`reason` is longer than {MAX_REASON_CHARS} characters; shorten it"
             )));
         }
         let limits = match (verb, fields.take("limits")) {
@@ -103,8 +103,8 @@ impl<'a> KeyRequest<'a> {
         }
         Ok(Self {
             policy,
-            selected,
-            lasts,
+            selection,
+            duration,
             reason,
             limits,
             tokens,
@@ -117,9 +117,9 @@ fn read_limits(limits: Json<'_>) -> Result<Vec<PolicyLimit>, Problem> {
         Json::List(list) => list,
         one => vec![one],
     };
-    if list.is_empty() || list.len() > MOST_LIMITS {
+    if list.is_empty() || list.len() > MAX_LIMITS {
         return Err(invalid(format!(
-            "`limits` has {}; name 1 to {MOST_LIMITS}, as in [\"200/min\"]",
+            "`limits` has {} entries; send 1 to {MAX_LIMITS}, as in [\"200/min\"]",
             list.len()
         )));
     }
@@ -146,97 +146,98 @@ struct KeyAction<'a> {
     tokens: Option<u64>,
 }
 
-/// Does it, and notes in the entry what it was about.
+/// Performs an action, and adds its policy, key and details to the audit entry.
 pub(super) async fn perform<C: Clock>(
     admin: &Admin<C>,
     verb: Verb,
     body: &[u8],
     entry: &mut Entry,
 ) -> Result<Response, Problem> {
-    let asked = KeyRequest::read(verb, body)?;
-    entry.policy = Some(shortened(&asked.policy));
+    let request = KeyRequest::read(verb, body)?;
+    entry.policy = Some(truncated(&request.policy));
     let identity = admin.app().identity.load_full();
-    let subject = asked.selected.who.subject(&identity, Source::Operator);
-    let selector = KeySelector::new(&subject, &asked.selected.fingerprints);
+    let subject = request
+        .selection
+        .subject
+        .subject(&identity, Source::Operator);
+    let selector = KeySelector::new(&subject, &request.selection.fingerprints);
     let engine = &admin.app().engine;
     if let Some(fleet) = admin
         .fleet
         .as_ref()
-        .filter(|_| !asked.selected.fingerprints.is_empty())
+        .filter(|_| !request.selection.fingerprints.is_empty())
     {
-        let unknown = "fingerprints are not known here until it does; name the key itself";
+        let advice = "name the key by its values instead of fingerprints";
         fleet
-            .has_secret()
-            .map_err(|trouble| unavailable(&trouble, unknown))?;
+            .check_secret()
+            .map_err(|error| unavailable(&error, advice))?;
         fleet.catch_up();
     }
-    let key = match asked.lasts {
-        Some(lasts) => {
-            engine.check_override(&asked.policy, selector, asked.limits.as_deref(), lasts)
-        }
-        None => engine.key_of(&asked.policy, selector),
+    let key = match request.duration {
+        Some(duration) => engine.check_override(
+            &request.policy,
+            selector,
+            request.limits.as_deref(),
+            duration,
+        ),
+        None => engine.key_of(&request.policy, selector),
     };
-    let key = key.map_err(|error| admin.refused(&asked.policy, &error))?;
-    asked.selected.check_is_key(&key, &identity)?;
-    let shown = admin.shown(&key);
-    entry.key = Some(shown.clone());
-    entry.detail = detail(&asked);
+    let key = key.map_err(|error| admin.problem(&request.policy, &error))?;
+    request.selection.check_is_key(&key, &identity)?;
+    let displayed = admin.display(&key);
+    entry.key = Some(displayed.clone());
+    entry.detail = detail(&request);
     if matches!(verb, Verb::Grant | Verb::Reset) && !key.is_seen {
-        return Err(admin.refused(&asked.policy, &OverrideError::NotSeen(key.fingerprint)));
+        return Err(admin.problem(&request.policy, &OverrideError::NotSeen(key.fingerprint)));
     }
-    match (verb, asked.lasts) {
-        (Verb::Ban | Verb::Override, Some(lasts)) => {
-            let (limits, reason) = (asked.limits.as_deref(), asked.reason.as_deref());
-            admin
-                .say(
-                    selector,
-                    &SharedText {
-                        key: &key,
-                        limits,
-                        lasts,
-                        reason,
-                    },
-                )
-                .await
+    match (verb, request.duration) {
+        (Verb::Ban | Verb::Override, Some(duration)) => {
+            let notice = OverrideNotice {
+                key: &key,
+                limits: request.limits.as_deref(),
+                duration,
+                reason: request.reason.as_deref(),
+            };
+            admin.set_override(selector, &notice).await
         }
         (Verb::Grant, _) => {
-            let tokens = asked.tokens.unwrap_or_default();
-            admin.reachable("nothing was granted")?;
+            let tokens = request.tokens.unwrap_or_default();
+            admin.check_store("nothing was granted")?;
             engine
-                .grant(&asked.policy, selector, tokens)
+                .grant(&request.policy, selector, tokens)
                 .await
-                .map_err(|error| admin.refused(&asked.policy, &error))?;
-            admin.reachable("what was to be granted may be lost")?;
-            Ok(told(&KeyAction {
+                .map_err(|error| admin.problem(&request.policy, &error))?;
+            admin.check_store("the grant may be lost")?;
+            Ok(no_store_json(&KeyAction {
                 policy: &key.policy,
-                key: shown,
+                key: displayed,
                 tokens: Some(tokens),
             }))
         }
         (Verb::Reset, _) => {
-            admin.reachable("nothing was reset")?;
+            admin.check_store("nothing was reset")?;
             if let Some(fleet) = &admin.fleet {
                 fleet
                     .lift(&key)
                     .await
-                    .map_err(|trouble| unavailable(&trouble, "nothing was reset"))?;
+                    .map_err(|error| unavailable(&error, "nothing was reset"))?;
             }
             engine
-                .reset_key(&asked.policy, selector)
+                .reset_key(&request.policy, selector)
                 .await
-                .map_err(|error| admin.refused(&asked.policy, &error))?;
-            admin.reachable("not all of it may be reset")?;
-            Ok(told(&KeyAction {
+                .map_err(|error| admin.problem(&request.policy, &error))?;
+            admin.check_store("the reset may be incomplete")?;
+            Ok(no_store_json(&KeyAction {
                 policy: &key.policy,
-                key: shown,
+                key: displayed,
                 tokens: None,
             }))
         }
         _ => {
             admin.lift(selector, &key).await?;
-            Ok(told(&KeyAction {
+            Ok(no_store_json(&KeyAction {
                 policy: &key.policy,
-                key: shown,
+                key: displayed,
                 tokens: None,
             }))
         }
@@ -244,8 +245,8 @@ pub(super) async fn perform<C: Clock>(
 }
 
 impl<C: Clock> Admin<C> {
-    /// A key by its fingerprint, or as it is where `[stats] keys` says so.
-    fn shown(&self, key: &PolicyKey) -> String {
+    /// The fingerprint of a key, or its values with `[stats] keys = "plain"`.
+    fn display(&self, key: &PolicyKey) -> String {
         if self.options.keys == KeyDisplay::Plain {
             key.words.clone()
         } else {
@@ -253,82 +254,81 @@ impl<C: Clock> Admin<C> {
         }
     }
 
-    /// Says it on all nodes; without Redis on this one, and that it is so.
-    async fn say(
+    /// Sets a ban or override on all nodes; without Redis on this node only, with an error.
+    async fn set_override(
         &self,
         selector: KeySelector<'_>,
-        saying: &SharedText<'_>,
+        notice: &OverrideNotice<'_>,
     ) -> Result<Response, Problem> {
         let engine = &self.app().engine;
-        let policy = saying.key.policy.as_str();
-        let here = || match saying.limits {
-            None => engine.ban(policy, selector, saying.lasts, saying.reason),
+        let policy = notice.key.policy.as_str();
+        let set_locally = || match notice.limits {
+            None => engine.ban(policy, selector, notice.duration, notice.reason),
             Some(limits) => {
-                engine.override_limits(policy, selector, limits, saying.lasts, saying.reason)
+                engine.override_limits(policy, selector, limits, notice.duration, notice.reason)
             }
         };
         let Some(fleet) = &self.fleet else {
-            let entry = here().map_err(|error| self.refused(policy, &error))?;
-            return Ok(told(&Row::of(&entry, self.options.keys)));
+            let entry = set_locally().map_err(|error| self.problem(policy, &error))?;
+            return Ok(no_store_json(&Row::of(&entry, self.options.keys)));
         };
-        if let Err(trouble) = fleet.say(saying).await {
-            let holds = match here() {
-                Ok(_) => "it holds on this node alone; say it again when Redis answers".to_owned(),
-                Err(error) => format!("it does not hold here either: {error}"),
+        if let Err(error) = fleet.publish(notice).await {
+            let effect = match set_locally() {
+                Ok(_) => "set on this node only; repeat when Redis is back".to_owned(),
+                Err(error) => format!("not set here either: {error}"),
             };
-            return Err(unavailable(&trouble, &holds));
+            return Err(unavailable(&error, &effect));
         }
-        let fingerprint = &saying.key.fingerprint;
-        let is_it = |row: &Row| {
+        let fingerprint = &notice.key.fingerprint;
+        let matches = |row: &Row| {
             row.policy == policy
                 && row.fingerprint == *fingerprint
-                && row.is_ban() == saying.limits.is_none()
+                && row.is_ban() == notice.limits.is_none()
         };
         let rows = engine
             .overrides()
             .iter()
             .map(|entry| Row::of(entry, self.options.keys))
             .collect::<Vec<_>>();
-        match rows.iter().find(|row| is_it(row)) {
-            Some(row) => Ok(told(row)),
+        match rows.iter().find(|row| matches(row)) {
+            Some(row) => Ok(no_store_json(row)),
             None => {
-                let detail = "it was told to all nodes and does not hold on this one yet; see GET /admin/overrides";
+                let detail =
+                    "set on all nodes, not yet active on this one; see GET /admin/overrides";
                 Err(Problem::new(Code::Unavailable, detail))
             }
         }
     }
 
     async fn lift(&self, selector: KeySelector<'_>, key: &PolicyKey) -> Result<(), Problem> {
-        let here = self
+        let lifted_here = self
             .app()
             .engine
             .lift(&key.policy, selector)
-            .map_err(|error| self.refused(&key.policy, &error))?;
-        let everywhere = match &self.fleet {
+            .map_err(|error| self.problem(&key.policy, &error))?;
+        let lifted_on_fleet = match &self.fleet {
             None => false,
-            Some(fleet) => fleet.lift(key).await.map_err(|trouble| {
-                unavailable(
-                    &trouble,
-                    if here {
-                        "it was lifted on this node alone"
-                    } else {
-                        "nothing was lifted"
-                    },
-                )
+            Some(fleet) => fleet.lift(key).await.map_err(|error| {
+                let effect = if lifted_here {
+                    "lifted on this node only"
+                } else {
+                    "nothing was lifted"
+                };
+                unavailable(&error, effect)
             })?,
         };
-        if here || everywhere {
+        if lifted_here || lifted_on_fleet {
             return Ok(());
         }
         let policy = quoted(&key.policy);
         let detail = format!(
-            "there is no ban and no override of this key under {policy}; GET /admin/overrides lists those there are, and a ban \
-             by a penalty ends with POST /admin/reset"
+            "no ban or override for this key under {policy}; GET /admin/overrides lists all; POST /admin/reset ends a ban by a \
+             penalty"
         );
         Err(Problem::new(Code::NotFound, detail))
     }
 
-    fn refused(&self, policy: &str, error: &OverrideError) -> Problem {
+    fn problem(&self, policy: &str, error: &OverrideError) -> Problem {
         match error {
             OverrideError::NoPolicy => {
                 let policies = self.app().engine.policies();
@@ -336,21 +336,17 @@ impl<C: Clock> Admin<C> {
                     .iter()
                     .map(|policy| quoted(policy.name()))
                     .collect();
-                let more = if names.len() > MOST_NAMES {
-                    " and others"
-                } else {
-                    ""
-                };
-                names.truncate(MOST_NAMES);
+                let more = if names.len() > MAX_NAMES { ", …" } else { "" };
+                names.truncate(MAX_NAMES);
                 let detail = format!(
-                    "no policy is called {}; there are {}{more}",
+                    "no policy named {}; policies: {}{more}",
                     quoted(policy),
                     names.join(", ")
                 );
                 Problem::new(Code::NotFound, detail)
             }
             OverrideError::NoKey(attribute) => invalid(format!(
-                "the policy {} counts by {attribute}, and `subject` has none; add it",
+                "the policy {} counts by {attribute}, and `subject` lacks it; add it",
                 quoted(policy)
             )),
             OverrideError::NotSeen(_) => Problem::new(Code::NotFound, error.to_string()),
@@ -361,25 +357,25 @@ impl<C: Clock> Admin<C> {
         }
     }
 
-    /// An error if Redis is where it would have to be done, and does not answer.
-    fn reachable(&self, else_: &str) -> Result<(), Problem> {
+    /// Fails if the store is Redis and unavailable; `effect` says what happened instead.
+    fn check_store(&self, effect: &str) -> Result<(), Problem> {
         let AnyStore::Redis(redis) = self.app().engine.store() else {
             return Ok(());
         };
         match redis.status().error {
             None => Ok(()),
-            Some((_, trouble)) => Err(unavailable(&trouble, else_)),
+            Some((_, error)) => Err(unavailable(&error, effect)),
         }
     }
 }
 
-fn unavailable(trouble: &StoreError, then: &str) -> Problem {
-    Problem::new(Code::Unavailable, format!("{trouble}; {then}"))
+fn unavailable(error: &StoreError, effect: &str) -> Problem {
+    Problem::new(Code::Unavailable, format!("{error}; {effect}"))
 }
 
-/// What is remembered beside policy and key.
-fn detail(asked: &KeyRequest) -> Option<String> {
-    let limits = asked
+/// The detail of the audit entry.
+fn detail(request: &KeyRequest) -> Option<String> {
+    let limits = request
         .limits
         .iter()
         .flatten()
@@ -388,17 +384,20 @@ fn detail(asked: &KeyRequest) -> Option<String> {
         .join(", ");
     let parts = [
         Some(limits).filter(|limits| !limits.is_empty()),
-        asked
-            .lasts
-            .map(|lasts| format!("for {}", config::duration_text(lasts))),
-        asked.tokens.map(|tokens| format!("{tokens} tokens")),
-        asked.reason.as_ref().map(|reason| format!("\"{reason}\"")),
+        request
+            .duration
+            .map(|duration| format!("for {}", config::duration_text(duration))),
+        request.tokens.map(|tokens| format!("{tokens} tokens")),
+        request
+            .reason
+            .as_ref()
+            .map(|reason| format!("\"{reason}\"")),
     ];
     let text = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// What somebody wrote, which may be long.
-fn shortened(text: &str) -> String {
+/// The first 128 characters of a text.
+fn truncated(text: &str) -> String {
     text.chars().take(128).collect()
 }

@@ -1,10 +1,10 @@
-//! The figures of docs/overload.md.
+//! The plots of docs/overload.md.
 
 use super::draw::{line, names};
 use super::{
     AIMD, FLOOD, INCIDENT, SETTLED, STEPS, USUAL, Way, flood, incident, peak, steady, steps,
 };
-use crate::figures::legend;
+use crate::plots::legend;
 use crate::svg::{Anchor, Frame, INK, MUTED, OFFERED, Svg};
 use ratekeeper::adaptive::Class;
 use ratekeeper_sim::{MILLI, RunOutcome, SECOND};

@@ -1,4 +1,4 @@
-//! Who an operator means: by values, and by fingerprints of what the operator was shown.
+//! Key selection: the field `subject` of operator requests, by values or fingerprints.
 
 use super::Admin;
 use crate::api::check_request::CheckSubject;
@@ -11,16 +11,16 @@ use ratekeeper_policy::{
     fingerprint::Fingerprint,
 };
 
-/// The field `subject` of a request of an operator.
-pub(super) struct Selected<'a> {
-    pub(super) who: CheckSubject<'a>,
+/// The field `subject` of an operator request.
+pub(super) struct KeySelection<'a> {
+    pub(super) subject: CheckSubject<'a>,
     pub(super) fingerprints: Vec<(Attribute, Fingerprint)>,
 }
 
-impl<'a> Selected<'a> {
+impl<'a> KeySelection<'a> {
     pub(super) fn read(fields: &mut Fields<'a>) -> Result<Self, Problem> {
         let mut fingerprints: Vec<(Attribute, Fingerprint)> = Vec::new();
-        let who = CheckSubject::read_but(fields, |attribute, text| match text.parse() {
+        let subject = CheckSubject::read_but(fields, |attribute, text| match text.parse() {
             Ok(fingerprint) => {
                 fingerprints.push((attribute, fingerprint));
                 Ok(true)
@@ -30,45 +30,46 @@ impl<'a> Selected<'a> {
                     || attribute.is_secret() && text.starts_with('#') =>
             {
                 let detail = format!(
-                    "`{attribute}` is {}, which is no fingerprint: {error}",
+                    "`{attribute}`: {} is not a fingerprint: {error}",
                     quoted(text)
                 );
                 Err(invalid(detail))
             }
             Err(_) => Ok(false),
         })?;
-        Ok(Self { who, fingerprints })
+        Ok(Self {
+            subject,
+            fingerprints,
+        })
     }
 
     fn attributes(&self) -> impl Iterator<Item = Attribute> {
-        self.who.attributes().chain(
+        self.subject.attributes().chain(
             self.fingerprints
                 .iter()
                 .map(|(attribute, _)| attribute.clone()),
         )
     }
 
-    /// An error if something is said that is no part of the key: what is done would not depend on
-    /// it.
+    /// Fails if an attribute is not part of the key, because it would have no effect.
     pub(super) fn check_is_key(
         &self,
         key: &PolicyKey,
         identity: &IdentityConfig,
     ) -> Result<(), Problem> {
         let is_part = |given: &Attribute| {
-            key.by.iter().any(|part| makes(given, part, identity))
+            key.by.iter().any(|part| makes_part(given, part, identity))
                 || key.is_by_address && *given == Attribute::Ip
         };
         let Some(other) = self.attributes().find(|given| !is_part(given)) else {
             return Ok(());
         };
-        let (policy, other, by) = (quoted(&key.policy), quoted(&other.to_string()), &*key.by);
-        let detail = match by {
-            [] => format!(
-                "the policy {policy} has one bucket for all, which {other} is no part of; leave it out"
-            ),
+        let policy = quoted(&key.policy);
+        let other = quoted(&other.to_string());
+        let detail = match &*key.by {
+            [] => format!("the policy {policy} has one bucket for all requests; remove {other}"),
             by => format!(
-                "the policy {policy} counts by {}, and {other} is no part of its key; leave it out",
+                "the policy {policy} counts by {}, and {other} is not in its key; remove it",
                 by.iter()
                     .map(ToString::to_string)
                     .collect::<Vec<_>>()
@@ -78,7 +79,7 @@ impl<'a> Selected<'a> {
         Err(invalid(detail))
     }
 
-    /// An error if something is said that no policy looks at.
+    /// Fails if no policy uses an attribute.
     pub(super) fn check_is_known(&self, known: &[&Attribute]) -> Result<(), Problem> {
         let is_known = |given: &Attribute| given.is_built_in() || known.contains(&given);
         let Some(other) = self.attributes().find(|given| !is_known(given)) else {
@@ -88,31 +89,31 @@ impl<'a> Selected<'a> {
             .iter()
             .map(|known| quoted(&known.to_string()))
             .collect();
-        let (other, known) = (quoted(&other.to_string()), known.join(", "));
         Err(invalid(format!(
-            "no policy counts by {other} or looks at it; they do at {known}"
+            "no policy uses {}; attributes in use: {}",
+            quoted(&other.to_string()),
+            known.join(", ")
         )))
     }
 
-    /// The values in place of the fingerprints, where they were seen here lately.
+    /// Replaces fingerprints by values seen here recently.
     pub(super) fn with_values<C: Clock>(
         self,
         admin: &Admin<C>,
     ) -> Result<CheckSubject<'a>, Problem> {
         let Self {
-            mut who,
+            mut subject,
             fingerprints,
         } = self;
         for (attribute, fingerprint) in fingerprints {
             let is_added = match admin.app().engine.value_seen(&attribute, fingerprint) {
-                Some(SeenValue::Value(value)) => who.add(&attribute, &value),
-                // Requests without the attribute are counted by it: one with this address is one
-                // of them.
+                Some(SeenValue::Value(value)) => subject.add(&attribute, &value),
+                // Requests without the attribute are counted by their address.
                 Some(SeenValue::Address(address)) => {
-                    who.add_address(address).map_err(|other| {
+                    subject.add_address(address).map_err(|other| {
                     invalid(format!(
-                        "`{attribute}` is {fingerprint}, a key counted by an address in place of {attribute}, and `ip` is \
-                         {other}, another address; leave `ip` out"
+                        "`{attribute}` is {fingerprint}, a key counted by an address instead of {attribute}, and `ip` is \
+                         another address, {other}; remove `ip`"
                     ))
                 })?;
                     true
@@ -125,12 +126,12 @@ impl<'a> Selected<'a> {
                 return Err(Problem::new(Code::NotFound, not_seen.to_string()));
             }
         }
-        Ok(who)
+        Ok(subject)
     }
 }
 
-/// Whether what is given makes a part of a key, or a half of it.
-fn makes(given: &Attribute, part: &Attribute, identity: &IdentityConfig) -> bool {
+/// Whether an attribute is a part of a key, or needed for one.
+fn makes_part(given: &Attribute, part: &Attribute, identity: &IdentityConfig) -> bool {
     let is_header = |name: Option<&str>| name.is_some_and(|name| *given == Attribute::header(name));
     given == part
         || match part {

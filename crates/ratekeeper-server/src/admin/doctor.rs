@@ -22,7 +22,7 @@ pub(super) async fn doctor<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Resp
 async fn look<C: Clock>(app: &App<C>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (allowed, denied) = app.engine.totals();
-    let (untrusted, requests) = (app.seen.untrusted(), allowed + denied);
+    let (untrusted, requests) = (app.base_identity.untrusted(), allowed + denied);
     if untrusted >= FEW && is_most(untrusted, requests) {
         let says = format!(
             "{untrusted} of {requests} requests came with a forwarding header from a peer that is not trusted, so all of them \

@@ -191,8 +191,8 @@ impl Status {
             overrides: app.engine.overrides().len() as u64,
             pressure: app.engine.overload_stats().as_ref().map(overload::told),
             reloads: Reloads {
-                taken: app.reloads.taken.load(Relaxed),
-                refused: app.reloads.refused.load(Relaxed),
+                taken: app.reloads.succeeded.load(Relaxed),
+                refused: app.reloads.rejected.load(Relaxed),
                 stale: app.reloads.stale.load(Relaxed),
             },
         }

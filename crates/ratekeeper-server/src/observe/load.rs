@@ -1,4 +1,4 @@
-//! How busy this container or machine is, for shedding by it.
+//! CPU and memory load of this container or machine, for load shedding.
 
 use ratekeeper::adaptive::Load;
 use ratekeeper_load::LoadReader;
@@ -6,10 +6,10 @@ use ratekeeper_policy::engine::LoadSource;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A share of the processors over less time is chance.
-const FRESH: Duration = Duration::from_secs(1);
+/// Interval between readings; CPU use over less time is noise.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reads files of the system, once a second at most, and only where something asks.
+/// A load source that reads system files when it is called, at most once a second.
 pub(crate) fn source() -> LoadSource {
     let reader = LoadReader::new();
     let last = Mutex::new((
@@ -21,7 +21,7 @@ pub(crate) fn source() -> LoadSource {
     ));
     LoadSource::new(move || {
         let (read, load) = &mut *last.lock().unwrap_or_else(PoisonError::into_inner);
-        if read.is_none_or(|read| read.elapsed() >= FRESH) {
+        if read.is_none_or(|read| read.elapsed() >= READ_INTERVAL) {
             (*read, *load) = (Some(Instant::now()), reader.read());
         }
         *load

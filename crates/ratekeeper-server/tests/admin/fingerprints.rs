@@ -36,10 +36,10 @@ fn explained(node: &Server) -> String {
     )
     .json();
     assert_eq!(
-        told["tried"][0]["key"], told["tried"][0]["fingerprint"],
+        told["policies"][0]["key"], told["policies"][0]["fingerprint"],
         "a secret is shown by nothing else"
     );
-    told["tried"][0]["key"].as_str().unwrap().to_owned()
+    told["policies"][0]["key"].as_str().unwrap().to_owned()
 }
 
 #[track_caller]
@@ -309,7 +309,7 @@ fn with_a_secret_fingerprints_are_the_same_on_all_nodes_and_after_a_restart() {
         ])
         .arg(file);
     let told: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
-    assert_eq!(told["tried"][0]["fingerprint"], json!(one));
+    assert_eq!(told["policies"][0]["fingerprint"], json!(one));
 }
 
 #[test]

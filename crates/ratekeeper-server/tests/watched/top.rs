@@ -120,7 +120,7 @@ fn what_it_cannot_do_is_one_sentence_and_code_2() {
         (code, &*said),
         (
             Some(2),
-            "ratekeeper: there is no terminal to draw on; --once prints it as text\n"
+            "ratekeeper: standard input and output are not a terminal; use --once to print the statistics as text\n"
         )
     );
     let gone = Command::new(env!("CARGO_BIN_EXE_ratekeeper"))
@@ -130,7 +130,7 @@ fn what_it_cannot_do_is_one_sentence_and_code_2() {
     let (code, said) = crate::support::told(&gone);
     assert!(
         code == Some(2)
-            && said.starts_with("ratekeeper: nobody is reached at http://127.0.0.1:1: ")
+            && said.starts_with("ratekeeper: cannot connect to http://127.0.0.1:1: ")
             && said.lines().count() == 1,
         "{said}"
     );
@@ -146,7 +146,7 @@ fn what_it_cannot_do_is_one_sentence_and_code_2() {
         .unwrap();
     let (code, said) = crate::support::told(&other);
     assert!(
-        code == Some(2) && said.contains("/admin/status answers 404: "),
+        code == Some(2) && said.contains("/admin/status returned 404: "),
         "{said}"
     );
 }
@@ -266,7 +266,7 @@ fn a_service_that_goes_is_said_and_found_again() {
     let mut terminal = Terminal::start(&server);
     eventually("it draws the policies", || terminal.shows("default"));
     drop(server);
-    eventually("it says so", || terminal.shows("nobody is reached"));
+    eventually("it says so", || terminal.shows("cannot connect to"));
     let server = listening(port);
     // The line with the keys takes its place again: it is drawn for the second time.
     let keys = |terminal: &Terminal| {

@@ -67,9 +67,9 @@ function show(told, values) {
   if (!told.allowed) said = told.policy ? `Denied by ${told.policy}` : "Denied";
   const more = [!told.allowed && `status ${told.status}`, WHY[told.reason], told.never && "waiting will not help", !told.allowed && !told.never && told.retry_after_ms !== null && `admitted in ${span(told.retry_after_ms)} if nobody else comes`];
   const verdict = el("div", { class: told.allowed ? "card verdict" : "card verdict no" }, el("strong", { text: said }), el("span", { class: "fine", text: more.filter(Boolean).join("; ") }));
-  const applies = told.tried.filter((tried) => tried.applies);
-  const apart = told.tried.filter((tried) => !tried.applies);
-  const aside = apart.map((tried) => el("p", { class: "card apart" }, el("strong", { text: tried.policy }), ` does not apply: ${tried.why}`));
+  const applies = told.policies.filter((tried) => tried.applies);
+  const apart = told.policies.filter((tried) => !tried.applies);
+  const aside = apart.map((tried) => el("p", { class: "card apart" }, el("strong", { text: tried.policy }), ` does not apply: ${tried.reason}`));
   $("try-told").replaceChildren(verdict, el("div", { class: "tried" }, ...applies.map((tried) => standing(tried, values)), ...aside));
 }
 

@@ -157,7 +157,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     let help =
         "Requests with a forwarding header from a peer that is not trusted, which was ignored.";
     page.family("ratekeeper_untrusted_forwarding_total", help, Kind::Counter)
-        .sample(&[], app.seen.untrusted());
+        .sample(&[], app.base_identity.untrusted());
     if let Some(pressure) = app.engine.overload_stats() {
         pressure_figures(&mut page, &pressure);
     }
@@ -172,8 +172,8 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         "Reloads of the configuration.",
         Kind::Counter,
     )
-    .sample(&[("result", "ok")], reloads.taken.load(Relaxed))
-    .sample(&[("result", "refused")], reloads.refused.load(Relaxed));
+    .sample(&[("result", "ok")], reloads.succeeded.load(Relaxed))
+    .sample(&[("result", "refused")], reloads.rejected.load(Relaxed));
     let help =
         "1 if the configuration as it is in the file is not the one in force, because it is wrong.";
     page.family("ratekeeper_config_stale", help, Kind::Gauge)

@@ -49,7 +49,7 @@ fn explain(subject: &str, more: &[&str]) -> (i32, String, String) {
 fn check_exits_with_0_for_a_valid_file_and_for_warnings() {
     let (code, out, _) = run(&["config", "check"], Some(GOOD));
     assert_eq!(code, 0);
-    assert!(out.ends_with(".toml: 1 policy: OK\n"), "{out}");
+    assert!(out.ends_with(".toml: 1 policy, OK\n"), "{out}");
     let with_warnings = "[[policy]]\nname = \"all\"\nlimit = \"1000/min burst 2\"\n";
     let (code, out, _) = run(&["config", "check"], Some(with_warnings));
     assert_eq!(code, 0, "{out}");
@@ -66,7 +66,7 @@ fn check_exits_with_0_for_a_valid_file_and_for_warnings() {
 fn check_reports_that_the_built_in_policy_applies() {
     let (code, out, _) = run(&["config", "check"], Some("# nothing yet\n"));
     assert_eq!(code, 0);
-    let end = ": no policies; the built-in policy applies (100/min burst 20 per address): OK\n";
+    let end = ": no policies; the built-in policy applies (100/min burst 20 per address), OK\n";
     assert!(out.ends_with(end), "{out}");
 }
 
@@ -208,7 +208,7 @@ fn check_reads_envoys_limits() {
     let (code, out, _) = run(&["config", "check"], Some(&config));
     assert_eq!(code, 0, "{out}");
     assert!(
-        out.ends_with(".toml: 1 policy, 1 limit of Envoy in 2 domains: OK\n"),
+        out.ends_with(".toml: 1 policy, 1 Envoy limit in 2 domains, OK\n"),
         "{out}"
     );
 
@@ -267,7 +267,7 @@ fn check_reads_envoys_limits() {
     let (code, out, _) = run(&["config", "check", "--envoy-config", limits], None);
     assert_eq!(
         (code, out),
-        (0, format!("{limits}: 1 limit of Envoy in 1 domain: OK\n"))
+        (0, format!("{limits}: 1 Envoy limit in 1 domain, OK\n"))
     );
     let (code, out, _) = run(
         &["config", "check", "--envoy-config", "/no/such/directory"],

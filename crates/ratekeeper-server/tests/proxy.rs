@@ -354,7 +354,7 @@ fn requests_without_the_header_are_counted_by_their_address() {
 
 #[test]
 fn an_attribute_that_no_request_has_is_an_error() {
-    for (by, says) in [
+    for (by, message) in [
         (
             "user",
             "--by user: no request has this attribute here; name the header of the user with RATEKEEPER_IDENTITY__USER__",
@@ -376,7 +376,7 @@ fn an_attribute_that_no_request_has_is_an_error() {
         ];
         let (code, text) = told(&ratekeeper().args(args).output().unwrap());
         assert_eq!(code, Some(2), "{text}");
-        assert!(text.contains(says), "{text}");
+        assert!(text.contains(message), "{text}");
     }
     let (upstream, _) = echo();
     let mut command = ratekeeper();
@@ -490,7 +490,7 @@ fn it_stops_cleanly() {
 
 #[test]
 fn an_invalid_command_line_exits_with_code_2() {
-    for (args, says) in [
+    for (args, message) in [
         (
             &["--upstream", "localhost:3000"][..],
             "must be the URL of a service",
@@ -559,7 +559,7 @@ fn an_invalid_command_line_exits_with_code_2() {
     ] {
         let (code, text) = told(&ratekeeper().arg("proxy").args(args).output().unwrap());
         assert_eq!(code, Some(2), "{text}");
-        assert!(text.contains(says), "{text}");
+        assert!(text.contains(message), "{text}");
     }
 }
 

@@ -170,7 +170,7 @@ fn check(file: Option<&Path>, envoy_config: Option<&Path>, format: Format) -> Ex
                 .collect::<Vec<_>>()
                 .join(", ");
             print(match (errors, warnings) {
-                (0, 0) => format!("{name}: {contents}: OK\n"),
+                (0, 0) => format!("{name}: {contents}, OK\n"),
                 (0, _) => format!(
                     "{name}: {contents}, {}\n",
                     plural(warnings, "warning", "warnings")
@@ -194,8 +194,8 @@ fn check(file: Option<&Path>, envoy_config: Option<&Path>, format: Format) -> Ex
 
 fn envoy_count(config: &EnvoyConfig) -> String {
     format!(
-        "{} of Envoy in {}",
-        plural(config.rules.len(), "limit", "limits"),
+        "{} in {}",
+        plural(config.rules.len(), "Envoy limit", "Envoy limits"),
         plural(config.domains.len(), "domain", "domains")
     )
 }

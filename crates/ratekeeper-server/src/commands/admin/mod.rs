@@ -194,7 +194,8 @@ fn with_duration(mut body: Value, duration: &DurationArgs) -> Value {
 
 /// A subject as the server parses it: headers are an object of lists.
 fn subject_json(subject: &[String]) -> Result<Value, String> {
-    let (mut attributes, mut headers) = (Map::new(), Map::new());
+    let mut attributes = Map::new();
+    let mut headers = Map::new();
     for argument in subject {
         // A value may contain spaces, if the shell passes it as one argument. Several pairs in one
         // argument are parsed as in `explain --subject`.

@@ -57,7 +57,7 @@ pub(super) fn status(status: &Status) -> String {
         .unwrap_or_default();
     let _ = match &store.trouble {
         None => writeln!(text, "store: {}{keys}", store.kind),
-        Some(trouble) => writeln!(text, "store: {} is unavailable: {trouble}", store.kind),
+        Some(error) => writeln!(text, "store: {} is unavailable: {error}", store.kind),
     };
     if let Some(others) = &store.other_limits {
         let _ = writeln!(text, "limits differ: {others}");

@@ -1,18 +1,18 @@
 //! `ratekeeper doctor`: finds common mistakes and says how to fix each.
 
-mod ask;
 mod redis;
 mod settings;
+mod target;
 
 use crate::cli::{DoctorArgs, Format};
 use crate::commands::config as config_command;
 use crate::commands::config::Mode;
 use crate::commands::terminal::{self, escape};
 use crate::{EXIT_CANNOT_RUN, EXIT_FAILURE, print};
-use ask::DoctorTarget;
 use ratekeeper_policy::config::Config;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
+use target::DoctorTarget;
 
 /// Path of a running server's findings.
 pub(crate) const PATH: &str = "/admin/doctor";

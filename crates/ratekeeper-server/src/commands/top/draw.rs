@@ -76,7 +76,8 @@ fn title(view: &View) -> Vec<Span<'static>> {
     } else {
         Span::styled("not ready", BAD)
     };
-    let (version, serving) = (escape(version), escape(serving));
+    let version = escape(version);
+    let serving = escape(serving);
     vec![
         Span::styled(format!(" ratekeeper {version}"), BOLD),
         Span::raw(format!("  {}  {serving}  up {up}  ", view.url)),

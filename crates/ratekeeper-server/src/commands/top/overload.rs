@@ -84,7 +84,8 @@ impl AdaptiveLimits {
             refused,
             ..
         } = self;
-        let (policy, algorithm) = (escape(&self.policy), escape(&self.algorithm));
+        let policy = escape(&self.policy);
+        let algorithm = escape(&self.algorithm);
         let times = match (self.latency_ms, self.baseline_ms) {
             (Some(now), Some(baseline)) => {
                 format!(", {now:.1} ms (baseline {baseline:.1} ms)")

@@ -77,7 +77,8 @@ fn head(status: &Status, url: &str) -> String {
     let mut text = String::new();
     let up = time(Duration::from_millis(status.uptime_ms));
     let ready = if status.ready { "ready" } else { "not ready" };
-    let (version, serving) = (escape(&status.version), escape(&status.serving));
+    let version = escape(&status.version);
+    let serving = escape(&status.serving);
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
@@ -86,7 +87,8 @@ fn head(status: &Status, url: &str) -> String {
     let totals = &status.totals;
     let denied = share(totals.blocked as f64, totals.requests as f64);
     let [requests, allowed, blocked] = [totals.requests, totals.allowed, totals.blocked].map(count);
-    let (waiting, overrides) = (count(status.waiting), count(status.overrides));
+    let waiting = count(status.waiting);
+    let overrides = count(status.overrides);
     let _ = writeln!(
         text,
         "requests {requests}, allowed {allowed}, denied {blocked} ({denied}), waiting {waiting}, overrides {overrides}"

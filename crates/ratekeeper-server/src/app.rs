@@ -27,7 +27,8 @@ use std::time::SystemTime;
 /// Advice in warnings about callers; it names settings of the configuration, not methods.
 const HINTS: IdentityHints = IdentityHints {
     untrusted: "add its address to trusted_proxies under [identity]",
-    no_peer: "if a proxy sends them over a Unix socket, add \"unix\" to trusted_proxies under [identity]",
+    no_peer: "if a proxy sends them over a Unix socket, add \"unix\" to trusted_proxies under \
+         [identity]",
 };
 
 pub(crate) struct App<C: Clock> {
@@ -56,8 +57,8 @@ pub(crate) struct App<C: Clock> {
     pub(crate) reloads: ReloadStats,
     /// The operators' changes and attempts.
     pub(crate) audit: Audit,
-    /// Whether the server is shutting down. `/readyz` then reports not ready, so that load balancers
-    /// send no new traffic.
+    /// Whether the server is shutting down. `/readyz` then reports not ready, so that load
+    /// balancers send no new traffic.
     pub(crate) shutting_down: AtomicBool,
     /// The tracer, if traces are configured.
     pub(crate) traces: OnceLock<Tracer>,

@@ -35,8 +35,8 @@ pub(crate) enum Command {
     /// Show live statistics of a running server: decisions per second, policies, keys, store and
     /// breakers
     Top(TopArgs),
-    /// Find common mistakes in a configuration, its Redis and the running server. Exit code 1: found
-    /// some; 2: cannot check
+    /// Find common mistakes in a configuration, its Redis and the running server. Exit code 1:
+    /// found some; 2: cannot check
     Doctor(DoctorArgs),
     /// Print the version
     Version,

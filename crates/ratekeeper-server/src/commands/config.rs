@@ -282,11 +282,12 @@ fn unused_grpc(config: &Config, mode: Mode) -> Option<String> {
     }
     Some(match config.envoy.config {
         None => format!(
-            "server.grpc is set to {address}, but nothing listens there unless `config` in [envoy] is set (ratekeeper serve)"
+            "server.grpc is set to {address}, but nothing listens there unless `config` in [envoy] \
+             is set (ratekeeper serve)"
         ),
         Some(_) => format!(
-            "server.grpc is set to {address}, but `ratekeeper proxy` does not listen there; Envoy's rate limit service is part of \
-             `ratekeeper serve`"
+            "server.grpc is set to {address}, but `ratekeeper proxy` does not listen there; \
+             Envoy's rate limit service is part of `ratekeeper serve`"
         ),
     })
 }
@@ -311,16 +312,25 @@ fn unsupported_by_serve(policies: &Policies) -> Vec<String> {
             Count::Successes => Some("successes"),
         };
         warnings.extend(only.map(|only| {
-            format!("the policy `{name}` counts {only} only, but POST /v1/check does not learn how requests end and counts all of them; use /v1/reserve and /v1/settle")
+            format!(
+                "the policy `{name}` counts {only} only, but POST /v1/check does not learn how \
+                 requests end and counts all of them; use /v1/reserve and /v1/settle"
+            )
         }));
         let permits = policies
             .limits_of(policy)
             .find(|limit| matches!(limit, PolicyLimit::Concurrent(_)));
         warnings.extend(permits.map(|limit| {
-            format!("the policy `{name}` has `{limit}`, but POST /v1/check does not learn how requests end, so it denies nothing there; use /v1/reserve and /v1/settle")
+            format!(
+                "the policy `{name}` has `{limit}`, but POST /v1/check does not learn how requests \
+                 end, so it denies nothing there; use /v1/reserve and /v1/settle"
+            )
         }));
         warnings.extend(policy.is_adaptive().then(|| {
-            format!("the policy `{name}` is `adaptive`, but `ratekeeper serve` does not learn how requests end, so it denies nothing there; use `ratekeeper proxy`")
+            format!(
+                "the policy `{name}` is `adaptive`, but `ratekeeper serve` does not learn how \
+                 requests end, so it denies nothing there; use `ratekeeper proxy`"
+            )
         }));
     }
     warnings

@@ -50,8 +50,8 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
 
     let mut options = EngineOptions::default();
     options.fingerprints = store::fingerprint_secret(&config.store);
-    // Without a configured secret the engine makes a random one, and its fingerprints match those of
-    // no other process.
+    // Without a configured secret the engine makes a random one, and its fingerprints match those
+    // of no other process.
     let has_secret = options.fingerprints.is_some();
     let store = MemoryStore::builder().max_keys(1_000).build();
     let engine = match Engine::with_options(store, config.policies.clone(), options) {

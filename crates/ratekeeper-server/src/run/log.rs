@@ -51,7 +51,8 @@ pub(crate) fn to_stderr(config: &LogConfig) {
         .init();
     if let Some(error) = error {
         tracing::warn!(
-            "RUST_LOG is ignored: {error}; write it as in RUST_LOG=debug or RUST_LOG=ratekeeper=debug"
+            "RUST_LOG is ignored: {error}; write it as in RUST_LOG=debug or \
+             RUST_LOG=ratekeeper=debug"
         );
     }
 }

@@ -476,8 +476,8 @@ pub(crate) fn envoy_config(start: &Start, config: &Config) -> Option<PathBuf> {
     Some(envoy::config::directory(given))
 }
 
-/// Creates the keys of `CL.THROTTLE`: a separate table in this process, with the maximum size of the
-/// store.
+/// Creates the keys of `CL.THROTTLE`: a separate table in this process, with the maximum size of
+/// the store.
 fn throttle_keys(config: &Config) -> Result<KeyedGcra<SystemClock>, StartError> {
     let StoreConfig {
         max_keys,

@@ -66,9 +66,15 @@ impl fmt::Display for StartError {
                 f.write_str(&lines.join("\n"))
             }
             Self::TooManyLimits(error) => write!(f, "ratekeeper: Envoy limits: {error}"),
-            Self::Listen { key, address, error } => {
+            Self::Listen {
+                key,
+                address,
+                error,
+            } => {
                 let advice = match error.kind() {
-                    io::ErrorKind::NotFound if address.tcp().is_none() => "create its directory first",
+                    io::ErrorKind::NotFound if address.tcp().is_none() => {
+                        "create its directory first"
+                    }
                     io::ErrorKind::PermissionDenied if address.tcp().is_none() => {
                         "choose a writable directory"
                     }
@@ -76,59 +82,76 @@ impl fmt::Display for StartError {
                     io::ErrorKind::AddrInUse if address.tcp().is_none() => {
                         "stop the program that listens there, or choose another path"
                     }
-                    io::ErrorKind::AddrInUse => "stop the program that listens there, or choose another port",
+                    io::ErrorKind::AddrInUse => {
+                        "stop the program that listens there, or choose another port"
+                    }
                     io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
-                    io::ErrorKind::PermissionDenied => "choose a port above 1023, or allow this program to use it",
+                    io::ErrorKind::PermissionDenied => {
+                        "choose a port above 1023, or allow this program to use it"
+                    }
                     _ => "choose another address",
                 };
                 let variable = key.to_ascii_uppercase();
                 write!(
                     f,
-                    "ratekeeper: cannot listen on {address}: {error}; {advice} ({key} under [server] in the file of --config, or \
-                     RATEKEEPER_SERVER__{variable})"
+                    "ratekeeper: cannot listen on {address}: {error}; {advice} ({key} under \
+                     [server] in the file of --config, or RATEKEEPER_SERVER__{variable})"
                 )
             }
-            Self::NothingToServe => {
-                f.write_str("ratekeeper: every listener is off; set http under [server] to an address")
-            }
+            Self::NothingToServe => f.write_str(
+                "ratekeeper: every listener is off; set http under [server] to an address",
+            ),
             Self::NoUpstream => f.write_str(
-                "ratekeeper: no upstream; set --upstream http://127.0.0.1:3000, or upstreams under [gateway] in the file of \
-                 --config",
+                "ratekeeper: no upstream; set --upstream http://127.0.0.1:3000, or upstreams under \
+                 [gateway] in the file of --config",
             ),
             Self::By(attribute) => {
-                write!(f, "ratekeeper: --by {attribute}: no request has this attribute here; ")?;
+                write!(
+                    f,
+                    "ratekeeper: --by {attribute}: no request has this attribute here; "
+                )?;
                 match attribute {
                     Attribute::User => f.write_str(
-                        "name the header of the user with RATEKEEPER_IDENTITY__USER__HEADER and the peers that set it with \
-                         RATEKEEPER_IDENTITY__USER__FROM",
+                        "name the header of the user with RATEKEEPER_IDENTITY__USER__HEADER and \
+                         the peers that set it with RATEKEEPER_IDENTITY__USER__FROM",
                     ),
-                    Attribute::ApiKey => {
-                        f.write_str("name its header with RATEKEEPER_IDENTITY__API_KEY__HEADER, or use --by header:NAME")
-                    }
+                    Attribute::ApiKey => f.write_str(
+                        "name its header with RATEKEEPER_IDENTITY__API_KEY__HEADER, or use \
+                         --by header:NAME",
+                    ),
                     _ => f.write_str("use --by header:NAME, or a policy in the file of --config"),
                 }
             }
             Self::Gateway(error) => write!(f, "ratekeeper: {error}"),
             Self::Tls(error) => write!(
                 f,
-                "ratekeeper: {error} ([server.tls] in the file of --config, or RATEKEEPER_SERVER__TLS__CERT and the like)"
+                "ratekeeper: {error} ([server.tls] in the file of --config, or \
+                 RATEKEEPER_SERVER__TLS__CERT and the like)"
             ),
             Self::Redis(error) => {
-                write!(f, "ratekeeper: {error} ([store] in the file of --config, or RATEKEEPER_STORE__URL and the like)")
+                write!(
+                    f,
+                    "ratekeeper: {error} ([store] in the file of --config, or \
+                     RATEKEEPER_STORE__URL and the like)"
+                )
             }
             Self::Memory { max_keys } => write!(
                 f,
-                "ratekeeper: not enough memory for {max_keys} keys; lower max_keys under [store] in the file of --config, or \
-                 RATEKEEPER_STORE__MAX_KEYS"
+                "ratekeeper: not enough memory for {max_keys} keys; lower max_keys under [store] \
+                 in the file of --config, or RATEKEEPER_STORE__MAX_KEYS"
             ),
             Self::AuditLog { file, error } => write!(
                 f,
-                "ratekeeper: cannot write the audit log {}: {error}; set audit_log under [server] in the file of --config to a \
-                 writable file, or RATEKEEPER_SERVER__AUDIT_LOG",
+                "ratekeeper: cannot write the audit log {}: {error}; set audit_log under [server] \
+                 in the file of --config to a writable file, or RATEKEEPER_SERVER__AUDIT_LOG",
                 file.display()
             ),
             Self::System(error) => {
-                write!(f, "ratekeeper: cannot start: {error}; the system may lack threads or file descriptors")
+                write!(
+                    f,
+                    "ratekeeper: cannot start: {error}; the system may lack threads or file \
+                     descriptors"
+                )
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The text printed at the start: at most six lines about the listeners, the policies, the store and
-//! the fingerprints, and three commands to try.
+//! The text printed at the start: at most six lines about the listeners, the policies, the store
+//! and the fingerprints, and three commands to try.
 
 use crate::store::{AnyStore, shared_fingerprint_secret};
 use ratekeeper::Clock;
@@ -143,7 +143,8 @@ pub(crate) fn welcome(
             "Fingerprints change at every start; set key_secret in [store] to keep them\n"
         }
         Fingerprints::UntilRedisAvailable => {
-            "Fingerprints are those of this node only until Redis is available; set key_secret in [store] to keep them\n"
+            "Fingerprints are those of this node only until Redis is available; set key_secret in \
+             [store] to keep them\n"
         }
     });
     if let Some(gateway) = gateway {

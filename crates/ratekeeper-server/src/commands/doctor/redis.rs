@@ -86,8 +86,9 @@ fn report_findings(report: &InspectionReport, config: &RedisConfig) -> Vec<Findi
     let mut findings = Vec::new();
     if let Some(slots) = report.slots.filter(|slots| *slots < ALL_SLOTS) {
         let message = format!(
-            "only {slots} of the Cluster's {ALL_SLOTS} slots are served, so keys in the others are decided without it; bring \
-             the missing primaries back or assign their slots (redis-cli --cluster fix)"
+            "only {slots} of the Cluster's {ALL_SLOTS} slots are served, so keys in the others are \
+             decided without it; bring the missing primaries back or assign their slots (redis-cli \
+             --cluster fix)"
         );
         findings.push(Finding::new("redis_slots", message));
     }
@@ -108,7 +109,8 @@ fn server_findings(name: &str, server: &Inspection, timeout: Duration) -> Vec<Fi
         found(
             "redis_replica",
             format!(
-                "{name} is a replica, which rejects writes; set `url` to its primary or to the sentinels"
+                "{name} is a replica, which rejects writes; set `url` to its primary or to the \
+                 sentinels"
             ),
         );
     }
@@ -123,8 +125,8 @@ fn server_findings(name: &str, server: &Inspection, timeout: Duration) -> Vec<Fi
         found(
             "clock_skew",
             format!(
-                "the clock of {name} is {:.1} s {direction} this machine's, and limits use that of Redis, so retry times and bans \
-                 are off by as much; run NTP on both",
+                "the clock of {name} is {:.1} s {direction} this machine's, and limits use that of \
+                 Redis, so retry times and bans are off by as much; run NTP on both",
                 ahead.abs()
             ),
         );
@@ -133,7 +135,8 @@ fn server_findings(name: &str, server: &Inspection, timeout: Duration) -> Vec<Fi
         found(
             "redis_version",
             format!(
-                "{name} is version {version}, older than the oldest supported version; use {MIN_VERSION}.2 or newer"
+                "{name} is version {version}, older than the oldest supported version; use \
+                 {MIN_VERSION}.2 or newer"
             ),
         );
     }
@@ -141,8 +144,8 @@ fn server_findings(name: &str, server: &Inspection, timeout: Duration) -> Vec<Fi
         found(
             "redis_latency",
             format!(
-                "the fastest of five replies of {name} took {:.1} ms, more than `timeout` ({} ms); move Redis closer, or raise \
-                 `timeout` under [store]",
+                "the fastest of five replies of {name} took {:.1} ms, more than `timeout` ({} ms); \
+                 move Redis closer, or raise `timeout` under [store]",
                 elapsed.as_secs_f64() * 1e3,
                 timeout.as_millis()
             ),
@@ -150,8 +153,8 @@ fn server_findings(name: &str, server: &Inspection, timeout: Duration) -> Vec<Fi
     }
     if server.append_only == Some(false) {
         let message = format!(
-            "{name} loses changes since its last snapshot on restart, so limits start full again; set appendonly yes with \
-             appendfsync everysec, unless you accept that"
+            "{name} loses changes since its last snapshot on restart, so limits start full again; \
+             set appendonly yes with appendfsync everysec, unless you accept that"
         );
         findings.push(Finding::note("redis_persistence", message));
     }
@@ -170,15 +173,15 @@ fn eviction(name: &str, server: &Inspection) -> Option<Finding> {
         "noeviction" => Some(Finding::note(
             CODE,
             format!(
-                "{name} rejects writes when full (maxmemory-policy noeviction), and nodes decide without it until keys have \
-                 expired; {MAXMEMORY_ADVICE}"
+                "{name} rejects writes when full (maxmemory-policy noeviction), and nodes decide \
+                 without it until keys have expired; {MAXMEMORY_ADVICE}"
             ),
         )),
         _ => Some(Finding::new(
             CODE,
             format!(
-                "{name} evicts exhausted limits when full (maxmemory-policy {policy}), so denied keys are allowed again; \
-                 {MAXMEMORY_ADVICE}"
+                "{name} evicts exhausted limits when full (maxmemory-policy {policy}), so denied \
+                 keys are allowed again; {MAXMEMORY_ADVICE}"
             ),
         )),
     }

@@ -46,8 +46,9 @@ fn listeners(config: &Config) -> Vec<Finding> {
         .filter(|at| !at.is_local() && !requires_certificate && server.admin_token.is_none())
     {
         let message = format!(
-            "the admin listener is on {at}, where anyone who reaches it can read all statistics, and changes are rejected; listen \
-             on 127.0.0.1, or set admin_token and client_ca under [server.tls.admin]"
+            "the admin listener is on {at}, where anyone who reaches it can read all statistics, \
+             and changes are rejected; listen on 127.0.0.1, or set admin_token and client_ca under \
+             [server.tls.admin]"
         );
         findings.push(Finding::new("admin_open", message));
     }
@@ -58,8 +59,8 @@ fn listeners(config: &Config) -> Vec<Finding> {
         .filter(|at| gateway && at.tcp().is_none() && !config.identity.trusts_unix)
     {
         let message = format!(
-            "the gateway is on {at}, where clients have no address and share one bucket; let the proxy in front send {} \
-             and add \"unix\" to trusted_proxies under [identity]",
+            "the gateway is on {at}, where clients have no address and share one bucket; let the \
+             proxy in front send {} and add \"unix\" to trusted_proxies under [identity]",
             config.identity.header
         );
         findings.push(Finding::new("one_bucket", message));
@@ -144,8 +145,8 @@ fn descriptors(config: &Config) -> Option<Finding> {
     let wanted = serve::max_connections(config);
     (max < wanted.min(ENOUGH_DESCRIPTORS)).then(|| {
         let message = format!(
-            "a process may have {max} files and connections here, and the listeners take up to {wanted} connections; raise ulimit -n, or \
-             LimitNOFILE in the systemd unit"
+            "a process may have {max} files and connections here, and the listeners take up to \
+             {wanted} connections; raise ulimit -n, or LimitNOFILE in the systemd unit"
         );
         Finding::new("descriptors", message)
     })
@@ -162,7 +163,8 @@ fn memory(config: &Config) -> Option<Finding> {
     let available = machine_memory()?;
     (wanted > available).then(|| {
         let message = format!(
-            "max_keys = {} needs up to {} MB, the machine has {} MB; lower max_keys or max_bytes under [store]",
+            "max_keys = {} needs up to {} MB, the machine has {} MB; lower max_keys or max_bytes \
+             under [store]",
             config.store.max_keys,
             wanted >> 20,
             available >> 20

@@ -341,8 +341,8 @@ fn draw_help(frame: &mut Frame<'_>) {
         "p, space       pause",
         "?, esc         this help",
         "",
-        "Rates are since the previous update; usage is the share used, or the cost allowed in the last window. Keys are \
-         fingerprints unless [stats] has keys = \"plain\".",
+        "Rates are since the previous update; usage is the share used, or the cost allowed in the \
+         last window. Keys are fingerprints unless [stats] has keys = \"plain\".",
     ];
     let area = frame.area();
     let (width, height) = (area.width.min(76), area.height.min(13));

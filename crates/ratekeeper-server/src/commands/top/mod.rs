@@ -40,7 +40,11 @@ fn execute(args: &TopArgs) -> Result<(), String> {
     let client = Client::new(&args.url, REQUEST_TIMEOUT)?.tls(&args.tls);
     let in_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !args.once && !in_terminal {
-        return Err("standard input and output are not a terminal; use --once to print the statistics as text".to_owned());
+        return Err(
+            "standard input and output are not a terminal; use --once to print the statistics as \
+             text"
+                .to_owned(),
+        );
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

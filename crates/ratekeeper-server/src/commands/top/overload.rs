@@ -102,7 +102,8 @@ impl AdaptiveLimits {
             ),
         };
         format!(
-            "{policy}: limit {limit:.0} ({min:.0} to {max:.0}, {algorithm}), {in_flight} in flight, {queued} queued{times}{denied}"
+            "{policy}: limit {limit:.0} ({min:.0} to {max:.0}, {algorithm}), {in_flight} in \
+             flight, {queued} queued{times}{denied}"
         )
     }
 }

@@ -91,7 +91,8 @@ fn head(status: &Status, url: &str) -> String {
     let overrides = count(status.overrides);
     let _ = writeln!(
         text,
-        "requests {requests}, allowed {allowed}, denied {blocked} ({denied}), waiting {waiting}, overrides {overrides}"
+        "requests {requests}, allowed {allowed}, denied {blocked} ({denied}), waiting {waiting}, \
+         overrides {overrides}"
     );
     let _ = writeln!(text, "{}", store(status));
     let _ = writeln!(text, "{}", reloads(status));

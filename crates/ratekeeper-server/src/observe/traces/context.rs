@@ -1,5 +1,5 @@
-//! The `traceparent` header of W3C Trace Context: trace and parent span of a request, and whether it
-//! is sampled.
+//! The `traceparent` header of W3C Trace Context: trace and parent span of a request, and whether
+//! it is sampled.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 

@@ -1,5 +1,5 @@
-//! Export of spans to a collector, in a separate thread. Spans that the collector does not accept are
-//! dropped and counted.
+//! Export of spans to a collector, in a separate thread. Spans that the collector does not accept
+//! are dropped and counted.
 
 use super::{EndedSpan, ExportState, wire};
 use crate::gateway::Connector;

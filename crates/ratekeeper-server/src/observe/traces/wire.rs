@@ -1,7 +1,7 @@
 //! OTLP encoding of spans in protobuf: the used fields of opentelemetry/proto/trace/v1.
 //!
-//! opentelemetry-proto is not used, because it depends on the whole SDK; a test decodes the spans with
-//! that crate.
+//! opentelemetry-proto is not used, because it depends on the whole SDK; a test decodes the spans
+//! with that crate.
 
 use super::{EndedSpan, Resource};
 use prost::{Message, Oneof};

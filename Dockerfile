@@ -1,7 +1,7 @@
-# ratekeeper in an image of its own: the binary, the libraries it is linked to, and nothing else.
+# An image with only the ratekeeper binary, the libraries it is linked to, and the CA certificates.
 #
 #   docker build -t ratekeeper .
-#   docker run -p 8080:8080 ratekeeper                                     # the built-in policy: 100 a minute for each address
+#   docker run -p 8080:8080 ratekeeper                                     # the built-in policy: 100 a minute per address
 #   docker run -p 8080:8080 -v ./ratekeeper.toml:/etc/ratekeeper/ratekeeper.toml:ro ratekeeper     # yours
 
 FROM rust:1.95-slim-trixie AS build
@@ -16,16 +16,16 @@ COPY bench bench
 COPY docs docs
 COPY tests/overload tests/overload
 RUN cargo build --release --locked -p ratekeeper-server
-# What goes into the image, as it lies there.
+# The root directory of the image.
 COPY scripts/image scripts/image
 RUN scripts/image target/release/ratekeeper /image
 
 FROM scratch
 COPY --from=build /image /
-# In a container loopback is nobody's: each listener is told to be reachable. Publish the ports that you want, and the admin
-# port to nobody but your monitoring.
+# Listeners bind to all addresses: loopback is unreachable in a container. Publish only the ports you need, and the admin port
+# only to your monitoring.
 COPY docs/deploy/container.toml /etc/ratekeeper/ratekeeper.toml
-# Nobody in particular; it needs no rights, and no file but its configuration.
+# An unprivileged user; it needs no file but its configuration.
 USER 65532:65532
 EXPOSE 8080 8081 6380 9090
 STOPSIGNAL SIGTERM

@@ -1,4 +1,5 @@
-//! What all listeners share: the engine, the buckets of `/v1/throttle`, who is believed.
+//! State shared by all listeners: the engine, the buckets of `/v1/throttle`, the identity
+//! configuration.
 
 use crate::admin::audit::Audit;
 use crate::api::ids::Ids;
@@ -23,81 +24,85 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-/// What warnings about callers advise: settings of the configuration, not methods.
+/// Advice in warnings about callers; it names settings of the configuration, not methods.
 const HINTS: IdentityHints = IdentityHints {
     untrusted: "add its address to trusted_proxies under [identity]",
-    no_peer: "if a proxy sends them over a Unix socket, add \"unix\" to trusted_proxies under [identity]",
+    no_peer: "if a proxy sends them over a Unix socket, add \"unix\" to trusted_proxies under \
+         [identity]",
 };
 
 pub(crate) struct App<C: Clock> {
-    /// When it began to serve.
+    /// Start time.
     pub(crate) started: SystemTime,
     pub(crate) engine: Engine<AnyStore<C>>,
     pub(crate) buckets: Buckets<C>,
     pub(crate) envoy: Envoy<C>,
-    /// Of reservations.
+    /// Reservation ids.
     pub(crate) ids: Ids,
     pub(crate) identity: ArcSwap<IdentityConfig>,
-    /// The same limits for whole requests: what `/auth` asks.
+    /// The limits as a layer for whole requests, which `/auth` uses.
     pub(crate) layer: ArcSwap<RateLimitLayer<PolicyDecider<AnyStore<C>>>>,
-    /// Whether `/auth` has been asked by this configuration.
-    pub(crate) forward_auth_asked: AtomicBool,
-    /// What callers of the APIs send and no policy can use.
+    /// Whether `/auth` has had a request since the configuration was loaded.
+    pub(crate) forward_auth_used: AtomicBool,
+    /// Attributes that callers of the APIs send and no policy can use.
     pub(crate) unknown_attributes: UnknownAttributes,
-    /// Who waits where a policy delays: at `/auth`, or in the gateway.
+    /// Requests delayed by a policy, at `/auth` or in the gateway.
     pub(crate) waits: DelayStats,
     /// How preflight requests are counted, at `/auth` or in the gateway.
     pub(crate) preflight: Preflight,
     pub(crate) preflights: PreflightStats,
-    /// What it and the layer of the gateway have seen of callers, whoever is believed meanwhile.
-    pub(crate) seen: tower::Identity,
-    pub(crate) reloads: Reloads,
-    /// What operators did.
+    /// Warnings and counts about callers, shared by the layers of `/auth` and the gateway. They
+    /// survive a change of the identity configuration.
+    pub(crate) base_identity: tower::Identity,
+    pub(crate) reloads: ReloadStats,
+    /// The operators' changes and attempts.
     pub(crate) audit: Audit,
-    /// Whether it is about to stop: it says that it is not ready, so that nobody new is sent here.
-    pub(crate) leaving: AtomicBool,
-    /// What traces requests, if that is wanted.
+    /// Whether the server is shutting down. `/readyz` then reports not ready, so that load
+    /// balancers send no new traffic.
+    pub(crate) shutting_down: AtomicBool,
+    /// The tracer, if traces are configured.
     pub(crate) traces: OnceLock<Tracer>,
-    /// The gateway, if this is one.
+    /// The gateway, under `ratekeeper proxy`.
     pub(crate) gateway: OnceLock<Arc<gateway::GatewayState>>,
-    /// Whether the workers run.
+    /// Heartbeats of the workers.
     pub(crate) health: Arc<WorkerHealth>,
-    /// Calls of `CL.THROTTLE` that passed, and that were turned away.
-    pub(crate) throttled: [AtomicU64; 2],
+    /// Allowed and denied calls of `CL.THROTTLE`.
+    pub(crate) throttle_totals: [AtomicU64; 2],
 }
 
-/// How often the configuration was loaded again.
+/// Reloads of the configuration.
 #[derive(Default)]
-pub(crate) struct Reloads {
-    pub(crate) taken: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    /// Whether the file as it is now was refused.
+pub(crate) struct ReloadStats {
+    pub(crate) succeeded: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    /// Whether the current file was rejected.
     pub(crate) stale: AtomicBool,
 }
 
 impl<C: Clock> App<C> {
-    /// One store holds the keys of both, under one cap.
+    /// The engine and `/v1/throttle` share one store, and so one `max_keys`.
     pub(crate) fn new(config: &Config, store: AnyStore<C>) -> Result<Self, EngineError> {
         let mut options = EngineOptions::default();
-        // A request over the network costs far more than a look at the clock.
+        // A request over the network costs far more than reading the clock.
         options.timed_every = 1;
         options.top = config.stats.top;
         options.load = Some(crate::observe::load::source());
         options.plain_keys = config.stats.keys == KeyDisplay::Plain;
         options.fingerprints = store::fingerprint_secret(&config.store);
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
-        let (seen, waits) = (tower::Identity::direct().hints(HINTS), DelayStats::new());
+        let base_identity = tower::Identity::direct().hints(HINTS);
+        let waits = DelayStats::new();
         let preflights = PreflightStats::default();
         Ok(Self {
             layer: ArcSwap::from_pointee(auth_layer(
                 &engine,
                 config.gateway.preflight,
                 &config.identity,
-                (&seen, &waits, &preflights),
+                (&base_identity, &waits, &preflights),
             )),
-            forward_auth_asked: AtomicBool::new(false),
+            forward_auth_used: AtomicBool::new(false),
             unknown_attributes: UnknownAttributes::default(),
-            seen,
+            base_identity,
             waits,
             preflight: config.gateway.preflight,
             preflights,
@@ -107,17 +112,17 @@ impl<C: Clock> App<C> {
             envoy: Envoy::new(store),
             ids: Ids::new(config.server.id_secret.as_ref()),
             identity: ArcSwap::from_pointee(config.identity.clone()),
-            reloads: Reloads::default(),
+            reloads: ReloadStats::default(),
             audit: Audit::default(),
-            leaving: AtomicBool::new(false),
+            shutting_down: AtomicBool::new(false),
             traces: OnceLock::new(),
             gateway: OnceLock::new(),
             health: Arc::default(),
-            throttled: [AtomicU64::new(0), AtomicU64::new(0)],
+            throttle_totals: [AtomicU64::new(0), AtomicU64::new(0)],
         })
     }
 
-    /// Tells the other nodes of a fleet which limits are in force here.
+    /// Publishes the limits in force here to the other nodes of the fleet.
     pub(crate) fn declare_limits(&self) {
         if let AnyStore::Redis(redis) = self.engine.store() {
             redis.declare_limits(
@@ -129,31 +134,31 @@ impl<C: Clock> App<C> {
         }
     }
 
-    /// Believes others from now on.
-    pub(crate) fn believe(&self, identity: IdentityConfig) {
+    /// Replaces the identity configuration.
+    pub(crate) fn set_identity(&self, identity: IdentityConfig) {
         if **self.identity.load() != identity {
-            let seen = (&self.seen, &self.waits, &self.preflights);
+            let shared = (&self.base_identity, &self.waits, &self.preflights);
             self.layer.store(Arc::new(auth_layer(
                 &self.engine,
                 self.preflight,
                 &identity,
-                seen,
+                shared,
             )));
             self.identity.store(Arc::new(identity));
         }
     }
 
-    /// Logs, at the first request to `/auth`, which attributes no request there can have.
+    /// Logs, at the first request to `/auth`, the attributes that no request there can have.
     #[inline]
-    pub(crate) fn forward_auth_is_asked(&self) {
-        if !self.forward_auth_asked.load(Relaxed) {
+    pub(crate) fn note_forward_auth(&self) {
+        if !self.forward_auth_used.load(Relaxed) {
             self.warn_unprovided();
         }
     }
 
     #[cold]
     fn warn_unprovided(&self) {
-        if self.forward_auth_asked.swap(true, Relaxed) {
+        if self.forward_auth_used.swap(true, Relaxed) {
             return;
         }
         let identity = self.identity.load();
@@ -162,53 +167,56 @@ impl<C: Clock> App<C> {
         }
     }
 
-    /// The configuration is another one: what no request to `/auth` has, and which attributes are
-    /// not known, may be others.
+    /// Repeats the warnings about attributes after a reload: those that no request to `/auth` has,
+    /// and unknown ones.
     pub(crate) fn configuration_changed(&self) {
-        self.forward_auth_asked.store(false, Relaxed);
+        self.forward_auth_used.store(false, Relaxed);
         self.unknown_attributes.clear();
     }
 
-    /// Whether nobody is let in, because the store is gone.
+    /// Whether every request is denied because the store is unavailable.
     pub(crate) fn is_closed(&self) -> bool {
-        let gone = match self.engine.store() {
+        let is_unavailable = match self.engine.store() {
             AnyStore::Memory(_) => false,
             AnyStore::Redis(redis) => redis.status().error.is_some(),
         };
-        gone && self.engine.policies().default_on_failure() == OnFailure::Closed
+        is_unavailable && self.engine.policies().default_on_failure() == OnFailure::Closed
     }
 
-    /// Counts some calls of `CL.THROTTLE`.
-    pub(crate) fn count(&self, totals: Totals) {
+    /// Adds to the totals of `CL.THROTTLE`.
+    pub(crate) fn add_throttle_totals(&self, totals: Totals) {
         let Totals { allowed, denied } = totals;
-        for (count, many) in self.throttled.iter().zip([allowed, denied]) {
-            if many > 0 {
-                count.fetch_add(many, Relaxed);
+        for (total, count) in self.throttle_totals.iter().zip([allowed, denied]) {
+            if count > 0 {
+                total.fetch_add(count, Relaxed);
             }
         }
     }
 
-    /// How many requests passed and how many were turned away, whichever way they were asked.
+    /// Allowed and denied requests of all APIs.
     pub(crate) fn totals(&self) -> (u64, u64) {
-        let ways = [
+        let apis = [
             self.engine.totals(),
             self.buckets.totals(),
             self.envoy.totals(),
         ];
-        let [allowed, denied] = self.throttled.each_ref().map(|count| count.load(Relaxed));
-        ways.iter()
-            .fold((allowed, denied), |sum, way| (sum.0 + way.0, sum.1 + way.1))
+        let [allowed, denied] = self
+            .throttle_totals
+            .each_ref()
+            .map(|total| total.load(Relaxed));
+        apis.iter()
+            .fold((allowed, denied), |sum, api| (sum.0 + api.0, sum.1 + api.1))
     }
 }
 
-/// The limits as `/auth` asks them: it only answers whether a request may pass, and 200 is yes.
+/// The layer of `/auth`, which only answers whether a request is allowed: 200 is yes.
 fn auth_layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
     preflight: Preflight,
-    believed: &IdentityConfig,
-    (seen, waits, preflights): (&tower::Identity, &DelayStats, &PreflightStats),
+    identity: &IdentityConfig,
+    (base_identity, waits, preflights): (&tower::Identity, &DelayStats, &PreflightStats),
 ) -> RateLimitLayer<PolicyDecider<AnyStore<C>>> {
-    let layer = gateway::layer(engine, believed, seen, waits)
+    let layer = gateway::layer(engine, identity, base_identity, waits)
         .no_wait()
         .http_status();
     layer.preflight(preflight).preflight_stats(preflights)

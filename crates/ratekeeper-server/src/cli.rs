@@ -35,8 +35,8 @@ pub(crate) enum Command {
     /// Show live statistics of a running server: decisions per second, policies, keys, store and
     /// breakers
     Top(TopArgs),
-    /// Find common mistakes in a configuration, its Redis and the running server. Exit code 1: found
-    /// some; 2: cannot check
+    /// Find common mistakes in a configuration, its Redis and the running server. Exit code 1:
+    /// found some; 2: cannot check
     Doctor(DoctorArgs),
     /// Print the version
     Version,
@@ -62,8 +62,7 @@ pub(crate) struct ProxyArgs {
     /// Limit, such as "10/s burst 20"
     #[arg(long, conflicts_with = "config")]
     pub(crate) limit: Option<PolicyLimit>,
-    /// What the limit counts by: ip, header:NAME, host, method, path, endpoint, or all for one
-    /// bucket
+    /// Attribute to count by: ip, header:NAME, host, method, path, endpoint, or all for one bucket
     #[arg(
         long,
         value_name = "ATTRIBUTE",
@@ -71,8 +70,8 @@ pub(crate) struct ProxyArgs {
         requires = "limit"
     )]
     pub(crate) by: String,
-    /// What to do with a request that lacks the attribute: address (count by its client address),
-    /// skip, shared or deny
+    /// Rule for requests that lack the attribute: address (count by the client address), skip,
+    /// shared or deny
     #[arg(long, value_name = "RULE", default_value = "address", requires = "limit", value_parser = missing)]
     pub(crate) missing: Missing,
     /// Address to listen on, such as 0.0.0.0:8080 or unix:/run/ratekeeper/http.sock. Overrides the
@@ -156,7 +155,7 @@ pub(crate) struct TopArgs {
 }
 
 fn missing(text: &str) -> Result<Missing, String> {
-    Missing::from_name(text).ok_or_else(|| "it must be address, skip, shared or deny".to_owned())
+    Missing::from_name(text).ok_or_else(|| "must be address, skip, shared or deny".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -166,7 +165,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds
         .map(Duration::from_secs_f64)
-        .ok_or_else(|| "it must be a number of seconds from 0.1 to 3600".to_owned())
+        .ok_or_else(|| "must be a number of seconds from 0.1 to 3600".to_owned())
 }
 
 #[derive(Args)]
@@ -188,7 +187,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) format: Format,
 }
 
-/// TLS options of a client of an https:// listener.
+/// TLS options for clients of an https:// listener.
 #[derive(Args, Clone, Default)]
 pub(crate) struct TlsArgs {
     /// CA certificates (PEM) that sign the listener's certificate. By default the system's
@@ -221,7 +220,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Parses the command line. A wrong one ends the process with exit code 2 and the usage.
+/// Parses the command line. An invalid one ends the process with exit code 2 and the usage.
 pub(crate) fn command() -> Command {
     let cli = Cli::parse();
     cli.command.unwrap_or(Command::Serve(cli.serve))

@@ -1,4 +1,4 @@
-//! The binary `ratekeeper`: rate limits served to any stack.
+//! The binary `ratekeeper`: rate limiting as a gateway and as a service.
 
 mod admin;
 mod api;
@@ -20,27 +20,28 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// A gateway takes a buffer for each request and gives it back, over which the allocators of most
-/// systems take their time. Tests have one that counts.
+/// The allocator. The gateway allocates and frees a buffer for each request, which is slow with
+/// most system allocators. Tests use one that counts.
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// `check` or `doctor` found something wrong; `explain` says that the request is turned away; a
-/// service refused what `admin` asked.
-const NO: u8 = 1;
+/// Exit code: `check` or `doctor` found a problem, `explain` shows that the request is denied, or a
+/// server rejected the admin command.
+const EXIT_FAILURE: u8 = 1;
 
-/// It could not start, or not be read. Usage errors end with the same code, by clap.
-const CANNOT: u8 = 2;
+/// Exit code: the command could not start, or its input could not be read. clap ends usage errors
+/// with the same code.
+const EXIT_CANNOT_RUN: u8 = 2;
 
 fn main() -> ExitCode {
     match cli::command() {
-        Command::Serve(args) => ended(serve::run(&Start::serve(args))),
+        Command::Serve(args) => exit_code(serve::run(&Start::serve(args))),
         Command::Proxy(args) => match gateway::start(args) {
-            Ok(start) => ended(serve::run(&start)),
-            Err(problem) => {
-                eprintln!("ratekeeper: {problem}");
-                ExitCode::from(CANNOT)
+            Ok(start) => exit_code(serve::run(&start)),
+            Err(error) => {
+                eprintln!("ratekeeper: {error}");
+                ExitCode::from(EXIT_CANNOT_RUN)
             }
         },
         Command::Config(command) => commands::config::run(&command),
@@ -55,18 +56,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// How a server ended.
-fn ended(served: Result<(), StartError>) -> ExitCode {
-    match served {
+/// The exit code of a server; prints its error.
+fn exit_code(result: Result<(), StartError>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
-            ExitCode::from(CANNOT)
+            ExitCode::from(EXIT_CANNOT_RUN)
         }
     }
 }
 
-/// To standard output. Whoever closed the pipe did not want to read it.
+/// Prints to standard output. A closed pipe is not an error.
 fn print(text: impl fmt::Display) {
     let _ = write!(std::io::stdout(), "{text}");
 }

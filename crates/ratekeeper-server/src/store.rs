@@ -1,4 +1,4 @@
-//! The store of this service: in memory, or on Redis with the rest of the fleet.
+//! The store of the server: in memory, or on Redis with the rest of the fleet.
 
 use ratekeeper::{
     Ask, Clock, Limit, MemoryStore, Store, Timestamp, Verdict, clock::Sleep,
@@ -10,7 +10,7 @@ use ratekeeper_policy::fingerprint::FingerprintSecret;
 use ratekeeper_redis::{RedisStore, RedisStoreBuilder};
 use std::time::Duration;
 
-/// Either store. Clones share it.
+/// The memory store or the Redis store. Clones share it.
 #[derive(Clone)]
 pub(crate) enum AnyStore<C: Clock> {
     Memory(MemoryStore<C>),
@@ -18,7 +18,7 @@ pub(crate) enum AnyStore<C: Clock> {
 }
 
 impl<C: Clock> AnyStore<C> {
-    /// What it is called in figures and messages.
+    /// Name in metrics and messages.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Memory(_) => "memory",
@@ -27,7 +27,7 @@ impl<C: Clock> AnyStore<C> {
     }
 }
 
-/// The store on Redis that a configuration asks for, before it connects.
+/// A builder of the Redis store of a configuration.
 pub(crate) fn redis_builder(
     StoreConfig {
         max_keys,
@@ -64,11 +64,11 @@ pub(crate) fn redis_builder(
     builder
 }
 
-/// What fingerprints are made for, among what the secret of keys is for.
+/// Purpose for which the secret of fingerprints is derived from `key_secret`.
 const FINGERPRINTS: &str = "fingerprints";
 
-/// What fingerprints are made with where the configuration has a secret: the same whatever the
-/// store is.
+/// The secret of fingerprints, if the configuration has `key_secret`; it does not depend on the
+/// store.
 pub(crate) fn fingerprint_secret(config: &StoreConfig) -> Option<FingerprintSecret> {
     let secret = config.key_secret.as_ref()?;
     Some(FingerprintSecret::new(&ratekeeper_redis::derived_secret(
@@ -77,8 +77,8 @@ pub(crate) fn fingerprint_secret(config: &StoreConfig) -> Option<FingerprintSecr
     )))
 }
 
-/// What all nodes on this Redis make fingerprints with; none while they have not agreed on a
-/// secret.
+/// The secret of fingerprints that all nodes on this Redis share. Returns `None` until they have
+/// agreed on one.
 pub(crate) fn shared_fingerprint_secret(redis: &RedisStore) -> Option<FingerprintSecret> {
     redis
         .shared_secret(FINGERPRINTS)
@@ -86,12 +86,12 @@ pub(crate) fn shared_fingerprint_secret(redis: &RedisStore) -> Option<Fingerprin
         .map(FingerprintSecret::new)
 }
 
-/// The same verb of whichever it is.
+/// Evaluates an expression with the store of either variant.
 macro_rules! either {
-    ($store:expr, $name:ident => $verb:expr) => {
+    ($store:expr, $name:ident => $call:expr) => {
         match $store {
-            AnyStore::Memory($name) => $verb,
-            AnyStore::Redis($name) => $verb,
+            AnyStore::Memory($name) => $call,
+            AnyStore::Redis($name) => $call,
         }
     };
 }

@@ -1,4 +1,4 @@
-//! `ratekeeper config` and `ratekeeper explain`: what they print and how they end.
+//! `ratekeeper config` and `ratekeeper explain`: output and exit codes.
 
 mod support;
 
@@ -46,15 +46,12 @@ fn explain(subject: &str, more: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn check_ends_with_0_when_it_is_right_or_doubtful() {
+fn check_exits_with_0_for_a_valid_file_and_for_warnings() {
     let (code, out, _) = run(&["config", "check"], Some(GOOD));
     assert_eq!(code, 0);
-    assert!(
-        out.ends_with(".toml: 1 policy, nothing to complain of\n"),
-        "{out}"
-    );
-    let doubtful = "[[policy]]\nname = \"all\"\nlimit = \"1000/min burst 2\"\n";
-    let (code, out, _) = run(&["config", "check"], Some(doubtful));
+    assert!(out.ends_with(".toml: 1 policy, OK\n"), "{out}");
+    let with_warnings = "[[policy]]\nname = \"all\"\nlimit = \"1000/min burst 2\"\n";
+    let (code, out, _) = run(&["config", "check"], Some(with_warnings));
     assert_eq!(code, 0, "{out}");
     assert!(
         out.contains(
@@ -66,15 +63,15 @@ fn check_ends_with_0_when_it_is_right_or_doubtful() {
 }
 
 #[test]
-fn check_says_when_nobody_wrote_a_policy() {
+fn check_reports_that_the_built_in_policy_applies() {
     let (code, out, _) = run(&["config", "check"], Some("# nothing yet\n"));
     assert_eq!(code, 0);
-    let says = ": no policies, so the built-in one applies (100/min burst 20 for each address), nothing to complain of\n";
-    assert!(out.ends_with(says), "{out}");
+    let end = ": no policies; the built-in policy applies (100/min burst 20 per address), OK\n";
+    assert!(out.ends_with(end), "{out}");
 }
 
 #[test]
-fn check_ends_with_1_when_it_is_wrong() {
+fn check_exits_with_1_for_errors() {
     let (code, out, _) = run(&["config", "check"], Some(&GOOD.replace("limit", "limt")));
     assert_eq!(code, 1);
     assert!(
@@ -88,7 +85,7 @@ fn check_ends_with_1_when_it_is_wrong() {
 }
 
 #[test]
-fn check_ends_with_2_when_it_cannot_be_read() {
+fn check_exits_with_2_for_an_unreadable_file() {
     let (code, out, _) = run(&["config", "check", "/no/such/file.toml"], None);
     assert_eq!(code, 2);
     assert!(
@@ -97,8 +94,8 @@ fn check_ends_with_2_when_it_cannot_be_read() {
     );
 }
 
-/// What `serve` or `proxy` warns about at its start, without time and level.
-fn warned(mode: &str, file: &str) -> Vec<String> {
+/// The warnings of `serve` or `proxy` at the start, without time and level.
+fn start_warnings(mode: &str, file: &str) -> Vec<String> {
     let mut command = ratekeeper();
     command.args([mode, "--config", file]);
     command.env("RATEKEEPER_SERVER__HTTP", "127.0.0.1:0");
@@ -113,7 +110,7 @@ fn warned(mode: &str, file: &str) -> Vec<String> {
 }
 
 #[test]
-fn check_says_all_that_serve_and_proxy_warn_about_whatever_the_file_is_for() {
+fn check_reports_the_warnings_of_both_serve_and_proxy() {
     let limits = directory(&[("a.yaml", "domain: a\ndescriptors: []\n")]);
     let limits = limits.display();
     let upstreams = "[gateway]\nupstreams = [\"http://127.0.0.1:9\"]\n";
@@ -148,16 +145,16 @@ fn check_says_all_that_serve_and_proxy_warn_about_whatever_the_file_is_for() {
         let file = file.to_str().unwrap();
         let (code, checked, _) = run(&["config", "check", file], None);
         assert_eq!(code, 0, "{checked}");
-        for (mode, many) in [("serve", serve), ("proxy", proxy)] {
-            let warned = warned(mode, file);
+        for (mode, count) in [("serve", serve), ("proxy", proxy)] {
+            let warnings = start_warnings(mode, file);
             let own =
                 |warning: &&String| !warning.contains("/etc/") && !warning.contains("upstream ");
             assert_eq!(
-                warned.iter().filter(own).count(),
-                many,
-                "{mode} of {config}: {warned:#?}"
+                warnings.iter().filter(own).count(),
+                count,
+                "{mode} of {config}: {warnings:#?}"
             );
-            for warning in warned.iter().filter(own) {
+            for warning in warnings.iter().filter(own) {
                 assert!(
                     checked.contains(warning.as_str()),
                     "{mode} of {config} warns {warning:?}, and config check says {checked}"
@@ -168,7 +165,7 @@ fn check_says_all_that_serve_and_proxy_warn_about_whatever_the_file_is_for() {
 }
 
 #[test]
-fn explain_refuses_attributes_that_no_policy_can_use() {
+fn explain_rejects_unknown_attributes() {
     let (code, out, error) = explain("ip=1.2.3.4 usr=7", &[]);
     assert_eq!((code, out.as_str()), (2, ""));
     assert_eq!(
@@ -192,34 +189,34 @@ fn explain_refuses_attributes_that_no_policy_can_use() {
 }
 
 #[test]
-fn check_speaks_json() {
+fn check_prints_json() {
     let (code, out, _) = run(
         &["config", "check", "--format", "json"],
         Some(&GOOD.replace("limit", "limt")),
     );
-    let told: Value = serde_json::from_str(&out).unwrap();
+    let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(
-        (code, &told["errors"], &told["warnings"]),
+        (code, &report["errors"], &report["warnings"]),
         (1, &json!(1), &json!(0))
     );
-    let first = &told["problems"][0];
+    let first = &report["problems"][0];
     assert_eq!(
         (&first["line"], &first["column"], &first["severity"]),
         (&json!(6), &json!(1), &json!("error")),
-        "{told}"
+        "{report}"
     );
 }
 
-/// What `serve` would refuse to start with is told with the same words, and where it is.
+/// The errors are those with which `serve` does not start.
 #[test]
-fn check_reads_the_limits_of_envoy() {
+fn check_reads_envoys_limits() {
     let good = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: { unit: day, requests_per_unit: 1 }\n";
     let limits = directory(&[("a.yaml", good), ("b.yaml", "domain: other\n")]);
-    let named = format!("{GOOD}[envoy]\nconfig = {limits:?}\n");
-    let (code, out, _) = run(&["config", "check"], Some(&named));
+    let config = format!("{GOOD}[envoy]\nconfig = {limits:?}\n");
+    let (code, out, _) = run(&["config", "check"], Some(&config));
     assert_eq!(code, 0, "{out}");
     assert!(
-        out.ends_with(".toml: 1 policy, 1 limit of Envoy in 2 domains, nothing to complain of\n"),
+        out.ends_with(".toml: 1 policy, 1 Envoy limit in 2 domains, OK\n"),
         "{out}"
     );
 
@@ -229,7 +226,7 @@ fn check_reads_the_limits_of_envoy() {
     )
     .unwrap();
     std::fs::write(limits.join("c.yaml"), good).unwrap();
-    let (code, out, _) = run(&["config", "check"], Some(&named));
+    let (code, out, _) = run(&["config", "check"], Some(&config));
     assert_eq!(code, 1, "{out}");
     let file = |name: &str| limits.join(name).display().to_string();
     assert!(
@@ -248,52 +245,52 @@ fn check_reads_the_limits_of_envoy() {
     );
     assert!(out.ends_with(".toml: 2 errors, 0 warnings\n"), "{out}");
     let mut serve = ratekeeper();
-    let served = serve
+    let output = serve
         .args(["serve", "--envoy-config"])
         .arg(&limits)
         .output()
         .unwrap();
-    let told = String::from_utf8(served.stderr).unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
     assert!(
-        out.lines().take(2).all(|line| told.contains(line)),
-        "{told}\n{out}"
+        out.lines().take(2).all(|line| log.contains(line)),
+        "{log}\n{out}"
     );
 
-    let (_, out, _) = run(&["config", "check", "--format", "json"], Some(&named));
-    let told: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((&told["errors"], &told["warnings"]), (&json!(2), &json!(0)));
-    let second = &told["problems"][1];
+    let (_, out, _) = run(&["config", "check", "--format", "json"], Some(&config));
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (&report["errors"], &report["warnings"]),
+        (&json!(2), &json!(0))
+    );
+    let second = &report["problems"][1];
     assert_eq!(
         (&second["file"], &second["line"], &second["column"]),
         (&json!(file("c.yaml")), &json!(1), &json!(9))
     );
 
-    // The directory alone, as `serve` takes it.
+    // The directory without a file, as in `serve`.
     std::fs::remove_file(limits.join("b.yaml")).unwrap();
     std::fs::remove_file(limits.join("c.yaml")).unwrap();
     let limits = limits.to_str().unwrap();
     let (code, out, _) = run(&["config", "check", "--envoy-config", limits], None);
     assert_eq!(
         (code, out),
-        (
-            0,
-            format!("{limits}: 1 limit of Envoy in 1 domain, nothing to complain of\n")
-        )
+        (0, format!("{limits}: 1 Envoy limit in 1 domain, OK\n"))
     );
     let (code, out, _) = run(
-        &["config", "check", "--envoy-config", "/no/such/place"],
+        &["config", "check", "--envoy-config", "/no/such/directory"],
         None,
     );
     assert_eq!(code, 1);
     assert!(
-        out.starts_with("/no/such/place: error: cannot be read: "),
+        out.starts_with("/no/such/directory: error: cannot be read: "),
         "{out}"
     );
     assert_eq!(run(&["config", "check"], None).0, 2);
 }
 
 #[test]
-fn what_show_prints_is_the_same_configuration() {
+fn show_prints_an_equivalent_configuration() {
     let (code, shown, _) = run(&["config", "show"], Some(GOOD));
     assert_eq!(code, 0);
     let (code, again, _) = run(&["config", "show"], Some(&shown));
@@ -306,18 +303,19 @@ fn what_show_prints_is_the_same_configuration() {
         (code, without_comments(&again)),
         (0, without_comments(&shown))
     );
-    let (code, alone, _) = run(&["config", "show"], None);
+    let (code, defaults, _) = run(&["config", "show"], None);
     assert_eq!(code, 0);
     assert!(
-        alone.contains("name = \"default\"\n") && alone.contains("limit = \"100/min burst 20\"\n"),
-        "{alone}"
+        defaults.contains("name = \"default\"\n")
+            && defaults.contains("limit = \"100/min burst 20\"\n"),
+        "{defaults}"
     );
     assert_eq!(run(&["config", "show"], Some("[serve]")).0, 1);
     assert_eq!(run(&["config", "show", "/no/such/file.toml"], None).0, 2);
 }
 
 #[test]
-fn docs_are_a_table_for_customers() {
+fn docs_prints_a_table() {
     let (code, out, _) = run(&["config", "docs"], Some(GOOD));
     assert_eq!(code, 0);
     assert!(
@@ -329,7 +327,7 @@ fn docs_are_a_table_for_customers() {
 }
 
 #[test]
-fn explain_ends_with_0_1_or_2() {
+fn explain_exits_with_0_1_or_2() {
     let (code, out, _) = explain("ip=1.2.3.4 method=POST path=/login", &[]);
     assert_eq!(code, 0);
     assert_eq!(
@@ -355,8 +353,8 @@ fn explain_ends_with_0_1_or_2() {
     );
     let (code, _, error) = explain("GET", &[]);
     assert_eq!(code, 2);
-    let says = "ratekeeper: --subject: `GET` has no value; write name=value, as in 'ip=1.2.3.4 method=GET path=/api/x'\n";
-    assert_eq!(error, says);
+    let message = "ratekeeper: --subject: `GET` has no value; write name=value, as in 'ip=1.2.3.4 method=GET path=/api/x'\n";
+    assert_eq!(error, message);
     assert_eq!(
         run(
             &["explain", "--config", "/no/such/file.toml", "--subject", ""],
@@ -369,7 +367,7 @@ fn explain_ends_with_0_1_or_2() {
 }
 
 #[test]
-fn explain_believes_the_headers_that_serve_would() {
+fn explain_applies_the_identity_headers() {
     let config = "[identity]\nuser = { header = \"x-user\", from = \"10.0.0.0/8\" }\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"5/min\"\n";
     let file = config_file(config);
     let explain = |subject: &str| {
@@ -387,13 +385,14 @@ fn explain_believes_the_headers_that_serve_would() {
     };
     assert!(explain("header:X-User=ann").contains("counted by user=ann"));
     assert!(
-        explain("header:x-user-id=ann")
-            .contains("the request has no user: it is counted by unknown (missing = \"address\")")
+        explain("header:x-user-id=ann").contains(
+            "the request has no user, so it is counted by unknown (missing = \"address\")"
+        )
     );
 }
 
 #[test]
-fn explain_shows_fingerprints_that_last() {
+fn explain_shows_persistent_fingerprints() {
     let config = |store: &str| {
         format!("{store}[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"5/min\"\n")
     };
@@ -424,17 +423,17 @@ fn explain_shows_fingerprints_that_last() {
 }
 
 #[test]
-fn explain_speaks_json() {
+fn explain_prints_json() {
     let (code, out, _) = explain(
         "ip=1.2.3.4 method=POST path=/login header:x=y",
         &["--format", "json"],
     );
-    let told: Value = serde_json::from_str(&out).unwrap();
+    let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(code, 0);
     assert_eq!(
-        told,
+        report,
         json!({"allowed": true, "status": 200, "reason": "limits", "policy": null, "retry_after_ms": null, "delay_ms": 0,
-               "never": false, "tried": [{"policy": "login", "applies": true, "why": null, "key": "ip=1.2.3.4",
+               "never": false, "policies": [{"policy": "login", "applies": true, "reason": null, "key": "ip=1.2.3.4",
                "shadow": false, "limits": [{"limit": "5/min", "capacity": 5, "remaining": 5, "cost": 1,
                "outcome": "allowed", "retry_after_ms": null}]}]})
     );

@@ -139,7 +139,7 @@ fn an_attribute_that_no_policy_can_use_is_told_to_the_operator() {
         found
             .iter()
             .any(|finding| finding["code"] == "unknown_attribute"
-                && finding["says"].as_str().unwrap().starts_with(says)),
+                && finding["message"].as_str().unwrap().starts_with(says)),
         "{findings}"
     );
     let url = format!("http://{}", server.admin);

@@ -1,4 +1,4 @@
-//! The service on policies: checks, figures, reload, environment.
+//! Policies: checks, metrics, reload, environment.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn per_user(limit: &str) -> String {
     format!("{LISTEN}[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"{limit}\"\n")
 }
 
-/// Starts on that file.
+/// Starts a server with that file.
 fn serve(file: &Path) -> Server {
     let mut command = ratekeeper();
     command.arg("serve").arg("--config").arg(file);
@@ -25,25 +25,25 @@ fn remaining(server: &Server, user: &str, cost: u64) -> Value {
     answer.json()["limits"][0]["remaining"].clone()
 }
 
-/// Waits until the service says that many reloads ended that way: they come in their own time.
-fn reloads(server: &Server, result: &str, many: f64) {
+/// Waits until that many reloads have had that result.
+fn wait_for_reloads(server: &Server, result: &str, count: f64) {
     let name = format!("ratekeeper_config_reloads_total{{result=\"{result}\"}}");
-    while server.figure(&name) < many {
+    while server.figure(&name) < count {
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn a_file_that_changes_is_loaded_again_and_counts_stay() {
+fn a_changed_file_is_reloaded_and_counters_stay() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
     assert_eq!(remaining(&server, "ann", 7), json!(3));
     fs::write(&file, per_user("20/d")).unwrap();
-    reloads(&server, "ok", 1.0);
+    wait_for_reloads(&server, "ok", 1.0);
     assert_eq!(
         remaining(&server, "ann", 1),
         json!(2),
-        "what was left, less this one"
+        "the remaining tokens, less this one"
     );
     assert_eq!(remaining(&server, "bob", 1), json!(19), "the new limit");
     server.signal("TERM");
@@ -51,13 +51,13 @@ fn a_file_that_changes_is_loaded_again_and_counts_stay() {
         server
             .ended()
             .1
-            .contains("configuration loaded again because its file changed: 1 policy")
+            .contains("configuration reloaded because its file changed: 1 policy")
     );
 }
 
 /// A ConfigMap is a directory of links into another, which is swapped as a whole.
 #[test]
-fn a_config_map_that_is_swapped_is_loaded_again() {
+fn a_swapped_config_map_is_reloaded() {
     let dir = config_file("").with_extension("d");
     for (version, limit) in [("..1", "10/d"), ("..2", "20/d")] {
         fs::create_dir_all(dir.join(version)).unwrap();
@@ -70,21 +70,21 @@ fn a_config_map_that_is_swapped_is_loaded_again() {
     assert_eq!(remaining(&server, "ann", 7), json!(3));
     link("..2", &dir.join("..next"));
     fs::rename(dir.join("..next"), dir.join("..data")).unwrap();
-    reloads(&server, "ok", 1.0);
+    wait_for_reloads(&server, "ok", 1.0);
     assert_eq!(remaining(&server, "bob", 1), json!(19));
 }
 
 #[test]
-fn a_wrong_file_keeps_the_old_one_in_force_and_is_loud() {
+fn an_invalid_file_is_reported_and_the_previous_one_stays_in_force() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
     assert_eq!(server.figure("ratekeeper_config_stale"), 0.0);
     fs::write(&file, per_user("ten a day")).unwrap();
-    reloads(&server, "rejected", 1.0);
+    wait_for_reloads(&server, "rejected", 1.0);
     assert_eq!(server.figure("ratekeeper_config_stale"), 1.0);
     assert_eq!(remaining(&server, "ann", 1), json!(9));
     fs::write(&file, per_user("30/d")).unwrap();
-    reloads(&server, "ok", 1.0);
+    wait_for_reloads(&server, "ok", 1.0);
     assert_eq!(
         (
             server.figure("ratekeeper_config_stale"),
@@ -96,18 +96,18 @@ fn a_wrong_file_keeps_the_old_one_in_force_and_is_loud() {
     let (_, log) = server.ended();
     let problem = format!("ERROR {}:6:10: error: ", file.display());
     assert!(
-        log.contains(&problem) && log.contains("the one from before stays in force"),
+        log.contains(&problem) && log.contains("the previous one stays in force"),
         "{log}"
     );
 }
 
-/// An alarm that rings must stop when what it rang for is over.
+/// An alert must end when its cause is gone.
 #[test]
-fn a_file_that_is_gone_is_loud_until_it_is_back() {
+fn a_missing_file_is_stale_until_it_is_back() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
     fs::remove_file(&file).unwrap();
-    reloads(&server, "rejected", 1.0);
+    wait_for_reloads(&server, "rejected", 1.0);
     assert_eq!(
         (
             server.figure("ratekeeper_config_stale"),
@@ -116,7 +116,7 @@ fn a_file_that_is_gone_is_loud_until_it_is_back() {
         (1.0, json!(9))
     );
     fs::write(&file, per_user("10/d")).unwrap();
-    reloads(&server, "ok", 1.0);
+    wait_for_reloads(&server, "ok", 1.0);
     assert_eq!(
         (
             server.figure("ratekeeper_config_stale"),
@@ -127,16 +127,16 @@ fn a_file_that_is_gone_is_loud_until_it_is_back() {
 }
 
 #[test]
-fn a_file_that_was_emptied_changes_nothing() {
+fn an_emptied_file_changes_nothing() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
     fs::write(&file, "").unwrap();
     let detail = server
         .admin("POST", "/admin/reload")
         .problem(422, "invalid_config");
-    assert!(detail.contains("no policies any more"), "{detail}");
+    assert!(detail.contains("the new file has no policies"), "{detail}");
     assert_eq!(remaining(&server, "ann", 1), json!(9));
-    // What it says to write is taken.
+    // The advice of the message works.
     fs::write(&file, "enabled = false\n").unwrap();
     assert_eq!(server.admin("POST", "/admin/reload").status(), 200);
     assert_eq!(
@@ -146,11 +146,11 @@ fn a_file_that_was_emptied_changes_nothing() {
 }
 
 #[test]
-fn it_is_loaded_again_on_sighup_and_on_request() {
+fn sighup_and_the_admin_api_reload() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
     server.signal("HUP");
-    reloads(&server, "ok", 1.0);
+    wait_for_reloads(&server, "ok", 1.0);
     let answer = server.admin("POST", "/admin/reload");
     assert_eq!(
         (answer.status(), answer.json()["policies"].clone()),
@@ -173,7 +173,7 @@ fn it_is_loaded_again_on_sighup_and_on_request() {
 }
 
 #[test]
-fn web_pages_reach_nothing_of_the_admin_listener() {
+fn web_pages_cannot_use_the_admin_listener() {
     let server = serve(&config_file(&per_user("10/d")));
     let status = |head: &str| {
         let mut connection = Server::connect_to(server.admin);
@@ -197,12 +197,12 @@ fn web_pages_reach_nothing_of_the_admin_listener() {
 }
 
 #[test]
-fn a_pipe_in_place_of_the_file_is_refused_by_a_reload() {
+fn a_pipe_in_place_of_the_file_is_rejected_by_a_reload() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
     fs::rename(pipe(), &file).unwrap();
     server.signal("HUP");
-    eventually("the refusal", || {
+    eventually("the rejection", || {
         server.figure("ratekeeper_config_reloads_total{result=\"rejected\"}") > 0.5
     });
     let answer = server.admin("POST", "/admin/reload");
@@ -215,7 +215,7 @@ fn a_pipe_in_place_of_the_file_is_refused_by_a_reload() {
 }
 
 #[test]
-fn what_cannot_change_while_it_runs_is_said() {
+fn changes_that_need_a_restart_are_warnings() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
     fs::write(
@@ -230,32 +230,32 @@ fn what_cannot_change_while_it_runs_is_said() {
         .iter()
         .map(|warning| warning.as_str().unwrap());
     let about_the_store =
-        warnings.filter(|warning| warning.starts_with("[store] is another one than at the start"));
+        warnings.filter(|warning| *warning == "changes in [store] need a restart");
     assert_eq!(about_the_store.count(), 1, "{answer}");
 }
 
-/// A limit that the service cannot hold must not look as if it did.
+/// A limit that `/v1/check` cannot apply must not look as if it did.
 #[test]
-fn what_needs_the_end_of_a_request_is_said() {
+fn policies_that_need_the_end_of_a_request_are_warnings() {
     let text = per_user("10/d")
         + "count = \"failures\"\n[[policy]]\nname = \"one\"\nlimit = \"1 concurrent\"\n";
     let server = serve(&config_file(&text));
     let again = server.admin("POST", "/admin/reload").json()["warnings"].to_string();
     server.signal("TERM");
     let (_, log) = server.ended();
-    for said in [
-        "the policy `user` counts failures only, but POST /v1/check does not hear how a request ends: there every request counts; ask POST /v1/reserve, and tell POST /v1/settle",
-        "the policy `one` has `1 concurrent`, but POST /v1/check does not hear how a request ends: there it turns nobody away; ask POST /v1/reserve, and tell POST /v1/settle",
+    for warning in [
+        "the policy `user` counts failures only, but POST /v1/check does not learn how requests end and counts all of them; use /v1/reserve and /v1/settle",
+        "the policy `one` has `1 concurrent`, but POST /v1/check does not learn how requests end, so it denies nothing there; use /v1/reserve and /v1/settle",
     ] {
         assert!(
-            log.contains(&format!("WARN {said}\n")) && again.contains(said),
+            log.contains(&format!("WARN {warning}\n")) && again.contains(warning),
             "{log}\n{again}"
         );
     }
 }
 
 #[test]
-fn the_figures_are_what_was_decided() {
+fn the_metrics_count_the_decisions() {
     let server = serve(&config_file(&format!(
         "{}[[policy]]\nname = \"all\"\nkey = []\nlimit = \"10/d\"\n[[policy]]\nname = \"watch\"\nkey = [\"ip\"]\nlimit = \
          \"1/d\"\naction = \"shadow\"\n",
@@ -333,7 +333,7 @@ fn the_figures_are_what_was_decided() {
 }
 
 #[test]
-fn the_most_active_keys_are_fingerprints_unless_configured_as_plain() {
+fn the_most_active_keys_are_fingerprints_unless_configured() {
     let top = |stats: &str| {
         let server = serve(&config_file(&format!(
             "{}[stats]\nkeys = \"{stats}\"\n",
@@ -362,7 +362,7 @@ fn the_most_active_keys_are_fingerprints_unless_configured_as_plain() {
 }
 
 #[test]
-fn the_plain_variables_are_enough_alone() {
+fn the_simple_variables_are_enough() {
     let mut command = ratekeeper();
     command
         .env("RATEKEEPER_SERVER__HTTP", "127.0.0.1:0")
@@ -376,19 +376,19 @@ fn the_plain_variables_are_enough_alone() {
         .env("RATE_LIMIT_BURST", "2")
         .env("RATE_LIMIT_ENABLED", "true");
     let server = Server::run(command);
-    let passes = |subject: Value| {
+    let allowed = |subject: Value| {
         let body = json!({"subject": subject}).to_string();
         (0..5)
             .filter(|_| server.check(&body).status() == 200)
             .count()
     };
-    assert_eq!(passes(json!({"user": "ann", "ip": "10.0.0.1"})), 2);
-    assert_eq!(passes(json!({"ip": "10.0.0.1"})), 2);
-    assert_eq!(passes(json!({})), 2);
+    assert_eq!(allowed(json!({"user": "ann", "ip": "10.0.0.1"})), 2);
+    assert_eq!(allowed(json!({"ip": "10.0.0.1"})), 2);
+    assert_eq!(allowed(json!({})), 2);
 }
 
 #[test]
-fn switched_off_everything_passes_and_says_so() {
+fn disabled_limits_allow_every_request() {
     let mut command = ratekeeper();
     command
         .env("RATEKEEPER_SERVER__HTTP", "127.0.0.1:0")
@@ -404,7 +404,7 @@ fn switched_off_everything_passes_and_says_so() {
 }
 
 #[test]
-fn a_variable_beats_the_file_and_one_that_nobody_knows_is_said() {
+fn a_variable_overrides_the_file_and_an_unknown_one_is_a_warning() {
     let mut command = ratekeeper();
     command
         .env("RATEKEEPER_SERVER__HTTP", "127.0.0.1:0")
@@ -419,9 +419,9 @@ fn a_variable_beats_the_file_and_one_that_nobody_knows_is_said() {
     assert!(log.contains("WARN RATEKEEPER_PORT: warning: "), "{log}");
 }
 
-/// Whoever asks says until when anybody waits for the answer.
+/// Callers send the deadline of the request.
 #[test]
-fn a_check_that_comes_after_its_deadline_is_turned_away_and_costs_nothing() {
+fn a_check_past_its_deadline_is_denied_and_costs_nothing() {
     let config = per_user("10/d").replace(
         "[[policy]]",
         "[shed]\nstart_header = \"x-start\"\npatience = \"1h\"\n[[policy]]",
@@ -436,9 +436,9 @@ fn a_check_that_comes_after_its_deadline_is_turned_away_and_costs_nothing() {
     ] {
         let late = ask(name, at);
         assert_eq!((late.status(), late.header("retry-after")), (504, None));
-        let told = late.json();
+        let body = late.json();
         assert_eq!(
-            (&told["reason"], &told["policy"], &told["limits"]),
+            (&body["reason"], &body["policy"], &body["limits"]),
             (&json!("too_late"), &json!(null), &json!([]))
         );
     }

@@ -41,11 +41,11 @@ fn serve(mut stream: TcpStream) {
         let mut body = vec![0; length.unwrap_or(0)];
         reader.read_exact(&mut body).unwrap();
         let answer = head + &String::from_utf8_lossy(&body);
-        let told = format!(
+        let response = format!(
             "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nX-Own: yes\r\nConnection: keep-alive, x-hop\r\nX-Hop: 1\r\n\r\n{answer}",
             answer.len()
         );
-        if stream.write_all(told.as_bytes()).is_err() {
+        if stream.write_all(response.as_bytes()).is_err() {
             return;
         }
     }
@@ -137,7 +137,7 @@ fn allowed_requests_reach_the_upstream_unchanged() {
         );
         assert!(seen.ends_with("hello"), "{seen}");
     }
-    // One connection to the service served them all.
+    // One connection to the upstream served them all.
     assert_eq!(connections.try_iter().count(), 1);
 }
 
@@ -213,10 +213,10 @@ fn the_gateway_applies_policies_with_permits_and_outcomes() {
     );
 }
 
-/// The service gets what the policies decided by: no second host, no header that the client names
-/// as hop-by-hop.
+/// The upstream gets the host the policies used: no second host, and no header that the client
+/// names as hop-by-hop.
 #[test]
-fn the_service_sees_the_host_that_the_policies_saw() {
+fn the_upstream_gets_the_host_the_policies_used() {
     let (upstream, _) = echo();
     let server = proxy(upstream, &["--limit", "1000/s"]);
     let ask = |head: &str| {
@@ -354,7 +354,7 @@ fn requests_without_the_header_are_counted_by_their_address() {
 
 #[test]
 fn an_attribute_that_no_request_has_is_an_error() {
-    for (by, says) in [
+    for (by, message) in [
         (
             "user",
             "--by user: no request has this attribute here; name the header of the user with RATEKEEPER_IDENTITY__USER__",
@@ -376,7 +376,7 @@ fn an_attribute_that_no_request_has_is_an_error() {
         ];
         let (code, text) = told(&ratekeeper().args(args).output().unwrap());
         assert_eq!(code, Some(2), "{text}");
-        assert!(text.contains(says), "{text}");
+        assert!(text.contains(message), "{text}");
     }
     let (upstream, _) = echo();
     let mut command = ratekeeper();
@@ -403,10 +403,10 @@ fn an_attribute_that_no_request_has_is_an_error() {
 /// The warnings, one sentence each, without the time and the location of a log line.
 fn warnings(text: &str) -> Vec<String> {
     let sentence = |line: &str| {
-        let said = line
+        let warning = line
             .split_once("warning: ")
             .or_else(|| line.split_once(" WARN "));
-        said.map(|(_, said)| said.to_owned())
+        warning.map(|(_, warning)| warning.to_owned())
     };
     text.lines().filter_map(sentence).collect()
 }
@@ -438,10 +438,10 @@ fn config_check_reports_all_warnings_of_serve_and_proxy() {
         "the policy `eu` matches by `region`, but no request in `ratekeeper proxy` or at /auth/* has this attribute, so \
          the policy never applies; only callers of POST /v1/check and similar APIs can send it",
     ];
-    for says in expected {
+    for message in expected {
         assert!(
-            checked.iter().any(|checked| checked == says),
-            "{says}\nis not in {checked:#?}"
+            checked.iter().any(|checked| checked == message),
+            "{message}\nis not in {checked:#?}"
         );
     }
     let (upstream, _) = echo();
@@ -467,11 +467,14 @@ fn config_check_reports_all_warnings_of_serve_and_proxy() {
             server.figure("ratekeeper_config_reloads_total{result=\"ok\"}") > 0.5
         });
         server.signal("TERM");
-        let said = warnings(&server.ended().1);
+        let logged = warnings(&server.ended().1);
         // At the start, and at the reload.
-        assert!(said.len() >= 2 * at_least, "{said:#?}");
-        for one in said {
-            assert!(checked.contains(&one), "{one}\nis not in {checked:#?}");
+        assert!(logged.len() >= 2 * at_least, "{logged:#?}");
+        for warning in logged {
+            assert!(
+                checked.contains(&warning),
+                "{warning}\nis not in {checked:#?}"
+            );
         }
     }
 }
@@ -487,7 +490,7 @@ fn it_stops_cleanly() {
 
 #[test]
 fn an_invalid_command_line_exits_with_code_2() {
-    for (args, says) in [
+    for (args, message) in [
         (
             &["--upstream", "localhost:3000"][..],
             "must be the URL of a service",
@@ -556,7 +559,7 @@ fn an_invalid_command_line_exits_with_code_2() {
     ] {
         let (code, text) = told(&ratekeeper().arg("proxy").args(args).output().unwrap());
         assert_eq!(code, Some(2), "{text}");
-        assert!(text.contains(says), "{text}");
+        assert!(text.contains(message), "{text}");
     }
 }
 

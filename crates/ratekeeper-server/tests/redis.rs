@@ -513,7 +513,7 @@ fn a_start_without_redis_says_that_fingerprints_do_not_last() {
         server.welcome.clone()
     };
     let away = format!("redis://127.0.0.1:{}", free_port());
-    let says = "Fingerprints of keys are those of this node alone until Redis answers; key_secret in [store] makes them stay\n";
+    let says = "Fingerprints are those of this node only until Redis is available; set key_secret in [store] to keep them\n";
     assert!(start(&away, "").contains(says), "{}", start(&away, ""));
     let secret = "key_secret = \"at least sixteen bytes\"\n";
     for lasting in [start(&away, secret), start(redis.url(), "")] {

@@ -1,4 +1,4 @@
-//! Starting: what is printed, what is refused and how.
+//! Starting: the printed text and the errors.
 
 mod support;
 
@@ -7,14 +7,14 @@ use std::process::Command;
 use support::{Server, config_file, pipe, ratekeeper, refused, told};
 
 #[test]
-fn it_prints_where_it_listens_and_three_lines_to_try() {
+fn it_prints_its_addresses_and_three_commands_to_try() {
     let server = Server::start();
     let (address, admin) = (server.address, server.admin);
     assert_ne!(address.port(), 0);
     let version = env!("CARGO_PKG_VERSION");
     assert!(server.welcome.starts_with(&format!(
-        "ratekeeper {version} serves HTTP on http://{address}\nLive page: http://{admin}/ (figures for Prometheus: /metrics)\nPolicies: 100 a minute for each \
-         address, 20 at once (no policies are configured); counted in the memory of this process, 1000000 keys at most\n"
+        "ratekeeper {version}: HTTP listening on http://{address}\nLive page: http://{admin}/ (metrics: /metrics)\nPolicies: 100 a minute per \
+         address, burst 20 (no policies are configured); store: up to 1000000 keys in memory\n"
     )));
     let lines: Vec<_> = server
         .welcome
@@ -30,7 +30,7 @@ fn it_prints_where_it_listens_and_three_lines_to_try() {
 }
 
 #[test]
-fn the_lines_to_try_limit_whoever_tries_them() {
+fn the_commands_to_try_are_limited() {
     let server = Server::start();
     let tried = server
         .welcome
@@ -50,7 +50,7 @@ fn the_lines_to_try_limit_whoever_tries_them() {
     );
     let statuses: Vec<_> = tried[1].split_whitespace().collect();
     assert_eq!(statuses.len(), 30, "{}", tried[1]);
-    // How many more pass than the nineteen that are left depends on how long thirty curls take.
+    // More than the remaining nineteen may be allowed, depending on how long thirty curls take.
     assert!(
         statuses[..19].iter().all(|status| *status == "200"),
         "{}",
@@ -77,7 +77,7 @@ fn no_command_means_serve() {
 }
 
 #[test]
-fn it_says_its_version() {
+fn it_prints_its_version() {
     for word in ["version", "--version"] {
         let output = ratekeeper().arg(word).output().unwrap();
         assert!(output.status.success());
@@ -89,7 +89,7 @@ fn it_says_its_version() {
 }
 
 #[test]
-fn a_wrong_command_line_is_code_2_with_the_usage() {
+fn an_invalid_command_line_exits_with_2_and_the_usage() {
     for args in [
         &["serf"][..],
         &["serve", "--confg", "x"],
@@ -102,11 +102,11 @@ fn a_wrong_command_line_is_code_2_with_the_usage() {
     }
 }
 
-/// To read a pipe may take for ever, and a reload finds nothing in it.
+/// Reading a pipe may block for ever, and a reload finds nothing in it.
 #[test]
-fn a_config_that_is_no_regular_file_is_refused() {
+fn a_config_that_is_not_a_regular_file_is_rejected() {
     let pipe = pipe();
-    for (file, what) in [
+    for (file, kind) in [
         (pipe.to_str().unwrap(), "a pipe"),
         ("/dev/zero", "a device"),
         ("/tmp", "a directory"),
@@ -120,14 +120,14 @@ fn a_config_that_is_no_regular_file_is_refused() {
             // The findings of `config check` are its output.
             let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
             assert_eq!(output.status.code(), Some(2), "{text}");
-            let says = format!("error: cannot read {file}: it is {what}; name a regular file\n");
-            assert!(text.starts_with(&says), "{command:?}: {text}");
+            let message = format!("error: cannot read {file}: it is {kind}; name a regular file\n");
+            assert!(text.starts_with(&message), "{command:?}: {text}");
         }
     }
 }
 
 #[test]
-fn an_unreadable_config_is_code_2() {
+fn an_unreadable_config_exits_with_2() {
     let (code, text) = told(
         &ratekeeper()
             .args(["serve", "--config", "/no/such/file.toml"])
@@ -142,7 +142,7 @@ fn an_unreadable_config_is_code_2() {
 }
 
 #[test]
-fn a_wrong_config_is_code_2_with_a_line_for_each_problem() {
+fn an_invalid_config_exits_with_2_and_a_line_for_each_error() {
     let (code, text) = refused("[server]\nhttp = \"localhost:8080\"\nport = 1\n[limits]\n");
     assert_eq!(code, Some(2), "{text}");
     let lines: Vec<_> = text
@@ -162,9 +162,9 @@ fn a_wrong_config_is_code_2_with_a_line_for_each_problem() {
 }
 
 #[test]
-fn an_address_in_use_is_code_2() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
+fn an_address_in_use_exits_with_2() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
     let (code, text) = refused(&format!("[server]\nhttp = \"{address}\"\n"));
     assert_eq!(code, Some(2));
     assert_eq!(
@@ -176,9 +176,9 @@ fn an_address_in_use_is_code_2() {
     );
 }
 
-/// Two servers on one port would each admit the whole limit.
+/// Two servers on one port would each allow the whole limit.
 #[test]
-fn a_second_server_on_the_same_address_is_code_2() {
+fn a_second_server_on_the_same_address_exits_with_2() {
     let server = Server::start();
     let (code, text) = refused(&format!("[server]\nhttp = \"{}\"\n", server.address));
     assert_eq!(code, Some(2));
@@ -186,27 +186,27 @@ fn a_second_server_on_the_same_address_is_code_2() {
 }
 
 #[test]
-fn an_address_of_another_machine_is_code_2() {
+fn an_address_of_another_machine_exits_with_2() {
     let (code, text) = refused("[server]\nhttp = \"192.0.2.1:0\"\n");
     assert_eq!(code, Some(2));
     assert!(
-        text.contains("cannot listen on 192.0.2.1:0: ") && text.contains("that this machine has"),
+        text.contains("cannot listen on 192.0.2.1:0: ") && text.contains("of this machine"),
         "{text}"
     );
 }
 
 #[test]
-fn a_listener_that_is_not_served_is_accepted_and_said_not_to_be() {
+fn a_listener_that_is_not_used_is_a_warning() {
     let server =
         Server::with_config("[server]\nhttp = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:8082\"\n");
     server.signal("TERM");
     let (_, log) = server.ended();
-    let line = "WARN server.grpc is set to 127.0.0.1:8082, but nobody listens there without `config` in [envoy] (ratekeeper serve)\n";
+    let line = "WARN server.grpc is set to 127.0.0.1:8082, but nothing listens there unless `config` in [envoy] is set (ratekeeper serve)\n";
     assert!(log.contains(line), "{log}");
 }
 
 #[test]
-fn a_listener_can_be_off_but_not_all_of_them() {
+fn one_listener_can_be_off_but_not_all() {
     let mut command = ratekeeper();
     command
         .env("RATEKEEPER_SERVER__ADMIN", "off")

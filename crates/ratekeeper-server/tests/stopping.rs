@@ -1,4 +1,4 @@
-//! Stopping: no new connections, the requests in flight are answered, exit code 0.
+//! Stopping: no new connections, requests in flight are finished, exit code 0.
 
 mod support;
 
@@ -26,10 +26,10 @@ fn a_signal_stops_it_cleanly() {
     }
 }
 
-/// A supervisor that rolls out a config may send SIGHUP before the service is ready.
+/// A supervisor that rolls out a configuration may send SIGHUP before the server is ready.
 #[test]
-fn a_hang_up_while_it_starts_ends_nothing() {
-    // A Redis that accepts and never answers holds the start up, after the configuration is read.
+fn sighup_during_the_start_is_not_fatal() {
+    // A Redis that accepts and never answers delays the start, after the configuration is read.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let redis = format!(
         "[store]\nkind = \"redis\"\nurl = \"redis://{}\"\n",
@@ -55,11 +55,11 @@ fn a_hang_up_while_it_starts_ends_nothing() {
         .unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(line.contains("serves HTTP"), "it ended: {line}");
+    assert!(line.contains(": HTTP listening on"), "it ended: {line}");
 }
 
 #[test]
-fn connections_without_a_request_do_not_hold_it_up() {
+fn idle_connections_do_not_delay_a_stop() {
     let server = Server::start();
     let mut used = server.connect();
     used.send("GET", "/livez", "");
@@ -74,7 +74,7 @@ fn connections_without_a_request_do_not_hold_it_up() {
 }
 
 #[test]
-fn a_request_in_flight_is_answered_before_it_ends() {
+fn a_request_in_flight_is_finished() {
     let server = Server::start();
     let body = r#"{"key":"a","limit":"5/d"}"#;
     let mut connection = server.connect();
@@ -100,7 +100,7 @@ fn a_request_in_flight_is_answered_before_it_ends() {
     assert!(!log.contains("cut off"), "{log}");
 }
 
-/// Keys are people: not even the most talkative log has them.
+/// Keys may identify people, so not even the most verbose log has them.
 #[test]
 fn keys_are_not_logged() {
     let mut command = ratekeeper();
@@ -121,7 +121,7 @@ fn keys_are_not_logged() {
 }
 
 #[test]
-fn a_rust_log_that_makes_no_sense_is_said_and_ignored() {
+fn an_invalid_rust_log_is_ignored_with_a_warning() {
     let mut command = ratekeeper();
     command
         .env("RUST_LOG", "ratekeeper=loud")
@@ -135,7 +135,7 @@ fn a_rust_log_that_makes_no_sense_is_said_and_ignored() {
 }
 
 #[test]
-fn it_serves_though_nobody_reads_what_it_prints() {
+fn it_serves_with_a_closed_standard_output() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut command = ratekeeper();

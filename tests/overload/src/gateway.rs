@@ -47,7 +47,7 @@ impl Gateway {
             .map_while(Result::ok)
         {
             if let Some(address) = line
-                .split_once(" is a gateway on http://")
+                .split_once(": gateway listening on http://")
                 .and_then(|(_, address)| address.parse().ok())
             {
                 gateway.address = address;

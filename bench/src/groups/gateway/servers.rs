@@ -232,7 +232,7 @@ impl Server {
             .map_while(Result::ok)
         {
             let port = line
-                .split_once(" is a gateway on ")
+                .split_once(": gateway listening on ")
                 .and_then(|(_, url)| url.rsplit(':').next()?.parse().ok());
             if let Some(port) = port {
                 return Ok((process, port));

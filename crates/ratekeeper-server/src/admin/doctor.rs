@@ -22,7 +22,7 @@ pub(super) async fn doctor<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Resp
 async fn findings<C: Clock>(app: &App<C>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let (allowed, denied) = app.engine.totals();
-    let untrusted = app.seen.untrusted();
+    let untrusted = app.base_identity.untrusted();
     let requests = allowed + denied;
     if untrusted >= MIN_REQUESTS && is_most(untrusted, requests) {
         let text = format!(

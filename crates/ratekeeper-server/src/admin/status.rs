@@ -188,8 +188,8 @@ impl ServerStatus {
             overrides: app.engine.overrides().len() as u64,
             overload: app.engine.overload_stats().as_ref().map(overload::to_json),
             reloads: Reloads {
-                succeeded: app.reloads.taken.load(Relaxed),
-                rejected: app.reloads.refused.load(Relaxed),
+                succeeded: app.reloads.succeeded.load(Relaxed),
+                rejected: app.reloads.rejected.load(Relaxed),
                 stale: app.reloads.stale.load(Relaxed),
             },
         }

@@ -68,7 +68,7 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>, on_loopback: bool) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .with_state(app);
     match traces {
-        Some(tracer) => router.layer(from_fn_with_state(tracer, traces::traced)),
+        Some(tracer) => router.layer(from_fn_with_state(tracer, traces::trace)),
         None => router,
     }
 }
@@ -95,7 +95,7 @@ async fn ready<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String)
 }
 
 pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
-    if app.leaving.load(Relaxed) {
+    if app.shutting_down.load(Relaxed) {
         return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned());
     }
     if let Some(stalled) = app.health.stalled() {

@@ -1,5 +1,4 @@
-//! Asks the admin listener of a ratekeeper: JSON over HTTP/1.1. Whatever goes wrong is one
-//! sentence.
+//! Client of the admin listener: JSON over HTTP/1.1. Errors are one sentence.
 
 use crate::cli::TlsArgs;
 use crate::net::stream::{BatchedStream, Stream};
@@ -21,35 +20,35 @@ use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{TlsConnector, TlsStream};
 
-/// The longest answer that is read: thousands of policies fit.
-const LONGEST: usize = 16 << 20;
+/// Maximum size of a response body; thousands of policies fit.
+const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
-/// Where to ask, and how long to wait for an answer.
+/// Client of one admin listener.
 pub(crate) struct Client {
     url: String,
     authority: String,
-    way: Transport,
+    transport: Transport,
     tls: TlsArgs,
-    within: Duration,
+    timeout: Duration,
     token: Option<Secret>,
 }
 
-/// How to get there.
+/// Transport to the listener.
 enum Transport {
     Plain,
-    /// As whom the certificate must be.
+    /// TLS; the certificate must be valid for this name.
     Tls(ServerName<'static>),
     Unix(PathBuf),
 }
 
-/// What was answered.
-pub(crate) struct Answer {
+/// A response of the admin listener.
+pub(crate) struct AdminResponse {
     pub(crate) status: u16,
     pub(crate) body: Bytes,
 }
 
-impl Answer {
-    /// What is wrong, where that is what it says.
+impl AdminResponse {
+    /// The `detail` of a problem response.
     pub(crate) fn detail(&self) -> Option<String> {
         let problem: Value = serde_json::from_slice(&self.body).ok()?;
         Some(problem["detail"].as_str()?.to_owned())
@@ -57,45 +56,43 @@ impl Answer {
 }
 
 impl Client {
-    /// `url`: such as http://127.0.0.1:9090, https://localhost:9090 or
+    /// Creates a client. `url` is such as http://127.0.0.1:9090, https://localhost:9090 or
     /// unix:/run/ratekeeper/admin.sock.
-    pub(crate) fn new(url: &str, within: Duration) -> Result<Self, String> {
+    pub(crate) fn new(url: &str, timeout: Duration) -> Result<Self, String> {
         let url = url.trim_end_matches('/');
         if let Some(path) = url
             .strip_prefix("unix:")
             .filter(|path| path.starts_with('/'))
         {
-            let (way, authority) = (Transport::Unix(path.into()), "localhost".to_owned());
             return Ok(Self {
                 url: url.to_owned(),
-                authority,
-                way,
+                authority: "localhost".to_owned(),
+                transport: Transport::Unix(path.into()),
                 tls: TlsArgs::default(),
-                within,
+                timeout,
                 token: None,
             });
         }
-        let wrong =
-            |why: &str| format!("--url {url} {why}; write it as in --url http://127.0.0.1:9090");
-        let uri: Uri = url.parse().map_err(|_| wrong("is no address"))?;
+        let invalid = |problem: &str| {
+            format!("--url {url}: {problem}; write it as in --url http://127.0.0.1:9090")
+        };
+        let uri: Uri = url.parse().map_err(|_| invalid("not a URL"))?;
         let is_tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            _ => return Err(wrong("begins with neither http:// nor https:// nor unix:/")),
+            _ => return Err(invalid("must start with http://, https:// or unix:")),
         };
         if uri.path() != "/" && !uri.path().is_empty() || uri.query().is_some() {
-            return Err(wrong("has a path, which is chosen here"));
+            return Err(invalid("must not have a path"));
         }
-        let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
-        let way = match is_tls {
-            false => Transport::Plain,
-            true => {
-                let name = authority.host().trim_matches(['[', ']']).to_owned();
-                Transport::Tls(
-                    ServerName::try_from(name)
-                        .map_err(|_| wrong("names no host that a certificate can have"))?,
-                )
-            }
+        let authority = uri.authority().ok_or_else(|| invalid("has no host"))?;
+        let transport = if is_tls {
+            let name = authority.host().trim_matches(['[', ']']).to_owned();
+            let name = ServerName::try_from(name)
+                .map_err(|_| invalid("the host is not valid in a certificate"))?;
+            Transport::Tls(name)
+        } else {
+            Transport::Plain
         };
         let port = authority
             .port_u16()
@@ -104,14 +101,14 @@ impl Client {
         Ok(Self {
             url: url.to_owned(),
             authority,
-            way,
+            transport,
             tls: TlsArgs::default(),
-            within,
+            timeout,
             token: None,
         })
     }
 
-    /// With whom to believe, and what to show, where TLS is spoken.
+    /// Sets the CA and the client certificate for TLS.
     pub(crate) fn tls(self, tls: &TlsArgs) -> Self {
         Self {
             tls: tls.clone(),
@@ -119,59 +116,59 @@ impl Client {
         }
     }
 
-    /// With what operators must have who change something.
+    /// Sets the token, which changes require.
     pub(crate) fn token(self, token: Option<Secret>) -> Self {
         Self { token, ..self }
     }
 
-    /// As it was given.
+    /// The URL of the listener.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// What is at `path`.
+    /// Reads the resource at `path`.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
         let url = &self.url;
-        let answer = self.ask(Method::GET, path, Bytes::new()).await?;
-        if answer.status != 200 {
-            let detail = answer
+        let response = self.send(Method::GET, path, Bytes::new()).await?;
+        if response.status != 200 {
+            let detail = response
                 .detail()
                 .map(|detail| format!(": {detail}"))
                 .unwrap_or_default();
-            return Err(format!("{url}{path} answers {}{detail}", answer.status));
+            return Err(format!("{url}{path} returned {}{detail}", response.status));
         }
-        self.read(path, &answer)
+        self.parse(path, &response)
     }
 
-    /// An answer as what it is meant to be.
-    pub(crate) fn read<T: DeserializeOwned>(
+    /// Parses the body of a response.
+    pub(crate) fn parse<T: DeserializeOwned>(
         &self,
         path: &str,
-        answer: &Answer,
+        response: &AdminResponse,
     ) -> Result<T, String> {
-        serde_json::from_slice(&answer.body).map_err(|error| {
+        serde_json::from_slice(&response.body).map_err(|error| {
             format!(
-                "{}{path} answers something else than this ratekeeper ({}) understands: {error}",
+                "unexpected response from {}{path} to ratekeeper {}: {error}",
                 self.url,
                 env!("CARGO_PKG_VERSION")
             )
         })
     }
 
-    /// What is answered, whatever it is.
-    pub(crate) async fn ask(
+    /// Sends a request and returns the response, of any status.
+    pub(crate) async fn send(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Answer, String> {
-        let (url, within) = (&self.url, self.within);
-        let answer = tokio::time::timeout(within, self.answer(method, path, body)).await;
-        answer.map_err(|_| format!("{url} has not answered within {within:?}"))?
+    ) -> Result<AdminResponse, String> {
+        let timeout = self.timeout;
+        let response = tokio::time::timeout(timeout, self.exchange(method, path, body)).await;
+        response.map_err(|_| format!("{} did not answer within {timeout:?}", self.url))?
     }
 
     async fn connect(&self) -> io::Result<Stream> {
-        Ok(match &self.way {
+        Ok(match &self.transport {
             Transport::Plain => Stream::Plain(TcpStream::connect(&self.authority).await?),
             Transport::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
             Transport::Tls(name) => {
@@ -188,17 +185,20 @@ impl Client {
         })
     }
 
-    async fn answer(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
+    async fn exchange(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<AdminResponse, String> {
         let url = &self.url;
         let stream = self.connect().await.map_err(|error| {
             format!(
-                "nobody is reached at {url}: {error}; see that ratekeeper runs, and where its admin listener is (--url)"
+                "cannot connect to {url}: {error}; check that ratekeeper runs and --url is right"
             )
         })?;
-        let broken = |error: hyper::Error| format!("the connection to {url} broke: {error}");
-        let (mut send, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(broken)?;
+        let lost = |error: hyper::Error| format!("connection to {url} lost: {error}");
+        let (mut send, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(lost)?;
         let connection = tokio::spawn(connection);
         let host = HeaderValue::from_str(&self.authority).map_err(|error| error.to_string())?;
         let mut request = Request::builder()
@@ -210,22 +210,22 @@ impl Client {
             .body(Full::new(body))
             .map_err(|error| error.to_string())?;
         if let Some(token) = &self.token {
-            let wrong = |_| {
-                "the token has letters that no header can have; use one of plain letters".to_owned()
+            let invalid = |_| {
+                "the token has characters not allowed in a header; use printable ASCII".to_owned()
             };
             let mut bearer =
-                HeaderValue::from_str(&format!("Bearer {}", token.reveal())).map_err(wrong)?;
+                HeaderValue::from_str(&format!("Bearer {}", token.reveal())).map_err(invalid)?;
             bearer.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, bearer);
         }
-        let answer = send.send_request(request).await.map_err(broken)?;
-        let (head, body) = answer.into_parts();
-        let body = Limited::new(body, LONGEST)
+        let response = send.send_request(request).await.map_err(lost)?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MAX_RESPONSE_BYTES)
             .collect()
             .await
-            .map_err(|error| format!("the answer of {url} broke off: {error}"))?;
+            .map_err(|error| format!("response from {url} incomplete: {error}"))?;
         connection.abort();
-        Ok(Answer {
+        Ok(AdminResponse {
             status: head.status.as_u16(),
             body: body.to_bytes(),
         })
@@ -237,29 +237,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_address_is_said_and_how_to_write_one() {
-        let wrong = |url: &str| Client::new(url, Duration::ZERO).err().unwrap();
-        for (url, why) in [
+    fn an_invalid_url_is_an_error_with_an_example() {
+        let error = |url: &str| Client::new(url, Duration::ZERO).err().unwrap();
+        for (url, problem) in [
             (
                 "127.0.0.1:9090",
-                "begins with neither http:// nor https:// nor unix:/",
+                "must start with http://, https:// or unix:",
             ),
-            (
-                "ftp://a",
-                "begins with neither http:// nor https:// nor unix:/",
-            ),
-            ("http://a/metrics", "has a path, which is chosen here"),
-            ("http://[", "is no address"),
+            ("ftp://a", "must start with http://, https:// or unix:"),
+            ("http://a/metrics", "must not have a path"),
+            ("http://[", "not a URL"),
         ] {
             assert_eq!(
-                wrong(url),
-                format!("--url {url} {why}; write it as in --url http://127.0.0.1:9090")
+                error(url),
+                format!("--url {url}: {problem}; write it as in --url http://127.0.0.1:9090")
             );
         }
     }
 
     #[test]
-    fn a_port_need_not_be_named() {
+    fn the_port_is_optional() {
         let client = Client::new("http://[::1]/", Duration::ZERO).unwrap();
         assert_eq!(
             (&*client.authority, client.url()),

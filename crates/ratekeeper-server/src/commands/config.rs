@@ -4,7 +4,7 @@ use crate::cli::{ConfigCommand, Format};
 use crate::envoy;
 use crate::envoy::config::{ConfigError, EnvoyConfig};
 use crate::run::serve::Start;
-use crate::{CANNOT, NO, print};
+use crate::{EXIT_CANNOT_RUN, EXIT_FAILURE, print};
 use ratekeeper_policy::config::{self, Config, Diagnostic, LoadedConfig, Location};
 use ratekeeper_policy::{Count, Policies, PolicyLimit};
 use serde::Serialize;
@@ -18,28 +18,28 @@ pub(crate) fn run(command: &ConfigCommand) -> ExitCode {
             envoy_config,
             format,
         } => check(file.as_deref(), envoy_config.as_deref(), *format),
-        ConfigCommand::Show { file } => printed(file.as_deref(), LoadedConfig::show),
-        ConfigCommand::Docs { file } => printed(Some(file), |loaded| {
+        ConfigCommand::Show { file } => print_loaded(file.as_deref(), LoadedConfig::show),
+        ConfigCommand::Docs { file } => print_loaded(Some(file), |loaded| {
             loaded.config.as_ref().map(Config::to_markdown)
         }),
     }
 }
 
-/// Loads what `serve` would go by.
+/// Loads the configuration as `serve` does: file, environment and defaults.
 pub(crate) fn load(file: Option<&Path>) -> LoadedConfig {
     Config::load(file, config::environment())
 }
 
-/// Tells what is wrong, on standard error, and the code to end with.
-pub(crate) fn refused(loaded: &LoadedConfig) -> ExitCode {
+/// Prints the diagnostics to standard error, and returns the exit code.
+pub(crate) fn print_errors(loaded: &LoadedConfig) -> ExitCode {
     for diagnostic in &loaded.diagnostics {
         eprintln!("{diagnostic}");
     }
-    ExitCode::from(CANNOT)
+    ExitCode::from(EXIT_CANNOT_RUN)
 }
 
 #[derive(Serialize)]
-struct CheckedFile<'a> {
+struct CheckReport<'a> {
     errors: usize,
     warnings: usize,
     problems: Vec<FindingReport<'a>>,
@@ -63,7 +63,7 @@ impl<'a> FindingReport<'a> {
             "warning"
         };
         let message = &diagnostic.message;
-        let nowhere = Self {
+        let without_location = Self {
             severity,
             file: None,
             line: None,
@@ -72,43 +72,42 @@ impl<'a> FindingReport<'a> {
             message,
         };
         match &diagnostic.location {
-            Location::Nowhere => nowhere,
+            Location::Nowhere => without_location,
             Location::File { file, line, column } => Self {
                 file: Some(file),
                 line: Some(*line),
                 column: Some(*column),
-                ..nowhere
+                ..without_location
             },
             Location::Variable(name) => Self {
                 variable: Some(name),
-                ..nowhere
+                ..without_location
             },
         }
     }
 }
 
-/// What is wrong with a file of Envoy's limits.
+/// An error in a file of Envoy's limits.
 impl<'a> From<&'a ConfigError> for FindingReport<'a> {
-    fn from(wrong: &'a ConfigError) -> Self {
+    fn from(error: &'a ConfigError) -> Self {
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        let (line, column) = wrong
+        let (line, column) = error
             .at
             .map(|(line, column)| (number(line), number(column)))
             .unzip();
-        let (file, message) = (Some(&*wrong.file), &*wrong.what);
         Self {
             severity: "error",
-            file,
+            file: Some(&error.file),
             line,
             column,
             variable: None,
-            message,
+            message: &error.what,
         }
     }
 }
 
-/// `serve` would go by the same: the file, and the directory with the limits of Envoy that it
-/// names, or that a flag names.
+/// Checks the file, and the directory with Envoy's limits that the file or a flag names, as `serve`
+/// does.
 fn check(file: Option<&Path>, envoy_config: Option<&Path>, format: Format) -> ExitCode {
     let mut loaded = load(file);
     if let Some(config) = &mut loaded.config {
@@ -117,105 +116,105 @@ fn check(file: Option<&Path>, envoy_config: Option<&Path>, format: Format) -> Ex
         }
         loaded.diagnostics = warnings_in_any_mode(&loaded.diagnostics, config);
     }
-    let named = loaded
+    let configured = loaded
         .config
         .as_ref()
         .and_then(|config| config.envoy.config.as_deref());
-    let directory = named.or(envoy_config).map(envoy::config::directory);
+    let directory = configured.or(envoy_config).map(envoy::config::directory);
     let envoy = directory.as_deref().map(envoy::config::load).transpose();
-    let wrong = envoy.as_ref().err().map_or(&[][..], Vec::as_slice);
+    let envoy_errors = envoy.as_ref().err().map_or(&[][..], Vec::as_slice);
     let errors = loaded
         .diagnostics
         .iter()
         .filter(|diagnostic| diagnostic.is_error())
         .count();
-    let (errors, warnings) = (errors + wrong.len(), loaded.diagnostics.len() - errors);
+    let warnings = loaded.diagnostics.len() - errors;
+    let errors = errors + envoy_errors.len();
     match format {
         Format::Json => {
             let problems = loaded
                 .diagnostics
                 .iter()
                 .map(FindingReport::new)
-                .chain(wrong.iter().map(FindingReport::from))
+                .chain(envoy_errors.iter().map(FindingReport::from))
                 .collect();
-            let checked = CheckedFile {
+            let report = CheckReport {
                 errors,
                 warnings,
                 problems,
             };
-            // Structs of text and numbers always have a JSON form.
+            // Structs of text and numbers always serialize.
             print(format_args!(
                 "{}\n",
-                serde_json::to_string_pretty(&checked).unwrap_or_default()
+                serde_json::to_string_pretty(&report).unwrap_or_default()
             ));
         }
         Format::Text => {
             for diagnostic in &loaded.diagnostics {
                 print(format_args!("{diagnostic}\n"));
             }
-            for wrong in wrong {
-                print(format_args!("{wrong}\n"));
+            for error in envoy_errors {
+                print(format_args!("{error}\n"));
             }
-            let shown = file
+            let name = file
                 .or(directory.as_deref())
                 .unwrap_or(Path::new("ratekeeper.toml"))
                 .display();
             let policies = file
                 .and(loaded.config.as_ref())
-                .map(|config| counted(&config.policies));
-            let limits = envoy.iter().flatten().map(for_envoy);
-            let said = policies
+                .map(|config| policy_count(&config.policies));
+            let limits = envoy.iter().flatten().map(envoy_count);
+            let contents = policies
                 .into_iter()
                 .chain(limits)
                 .collect::<Vec<_>>()
                 .join(", ");
             print(match (errors, warnings) {
-                (0, 0) => format!("{shown}: {said}, nothing to complain of\n"),
+                (0, 0) => format!("{name}: {contents}, OK\n"),
                 (0, _) => format!(
-                    "{shown}: {said}, {}\n",
-                    many(warnings, "warning", "warnings")
+                    "{name}: {contents}, {}\n",
+                    plural(warnings, "warning", "warnings")
                 ),
                 _ => {
                     format!(
-                        "{shown}: {}, {}\n",
-                        many(errors, "error", "errors"),
-                        many(warnings, "warning", "warnings")
+                        "{name}: {}, {}\n",
+                        plural(errors, "error", "errors"),
+                        plural(warnings, "warning", "warnings")
                     )
                 }
             });
         }
     }
     match errors {
-        _ if loaded.unreadable => ExitCode::from(CANNOT),
+        _ if loaded.unreadable => ExitCode::from(EXIT_CANNOT_RUN),
         0 => ExitCode::SUCCESS,
-        _ => ExitCode::from(NO),
+        _ => ExitCode::from(EXIT_FAILURE),
     }
 }
 
-fn for_envoy(config: &EnvoyConfig) -> String {
-    let (limits, domains) = (config.rules.len(), config.domains.len());
+fn envoy_count(config: &EnvoyConfig) -> String {
     format!(
-        "{} of Envoy in {}",
-        many(limits, "limit", "limits"),
-        many(domains, "domain", "domains")
+        "{} in {}",
+        plural(config.rules.len(), "Envoy limit", "Envoy limits"),
+        plural(config.domains.len(), "domain", "domains")
     )
 }
 
-pub(crate) fn many(number: usize, one: &str, several: &str) -> String {
+/// A number with its noun.
+pub(crate) fn plural(number: usize, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
 }
 
-/// How many policies there are; the built-in one was not written by anybody, and whoever emptied a
-/// file wants to know.
-pub(crate) fn counted(policies: &Policies) -> String {
-    match policies.iter().eq(Policies::built_in().iter()) {
-        true => "no policies, so the built-in one applies (100/min burst 20 for each address)"
-            .to_owned(),
-        false => many(policies.iter().len(), "policy", "policies"),
+/// The number of policies, or that there are none and the built-in policy applies.
+pub(crate) fn policy_count(policies: &Policies) -> String {
+    if policies.iter().eq(Policies::built_in().iter()) {
+        "no policies; the built-in policy applies (100/min burst 20 per address)".to_owned()
+    } else {
+        plural(policies.iter().len(), "policy", "policies")
     }
 }
 
-/// How a configuration is used.
+/// The command that uses a configuration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// `ratekeeper serve`
@@ -233,9 +232,8 @@ impl Mode {
         }
     }
 
-    /// The mode that a configuration is probably made for: one that names upstreams is for the
-    /// gateway.
-    pub(crate) fn made_for(config: &Config) -> Self {
+    /// Guesses the mode of a configuration: one with upstreams is for the gateway.
+    pub(crate) fn guess(config: &Config) -> Self {
         if config.gateway.upstreams.is_empty() {
             Self::Serve
         } else {
@@ -246,23 +244,23 @@ impl Mode {
     const ALL: [Self; 2] = [Self::Serve, Self::Proxy];
 }
 
-/// Everything that is doubtful about a configuration: what its file says, and what does not go with
-/// how it is used. `serve`, `proxy` and a reload show these, and `config check` those of
-/// [both](warnings_in_any_mode).
+/// Warnings about a configuration: those of its file, and those about settings that do not fit the
+/// mode. `serve`, `proxy` and a reload show these, `config check` those of
+/// [both modes](warnings_in_any_mode).
 pub(crate) fn warnings(loaded: &[Diagnostic], config: &Config, mode: Mode) -> Vec<Diagnostic> {
-    let own = match mode {
-        Mode::Serve => unheard(&config.policies),
+    let of_mode = match mode {
+        Mode::Serve => unsupported_by_serve(&config.policies),
         Mode::Proxy => config.identity.unprovided(&config.policies),
     };
     let grpc = unused_grpc(config, mode);
-    let own = own
+    let of_mode = of_mode
         .into_iter()
         .chain(grpc)
         .map(|message| Diagnostic::warning(Location::Nowhere, message));
-    loaded.iter().cloned().chain(own).collect()
+    loaded.iter().cloned().chain(of_mode).collect()
 }
 
-/// What `serve` or `proxy` would warn about: a file does not say which of them it is for.
+/// Warnings of `serve` and of `proxy`, because a file does not say which of them will use it.
 fn warnings_in_any_mode(loaded: &[Diagnostic], config: &Config) -> Vec<Diagnostic> {
     let mut all = loaded.to_vec();
     for mode in Mode::ALL {
@@ -275,7 +273,7 @@ fn warnings_in_any_mode(loaded: &[Diagnostic], config: &Config) -> Vec<Diagnosti
     all
 }
 
-/// An address for Envoy's rate limit service that is set, and is not listened on.
+/// A warning if the address of Envoy's rate limit service is set and nothing listens there.
 fn unused_grpc(config: &Config, mode: Mode) -> Option<String> {
     let address = config.server.grpc.as_ref()?;
     let is_served = mode == Mode::Serve && config.envoy.config.is_some();
@@ -284,16 +282,17 @@ fn unused_grpc(config: &Config, mode: Mode) -> Option<String> {
     }
     Some(match config.envoy.config {
         None => format!(
-            "server.grpc is set to {address}, but nobody listens there without `config` in [envoy] (ratekeeper serve)"
+            "server.grpc is set to {address}, but nothing listens there unless `config` in [envoy] \
+             is set (ratekeeper serve)"
         ),
         Some(_) => format!(
-            "server.grpc is set to {address}, but `ratekeeper proxy` does not listen there; Envoy's rate limit service is part of \
-             `ratekeeper serve`"
+            "server.grpc is set to {address}, but `ratekeeper proxy` does not listen there; \
+             Envoy's rate limit service is part of `ratekeeper serve`"
         ),
     })
 }
 
-/// A warning as the log has it, which has a word for its severity.
+/// The text of a warning for the log, which has a field for the severity.
 pub(crate) fn for_log(warning: &Diagnostic) -> String {
     match warning.location {
         Location::Nowhere => warning.message.clone(),
@@ -301,9 +300,10 @@ pub(crate) fn for_log(warning: &Diagnostic) -> String {
     }
 }
 
-/// What policies ask for and `POST /v1/check` cannot give: nobody tells it how a request ended.
-fn unheard(policies: &Policies) -> Vec<String> {
-    let mut told = Vec::new();
+/// Warnings about policies that `POST /v1/check` cannot apply, because it does not learn how a
+/// request ends.
+fn unsupported_by_serve(policies: &Policies) -> Vec<String> {
+    let mut warnings = Vec::new();
     for policy in policies.iter() {
         let name = policy.name();
         let only = match policy.counts() {
@@ -311,31 +311,40 @@ fn unheard(policies: &Policies) -> Vec<String> {
             Count::Failures => Some("failures"),
             Count::Successes => Some("successes"),
         };
-        told.extend(only.map(|only| {
-            format!("the policy `{name}` counts {only} only, but POST /v1/check does not hear how a request ends: there every request counts; ask POST /v1/reserve, and tell POST /v1/settle")
+        warnings.extend(only.map(|only| {
+            format!(
+                "the policy `{name}` counts {only} only, but POST /v1/check does not learn how \
+                 requests end and counts all of them; use /v1/reserve and /v1/settle"
+            )
         }));
         let permits = policies
             .limits_of(policy)
             .find(|limit| matches!(limit, PolicyLimit::Concurrent(_)));
-        told.extend(permits.map(|limit| {
-            format!("the policy `{name}` has `{limit}`, but POST /v1/check does not hear how a request ends: there it turns nobody away; ask POST /v1/reserve, and tell POST /v1/settle")
+        warnings.extend(permits.map(|limit| {
+            format!(
+                "the policy `{name}` has `{limit}`, but POST /v1/check does not learn how requests \
+                 end, so it denies nothing there; use /v1/reserve and /v1/settle"
+            )
         }));
-        told.extend(policy.is_adaptive().then(|| {
-            format!("the policy `{name}` is `adaptive`, but `ratekeeper serve` sees no request to its end: there it turns nobody away; stand in front of the service with `ratekeeper proxy`")
+        warnings.extend(policy.is_adaptive().then(|| {
+            format!(
+                "the policy `{name}` is `adaptive`, but `ratekeeper serve` does not learn how \
+                 requests end, so it denies nothing there; use `ratekeeper proxy`"
+            )
         }));
     }
-    told
+    warnings
 }
 
-/// Prints what becomes of a configuration that is right; what is doubtful goes to standard error.
-fn printed(file: Option<&Path>, text: impl Fn(&LoadedConfig) -> Option<String>) -> ExitCode {
+/// Prints text made from a valid configuration; warnings go to standard error.
+fn print_loaded(file: Option<&Path>, text: impl Fn(&LoadedConfig) -> Option<String>) -> ExitCode {
     let loaded = load(file);
     let Some(text) = text(&loaded) else {
-        let code = refused(&loaded);
+        let code = print_errors(&loaded);
         return if loaded.unreadable {
             code
         } else {
-            ExitCode::from(NO)
+            ExitCode::from(EXIT_FAILURE)
         };
     };
     for diagnostic in &loaded.diagnostics {

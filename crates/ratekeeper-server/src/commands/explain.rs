@@ -1,12 +1,12 @@
-//! `ratekeeper explain`: what a configuration makes of a request, policy by policy, on counters
-//! that are fresh.
+//! `ratekeeper explain`: how a configuration decides a request, policy by policy, with fresh
+//! counters.
 
 use crate::api::HEADER;
 use crate::api::check_request::Source;
 use crate::cli::{ExplainArgs, Format};
 use crate::commands::config as config_command;
 use crate::commands::terminal::{self, escape};
-use crate::{CANNOT, NO, api, print, store};
+use crate::{EXIT_CANNOT_RUN, EXIT_FAILURE, api, print, store};
 use ratekeeper::MemoryStore;
 use ratekeeper_policy::config::known_attribute;
 use ratekeeper_policy::{
@@ -20,25 +20,25 @@ use std::time::Duration;
 pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
     let loaded = config_command::load(args.config.as_deref());
     let Some(config) = &loaded.config else {
-        return config_command::refused(&loaded);
+        return config_command::print_errors(&loaded);
     };
-    let words = match words(&args.subject) {
-        Ok(words) => words,
+    let pairs = match parse_pairs(&args.subject) {
+        Ok(pairs) => pairs,
         Err(problem) => {
-            return failed(&format!(
+            return fail(&format!(
                 "--subject: {problem}, as in 'ip=1.2.3.4 method=GET path=/api/x'"
             ));
         }
     };
-    let attributes = words.iter().filter(|(name, _)| !name.starts_with(HEADER));
+    let attributes = pairs.iter().filter(|(name, _)| !name.starts_with(HEADER));
     for (name, _) in attributes {
-        // As an attribute that no policy uses it would change nothing.
+        // An attribute that no policy uses would silently change nothing.
         if let Err(error) = known_attribute(name, &config.identity.attributes) {
-            return failed(&format!("--subject: {error}"));
+            return fail(&format!("--subject: {error}"));
         }
     }
     let is_header = |(name, _): &(String, String)| name.starts_with(HEADER);
-    let (headers, others): (Vec<_>, Vec<_>) = words.into_iter().partition(is_header);
+    let (headers, others): (Vec<_>, Vec<_>) = pairs.into_iter().partition(is_header);
     let headers = headers
         .into_iter()
         .map(|(name, value)| (name[HEADER.len()..].to_owned(), value))
@@ -50,45 +50,47 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
 
     let mut options = EngineOptions::default();
     options.fingerprints = store::fingerprint_secret(&config.store);
-    // Without a secret in the configuration this process makes its own, and its fingerprints match
-    // those of no other.
-    let lasting = options.fingerprints.is_some();
+    // Without a configured secret the engine makes a random one, and its fingerprints match those
+    // of no other process.
+    let has_secret = options.fingerprints.is_some();
     let store = MemoryStore::builder().max_keys(1_000).build();
     let engine = match Engine::with_options(store, config.policies.clone(), options) {
         Ok(engine) => engine,
-        Err(error) => return failed(&error.to_string()),
+        Err(error) => return fail(&error.to_string()),
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failed(&error.to_string()),
+        Err(error) => return fail(&error.to_string()),
     };
     let explanation = runtime.block_on(engine.explain(&subject, args.cost));
-    let mut told = ExplainAnswer::new(&explanation);
-    if !lasting {
-        told.tried
+    let mut answer = ExplainAnswer::new(&explanation);
+    if !has_secret {
+        answer
+            .policies
             .iter_mut()
             .for_each(|policy| policy.fingerprint = None);
     }
     print(match args.format {
-        // Text always reads back as text.
-        Format::Text => in_words(&terminal::escaped(&told).unwrap_or(told)),
-        Format::Json => terminal::json(&told),
+        // Escaping cannot fail: text stays text.
+        Format::Text => to_text(&terminal::escaped(&answer).unwrap_or(answer)),
+        Format::Json => terminal::json(&answer),
     });
     if explanation.verdict().is_allowed() {
         ExitCode::SUCCESS
     } else {
-        ExitCode::from(NO)
+        ExitCode::from(EXIT_FAILURE)
     }
 }
 
-fn failed(problem: &str) -> ExitCode {
+fn fail(problem: &str) -> ExitCode {
     eprintln!("ratekeeper: {}", escape(problem));
-    ExitCode::from(CANNOT)
+    ExitCode::from(EXIT_CANNOT_RUN)
 }
 
-/// `name=value`, with spaces in between; a value with spaces is in double quotes.
-pub(crate) fn words(text: &str) -> Result<Vec<(String, String)>, String> {
-    let (mut words, mut rest) = (Vec::new(), text.trim_start());
+/// Parses `name=value` pairs separated by spaces; a value with spaces is in double quotes.
+pub(crate) fn parse_pairs(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut pairs = Vec::new();
+    let mut rest = text.trim_start();
     while !rest.is_empty() {
         let (name, after) = rest
             .split_once('=')
@@ -101,110 +103,111 @@ pub(crate) fn words(text: &str) -> Result<Vec<(String, String)>, String> {
             None => after.split_at(after.find(char::is_whitespace).unwrap_or(after.len())),
             Some(quoted) => quoted
                 .split_once('"')
-                .ok_or_else(|| format!("the quotes of `{name}` do not end; close them"))?,
+                .ok_or_else(|| format!("the closing quote of `{name}` is missing"))?,
         };
         if name == "ip" && value.parse::<std::net::IpAddr>().is_err() {
-            return Err(format!(
-                "`{}` is no address; write one",
-                value.escape_debug()
-            ));
+            return Err(format!("`{}` is not an IP address", value.escape_debug()));
         }
-        // A header may well be there twice.
-        if !name.starts_with(HEADER) && words.iter().any(|(known, _)| known == name) {
+        // A header may be repeated.
+        if !name.starts_with(HEADER) && pairs.iter().any(|(known, _)| known == name) {
             return Err(format!(
-                "`{}` is there twice; write it once",
+                "`{}` is given twice; give it once",
                 name.escape_debug()
             ));
         }
-        words.push((name.to_owned(), value.to_owned()));
+        pairs.push((name.to_owned(), value.to_owned()));
         rest = after.trim_start();
     }
-    Ok(words)
+    Ok(pairs)
 }
 
-/// The same for people.
-pub(crate) fn in_words(told: &ExplainAnswer) -> String {
+/// The explanation as text.
+pub(crate) fn to_text(answer: &ExplainAnswer) -> String {
     let ms = Duration::from_millis;
-    let mut text = match (told.allowed, &told.policy) {
-        (true, _) if told.delay_ms > 0 => format!("allowed after {}", time(ms(told.delay_ms))),
+    let mut text = match (answer.allowed, &answer.policy) {
+        (true, _) if answer.delay_ms > 0 => {
+            format!("allowed after {}", time(ms(answer.delay_ms)))
+        }
         (true, _) => "allowed".to_owned(),
-        (false, Some(policy)) => format!("denied by {policy} with status {}", told.status),
-        (false, None) => format!("denied with status {}", told.status),
+        (false, Some(policy)) => format!("denied by {policy} with status {}", answer.status),
+        (false, None) => format!("denied with status {}", answer.status),
     };
-    let reason = match told.reason.as_str() {
+    let reason = match answer.reason.as_str() {
         "limits" => "",
         "no_policy" => ": no policy applies",
-        "allow_list" => ": it is on the allow list, so no limit is asked",
+        "allow_list" => ": it is on the allow list, so no limit is checked",
         "deny_list" => ": it is on the deny list",
         "ban" => ": it is banned",
         "missing_attribute" => ": it lacks an attribute of the key",
-        "closed" => ": the store does not answer",
-        "off" => ": limits are switched off",
+        "closed" => ": the store is unavailable",
+        "off" => ": limits are disabled",
         other => &format!(": {}", other.replace('_', " ")),
     };
     text.push_str(reason);
-    if !told.allowed {
-        let _ = match (told.never, told.retry_after_ms) {
+    if !answer.allowed {
+        let _ = match (answer.never, answer.retry_after_ms) {
             (true, _) => write!(text, "; waiting will not help"),
             (false, Some(after)) => write!(
                 text,
-                "; admitted in {} if nobody else comes",
+                "; allowed in {} if no other requests come",
                 time(ms(after))
             ),
-            (false, None) => write!(text, "; admitted once a place is free"),
+            (false, None) => write!(text, "; allowed once a permit is free"),
         };
     }
     text.push('\n');
-    for tried in &told.tried {
+    for policy in &answer.policies {
         // Writing to a string cannot fail.
-        let _ = match (&tried.why, &tried.key) {
-            (Some(why), _) => writeln!(text, "\n{}\n  does not apply: {why}", tried.policy),
+        let _ = match (&policy.reason, &policy.key) {
+            (Some(reason), _) => {
+                writeln!(text, "\n{}\n  does not apply: {reason}", policy.policy)
+            }
             (None, key) => {
                 let key = key
                     .as_deref()
                     .filter(|key| !key.is_empty())
-                    .unwrap_or("one bucket for all");
-                let shadow = if tried.shadow { ", only watching" } else { "" };
-                let fingerprint = tried
+                    .unwrap_or("one bucket for all requests");
+                let shadow = if policy.shadow { ", shadow" } else { "" };
+                let fingerprint = policy
                     .fingerprint
                     .as_deref()
                     .filter(|fingerprint| ![key, ""].contains(fingerprint));
                 let shown = fingerprint
                     .map(|fingerprint| format!(", shown as {fingerprint}"))
                     .unwrap_or_default();
-                let counted = match &tried.missing {
+                let counted = match &policy.missing {
                     None => format!("counted by {key}{shown}"),
-                    Some(missing) => missing.in_words(key, &shown),
+                    Some(missing) => missing.to_text(key, &shown),
                 };
-                writeln!(text, "\n{}\n  applies, {counted}{shadow}", tried.policy)
+                writeln!(text, "\n{}\n  applies, {counted}{shadow}", policy.policy)
             }
         };
-        for limit in &tried.limits {
-            let _ = writeln!(text, "  {}", in_a_line(limit));
+        for limit in &policy.limits {
+            let _ = writeln!(text, "  {}", limit_line(limit));
         }
     }
     text
 }
 
-fn in_a_line(limit: &ExplainedLimit) -> String {
-    let left = match (limit.remaining, limit.capacity) {
+fn limit_line(limit: &LimitExplanation) -> String {
+    let remaining = match (limit.remaining, limit.capacity) {
         (Some(remaining), Some(capacity)) => {
             format!(", {remaining} of {capacity} left, costs {}", limit.cost)
         }
         _ => String::new(),
     };
     let wait = match limit.retry_after_ms {
-        Some(after) => format!(", admits in {}", time(Duration::from_millis(after))),
+        Some(after) => format!(", allows in {}", time(Duration::from_millis(after))),
         None => String::new(),
     };
     format!(
-        "{}: {}{left}{wait}",
+        "{}: {}{remaining}{wait}",
         limit.limit,
         limit.outcome.replace('_', " ")
     )
 }
 
-/// For people: three digits are enough, rounded up.
+/// A time in text, rounded up to about three digits.
 fn time(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match seconds {
@@ -223,46 +226,46 @@ pub(crate) struct ExplainAnswer {
     retry_after_ms: Option<u64>,
     delay_ms: u64,
     never: bool,
-    tried: Vec<ExplainedPolicy>,
+    policies: Vec<PolicyExplanation>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct ExplainedPolicy {
+struct PolicyExplanation {
     policy: String,
     applies: bool,
-    /// Why it does not.
-    why: Option<String>,
+    /// The reason why it does not apply.
+    reason: Option<String>,
     key: Option<String>,
-    /// The key by its fingerprints; absent where they would match those of no other process.
+    /// The key in fingerprints; absent where they would match those of no other process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
     /// The attribute of the key that the request lacks; absent if it has all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    missing: Option<ExplainedMissing>,
+    missing: Option<MissingAttribute>,
     shadow: bool,
-    limits: Vec<ExplainedLimit>,
+    limits: Vec<LimitExplanation>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct ExplainedMissing {
+struct MissingAttribute {
     attribute: String,
-    /// `missing` of the policy.
+    /// The value of `missing` in the policy.
     action: String,
 }
 
-impl ExplainedMissing {
-    fn in_words(&self, key: &str, shown: &str) -> String {
+impl MissingAttribute {
+    fn to_text(&self, key: &str, shown: &str) -> String {
         let Self { attribute, action } = self;
-        let done = match action.as_str() {
-            "deny" => "it is denied".to_owned(),
-            _ => format!("it is counted by {key}{shown}"),
+        let effect = match action.as_str() {
+            "deny" => "denied".to_owned(),
+            _ => format!("counted by {key}{shown}"),
         };
-        format!("the request has no {attribute}: {done} (missing = \"{action}\")")
+        format!("the request has no {attribute}, so it is {effect} (missing = \"{action}\")")
     }
 }
 
 #[derive(Serialize, Deserialize)]
-struct ExplainedLimit {
+struct LimitExplanation {
     limit: String,
     capacity: Option<u64>,
     remaining: Option<u64>,
@@ -284,50 +287,50 @@ impl ExplainAnswer {
                 .map(ratekeeper_tower::response::whole_millis),
             delay_ms: ratekeeper_tower::response::whole_millis(verdict.delay()),
             never: verdict.is_never(),
-            tried: explanation
+            policies: explanation
                 .traces()
                 .iter()
-                .map(ExplainedPolicy::new)
+                .map(PolicyExplanation::new)
                 .collect(),
         }
     }
 }
 
-impl ExplainedPolicy {
-    fn new(tried: &PolicyTrace) -> Self {
-        let standing = tried.outcome.as_ref().ok();
+impl PolicyExplanation {
+    fn new(trace: &PolicyTrace) -> Self {
+        let state = trace.outcome.as_ref().ok();
         Self {
-            policy: tried.policy.clone(),
-            applies: standing.is_some(),
-            why: tried.outcome.as_ref().err().map(ToString::to_string),
-            key: standing.map(|standing| standing.key.clone()),
-            fingerprint: standing.map(|standing| standing.fingerprint.clone()),
-            missing: standing.and_then(|standing| standing.missing.as_ref()).map(
-                |(attribute, missing)| ExplainedMissing {
+            policy: trace.policy.clone(),
+            applies: state.is_some(),
+            reason: trace.outcome.as_ref().err().map(ToString::to_string),
+            key: state.map(|state| state.key.clone()),
+            fingerprint: state.map(|state| state.fingerprint.clone()),
+            missing: state
+                .and_then(|state| state.missing.as_ref())
+                .map(|(attribute, missing)| MissingAttribute {
                     attribute: attribute.to_string(),
                     action: missing.name().to_owned(),
-                },
-            ),
-            shadow: standing.is_some_and(|standing| standing.shadow),
-            limits: standing
+                }),
+            shadow: state.is_some_and(|state| state.shadow),
+            limits: state
                 .iter()
-                .flat_map(|standing| &standing.limits)
-                .map(ExplainedLimit::new)
+                .flat_map(|state| &state.limits)
+                .map(LimitExplanation::new)
                 .collect(),
         }
     }
 }
 
-impl ExplainedLimit {
-    fn new(level: &LimitState) -> Self {
-        let decision = &level.decision;
-        let counted = |figure: u64| (!decision.is_unlimited()).then_some(figure);
+impl LimitExplanation {
+    fn new(state: &LimitState) -> Self {
+        let decision = &state.decision;
+        let unless_unlimited = |number: u64| (!decision.is_unlimited()).then_some(number);
         Self {
-            limit: level.limit.to_string(),
-            capacity: counted(decision.capacity()),
-            remaining: counted(decision.remaining()),
-            cost: level.cost,
-            outcome: level.outcome.name().to_owned(),
+            limit: state.limit.to_string(),
+            capacity: unless_unlimited(decision.capacity()),
+            remaining: unless_unlimited(decision.remaining()),
+            cost: state.cost,
+            outcome: state.outcome.name().to_owned(),
             retry_after_ms: decision
                 .retry_after()
                 .map(ratekeeper_tower::response::whole_millis),
@@ -340,10 +343,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_is_names_and_values() {
+    fn pairs_are_parsed() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(
-            words(r#" ip=::1  path=/a=b header:x-t="a b" user="#).unwrap(),
+            parse_pairs(r#" ip=::1  path=/a=b header:x-t="a b" user="#).unwrap(),
             [
                 pair("ip", "::1"),
                 pair("path", "/a=b"),
@@ -351,41 +354,41 @@ mod tests {
                 pair("user", "")
             ]
         );
-        assert_eq!(words("").unwrap(), []);
+        assert_eq!(parse_pairs("").unwrap(), []);
         assert_eq!(
-            words("ip=1.2.3.4 GET").unwrap_err(),
+            parse_pairs("ip=1.2.3.4 GET").unwrap_err(),
             "`GET` has no value; write name=value"
         );
         assert_eq!(
-            words("GET ip=1.2.3.4").unwrap_err(),
+            parse_pairs("GET ip=1.2.3.4").unwrap_err(),
             "`GET` has no value; write name=value"
         );
         assert_eq!(
-            words("=x").unwrap_err(),
+            parse_pairs("=x").unwrap_err(),
             "`=x` has no value; write name=value"
         );
         assert_eq!(
-            words("a=\"b").unwrap_err(),
-            "the quotes of `a` do not end; close them"
+            parse_pairs("a=\"b").unwrap_err(),
+            "the closing quote of `a` is missing"
         );
         assert_eq!(
-            words("user=a user=b").unwrap_err(),
-            "`user` is there twice; write it once"
+            parse_pairs("user=a user=b").unwrap_err(),
+            "`user` is given twice; give it once"
         );
-        assert_eq!(words("header:x=a header:x=b").unwrap().len(), 2);
+        assert_eq!(parse_pairs("header:x=a header:x=b").unwrap().len(), 2);
         assert_eq!(
-            words("ip=localhost").unwrap_err(),
-            "`localhost` is no address; write one"
+            parse_pairs("ip=localhost").unwrap_err(),
+            "`localhost` is not an IP address"
         );
     }
 
     #[test]
     fn times_are_rounded_up() {
-        let told = |nanos| time(Duration::from_nanos(nanos));
-        assert_eq!(told(1), "1 ms");
-        assert_eq!(told(999_000_001), "1000 ms");
-        assert_eq!(told(1_000_000_001), "1.1 s");
-        assert_eq!(told(12_000_000_000), "12 s");
-        assert_eq!(told(3_599_000_000_001), "3600 s");
+        let rounded = |nanos| time(Duration::from_nanos(nanos));
+        assert_eq!(rounded(1), "1 ms");
+        assert_eq!(rounded(999_000_001), "1000 ms");
+        assert_eq!(rounded(1_000_000_001), "1.1 s");
+        assert_eq!(rounded(12_000_000_000), "12 s");
+        assert_eq!(rounded(3_599_000_000_001), "3600 s");
     }
 }

@@ -1,4 +1,4 @@
-//! The subcommands that do not serve: `admin`, `config`, `doctor`, `explain` and `top`.
+//! The subcommands other than `serve` and `proxy`: `admin`, `config`, `doctor`, `explain`, `top`.
 
 pub(crate) mod admin;
 pub(crate) mod admin_client;

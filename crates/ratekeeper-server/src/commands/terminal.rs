@@ -1,11 +1,11 @@
-//! Text for a terminal. What came from a client or a server may have characters in it that a
-//! terminal takes for commands, or that turn what follows around; they are shown as escapes.
+//! Text for a terminal. Text from a client or a server may contain control characters that a
+//! terminal executes, or that change the direction of text; they are shown as escapes.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-/// One line of text: a line break is an escape, too. What is escaped already stays as it is.
+/// Escapes text into one line: line breaks are escaped too. Escaped text stays the same.
 pub(crate) fn escape(text: &str) -> String {
     text.chars()
         .flat_map(|c| {
@@ -18,7 +18,7 @@ pub(crate) fn escape(text: &str) -> String {
         .collect()
 }
 
-/// The same value with all text in it escaped.
+/// Escapes all text in a value.
 pub(crate) fn escaped<T: Serialize + DeserializeOwned>(value: &T) -> Result<T, serde_json::Error> {
     serde_json::from_value(escape_value(serde_json::to_value(value)?))
 }
@@ -37,9 +37,9 @@ fn escape_value(value: Value) -> Value {
     }
 }
 
-/// JSON for a terminal or a program: the same values, with escapes of JSON.
+/// A value as JSON for a terminal or a program: control characters are JSON escapes.
 pub(crate) fn json(value: &impl Serialize) -> String {
-    // Structs of text and numbers, and what was read as JSON, always have a JSON form.
+    // Structs of text and numbers, and parsed JSON, always serialize.
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
     let escape = |c: char| {
         if c != '\n' && is_control(c) {
@@ -51,8 +51,8 @@ pub(crate) fn json(value: &impl Serialize) -> String {
     text.chars().map(escape).collect::<String>() + "\n"
 }
 
-/// Whether a terminal does something else with it than to show it: control characters, and those
-/// that change the direction of text.
+/// Whether a terminal does not just display this character: control characters, and those that
+/// change the direction of text.
 fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -64,14 +64,14 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_a_terminal_takes_for_a_command_is_shown() {
+    fn control_characters_are_escaped() {
         let escaped = escape("user=\u{1b}[2Jann\n\u{9b}é\u{202e}");
         assert_eq!(escaped, "user=\\u{1b}[2Jann\\n\\u{9b}é\\u{202e}");
         assert_eq!(escape(&escaped), escaped);
     }
 
     #[test]
-    fn values_and_names_are_escaped_wherever_they_are() {
+    fn values_and_names_are_escaped_at_any_depth() {
         let value = json!({"a\u{1b}": [{"b": "\u{7f}"}, 1, null]});
         assert_eq!(
             super::escaped(&value).unwrap(),
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn json_stays_the_same_values() {
+    fn json_keeps_its_values() {
         let value = json!({"key": "\u{1b}\u{7f}\u{9b}\u{202e}é\n"});
         let text = super::json(&value);
         assert!(text.contains(r"\u001b\u007f\u009b\u202eé\n"), "{text}");

@@ -169,9 +169,14 @@ impl GatewayState {
             format!("cannot open the access log {}: {error}", gateway.access_log)
         })?;
         let (log, log_writer) = log.unzip();
-        let mut layer = layer(&app.engine, &config.identity, &app.seen, &app.waits)
-            .preflight(gateway.preflight)
-            .preflight_stats(&app.preflights);
+        let mut layer = layer(
+            &app.engine,
+            &config.identity,
+            &app.base_identity,
+            &app.waits,
+        )
+        .preflight(gateway.preflight)
+        .preflight_stats(&app.preflights);
         let traces = app.traces.get().cloned();
         if log.is_some() || traces.is_some() {
             layer = layer.on_verdict(RequestRecord::verdict);

@@ -258,7 +258,7 @@ mod tests {
         assert!(
             lines.len() == 1
                 && lines[0].contains("WARN")
-                && lines[0].ends_with("worker gateway-0 runs again, after 64 s"),
+                && lines[0].ends_with("worker gateway-0 runs again after 64 s"),
             "{lines:#?}"
         );
     }

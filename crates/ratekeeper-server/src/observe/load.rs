@@ -1,4 +1,4 @@
-//! The load of this container or machine, for load shedding.
+//! CPU and memory load of this container or machine, for load shedding.
 
 use ratekeeper::adaptive::Load;
 use ratekeeper_load::LoadReader;
@@ -6,10 +6,10 @@ use ratekeeper_policy::engine::LoadSource;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between readings. Processor load over a shorter time is noise.
+/// Interval between readings; CPU use over less time is noise.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A load source that reads system files on demand, at most once a second.
+/// A load source that reads system files when it is called, at most once a second.
 pub(crate) fn source() -> LoadSource {
     let reader = LoadReader::new();
     let last = Mutex::new((
@@ -22,8 +22,7 @@ pub(crate) fn source() -> LoadSource {
     LoadSource::new(move || {
         let (read, load) = &mut *last.lock().unwrap_or_else(PoisonError::into_inner);
         if read.is_none_or(|read| read.elapsed() >= READ_INTERVAL) {
-            *read = Some(Instant::now());
-            *load = reader.read();
+            (*read, *load) = (Some(Instant::now()), reader.read());
         }
         *load
     })

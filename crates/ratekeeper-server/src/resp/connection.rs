@@ -174,7 +174,7 @@ impl<C: Clock> Connection<C> {
                 }
             }
         };
-        self.shared.app.count(totals);
+        self.shared.app.add_throttle_totals(totals);
         if was_begun {
             begun.drain(..at);
             if begun.is_empty() {

@@ -1,5 +1,4 @@
-//! The log, on standard error: lines for people or objects for programs, and what is repeated
-//! thinned out.
+//! The log on standard error: text or JSON lines; repeated lines are sampled.
 //!
 //! Keys of callers are never logged.
 
@@ -14,48 +13,51 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
-/// The target of what is said once for each of several things, such as problems of a file: each is
-/// another one.
+/// Target of lines that are never sampled because each differs, such as the problems of a file.
 pub(crate) const EACH: &str = "ratekeeper::each";
 
-/// The target of what operators do.
+/// Target of the operators' changes.
 pub(crate) const AUDIT: &str = "ratekeeper::audit";
 
-/// So many of one line of code are said at once, and then one in so long.
-const FIRST: u32 = 10;
-const THEN: Duration = Duration::from_secs(60);
+/// Lines of one place in the code that are logged before sampling starts.
+const MAX_BURST: u32 = 10;
 
-/// What thins it out, if that is wanted.
+/// Interval between lines of one place in the code once sampling has started.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The sampler, if sampling is on.
 static SAMPLER: OnceLock<Sampler> = OnceLock::new();
 
-/// From now on, in this process.
+/// Starts logging in this process.
 pub(crate) fn to_stderr(config: &LogConfig) {
-    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
-    let (filter, problem) = match EnvFilter::builder().parse(&wanted) {
-        Ok(filter) if !wanted.is_empty() => (filter, None),
+    let directives = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+    let (filter, error) = match EnvFilter::builder().parse(&directives) {
+        Ok(filter) if !directives.is_empty() => (filter, None),
         Ok(_) => (EnvFilter::new(config.level), None),
         Err(error) => (EnvFilter::new(config.level), Some(error)),
     };
-    let written = written(config.format, io::stderr);
-    let layer = match config.sample {
-        true => SAMPLER
+    let format = format_layer(config.format, io::stderr);
+    let layer = if config.sample {
+        SAMPLER
             .get_or_init(|| Sampler::new(rules()))
-            .layer(written)
-            .boxed(),
-        false => written,
+            .layer(format)
+            .boxed()
+    } else {
+        format
     };
     tracing_subscriber::registry()
         .with(layer)
         .with(filter)
         .init();
-    if let Some(error) = problem {
+    if let Some(error) = error {
         tracing::warn!(
-            "RUST_LOG is ignored: {error}; write it as in RUST_LOG=debug or RUST_LOG=ratekeeper=debug"
+            "RUST_LOG is ignored: {error}; write it as in RUST_LOG=debug or \
+             RUST_LOG=ratekeeper=debug"
         );
     }
 }
 
-/// How many lines were left out so far.
+/// Number of suppressed lines so far.
 pub(crate) fn suppressed() -> u64 {
     SAMPLER
         .get()
@@ -63,10 +65,10 @@ pub(crate) fn suppressed() -> u64 {
 }
 
 fn rules() -> Rules {
-    let sometimes = || Sampling::Sometimes {
-        first: FIRST,
+    let sampling = || Sampling::Sometimes {
+        first: MAX_BURST,
         every: 0,
-        interval: THEN,
+        interval: SAMPLE_INTERVAL,
     };
     let levels = [
         Level::ERROR,
@@ -77,13 +79,13 @@ fn rules() -> Rules {
     ];
     let rules = levels
         .into_iter()
-        .fold(Rules::new(), |rules, level| rules.level(level, sometimes()));
+        .fold(Rules::new(), |rules, level| rules.level(level, sampling()));
     rules
         .target(EACH, Sampling::All)
         .target(AUDIT, Sampling::All)
 }
 
-fn written<S, W>(format: LogFormat, writer: W) -> Box<dyn Layer<S> + Send + Sync>
+fn format_layer<S, W>(format: LogFormat, writer: W) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -107,9 +109,9 @@ pub(crate) mod tests {
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct Output(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Written {
+    impl io::Write for Output {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -120,43 +122,43 @@ pub(crate) mod tests {
         }
     }
 
-    /// The lines that are logged while this runs, all of them.
+    /// All lines that are logged while `run` runs.
     pub(crate) fn logged(run: impl FnOnce()) -> Vec<String> {
-        let written_to = Written::default();
-        let writer = written_to.clone();
-        let layer = written(LogFormat::Text, move || writer.clone());
+        let output = Output::default();
+        let writer = output.clone();
+        let layer = format_layer(LogFormat::Text, move || writer.clone());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), run);
-        let text = String::from_utf8(written_to.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         text.lines().map(ToOwned::to_owned).collect()
     }
 
-    fn complain(number: u32) {
+    fn log_warning(number: u32) {
         tracing::warn!(number, "the upstream does not answer");
     }
 
-    /// Ten, then one a minute and how many there were in between; what is said once for each is
-    /// said.
-    fn flooded(format: LogFormat) -> Vec<String> {
-        let (written_to, clock) = (Written::default(), ManualClock::new());
-        let writer = written_to.clone();
+    /// The log of 5,001 similar lines and of 40 lines that are not sampled.
+    fn flood(format: LogFormat) -> Vec<String> {
+        let output = Output::default();
+        let clock = ManualClock::new();
+        let writer = output.clone();
         let layer = Sampler::with_clock(rules(), clock.clone())
-            .layer(written(format, move || writer.clone()));
+            .layer(format_layer(format, move || writer.clone()));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
-            (0..5_000).for_each(complain);
-            clock.advance(THEN);
-            complain(5_000);
+            (0..5_000).for_each(log_warning);
+            clock.advance(SAMPLE_INTERVAL);
+            log_warning(5_000);
             for problem in 0..20 {
                 tracing::warn!(target: EACH, "problem {problem}");
                 tracing::info!(target: AUDIT, "ban {problem}");
             }
         });
-        let text = String::from_utf8(written_to.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
         text.lines().map(ToOwned::to_owned).collect()
     }
 
     #[test]
-    fn a_flood_is_ten_lines_and_then_one_a_minute_with_how_many_were_left_out() {
-        let lines = flooded(LogFormat::Text);
+    fn repeated_lines_are_sampled_with_the_number_suppressed() {
+        let lines = flood(LogFormat::Text);
         assert_eq!(lines.len(), 10 + 1 + 1 + 20 + 20, "{lines:#?}");
         assert!(
             lines[9].ends_with("WARN the upstream does not answer number=9"),
@@ -171,8 +173,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn for_programs_each_line_is_an_object() {
-        let lines: Vec<serde_json::Value> = flooded(LogFormat::Json)
+    fn json_lines_are_objects() {
+        let lines: Vec<serde_json::Value> = flood(LogFormat::Json)
             .iter()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();

@@ -1,4 +1,4 @@
-//! Starting, reloading and stopping the service.
+//! Starting, reloading and stopping the server.
 
 pub(crate) mod log;
 pub(crate) mod reload;

@@ -1,8 +1,7 @@
-//! The configuration, loaded again while the service runs: when its file changes, on SIGHUP, on
-//! request.
+//! Reloading the configuration: when its file changes, on SIGHUP and on request.
 
 use crate::app::App;
-use crate::commands::config::{Mode, counted, for_log, warnings};
+use crate::commands::config::{Mode, for_log, policy_count, warnings};
 use crate::envoy::{self, Settings};
 use crate::run::log;
 use crate::run::serve::{Flags, Start};
@@ -14,39 +13,39 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+/// Reloads the configuration of a running server.
 pub(crate) struct Reload<C: Clock> {
     app: Arc<App<C>>,
     file: Option<PathBuf>,
-    /// Where the limits of Envoy's rate limit service are.
+    /// Directory of Envoy's limits.
     envoy: Option<PathBuf>,
     flags: Flags,
-    /// Whether it stands in front of a service.
+    /// Whether it runs as the gateway.
     gateway: bool,
-    /// What the service was started with: not all of it can change while it runs.
+    /// The configuration at the start; some sections need a restart.
     started: Config,
-    /// One at a time.
+    /// Serializes reloads.
     loading: Mutex<()>,
 }
 
-/// Loads the configuration again whenever its file changes, from before it is loaded for the first
-/// time: no change is missed.
+/// Watches the files of the configuration. It starts before they are first loaded, so that no
+/// change is missed.
 pub(crate) struct WatchedFiles<C: Clock> {
     watches: Vec<FileWatcher>,
     reload: Arc<OnceLock<Arc<Reload<C>>>>,
-    /// Whether the file changed and nobody was told yet.
-    missed: Arc<AtomicBool>,
-    /// What cannot be watched, in a sentence each.
+    /// Whether a file changed since the last reload.
+    changed: Arc<AtomicBool>,
+    /// A warning for each file that cannot be watched.
     unwatched: Vec<String>,
 }
 
 impl<C: Clock> WatchedFiles<C> {
-    /// Without a file there is nothing to watch.
+    /// Watches `file`, if there is one.
     pub(crate) fn new(file: Option<&Path>) -> Self {
-        let (reload, missed) = (Arc::new(OnceLock::new()), Arc::new(AtomicBool::new(false)));
         let mut watched = Self {
             watches: Vec::new(),
-            reload,
-            missed,
+            reload: Arc::new(OnceLock::new()),
+            changed: Arc::new(AtomicBool::new(false)),
             unwatched: Vec::new(),
         };
         if let Some(file) = file {
@@ -55,18 +54,19 @@ impl<C: Clock> WatchedFiles<C> {
         watched
     }
 
-    /// A file or a directory.
+    /// Watches a file or a directory.
     pub(crate) fn add(&mut self, path: &Path) {
-        let (told, early) = (Arc::clone(&self.reload), Arc::clone(&self.missed));
+        let reload = Arc::clone(&self.reload);
+        let changed = Arc::clone(&self.changed);
         let on_change = move || {
-            early.store(true, SeqCst);
-            if let Some(reload) = told.get() {
-                catch_up(reload, &early);
+            changed.store(true, SeqCst);
+            if let Some(reload) = reload.get() {
+                reload_if_changed(reload, &changed);
             }
         };
         match FileWatcher::new(path, on_change) {
             Ok(watch) => self.watches.push(watch),
-            // Nobody logs yet.
+            // Logging has not started yet.
             Err(error) => {
                 self.unwatched.push(format!(
                     "{} is not watched: {error}; send SIGHUP after a change",
@@ -76,18 +76,18 @@ impl<C: Clock> WatchedFiles<C> {
         }
     }
 
-    /// From now on changes are for `reload`, those that came before too.
-    pub(crate) fn tell(&self, reload: &Arc<Reload<C>>) {
+    /// Starts reloading on changes, including those that came before.
+    pub(crate) fn start(&self, reload: &Arc<Reload<C>>) {
         for problem in &self.unwatched {
             tracing::warn!("{problem}");
         }
-        // It is told once.
+        // It is set once.
         let _ = self.reload.set(Arc::clone(reload));
-        catch_up(reload, &self.missed);
+        reload_if_changed(reload, &self.changed);
     }
 }
 
-/// How Envoy's requests are judged, beside its limits.
+/// Settings of Envoy's rate limit service other than its limits.
 pub(crate) fn settings(config: &Config) -> Settings {
     Settings {
         enabled: config.policies.is_enabled(),
@@ -98,23 +98,22 @@ pub(crate) fn settings(config: &Config) -> Settings {
     }
 }
 
-fn catch_up<C: Clock>(reload: &Reload<C>, missed: &AtomicBool) {
-    if missed.swap(false, SeqCst) {
-        // What is wrong has been told.
+fn reload_if_changed<C: Clock>(reload: &Reload<C>, changed: &AtomicBool) {
+    if changed.swap(false, SeqCst) {
+        // Errors have been logged.
         drop(reload.now("because its file changed"));
     }
 }
 
 impl<C: Clock> Reload<C> {
     pub(crate) fn new(app: Arc<App<C>>, start: &Start, started: Config) -> Self {
-        let (file, flags, gateway) = (start.file.clone(), start.flags.clone(), start.gateway);
         let envoy = crate::run::serve::envoy_config(start, &started);
         Self {
             app,
-            file,
+            file: start.file.clone(),
             envoy,
-            flags,
-            gateway,
+            flags: start.flags.clone(),
+            gateway: start.gateway,
             started,
             loading: Mutex::new(()),
         }
@@ -124,30 +123,29 @@ impl<C: Clock> Reload<C> {
         &self.app
     }
 
-    /// Loads and checks the configuration and, if it is right, goes by it from the next decision
-    /// on. Otherwise all stays as it was, and what is wrong is told. `why` it was asked for is for
-    /// the log.
-    pub(crate) fn now(&self, why: &str) -> Result<Vec<String>, Vec<String>> {
-        let _one_at_a_time = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Loads and checks the configuration. A valid one is in force from the next decision on;
+    /// otherwise nothing changes, and the errors are logged and returned. `cause` is for the log.
+    pub(crate) fn now(&self, cause: &str) -> Result<Vec<String>, Vec<String>> {
+        let _guard = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
         let reloads = &self.app.reloads;
         let result = self.load();
         match &result {
             Ok(warnings) => {
-                reloads.taken.fetch_add(1, Relaxed);
+                reloads.succeeded.fetch_add(1, Relaxed);
                 for warning in warnings {
                     tracing::warn!(target: log::EACH, "{warning}");
                 }
-                let policies = counted(&self.app.engine.policies());
-                tracing::info!(target: log::EACH, "configuration loaded again {why}: {policies}");
+                let policies = policy_count(&self.app.engine.policies());
+                tracing::info!(target: log::EACH, "configuration reloaded {cause}: {policies}");
             }
             Err(problems) => {
-                reloads.refused.fetch_add(1, Relaxed);
+                reloads.rejected.fetch_add(1, Relaxed);
                 for problem in problems {
                     tracing::error!(target: log::EACH, "{problem}");
                 }
                 tracing::error!(
                     target: log::EACH,
-                    "configuration not loaded {why}: the one from before stays in force until this is mended"
+                    "configuration rejected {cause}; the previous one stays in force"
                 );
             }
         }
@@ -166,20 +164,21 @@ impl<C: Clock> Reload<C> {
         } else {
             Mode::Serve
         };
-        let mut told: Vec<String> = warnings(&loaded.diagnostics, &config, mode)
+        let mut messages: Vec<String> = warnings(&loaded.diagnostics, &config, mode)
             .iter()
             .map(for_log)
             .collect();
-        // A file that an editor or a script has emptied is hardly meant to change every limit.
-        let (built_in, running) = (Policies::built_in(), self.app.engine.policies());
-        let emptied =
+        // A file emptied by an editor or a script is probably not meant to replace every limit.
+        let built_in = Policies::built_in();
+        let running = self.app.engine.policies();
+        let is_emptied =
             config.policies.iter().eq(built_in.iter()) && !running.iter().eq(built_in.iter());
-        if emptied && config.policies.is_enabled() {
-            let mend = "write some, or `enabled = false`, or start ratekeeper again";
-            told.push(format!(
-                "error: the configuration has no policies any more; {mend}"
-            ));
-            return Err(told);
+        if is_emptied && config.policies.is_enabled() {
+            messages.push(
+                "error: the new file has no policies; add some, set `enabled = false`, or restart"
+                    .to_owned(),
+            );
+            return Err(messages);
         }
         for (section, changed) in [
             ("server", config.server != self.started.server),
@@ -189,33 +188,24 @@ impl<C: Clock> Reload<C> {
             ("traces", config.traces != self.started.traces),
         ] {
             if changed {
-                told.push(format!(
-                    "[{section}] is another one than at the start; it takes effect when ratekeeper is started again"
-                ));
+                messages.push(format!("changes in [{section}] need a restart"));
             }
         }
         if config.envoy.config != self.started.envoy.config {
-            told.push(
-                "`config` in [envoy] takes effect when ratekeeper is started again".to_owned(),
-            );
+            messages.push("changes of `config` in [envoy] need a restart".to_owned());
         }
         if self.gateway {
-            let changed = config.identity != self.started.identity;
-            told.extend(
-                changed.then(|| {
-                    "[identity] takes effect when the gateway is started again".to_owned()
-                }),
-            );
-            let changed = config.gateway != self.started.gateway;
-            told.extend(
-                changed
-                    .then(|| "[gateway] takes effect when the gateway is started again".to_owned()),
-            );
+            if config.identity != self.started.identity {
+                messages.push("changes in [identity] need a restart of the gateway".to_owned());
+            }
+            if config.gateway != self.started.gateway {
+                messages.push("changes in [gateway] need a restart of the gateway".to_owned());
+            }
         }
         let limits = match &self.envoy {
             None => None,
-            Some(path) => Some(envoy::config::load(path).map_err(|wrong| {
-                wrong
+            Some(path) => Some(envoy::config::load(path).map_err(|errors| {
+                errors
                     .iter()
                     .map(ToString::to_string)
                     .collect::<Vec<String>>()
@@ -233,8 +223,8 @@ impl<C: Clock> Reload<C> {
                 .map_err(|error| vec![error.to_string()])?;
         }
         self.app.declare_limits();
-        self.app.believe(config.identity);
+        self.app.set_identity(config.identity);
         self.app.configuration_changed();
-        Ok(told)
+        Ok(messages)
     }
 }

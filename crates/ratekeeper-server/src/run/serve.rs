@@ -1,5 +1,5 @@
-//! `ratekeeper serve`: binds, starts a worker a core, says where, reloads on SIGHUP and when the
-//! file changes, and stops cleanly on SIGTERM and SIGINT.
+//! `ratekeeper serve` and `proxy`: binds the listeners, starts a worker per core, prints the
+//! addresses, reloads on SIGHUP and when the file changes, and stops cleanly on SIGTERM and SIGINT.
 
 use crate::admin::fleet::Fleet;
 use crate::admin::{self, Admin};
@@ -38,32 +38,32 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// Connections a worker has at once.
-const MOST_CLIENTS: usize = 16_384;
+/// Maximum connections of a worker.
+const MAX_WORKER_CONNECTIONS: usize = 16_384;
 
-/// Connections of the admin listener: few, so that descriptors are left for clients.
-const MOST_OPERATORS: usize = 64;
+/// Maximum connections of the admin listener: few, to leave file descriptors for clients.
+const MAX_ADMIN_CONNECTIONS: usize = 64;
 
-/// How much longer than the requests in flight a worker may take to stop.
+/// Time a worker may take to stop beyond that of the requests in flight.
 const STOP_MARGIN: Duration = Duration::from_secs(2);
 
-/// What is served, by which configuration.
+/// The server to start: its configuration and its mode.
 pub(crate) struct Start {
     pub(crate) file: Option<PathBuf>,
-    /// What flags say over the file and the environment, whenever those are loaded.
+    /// Flags, which override the file and the environment at every load.
     pub(crate) flags: Flags,
-    /// Whether it stands in front of services; otherwise decisions are served.
+    /// Whether it runs as the gateway; otherwise it serves decisions.
     pub(crate) gateway: bool,
 }
 
-/// What flags say.
+/// Settings from command-line flags.
 #[derive(Clone, Default)]
 pub(crate) struct Flags {
     pub(crate) listen: Option<Listen>,
     pub(crate) policies: Option<Policies>,
-    /// Where the limits of Envoy's rate limit service are.
+    /// Directory of Envoy's limits.
     pub(crate) envoy_config: Option<PathBuf>,
-    /// The services to stand in front of.
+    /// The upstreams of the gateway.
     pub(crate) upstreams: Vec<Upstream>,
     /// The certificate of the gateway.
     pub(crate) tls: Option<Certificate>,
@@ -107,20 +107,20 @@ impl Start {
     }
 }
 
-/// Serves until a signal says to stop and the requests in flight have ended.
+/// Serves until a signal requests a stop and the requests in flight have ended.
 pub(crate) fn run(start: &Start) -> Result<(), StartError> {
     raise_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    // From here on SIGHUP ends nobody. A stop still does, at once, until the configuration is read:
-    // that may take for ever.
+    // From here on SIGHUP does not end the process. A stop still does, at once, until the
+    // configuration is read, because that may block for ever.
     let hang_up = runtime.block_on(async { signal(SignalKind::hangup()) })?;
-    // A file that may not grow further is an error of the write, not the end of the process.
+    // Without this handler, a write beyond the maximum file size would end the process.
     let _file_size =
         runtime.block_on(async { signal(SignalKind::from_raw(Signal::XFSZ.as_raw())) })?;
     let mut watched = WatchedFiles::new(start.file.as_deref());
-    let config = configured(start)?;
+    let config = load_config(start)?;
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let envoy_config = envoy_config(start, &config);
     if let Some(path) = &envoy_config {
@@ -133,10 +133,10 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         .map_err(StartError::Envoy)?;
     let certificates =
         Certificates::load(&config.server, start.gateway).map_err(StartError::Tls)?;
-    // Caught from here on: a stop that comes while the rest starts is a clean one too.
+    // From here on a stop is clean, even while the rest starts.
     let mut signals = runtime.block_on(async { Signals::new(hang_up) })?;
 
-    let store = runtime.block_on(store_of(&config))?;
+    let store = runtime.block_on(create_store(&config))?;
     let app = Arc::new(App::new(&config, store)?);
     if let Some(limits) = envoy_limits {
         app.envoy
@@ -145,19 +145,20 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
     }
     app.declare_limits();
     if let Some(file) = &config.server.audit_log {
-        let opened = app.audit.write_to(file);
-        opened.map_err(|error| StartError::AuditLog {
+        let result = app.audit.write_to(file);
+        result.map_err(|error| StartError::AuditLog {
             file: file.clone(),
             error,
         })?;
     }
-    let (admin_token, keys_shown) = (config.server.admin_token.clone(), config.stats.keys);
+    let admin_token = config.server.admin_token.clone();
+    let key_display = config.stats.keys;
     let fleet = Fleet::of(&app.engine);
     if let Some(fleet) = &fleet {
         runtime.block_on(fleet.begin());
         runtime.spawn(Arc::clone(fleet).run());
     }
-    // Only now: whoever connects is answered at once, also where Redis has kept the start waiting.
+    // Bound after the store connects, so that every accepted connection is served at once.
     let ServerConfig {
         http,
         grpc,
@@ -165,12 +166,12 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         admin,
         ..
     } = config.server.clone();
-    // Without limits every answer would be yes: better that nobody listens.
+    // Without limits every response would be OK, so the listener stays off.
     let grpc = grpc
         .filter(|_| envoy_config.is_some())
         .map(|address| bind("grpc", address, cores))
         .transpose()?;
-    // A gateway decides on what it forwards, and answers nobody else.
+    // The gateway decides only on the requests it forwards.
     let resp = resp.filter(|_| !start.gateway);
     let http = http
         .map(|address| bind("http", address, cores))
@@ -187,42 +188,47 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
             .map(BoundSocket::address)
             .transpose()
     };
-    let (http_at, grpc_at, resp_at, admin_at) =
-        (first(&http)?, first(&grpc)?, first(&resp)?, first(&admin)?);
+    let http_at = first(&http)?;
+    let grpc_at = first(&grpc)?;
+    let resp_at = first(&resp)?;
+    let admin_at = first(&admin)?;
     if http_at.is_none() && grpc_at.is_none() && resp_at.is_none() && admin_at.is_none() {
         return Err(StartError::NothingToServe);
     }
-    let arrivals = resp_at.as_ref().map(|_| arrivals_of(&config)).transpose()?;
+    let throttle_keys = resp_at
+        .as_ref()
+        .map(|_| throttle_keys(&config))
+        .transpose()?;
     let traces = Tracer::start(&config, app.engine.store().name()).map_err(StartError::Gateway)?;
-    let (tracer, exporting) = traces.unzip();
+    let (tracer, exporter) = traces.unzip();
     if let Some(tracer) = tracer {
         // It is set once.
         let _ = app.traces.set(tracer);
     }
-    let gateway = match start.gateway {
-        true => Some(gateway::GatewayState::new(&app, &config).map_err(StartError::Gateway)?),
-        false => None,
+    let gateway = if start.gateway {
+        Some(gateway::GatewayState::new(&app, &config).map_err(StartError::Gateway)?)
+    } else {
+        None
     };
-    let (gateway, holding) = gateway.unzip();
+    let (gateway, gateway_threads) = gateway.unzip();
     if let Some(gateway) = &gateway {
         // It is set once.
         let _ = app.gateway.set(Arc::clone(gateway));
-        let _inside = runtime.enter();
+        let _guard = runtime.enter();
         gateway.run_health_checks();
     }
-    let (settings, store_settings) = (config.gateway.clone(), config.store.clone());
+    let gateway_config = config.gateway.clone();
+    let store_config = config.store.clone();
     let reload = Arc::new(Reload::new(Arc::clone(&app), start, config));
-    watched.tell(&reload);
+    watched.start(&reload);
 
     let (stop, stopped) = watch::channel(false);
     let mut workers = Workers::new(Arc::clone(&app.health));
     let mut http = http;
     if let Some(gateway) = &gateway {
         for listener in http.take().into_iter().flatten() {
-            let (worker, gateway) = (
-                Worker::new(listener, None, MOST_CLIENTS)?,
-                Arc::clone(gateway),
-            );
+            let worker = Worker::new(listener, None, MAX_WORKER_CONNECTIONS)?;
+            let gateway = Arc::clone(gateway);
             workers.spawn("gateway", move |heartbeat| {
                 worker.run_with(heartbeat, |listener, _, _| {
                     gateway::serve(listener, gateway, cores)
@@ -231,32 +237,41 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         }
     }
     let http = http.into_iter().flatten();
-    let own = &certificates.http;
+    let certificate = &certificates.http;
     let http = http.map(|listener| {
         (
             "http",
             listener,
-            own,
+            certificate,
             api::router(
                 Arc::clone(&app),
                 http_at.as_ref().is_some_and(Listen::is_local),
             ),
-            MOST_CLIENTS,
+            MAX_WORKER_CONNECTIONS,
         )
     });
     let on_loopback = admin_at.as_ref().is_some_and(Listen::is_local);
     let options = admin::Options {
         on_loopback,
         token: admin_token.clone(),
-        keys: keys_shown,
+        keys: key_display,
         stopped: stopped.clone(),
     };
     let routes = admin::router(Admin::new(Arc::clone(&reload), fleet, options));
-    let own = &certificates.admin;
+    let certificate = &certificates.admin;
     let admin = admin.into_iter().flatten();
-    let admin = admin.map(|listener| ("admin", listener, own, routes.clone(), MOST_OPERATORS));
-    for (name, listener, own, router, most) in http.chain(admin) {
-        let (worker, stopped) = (Worker::new(listener, own.as_ref(), most)?, stopped.clone());
+    let admin = admin.map(|listener| {
+        (
+            "admin",
+            listener,
+            certificate,
+            routes.clone(),
+            MAX_ADMIN_CONNECTIONS,
+        )
+    });
+    for (name, listener, certificate, router, max_connections) in http.chain(admin) {
+        let worker = Worker::new(listener, certificate.as_ref(), max_connections)?;
+        let stopped = stopped.clone();
         let connect =
             move |stream, peer, activity: &_| connection(stream, peer, router.clone(), activity);
         workers.spawn(name, move |heartbeat| {
@@ -265,27 +280,29 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
     }
     for listener in grpc.into_iter().flatten() {
         let services = Grpc::new(&app, stopped.clone());
-        let own = certificates.grpc.as_ref();
-        let (worker, stopped) = (Worker::new(listener, own, MOST_CLIENTS)?, stopped.clone());
+        let certificate = certificates.grpc.as_ref();
+        let worker = Worker::new(listener, certificate, MAX_WORKER_CONNECTIONS)?;
+        let stopped = stopped.clone();
         let connect =
             move |stream, _, activity: &_| envoy::connection(stream, services.clone(), activity);
         workers.spawn("grpc", move |heartbeat| {
             worker.run(heartbeat, connect, stopped);
         })?;
     }
-    let shared = arrivals.map(|arrivals| {
-        let operators = resp::Options {
+    let shared = throttle_keys.map(|throttle_keys| {
+        let options = resp::Options {
             token: admin_token,
-            keys: keys_shown,
+            keys: key_display,
         };
-        Arc::new(resp::Shared::new(Arc::clone(&app), arrivals, operators))
+        Arc::new(resp::Shared::new(Arc::clone(&app), throttle_keys, options))
     });
     for (listener, shared) in resp.into_iter().flatten().zip(shared.iter().cycle()) {
         let worker = Worker::new(listener, certificates.resp.as_ref(), resp::MOST_CLIENTS)?;
-        let (shared, stopped) = (Arc::clone(shared), stopped.clone());
+        let shared = Arc::clone(shared);
+        let stopped = stopped.clone();
         workers.spawn("resp", |heartbeat| {
-            worker.run_with(heartbeat, |listener, own, most| {
-                resp::serve(listener, own, most, shared, stopped)
+            worker.run_with(heartbeat, |listener, certificate, max_connections| {
+                resp::serve(listener, certificate, max_connections, shared, stopped)
             });
         })?;
     }
@@ -312,79 +329,78 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
     };
     let text = welcome::welcome(
         &listeners,
-        gateway.as_ref().map(|_| &settings),
+        gateway.as_ref().map(|_| &gateway_config),
         &app.engine.policies(),
-        &store_settings,
-        Fingerprints::of(&store_settings, app.engine.store()),
+        &store_config,
+        Fingerprints::of(&store_config, app.engine.store()),
     );
-    // A server whose standard output is closed serves all the same.
+    // A closed standard output is not an error.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     let status = text.lines().next().unwrap_or_default();
     notify.ready(status);
 
     let check_interval = notify
-        .alive_every
-        .map_or(BEAT_INTERVAL, |every| every.min(BEAT_INTERVAL));
-    let name = loop {
+        .watchdog_interval
+        .map_or(BEAT_INTERVAL, |interval| interval.min(BEAT_INTERVAL));
+    let signal_name = loop {
         match runtime.block_on(signals.next_within(check_interval)) {
             Some(SignalRequest::Reload) => {
                 if let Some(gateway) = &gateway {
                     gateway.reopen_log();
                 }
                 notify.reloading();
-                let said = match reload.now("on SIGHUP") {
+                let reload_status = match reload.now("on SIGHUP") {
                     Ok(_) => status.to_owned(),
-                    // What is wrong has been told.
-                    Err(_) => format!(
-                        "{status}; the configuration was refused, the one from before is in force"
-                    ),
+                    // Errors have been logged.
+                    Err(_) => format!("{status}; configuration rejected, previous one in force"),
                 };
-                notify.ready(&said);
+                notify.ready(&reload_status);
             }
             Some(SignalRequest::Stop(name)) => break name,
             None => {}
         }
-        notify.feed_watchdog(&workers);
+        notify.notify_watchdog(&workers);
     };
-    notify.stopping("requests in flight are served first");
-    tracing::info!("{name}: stopping, requests in flight are served first");
-    app.leaving.store(true, Relaxed);
+    notify.stopping("finishing requests in flight");
+    tracing::info!("{signal_name}: stopping, finishing requests in flight");
+    app.shutting_down.store(true, Relaxed);
     if let Some(gateway) = &gateway {
         gateway.drain.enter(Stage::Draining);
-        // Whoever asks is told that it is not ready, and sends nobody here any more. A person at a
-        // terminal does not wait.
-        if name == "SIGTERM" {
-            let again = async {
+        // `/readyz` now reports not ready, and load balancers have time to notice. A user at a
+        // terminal, with SIGINT, does not wait.
+        if signal_name == "SIGTERM" {
+            let until_stop = async {
                 while let SignalRequest::Reload = signals.next().await {
                     gateway.reopen_log();
                 }
             };
-            let _ =
-                runtime.block_on(async { tokio::time::timeout(settings.drain_delay, again).await });
+            let _ = runtime.block_on(async {
+                tokio::time::timeout(gateway_config.drain_delay, until_stop).await
+            });
         }
         gateway.drain.enter(Stage::Stopping);
     }
     stop.send_replace(true);
     let grace = gateway.as_ref().map_or(SHUTDOWN_GRACE, |_| {
-        settings.drain_timeout.max(SHUTDOWN_GRACE)
+        gateway_config.drain_timeout.max(SHUTDOWN_GRACE)
     });
     workers.join(grace + STOP_MARGIN);
-    let left_out = log::suppressed();
-    if left_out > 0 {
-        tracing::info!("{left_out} lines of the log were left out: they were like those before");
+    let suppressed = log::suppressed();
+    if suppressed > 0 {
+        tracing::info!("{suppressed} similar log lines were suppressed");
     }
-    // The last lines of the access log are written once nobody is left who could write more.
+    // The writer of the access log ends when all its senders are dropped.
     drop((reload, watched, gateway));
     if let Some(app) = Arc::into_inner(app) {
         drop(app);
     }
-    drop((holding, exporting));
+    drop((gateway_threads, exporter));
     runtime.shutdown_background();
     Ok(())
 }
 
-/// How many connections all listeners take together.
-pub(crate) fn most_connections(config: &Config) -> u64 {
+/// Maximum connections of all listeners together.
+pub(crate) fn max_connections(config: &Config) -> u64 {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let ServerConfig {
         http,
@@ -393,22 +409,23 @@ pub(crate) fn most_connections(config: &Config) -> u64 {
         admin,
         ..
     } = &config.server;
-    let of = |listener: &Option<Listen>, most: usize| if listener.is_some() { most } else { 0 };
-    let http = match config.gateway.upstreams.is_empty() {
-        true => of(http, MOST_CLIENTS * cores),
-        false => of(http, config.gateway.max_connections),
+    let of = |listener: &Option<Listen>, max: usize| if listener.is_some() { max } else { 0 };
+    let http = if config.gateway.upstreams.is_empty() {
+        of(http, MAX_WORKER_CONNECTIONS * cores)
+    } else {
+        of(http, config.gateway.max_connections)
     };
     let grpc = if config.envoy.config.is_some() {
-        of(grpc, MOST_CLIENTS * cores)
+        of(grpc, MAX_WORKER_CONNECTIONS * cores)
     } else {
         0
     };
-    let all = http + grpc + of(resp, resp::MOST_CLIENTS * cores) + of(admin, MOST_OPERATORS);
+    let all = http + grpc + of(resp, resp::MOST_CLIENTS * cores) + of(admin, MAX_ADMIN_CONNECTIONS);
     u64::try_from(all).unwrap_or(u64::MAX)
 }
 
-/// As many files and connections as this process may have: it starts with fewer, for the sake of
-/// older programs.
+/// Raises the soft limit of file descriptors to the hard limit. It is lower by default for the sake
+/// of older programs.
 fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum
@@ -420,12 +437,12 @@ fn raise_descriptors() {
             },
         )
     {
-        tracing::debug!(%error, "the limit of open files stays");
+        tracing::debug!(%error, "cannot raise the limit of open files");
     }
 }
 
-/// The store that the configuration asks for.
-async fn store_of(config: &Config) -> Result<AnyStore<SystemClock>, StartError> {
+/// Creates the store of the configuration.
+async fn create_store(config: &Config) -> Result<AnyStore<SystemClock>, StartError> {
     let StoreConfig {
         max_keys,
         max_bytes,
@@ -453,15 +470,15 @@ async fn store_of(config: &Config) -> Result<AnyStore<SystemClock>, StartError> 
     Ok(AnyStore::Memory(store))
 }
 
-/// Where the limits of Envoy's rate limit service are, if it is served.
+/// The directory of Envoy's limits, if Envoy's rate limit service is on.
 pub(crate) fn envoy_config(start: &Start, config: &Config) -> Option<PathBuf> {
     let given = config.envoy.config.as_deref().filter(|_| !start.gateway)?;
     Some(envoy::config::directory(given))
 }
 
-/// The keys of `CL.THROTTLE`: a table of their own in this process, as large as that of the store
-/// may be.
-fn arrivals_of(config: &Config) -> Result<KeyedGcra<SystemClock>, StartError> {
+/// Creates the keys of `CL.THROTTLE`: a separate table in this process, with the maximum size of
+/// the store.
+fn throttle_keys(config: &Config) -> Result<KeyedGcra<SystemClock>, StartError> {
     let StoreConfig {
         max_keys,
         max_bytes,
@@ -469,22 +486,20 @@ fn arrivals_of(config: &Config) -> Result<KeyedGcra<SystemClock>, StartError> {
         ..
     } = &config.store;
     if redis.is_some() {
-        tracing::info!(
-            "CL.THROTTLE is answered from the memory of this node; what is shared on Redis are the policies"
-        );
+        tracing::info!("CL.THROTTLE counts on this node only; only policies are shared");
     }
-    let mut arrivals =
+    let mut builder =
         KeyedGcra::builder().max_keys(usize::try_from(*max_keys).unwrap_or(usize::MAX));
     if let Some(bytes) = max_bytes {
-        arrivals = arrivals.max_bytes(usize::try_from(*bytes).unwrap_or(usize::MAX));
+        builder = builder.max_bytes(usize::try_from(*bytes).unwrap_or(usize::MAX));
     }
-    arrivals.try_build().ok_or(StartError::Memory {
+    builder.try_build().ok_or(StartError::Memory {
         max_keys: *max_keys,
     })
 }
 
-/// The configuration, with what is doubtful in the log.
-fn configured(start: &Start) -> Result<Config, StartError> {
+/// Loads the configuration and logs its warnings.
+fn load_config(start: &Start) -> Result<Config, StartError> {
     let loaded = config_command::load(start.file.as_deref());
     let Some(mut config) = loaded.config else {
         return Err(StartError::Config(loaded.diagnostics));
@@ -509,8 +524,8 @@ fn configured(start: &Start) -> Result<Config, StartError> {
     Ok(config)
 }
 
-fn bind(key: &'static str, address: Listen, many: usize) -> Result<Vec<BoundSocket>, StartError> {
-    listen::bind(&address, many).map_err(|error| StartError::Listen {
+fn bind(key: &'static str, address: Listen, count: usize) -> Result<Vec<BoundSocket>, StartError> {
+    listen::bind(&address, count).map_err(|error| StartError::Listen {
         key,
         address,
         error,

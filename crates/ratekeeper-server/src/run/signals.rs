@@ -1,17 +1,17 @@
-//! The signals that a server is told what to do by.
+//! The signals of a server: SIGTERM and SIGINT stop it, SIGHUP reloads.
 
 use std::io;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that ask for something.
+/// Handlers of the signals.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
 }
 
-/// What a signal asks for.
+/// The action a signal requests.
 pub(crate) enum SignalRequest {
     Stop(&'static str),
     Reload,
@@ -19,23 +19,19 @@ pub(crate) enum SignalRequest {
 
 impl Signals {
     pub(crate) fn new(hang_up: Signal) -> io::Result<Self> {
-        let (terminate, interrupt) = (
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::interrupt())?,
-        );
         Ok(Self {
-            terminate,
-            interrupt,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
             hang_up,
         })
     }
 
-    /// Waits for one; none if none came for so long.
-    pub(crate) async fn next_within(&mut self, most: Duration) -> Option<SignalRequest> {
-        tokio::time::timeout(most, self.next()).await.ok()
+    /// Waits for the next signal. Returns `None` after `timeout`.
+    pub(crate) async fn next_within(&mut self, timeout: Duration) -> Option<SignalRequest> {
+        tokio::time::timeout(timeout, self.next()).await.ok()
     }
 
-    /// Waits for one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> SignalRequest {
         tokio::select! {
             _ = self.terminate.recv() => SignalRequest::Stop("SIGTERM"),

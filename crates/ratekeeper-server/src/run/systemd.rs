@@ -1,22 +1,23 @@
-//! What systemd is told: that it is ready, loads again, stops, and is alive. A datagram each;
-//! without systemd nobody is told.
+//! Notifications to systemd: ready, reloading, stopping and the watchdog, one datagram each.
+//! Without NOTIFY_SOCKET nothing is sent.
 //!
-//! By hand and not by a crate: it is one socket and five words.
+//! No crate is used, because it is one socket and five messages.
 
 use crate::net::workers::Workers;
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+/// Sender of notifications.
 #[derive(Default)]
 pub(crate) struct Notify {
-    to: Option<(UnixDatagram, SocketAddr)>,
-    /// How often it wants to hear that we are alive.
-    pub(crate) alive_every: Option<Duration>,
+    target: Option<(UnixDatagram, SocketAddr)>,
+    /// Interval of watchdog notifications, if the watchdog is on.
+    pub(crate) watchdog_interval: Option<Duration>,
 }
 
 impl Notify {
-    /// As the environment says.
+    /// Reads the socket and the watchdog interval from the environment.
     pub(crate) fn new() -> Self {
         let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Self::default();
@@ -26,65 +27,63 @@ impl Notify {
             .ok_or(io::ErrorKind::InvalidInput.into())
             .and_then(connect)
         {
-            Ok(to) => Self {
-                to: Some(to),
-                alive_every: watchdog(),
+            Ok(target) => Self {
+                target: Some(target),
+                watchdog_interval: watchdog_interval(),
             },
             Err(error) => {
-                tracing::warn!(
-                    "NOTIFY_SOCKET is {name:?}, where nobody can be told anything: {error}"
-                );
+                tracing::warn!("cannot use NOTIFY_SOCKET={}: {error}", name.display());
                 Self::default()
             }
         }
     }
 
-    /// It serves.
+    /// Reports that the server is ready.
     pub(crate) fn ready(&self, status: &str) {
-        self.tell(&format!("READY=1\nSTATUS={}", status.replace('\n', " ")));
+        self.notify(&format!("READY=1\nSTATUS={}", status.replace('\n', " ")));
     }
 
-    /// It loads its configuration, until it is ready again. Since when is what systemd tells an
-    /// answer from an old one by.
+    /// Reports a reload, until `ready`. systemd uses the time to match the `ready` that follows.
     pub(crate) fn reloading(&self) {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let micros = now
             .tv_sec
             .saturating_mul(1_000_000)
             .saturating_add(now.tv_nsec / 1_000);
-        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+        self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
+    /// Reports that the server is stopping.
     pub(crate) fn stopping(&self, status: &str) {
-        self.tell(&format!("STOPPING=1\nSTATUS={status}"));
+        self.notify(&format!("STOPPING=1\nSTATUS={status}"));
     }
 
-    /// Checks the workers, and feeds the watchdog if it wants to be fed and all of them are alive.
-    /// Without a worker that has ended or is stuck, part of the connections is served by nobody:
-    /// better that systemd starts all again.
-    pub(crate) fn feed_watchdog(&self, workers: &Workers) {
-        if workers.check() && self.alive_every.is_some() {
-            self.tell("WATCHDOG=1");
+    /// Checks the workers, and notifies the watchdog if it is on and all of them are alive. The
+    /// connections of a worker that has ended or is stuck are not served, so it is better that
+    /// systemd restarts the process.
+    pub(crate) fn notify_watchdog(&self, workers: &Workers) {
+        if workers.check() && self.watchdog_interval.is_some() {
+            self.notify("WATCHDOG=1");
         }
     }
 
-    fn tell(&self, text: &str) {
-        if let Some((socket, address)) = &self.to
+    fn notify(&self, text: &str) {
+        if let Some((socket, address)) = &self.target
             && let Err(error) = socket.send_to_addr(text.as_bytes(), address)
         {
-            tracing::debug!(%error, "systemd was not told");
+            tracing::debug!(%error, "cannot notify systemd");
         }
     }
 }
 
-/// By a path, or a name that begins with `@` and is in no directory.
+/// Creates a socket for a path, or for an abstract name, which begins with `@`.
 fn connect(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.strip_prefix('@') {
         None => SocketAddr::from_pathname(name)?,
-        Some(hidden) => abstract_name(hidden)?,
+        Some(name) => abstract_name(name)?,
     };
     let socket = UnixDatagram::unbound()?;
-    // Who does not listen is not waited for.
+    // A receiver that does not read must not block the server.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }
@@ -100,13 +99,13 @@ fn abstract_name(_: &str) -> io::Result<SocketAddr> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Twice as often as it must be, if this process is meant.
-fn watchdog() -> Option<Duration> {
+/// Half the timeout of the watchdog, if it is on for this process.
+fn watchdog_interval() -> Option<Duration> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
-    let meant = std::env::var_os("WATCHDOG_PID").is_none()
+    let is_this_process = std::env::var_os("WATCHDOG_PID").is_none()
         || number("WATCHDOG_PID") == Some(std::process::id().into());
-    let every = number("WATCHDOG_USEC").filter(|micros| meant && *micros > 0)?;
-    Some(Duration::from_micros((every / 2).max(1_000)))
+    let timeout = number("WATCHDOG_USEC").filter(|micros| is_this_process && *micros > 0)?;
+    Some(Duration::from_micros((timeout / 2).max(1_000)))
 }
 
 #[cfg(test)]
@@ -116,42 +115,58 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::channel;
 
-    /// What the watchdog hears when it is fed now; nothing if it is not.
-    fn fed(notify: &Notify, workers: &Workers, socket: &UnixDatagram) -> Option<String> {
-        notify.feed_watchdog(workers);
+    /// Returns the notification that the watchdog receives now, or `None`.
+    fn watchdog_message(
+        notify: &Notify,
+        workers: &Workers,
+        socket: &UnixDatagram,
+    ) -> Option<String> {
+        notify.notify_watchdog(workers);
         let mut buffer = [0; 100];
         let read = socket.recv(&mut buffer).ok()?;
         Some(String::from_utf8_lossy(&buffer[..read]).into_owned())
     }
 
     #[test]
-    fn the_watchdog_is_fed_as_long_as_all_workers_are_alive() {
-        let place = std::env::temp_dir().join(format!("ratekeeper-{}-feed", std::process::id()));
-        let _ = std::fs::remove_file(&place);
-        let socket = UnixDatagram::bind(&place).unwrap();
+    fn the_watchdog_is_notified_while_all_workers_are_alive() {
+        let path = std::env::temp_dir().join(format!("ratekeeper-{}-watchdog", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_nonblocking(true).unwrap();
         let mut notify = Notify {
-            to: Some(connect(place.to_str().unwrap()).unwrap()),
-            alive_every: Some(Duration::from_secs(1)),
+            target: Some(connect(path.to_str().unwrap()).unwrap()),
+            watchdog_interval: Some(Duration::from_secs(1)),
         };
         let health = Arc::new(WorkerHealth::default());
         let mut workers = Workers::new(Arc::clone(&health));
         let (end, ends) = channel::<()>();
         workers.spawn("gateway", move |_| _ = ends.recv()).unwrap();
         let alive = || Some("WATCHDOG=1".to_owned());
-        assert_eq!(fed(&notify, &workers, &socket), alive());
+        assert_eq!(watchdog_message(&notify, &workers, &socket), alive());
         health.silence("gateway-0", Duration::from_secs(10));
-        assert_eq!(fed(&notify, &workers, &socket), alive(), "only stalled");
+        assert_eq!(
+            watchdog_message(&notify, &workers, &socket),
+            alive(),
+            "only stalled"
+        );
         health.silence("gateway-0", Duration::from_secs(15));
-        assert_eq!(fed(&notify, &workers, &socket), None, "dead");
+        assert_eq!(watchdog_message(&notify, &workers, &socket), None, "dead");
         health.silence("gateway-0", Duration::ZERO);
-        assert_eq!(fed(&notify, &workers, &socket), alive(), "it runs again");
-        notify.alive_every = None;
-        assert_eq!(fed(&notify, &workers, &socket), None, "nobody wants it");
-        notify.alive_every = Some(Duration::from_secs(1));
+        assert_eq!(
+            watchdog_message(&notify, &workers, &socket),
+            alive(),
+            "it runs again"
+        );
+        notify.watchdog_interval = None;
+        assert_eq!(
+            watchdog_message(&notify, &workers, &socket),
+            None,
+            "the watchdog is off"
+        );
+        notify.watchdog_interval = Some(Duration::from_secs(1));
         drop(end);
         workers.wait_for_end_of_one();
-        assert_eq!(fed(&notify, &workers, &socket), None, "ended");
-        std::fs::remove_file(place).unwrap();
+        assert_eq!(watchdog_message(&notify, &workers, &socket), None, "ended");
+        std::fs::remove_file(path).unwrap();
     }
 }

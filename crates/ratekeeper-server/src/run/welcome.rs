@@ -1,5 +1,5 @@
-//! What is printed at the start: in at most six lines where it listens, what applies, where that is
-//! counted, and whether fingerprints last; and three lines to try.
+//! The text printed at the start: at most six lines about the listeners, the policies, the store
+//! and the fingerprints, and three commands to try.
 
 use crate::store::{AnyStore, shared_fingerprint_secret};
 use ratekeeper::Clock;
@@ -7,13 +7,13 @@ use ratekeeper_policy::config::{GatewayConfig, Listen, StoreConfig};
 use ratekeeper_policy::{Policies, Policy};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Where a listener is, and whether it speaks TLS.
+/// The address of a listener, and whether it uses TLS.
 pub(crate) struct ListenAddress {
     pub(crate) listen: Listen,
     pub(crate) tls: bool,
 }
 
-/// Where it listens.
+/// The addresses of the listeners.
 #[derive(Default)]
 pub(crate) struct Listeners {
     pub(crate) http: Option<ListenAddress>,
@@ -23,7 +23,7 @@ pub(crate) struct Listeners {
 }
 
 impl ListenAddress {
-    /// With the scheme that is spoken there, of two: without TLS and with it.
+    /// The URL, with one of two schemes: without TLS and with it.
     fn url(&self, [plain, tls]: [&str; 2]) -> String {
         match &self.listen {
             Listen::Tcp(address) => format!("{}://{address}", if self.tls { tls } else { plain }),
@@ -31,8 +31,8 @@ impl ListenAddress {
         }
     }
 
-    /// How a client on this machine asks for a path there, behind `curl`.
-    fn asked(&self, path: &str) -> String {
+    /// The arguments with which `curl` on this machine requests a path.
+    fn curl_arguments(&self, path: &str) -> String {
         match &self.listen {
             Listen::Unix(socket) => {
                 format!("--unix-socket {} http://localhost{path}", socket.display())
@@ -49,29 +49,31 @@ impl ListenAddress {
     }
 }
 
-/// How long a key is shown by the same fingerprint.
+/// How long the fingerprints of keys stay the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fingerprints {
-    /// After a restart too, and on all nodes.
-    Lasting,
-    /// As long as this process runs.
-    OfThisProcess,
-    /// Redis, where nodes agree on a secret, does not answer.
-    UntilRedisAnswers,
+    /// Over restarts and on all nodes.
+    Persistent,
+    /// While this process runs.
+    PerProcess,
+    /// Until Redis, where nodes agree on a secret, is available.
+    UntilRedisAvailable,
 }
 
 impl Fingerprints {
     pub(crate) fn of<C: Clock>(config: &StoreConfig, store: &AnyStore<C>) -> Self {
         match store {
-            _ if config.key_secret.is_some() => Self::Lasting,
-            AnyStore::Memory(_) => Self::OfThisProcess,
-            AnyStore::Redis(redis) if shared_fingerprint_secret(redis).is_some() => Self::Lasting,
-            AnyStore::Redis(_) => Self::UntilRedisAnswers,
+            _ if config.key_secret.is_some() => Self::Persistent,
+            AnyStore::Memory(_) => Self::PerProcess,
+            AnyStore::Redis(redis) if shared_fingerprint_secret(redis).is_some() => {
+                Self::Persistent
+            }
+            AnyStore::Redis(_) => Self::UntilRedisAvailable,
         }
     }
 }
 
-/// The text for a server that listens there. The lines run as they are in any shell with curl.
+/// The text for a server with these listeners. The commands run unchanged in any shell with curl.
 pub(crate) fn welcome(
     listeners: &Listeners,
     gateway: Option<&GatewayConfig>,
@@ -88,10 +90,18 @@ pub(crate) fn welcome(
     let version = env!("CARGO_PKG_VERSION");
     let mut text = match http {
         Some(http) if gateway.is_some() => {
-            format!("ratekeeper {version} is a gateway on {}\n", http.url(HTTP))
+            format!(
+                "ratekeeper {version}: gateway listening on {}\n",
+                http.url(HTTP)
+            )
         }
-        Some(http) => format!("ratekeeper {version} serves HTTP on {}\n", http.url(HTTP)),
-        None => format!("ratekeeper {version} serves no HTTP\n"),
+        Some(http) => {
+            format!(
+                "ratekeeper {version}: HTTP listening on {}\n",
+                http.url(HTTP)
+            )
+        }
+        None => format!("ratekeeper {version}: HTTP is off\n"),
     };
     if let Some(grpc) = grpc {
         text.push_str(&format!(
@@ -101,7 +111,7 @@ pub(crate) fn welcome(
     }
     if let Some(resp) = resp {
         let tls = if resp.tls { " --tls" } else { "" };
-        let to = match &resp.listen {
+        let arguments = match &resp.listen {
             Listen::Unix(socket) => format!("-s {}", socket.display()),
             Listen::Tcp(address) => {
                 format!("-h {} -p {}{tls}", reachable(*address).ip(), address.port())
@@ -109,42 +119,46 @@ pub(crate) fn welcome(
             _ => String::new(),
         };
         text.push_str(&format!(
-            "RESP: {}, as in redis-cli {to} CL.THROTTLE you 15 30 60\n",
+            "RESP: {}, as in redis-cli {arguments} CL.THROTTLE you 15 30 60\n",
             resp.listen
         ));
     }
     if let Some(admin) = admin {
         text.push_str(&match admin.listen.tcp() {
             Some(_) => format!(
-                "Live page: {} (figures for Prometheus: /metrics)\n",
-                admin.asked("/")
+                "Live page: {} (metrics: /metrics)\n",
+                admin.curl_arguments("/")
             ),
-            None => format!("Metrics: curl {}\n", admin.asked("/metrics")),
+            None => format!("Metrics: curl {}\n", admin.curl_arguments("/metrics")),
         });
     }
     text.push_str(&format!(
-        "Policies: {}; counted in {}\n",
-        applies(policies),
-        counted(store)
+        "Policies: {}; store: {}\n",
+        policy_names(policies),
+        store_name(store)
     ));
     text.push_str(match fingerprints {
-        Fingerprints::Lasting => "",
-        Fingerprints::OfThisProcess => {
-            "Fingerprints of keys are new at every start and on every node; key_secret in [store] makes them stay\n"
+        Fingerprints::Persistent => "",
+        Fingerprints::PerProcess => {
+            "Fingerprints change at every start; set key_secret in [store] to keep them\n"
         }
-        Fingerprints::UntilRedisAnswers => {
-            "Fingerprints of keys are those of this node alone until Redis answers; key_secret in [store] makes them stay\n"
+        Fingerprints::UntilRedisAvailable => {
+            "Fingerprints are those of this node only until Redis is available; set key_secret in \
+             [store] to keep them\n"
         }
     });
     if let Some(gateway) = gateway {
         let upstreams: Vec<String> = gateway.upstreams.iter().map(ToString::to_string).collect();
         text.push_str(&format!("Upstream: {}\n", upstreams.join(", ")));
     } else if let Some(http) = http {
-        let (check, throttle) = (http.asked("/v1/check"), http.asked("/v1/throttle"));
+        let (check, throttle) = (
+            http.curl_arguments("/v1/check"),
+            http.curl_arguments("/v1/throttle"),
+        );
         let subject = r#"{"subject":{"ip":"203.0.113.7","method":"GET","path":"/"}}"#;
         text.push_str(&format!(
             r#"
-Three lines to try: a request by the policies, thirty at once, and a limit of your own.
+Try: a request under the policies, thirty at once, and a limit of your own.
   curl -s {check} -d '{subject}'
   for i in $(seq 30); do curl -s -o /dev/null -w '%{{http_code}} ' {check} -d '{subject}'; done; echo
   curl -s {throttle} -d '{{"key":"you","limit":"5/min"}}'
@@ -156,32 +170,29 @@ Three lines to try: a request by the policies, thirty at once, and a limit of yo
 
 const HTTP: [&str; 2] = ["http", "https"];
 
-fn applies(policies: &Policies) -> String {
-    match policies.is_enabled() {
-        true if policies.iter().eq(Policies::built_in().iter()) => {
-            "100 a minute for each address, 20 at once (no policies are configured)".to_owned()
-        }
-        true => policies
-            .iter()
-            .map(Policy::name)
-            .collect::<Vec<_>>()
-            .join(", "),
-        false => "switched off, everything passes".to_owned(),
+fn policy_names(policies: &Policies) -> String {
+    if !policies.is_enabled() {
+        return "disabled, every request is allowed".to_owned();
     }
+    if policies.iter().eq(Policies::built_in().iter()) {
+        return "100 a minute per address, burst 20 (no policies are configured)".to_owned();
+    }
+    policies
+        .iter()
+        .map(Policy::name)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The store, without its password.
-fn counted(store: &StoreConfig) -> String {
+fn store_name(store: &StoreConfig) -> String {
     match &store.redis {
-        Some(redis) => format!("Redis, {}", redis.url),
-        None => format!(
-            "the memory of this process, {} keys at most",
-            store.max_keys
-        ),
+        Some(redis) => format!("Redis at {}", redis.url),
+        None => format!("up to {} keys in memory", store.max_keys),
     }
 }
 
-/// Where a client on this machine finds a server that listens on `address`.
+/// The address at which a client on this machine reaches a server that listens on `address`.
 pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -199,13 +210,7 @@ mod tests {
 
     fn of(listeners: &Listeners, policies: &Policies) -> String {
         let store = &Config::default().store;
-        welcome(
-            listeners,
-            None,
-            policies,
-            store,
-            Fingerprints::OfThisProcess,
-        )
+        welcome(listeners, None, policies, store, Fingerprints::PerProcess)
     }
 
     fn at(listen: &str, tls: bool) -> Option<ListenAddress> {
@@ -216,15 +221,16 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_off_are_said_to_be() {
+    fn disabled_limits_are_reported() {
         let off = Policies::built_in().enabled(false);
         let text = of(&Listeners::default(), &off);
-        let says = "Policies: switched off, everything passes; counted in the memory of this process, 1000000 keys at most\n";
-        assert!(text.contains(says), "{text}");
+        let line =
+            "Policies: disabled, every request is allowed; store: up to 1000000 keys in memory\n";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]
-    fn fingerprints_that_do_not_last_are_said_not_to() {
+    fn fingerprints_that_change_are_reported() {
         let store = AnyStore::Memory(MemoryStore::new());
         let text = |file: &str| {
             let config = Config::parse("ratekeeper.toml", file, []).config.unwrap();
@@ -236,14 +242,14 @@ mod tests {
                 Fingerprints::of(&config.store, &store),
             )
         };
-        let says = "Fingerprints of keys are new at every start and on every node; key_secret in [store] makes them stay\n";
-        assert!(text("").contains(says), "{}", text(""));
-        let lasting = text("[store]\nkey_secret = \"at least sixteen bytes\"\n");
-        assert!(!lasting.contains("Fingerprints"), "{lasting}");
+        let line = "Fingerprints change at every start; set key_secret in [store] to keep them\n";
+        assert!(text("").contains(line), "{}", text(""));
+        let persistent = text("[store]\nkey_secret = \"at least sixteen bytes\"\n");
+        assert!(!persistent.contains("Fingerprints"), "{persistent}");
     }
 
     #[test]
-    fn a_server_on_every_address_is_tried_on_loopback() {
+    fn an_unspecified_address_is_shown_as_loopback_in_the_commands() {
         for (address, url) in [
             ("0.0.0.0:80", " http://127.0.0.1:80/v1/"),
             ("[::]:81", " http://[::1]:81/v1/"),
@@ -257,7 +263,7 @@ mod tests {
                 &Policies::built_in(),
             );
             assert!(
-                text.contains(&format!("serves HTTP on http://{address}\n")),
+                text.contains(&format!(": HTTP listening on http://{address}\n")),
                 "{text}"
             );
             assert_eq!(text.matches(url).count(), 3, "{text}");
@@ -265,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_at_once_is_told_in_six_lines() {
+    fn all_listeners_fit_in_six_lines() {
         let listeners = Listeners {
             http: at("127.0.0.1:8080", true),
             grpc: at("127.0.0.1:8081", true),
@@ -273,29 +279,29 @@ mod tests {
             admin: at("127.0.0.1:9090", true),
         };
         let text = of(&listeners, &Policies::built_in());
-        let (told, tries) = text.split_once("\n\n").unwrap();
+        let (listing, commands) = text.split_once("\n\n").unwrap();
         assert_eq!(
-            (told.lines().count(), tries.lines().count()),
+            (listing.lines().count(), commands.lines().count()),
             (6, 4),
             "{text}"
         );
         assert!(
-            told.contains(" https://127.0.0.1:8080\n")
-                && told.contains(" grpcs://127.0.0.1:8081\n"),
-            "{told}"
+            listing.contains(" https://127.0.0.1:8080\n")
+                && listing.contains(" grpcs://127.0.0.1:8081\n"),
+            "{listing}"
         );
         assert!(
-            told.contains(" -h 127.0.0.1 -p 6380 --tls CL.THROTTLE "),
-            "{told}"
+            listing.contains(" -h 127.0.0.1 -p 6380 --tls CL.THROTTLE "),
+            "{listing}"
         );
         assert!(
-            told.contains("Live page: https://127.0.0.1:9090/ ("),
-            "{told}"
+            listing.contains("Live page: https://127.0.0.1:9090/ ("),
+            "{listing}"
         );
     }
 
     #[test]
-    fn unix_sockets_are_told_as_curl_and_redis_cli_take_them() {
+    fn unix_sockets_are_shown_as_curl_and_redis_cli_arguments() {
         let socket = || at("unix:/run/x.sock", false);
         let listeners = Listeners {
             http: socket(),
@@ -304,7 +310,10 @@ mod tests {
             ..Listeners::default()
         };
         let text = of(&listeners, &Policies::built_in());
-        assert!(text.contains("serves HTTP on unix:/run/x.sock\n"), "{text}");
+        assert!(
+            text.contains(": HTTP listening on unix:/run/x.sock\n"),
+            "{text}"
+        );
         assert!(
             text.contains("redis-cli -s /run/x.sock CL.THROTTLE"),
             "{text}"

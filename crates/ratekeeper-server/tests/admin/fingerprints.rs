@@ -36,10 +36,10 @@ fn explained(node: &Server) -> String {
     )
     .json();
     assert_eq!(
-        explained["tried"][0]["key"], explained["tried"][0]["fingerprint"],
+        explained["policies"][0]["key"], explained["policies"][0]["fingerprint"],
         "a secret is only shown as a fingerprint"
     );
-    explained["tried"][0]["key"].as_str().unwrap().to_owned()
+    explained["policies"][0]["key"].as_str().unwrap().to_owned()
 }
 
 #[track_caller]
@@ -312,7 +312,7 @@ fn with_a_secret_fingerprints_are_the_same_on_all_nodes_and_after_a_restart() {
         ])
         .arg(file);
     let explained: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
-    assert_eq!(explained["tried"][0]["fingerprint"], json!(one));
+    assert_eq!(explained["policies"][0]["fingerprint"], json!(one));
 }
 
 #[test]

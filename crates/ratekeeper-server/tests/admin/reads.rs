@@ -187,11 +187,14 @@ fn explain_uses_the_current_counters_and_charges_nothing() {
         (&json!(false), &json!("user")),
         "{ann}"
     );
-    assert_eq!(ann["tried"][0]["limits"][0]["remaining"], json!(0));
+    assert_eq!(ann["policies"][0]["limits"][0]["remaining"], json!(0));
     for _ in 0..3 {
         let bob = explain("bob", 5);
         assert_eq!(
-            (&bob["allowed"], &bob["tried"][0]["limits"][0]["remaining"]),
+            (
+                &bob["allowed"],
+                &bob["policies"][0]["limits"][0]["remaining"]
+            ),
             (&json!(true), &json!(5)),
             "{bob}"
         );

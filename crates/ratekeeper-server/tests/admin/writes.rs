@@ -242,7 +242,7 @@ fn requests_without_a_user_are_banned_by_their_address() {
     )
     .json();
     assert_eq!(
-        explained["tried"][0]["missing"],
+        explained["policies"][0]["missing"],
         json!({"attribute": "user", "action": "address"})
     );
 }

@@ -150,7 +150,7 @@ fn a_line_has_the_request_and_its_policy_plan_and_key() {
         r#"{"subject":{"api_key":"s3cret","path":"/api"}}"#,
     );
     let explained = admin.answer().json();
-    let key = explained["tried"][0]["fingerprint"]
+    let key = explained["policies"][0]["fingerprint"]
         .as_str()
         .unwrap_or_else(|| panic!("{explained}"));
     assert!(key.starts_with("api_key=#"), "{key}");

@@ -1,20 +1,20 @@
-//! Bounds of the gRPC listener; those of the others have their tests where they are.
+//! Bounds of the gRPC listener; those of other listeners are tested next to them.
 
 use crate::support::{directory, for_envoy};
-use crate::{ENVOY, Place, Started, curl};
+use crate::{ENVOY, RunningServer, TempDir, curl};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-fn grpc() -> (Started, String) {
-    let server = Started::run(for_envoy(&directory(&[("a.yaml", ENVOY)])));
-    let at = server.behind("service: grpc://");
+fn grpc() -> (RunningServer, String) {
+    let server = RunningServer::run(for_envoy(&directory(&[("a.yaml", ENVOY)])));
+    let at = server.text_after("service: grpc://");
     (server, at)
 }
 
-/// What it lets a client do is in its first frame.
+/// The first frame of the server has its limits.
 #[test]
-fn a_client_of_grpc_is_told_its_bounds() {
+fn a_grpc_client_receives_the_limits() {
     let (_server, at) = grpc();
     let mut stream = TcpStream::connect(at).unwrap();
     stream
@@ -41,16 +41,16 @@ fn a_client_of_grpc_is_told_its_bounds() {
 }
 
 #[test]
-fn a_message_that_is_too_large_is_refused() {
+fn a_message_that_is_too_large_is_rejected() {
     let (_server, at) = grpc();
-    let place = Place::new("message");
-    let file = place.file("message");
-    // It says that two million bytes follow: nobody waits for them.
+    let dir = TempDir::new("message");
+    let file = dir.file("message");
+    // The header announces two million bytes; the server does not wait for them.
     let mut message = vec![0];
     message.extend(2_000_000u32.to_be_bytes());
     fs::write(&file, message).unwrap();
     let url = format!("http://{at}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
-    let (_, said) = curl(&[
+    let (_, output) = curl(&[
         "--http2-prior-knowledge",
         "-D",
         "-",
@@ -61,5 +61,5 @@ fn a_message_that_is_too_large_is_refused() {
         &url,
     ]);
     // OUT_OF_RANGE
-    assert!(said.contains("grpc-status: 11"), "{said}");
+    assert!(output.contains("grpc-status: 11"), "{output}");
 }

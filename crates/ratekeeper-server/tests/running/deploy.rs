@@ -1,7 +1,6 @@
-//! What docs/deploy and the Dockerfile ship does what it says, as far as this machine has the tools
-//! for it.
+//! The files in docs/deploy and the Dockerfile, tested as far as this machine has the tools.
 
-use crate::{Place, Started, plain, ran};
+use crate::{RunningServer, TempDir, plain, run_program};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,8 +15,8 @@ fn shipped(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Whether the machine has a program that `make tools` does not install; if not, a test says that
-/// it was not run.
+/// Whether the machine has a program that `make tools` does not install; prints that the test is
+/// skipped if not.
 fn has(program: &str) -> bool {
     let has = Command::new("sh")
         .args(["-c", &format!("command -v {program}")])
@@ -26,27 +25,30 @@ fn has(program: &str) -> bool {
         .status
         .success();
     if !has {
-        eprintln!("not run: there is no {program} here");
+        eprintln!("skipped: {program} is not installed");
     }
     has
 }
 
 #[test]
-fn systemd_takes_the_unit_and_finds_little_to_complain_of() {
+fn systemd_accepts_the_unit_and_finds_little_exposure() {
     if !has("systemd-analyze") {
         return;
     }
-    let place = Place::new("unit");
-    // What it starts must be there, and is not installed here.
+    let dir = TempDir::new("unit");
+    // The program must exist, and is not installed here.
     let unit = shipped("docs/deploy/ratekeeper.service").replace(
         "/usr/local/bin/ratekeeper",
         env!("CARGO_BIN_EXE_ratekeeper"),
     );
-    let file = place.file("ratekeeper.service");
+    let file = dir.file("ratekeeper.service");
     fs::write(&file, unit).unwrap();
-    let (well, said) = ran("systemd-analyze", &["verify", &file]);
-    assert!(well && !said.contains("ratekeeper.service:"), "{said}");
-    let (well, said) = ran(
+    let (success, output) = run_program("systemd-analyze", &["verify", &file]);
+    assert!(
+        success && !output.contains("ratekeeper.service:"),
+        "{output}"
+    );
+    let (success, output) = run_program(
         "systemd-analyze",
         &[
             "security",
@@ -56,7 +58,10 @@ fn systemd_takes_the_unit_and_finds_little_to_complain_of() {
             &file,
         ],
     );
-    assert!(well && said.contains("Overall exposure level"), "{said}");
+    assert!(
+        success && output.contains("Overall exposure level"),
+        "{output}"
+    );
 }
 
 #[test]
@@ -92,7 +97,7 @@ fn copied() -> Vec<String> {
 }
 
 #[test]
-fn the_image_is_built_of_what_is_there() {
+fn the_image_is_built_from_existing_files() {
     let copied = copied();
     assert!(copied.len() > 5, "{copied:?}");
     let ignored = shipped(".dockerignore");
@@ -104,7 +109,7 @@ fn the_image_is_built_of_what_is_there() {
             .any(|line| line == format!("!{source}") || line == format!("!{top}"));
         assert!(sent, "{source} is not sent to the build");
     }
-    // Cargo wants every member to be there, whatever is built.
+    // Cargo requires every member, whichever package is built.
     let manifest = shipped("Cargo.toml");
     let members = manifest
         .lines()
@@ -122,7 +127,7 @@ fn the_image_is_built_of_what_is_there() {
             "{member} is not copied"
         );
     }
-    let (_, version) = ran("cargo", &["--version"]);
+    let (_, version) = run_program("cargo", &["--version"]);
     let version = version
         .split(' ')
         .nth(1)
@@ -150,15 +155,15 @@ fn the_image_is_built_of_what_is_there() {
     );
 }
 
-/// The image's root directory, made here by the image's own script, holds all that the binary
-/// needs: run in it, as nobody.
+/// The image's root directory, created by the image's own script, has all files that the binary
+/// needs. The test runs the binary in it as an unprivileged user.
 #[test]
-fn the_binary_runs_in_nothing_but_its_image() {
-    let place = Place::new("image");
-    let image = place.file("root");
+fn the_binary_runs_with_only_its_image() {
+    let dir = TempDir::new("image");
+    let image = dir.file("root");
     let script = root().join("scripts/image").display().to_string();
-    let (well, said) = ran(&script, &[env!("CARGO_BIN_EXE_ratekeeper"), &image]);
-    assert!(well, "{said}");
+    let (success, output) = run_program(&script, &[env!("CARGO_BIN_EXE_ratekeeper"), &image]);
+    assert!(success, "{output}");
     let config = Path::new(&image).join("etc/ratekeeper");
     fs::create_dir_all(&config).unwrap();
     fs::copy(
@@ -176,7 +181,7 @@ fn the_binary_runs_in_nothing_but_its_image() {
     };
     let trial = inside(&["version"]).output();
     if !trial.as_ref().is_ok_and(|output| output.status.success()) {
-        eprintln!("not run: only root can try it ({trial:?})");
+        eprintln!("skipped: requires root ({trial:?})");
         return;
     }
     let ports = ["HTTP", "GRPC", "RESP"].map(|name| {
@@ -204,7 +209,7 @@ fn the_binary_runs_in_nothing_but_its_image() {
     };
     let probe = words("HEALTHCHECK --interval=10s --timeout=5s --start-period=5s CMD ");
     let probe: Vec<&str> = probe.iter().skip(1).map(String::as_str).collect();
-    let well = || {
+    let is_ready = || {
         inside(&probe)
             .envs(environment.clone())
             .output()
@@ -212,15 +217,15 @@ fn the_binary_runs_in_nothing_but_its_image() {
             .status
             .success()
     };
-    assert!(!well());
+    assert!(!is_ready());
     let command = words("\nCMD ")
         .iter()
         .map(ToString::to_string)
         .collect::<Vec<_>>();
     let mut command = inside(&command.iter().map(String::as_str).collect::<Vec<_>>());
     command.envs(environment.clone());
-    let server = Started::run(command);
-    assert!(well());
+    let server = RunningServer::run(command);
+    assert!(is_ready());
     server.signal("TERM");
     assert!(server.ended().0.success());
 }
@@ -236,54 +241,54 @@ fn manifests(name: &str) -> Vec<(String, Value)> {
     parts.collect()
 }
 
-/// Every value of a manifest, by its way from the top.
-fn leaves(value: &Value, way: &str, found: &mut BTreeMap<String, Value>) {
+/// Every value of a manifest by its path.
+fn leaves(value: &Value, path: &str, found: &mut BTreeMap<String, Value>) {
     match value {
         Value::Object(entries) => entries
             .iter()
-            .for_each(|(key, value)| leaves(value, &format!("{way}.{key}"), found)),
+            .for_each(|(key, value)| leaves(value, &format!("{path}.{key}"), found)),
         Value::Array(items) => {
             items
                 .iter()
                 .enumerate()
-                .for_each(|(at, value)| leaves(value, &format!("{way}[{at}]"), found));
+                .for_each(|(at, value)| leaves(value, &format!("{path}[{at}]"), found));
         }
         value => {
-            found.insert(way.to_owned(), value.clone());
+            found.insert(path.to_owned(), value.clone());
         }
     }
 }
 
-/// kubectl reads each object into the type that it is, without a cluster, and drops what that does
-/// not have.
+/// kubectl parses each object into its type, without a cluster, and drops unknown fields.
 #[test]
 fn kubectl_knows_every_field_of_the_manifests() {
     if !has("kubectl") {
         return;
     }
-    let place = Place::new("kubectl");
+    let dir = TempDir::new("kubectl");
     for (text, manifest) in manifests("docs/deploy/kubernetes.yaml") {
         let kind = manifest["kind"].as_str().unwrap();
-        let file = place.file("manifest.yaml");
+        let file = dir.file("manifest.yaml");
         fs::write(&file, text).unwrap();
         let arguments = match kind {
             "Deployment" => ["set", "image", "ratekeeper=another"],
             "Service" => ["set", "selector", "app.kubernetes.io/name=ratekeeper"],
             _ => ["annotate", "a=b", "--overwrite"],
         };
-        let (well, said) = ran(
+        let (success, output) = run_program(
             "kubectl",
             &[&arguments[..], &["--local", "-o", "json", "-f", &file]].concat(),
         );
-        assert!(well, "{kind}: {said}");
-        let known: Value = serde_json::from_str(&said).unwrap();
-        let (mut written, mut kept) = (BTreeMap::new(), BTreeMap::new());
+        assert!(success, "{kind}: {output}");
+        let known: Value = serde_json::from_str(&output).unwrap();
+        let mut written = BTreeMap::new();
+        let mut kept = BTreeMap::new();
         leaves(&manifest, "", &mut written);
         leaves(&known, "", &mut kept);
-        // It says nothing unless something changes.
-        written.retain(|way, _| !way.ends_with(".image"));
-        for (way, value) in written {
-            assert_eq!(kept.get(&way), Some(&value), "{kind}{way}");
+        // The command must change something, or it prints nothing.
+        written.retain(|path, _| !path.ends_with(".image"));
+        for (path, value) in written {
+            assert_eq!(kept.get(&path), Some(&value), "{kind}{path}");
         }
     }
 }
@@ -342,11 +347,11 @@ fn the_manifests_fit_together_and_to_the_server() {
         .as_u64()
         .unwrap();
     assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() > pause + 10);
-    // What the server is told there works here, on other ports.
-    let place = Place::new("manifest");
-    fs::write(place.file("ratekeeper.toml"), config).unwrap();
+    // The configuration is valid here too.
+    let dir = TempDir::new("manifest");
+    fs::write(dir.file("ratekeeper.toml"), config).unwrap();
     let output = plain()
-        .args(["config", "check", &place.file("ratekeeper.toml")])
+        .args(["config", "check", &dir.file("ratekeeper.toml")])
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -1,7 +1,7 @@
-//! `ratekeeper doctor`, each finding with the real thing.
+//! `ratekeeper doctor`: each finding with its real cause.
 
 use crate::support::{config_file, service};
-use crate::{Place, Started, curl, plain};
+use crate::{RunningServer, TempDir, curl, plain};
 use ratekeeper_testkit::{Fault, FaultProxy, RedisCluster, RedisServer};
 use serde_json::Value;
 use std::fs;
@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Where nobody listens: what runs on this machine is no part of a test.
-const NOWHERE: &str = "[server]\nadmin = \"off\"\n";
+/// No admin listener, so that servers on this machine do not affect a test.
+const NO_ADMIN: &str = "[server]\nadmin = \"off\"\n";
 
 fn of_config(config: &str) -> (i32, Vec<(String, String)>) {
     let file = config_file(config);
@@ -20,37 +20,37 @@ fn of_config(config: &str) -> (i32, Vec<(String, String)>) {
     (code, findings)
 }
 
-/// The code it ends with, what it finds by code, and all it says.
+/// The exit code, the messages by code, and the whole output.
 fn doctor(arguments: &[&str]) -> (i32, Vec<(String, String)>, Value) {
     let output = plain()
         .args(["doctor", "--format", "json"])
         .args(arguments)
         .output()
         .unwrap();
-    let said: Value = serde_json::from_slice(&output.stdout)
+    let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let findings = said["findings"].as_array().unwrap().iter();
-    // How many files a process may have is this machine's, and has a test of its own.
+    let findings = report["findings"].as_array().unwrap().iter();
+    // The limit of file descriptors depends on this machine, and has its own test.
     let findings: Vec<_> = findings
-        .map(|one| (text(&one["code"]), text(&one["says"])))
+        .map(|finding| (text(&finding["code"]), text(&finding["message"])))
         .collect();
     let findings = findings
         .into_iter()
         .filter(|(code, _)| code != "descriptors")
         .collect();
-    (output.status.code().unwrap(), findings, said)
+    (output.status.code().unwrap(), findings, report)
 }
 
 #[track_caller]
-fn finds((code, findings): (i32, Vec<(String, String)>), name: &str, says: &str) {
+fn finds((code, findings): (i32, Vec<(String, String)>), name: &str, message: &str) {
     assert_eq!(code, 1, "{findings:?}");
     let found = findings
         .iter()
         .find(|(code, _)| code == name)
         .unwrap_or_else(|| panic!("no {name} in {findings:?}"));
     assert!(
-        found.1.contains(says) && found.1.contains("; "),
+        found.1.contains(message) && found.1.contains("; "),
         "{found:?}"
     );
     assert_eq!(found.1.lines().count(), 1, "{found:?}");
@@ -61,11 +61,11 @@ fn codes((_, findings): (i32, Vec<(String, String)>)) -> Vec<String> {
 }
 
 fn on_redis(url: &str) -> String {
-    format!("{NOWHERE}[store]\nkind = \"redis\"\nurl = \"{url}\"\ntimeout = \"2s\"\n")
+    format!("{NO_ADMIN}[store]\nkind = \"redis\"\nurl = \"{url}\"\ntimeout = \"2s\"\n")
 }
 
 #[test]
-fn nothing_is_found_where_nothing_is_wrong() {
+fn a_correct_setup_has_no_findings() {
     let redis = RedisServer::builder()
         .aof(true)
         .maxmemory(100 << 20, "volatile-ttl")
@@ -74,13 +74,13 @@ fn nothing_is_found_where_nothing_is_wrong() {
     let mut command = plain();
     let output = command
         .args(["doctor", "--config"])
-        .arg(config_file(NOWHERE))
+        .arg(config_file(NO_ADMIN))
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(
-        said,
-        "not looked at: the admin listener is off, so no server can be asked\nnothing to complain of\n"
+        text,
+        "skipped: the admin listener is off, so the server was not checked\nOK\n"
     );
 }
 
@@ -99,13 +99,13 @@ fn mistakes_in_a_configuration() {
     );
     let token = "[server]\nadmin = \"0.0.0.0:0\"\nadmin_token = \"0123456789abcdef\"\n";
     assert!(!codes(of_config(token)).contains(&"admin_open".to_owned()));
-    let everybody = format!("{NOWHERE}[identity]\ntrusted_proxies = \"0.0.0.0/0\"\n");
+    let everybody = format!("{NO_ADMIN}[identity]\ntrusted_proxies = \"0.0.0.0/0\"\n");
     finds(of_config(&everybody), "config", "trusts every peer");
     let memory =
-        format!("{NOWHERE}[store]\nmax_keys = 4_000_000_000\nmax_bytes = 9_000_000_000_000\n");
+        format!("{NO_ADMIN}[store]\nmax_keys = 4_000_000_000\nmax_bytes = 9_000_000_000_000\n");
     finds(of_config(&memory), "memory", "lower max_keys");
     let unix = format!(
-        "{NOWHERE}http = \"unix:/run/x.sock\"\n[gateway]\nupstreams = \"http://127.0.0.1:1\"\n"
+        "{NO_ADMIN}http = \"unix:/run/x.sock\"\n[gateway]\nupstreams = \"http://127.0.0.1:1\"\n"
     );
     finds(
         of_config(&unix),
@@ -120,14 +120,14 @@ fn mistakes_in_a_configuration() {
     let few = format!(
         "ulimit -n 256; exec {:?} doctor --config {:?}",
         plain().get_program(),
-        config_file(NOWHERE)
+        config_file(NO_ADMIN)
     );
     let output = Command::new("sh").arg("-c").arg(few).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        said.contains("descriptors: a process may have 256 files and connections here")
-            && said.contains("LimitNOFILE"),
-        "{said}"
+        text.contains("descriptors: a process may have 256 files and connections here")
+            && text.contains("LimitNOFILE"),
+        "{text}"
     );
     let output = plain()
         .args(["doctor", "--config", "/nowhere.toml"])
@@ -140,13 +140,13 @@ fn mistakes_in_a_configuration() {
 fn keys_and_certificates() {
     let authority = crate::authority::Authority::new("an authority");
     let (cert, key) = authority.sign("localhost", 2100);
-    let tls = |key: &Path| format!("{NOWHERE}[server.tls]\ncert = {cert:?}\nkey = {key:?}\n");
+    let tls = |key: &Path| format!("{NO_ADMIN}[server.tls]\ncert = {cert:?}\nkey = {key:?}\n");
     let mode = |mode| fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
     mode(0o644);
     finds(
         of_config(&tls(&key)),
         "key_readable",
-        "everybody on this machine can read the private key",
+        "every user on this machine can read the private key",
     );
     mode(0o600);
     assert_eq!(of_config(&tls(&key)).0, 0);
@@ -155,7 +155,7 @@ fn keys_and_certificates() {
         "certificate",
         "cannot be used together",
     );
-    let file = config_file(&format!("{NOWHERE}id_secret = \"0123456789abcdef\"\n"));
+    let file = config_file(&format!("{NO_ADMIN}id_secret = \"0123456789abcdef\"\n"));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     let (code, findings, _) = doctor(&["--config", file.to_str().unwrap()]);
     finds((code, findings.clone()), "config_readable", "secrets in");
@@ -166,7 +166,7 @@ fn keys_and_certificates() {
 fn mistakes_in_redis() {
     let redis = RedisServer::builder().clock_file(true).aof(false).start();
     let url = on_redis(redis.url());
-    // Whoever only caches may mean it.
+    // It may be intended, so it is a note.
     let (code, findings) = of_config(&url);
     assert!(
         code == 0 && findings[0].0 == "redis_persistence" && findings[0].1.contains("appendonly"),
@@ -192,25 +192,27 @@ fn mistakes_in_redis() {
             "set maxmemory-policy to volatile-ttl",
         );
     }
-    // Nothing is lost by it: a note.
+    // It loses nothing, so it is a note.
     redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     let (code, findings) = of_config(&url);
     let found = findings.iter().find(|(code, _)| code == "redis_eviction");
     assert!(
         code == 0
-            && found.is_some_and(|(_, says)| says.contains("set maxmemory-policy to volatile-ttl")),
+            && found.is_some_and(
+                |(_, message)| message.contains("set maxmemory-policy to volatile-ttl")
+            ),
         "{findings:?}"
     );
     redis.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
     assert!(!codes(of_config(&url)).contains(&"redis_eviction".to_owned()));
     assert!(!codes(of_config(&url)).contains(&"clock_skew".to_owned()));
     redis.step_clock(Duration::from_secs(3600), true);
-    finds(of_config(&url), "clock_skew", "ahead of the one here");
+    finds(of_config(&url), "clock_skew", "ahead of this machine's");
     let replica = RedisServer::builder().replica_of(&redis).start();
     finds(
         of_config(&on_redis(replica.url())),
         "redis_replica",
-        "give the url of its primary",
+        "set `url` to its primary",
     );
     let far = FaultProxy::to(redis.port());
     far.set(Fault::Delay(Duration::from_millis(50)));
@@ -218,17 +220,17 @@ fn mistakes_in_redis() {
     finds(
         of_config(&hasty),
         "redis_latency",
-        "longer than the 10 ms a decision waits for it",
+        "more than `timeout` (10 ms)",
     );
-    // One that is there and does not answer.
+    // It accepts connections and does not answer.
     redis.stop_signal();
-    finds(of_config(&url), "redis_unreachable", "cannot be used");
+    finds(of_config(&url), "redis_unreachable", "cannot use redis://");
     redis.cont();
     redis.kill();
-    finds(of_config(&url), "redis_unreachable", "cannot be used");
+    finds(of_config(&url), "redis_unreachable", "cannot use redis://");
 }
 
-/// The url of a server where the user may do everything but that.
+/// A configuration whose Redis user has one more ACL rule.
 fn of_user(redis: &RedisServer, rule: &str) -> String {
     let rules = [
         "ACL", "SETUSER", "app", "on", ">pass", "~*", "&*", "+@all", rule,
@@ -238,7 +240,7 @@ fn of_user(redis: &RedisServer, rule: &str) -> String {
 }
 
 #[test]
-fn a_redis_that_makes_no_decisions() {
+fn a_redis_that_cannot_decide() {
     let redis = RedisServer::builder().aof(true).start();
     for rule in ["-evalsha", "-eval", "-@scripting"] {
         let found = of_user(&redis, rule);
@@ -270,13 +272,13 @@ fn a_redis_that_makes_no_decisions() {
     finds(
         of_config(&on_redis(replica.url())),
         "redis_replica",
-        "give the url of its primary",
+        "set `url` to its primary",
     );
     redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
     finds(of_config(&url), "redis_decision", "Redis is out of memory");
     redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
     let far = FaultProxy::to(redis.port());
-    // Near enough for each answer, and too far for a decision.
+    // Close enough for each reply, and too far for a decision.
     far.set(Fault::Delay(Duration::from_millis(50)));
     let hasty = on_redis(&far.url()).replace("timeout = \"2s\"", "timeout = \"10ms\"");
     let found = codes(of_config(&hasty));
@@ -284,7 +286,7 @@ fn a_redis_that_makes_no_decisions() {
 }
 
 #[test]
-fn what_is_tried_in_redis_leaves_nothing_behind() {
+fn the_test_decision_leaves_nothing_in_redis() {
     let redis = RedisServer::builder().aof(true).start();
     let config = on_redis(redis.url()).replace("url = ", "prefix = \"mine\"\nurl = ");
     redis.command(&["CONFIG", "RESETSTAT"]);
@@ -292,8 +294,8 @@ fn what_is_tried_in_redis_leaves_nothing_behind() {
     let stats = redis.command(&["INFO", "commandstats"]);
     let stats = stats.text().unwrap();
     assert!(stats.contains("cmdstat_evalsha:"), "{stats}");
-    // It is no node of the fleet, and what it charged ends by itself.
-    crate::support::eventually("its keys end", || {
+    // It does not register as a node of the fleet, and its keys expire.
+    crate::support::eventually("its keys expire", || {
         let keys = redis.command(&["KEYS", "*"]);
         keys.items()
             .iter()
@@ -304,7 +306,7 @@ fn what_is_tried_in_redis_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_cluster_with_slots_that_nobody_serves() {
+fn a_cluster_with_uncovered_slots() {
     let cluster = RedisCluster::start();
     let config = on_redis(&cluster.url());
     assert!(!codes(of_config(&config)).contains(&"redis_slots".to_owned()));
@@ -322,20 +324,20 @@ fn a_cluster_with_slots_that_nobody_serves() {
     );
 }
 
-fn running(config: &str) -> (Started, String) {
-    let server = Started::serve(config);
-    let url = format!("http://{}", server.behind("Live page: http://"));
+fn running(config: &str) -> (RunningServer, String) {
+    let server = RunningServer::serve(config);
+    let url = format!("http://{}", server.text_after("Live page: http://"));
     (server, url)
 }
 
 fn of_server(url: &str) -> (i32, Vec<(String, String)>) {
-    let file = config_file(NOWHERE);
+    let file = config_file(NO_ADMIN);
     let (code, findings, _) = doctor(&["--config", file.to_str().unwrap(), "--url", url]);
     (code, findings)
 }
 
 #[test]
-fn a_gateway_behind_a_proxy_that_nobody_trusts() {
+fn a_gateway_behind_an_untrusted_proxy() {
     let upstream = service();
     let config = format!(
         "[server]\nhttp = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[gateway]\nupstreams = \"http://{upstream}\"\n\
@@ -345,12 +347,12 @@ fn a_gateway_behind_a_proxy_that_nobody_trusts() {
     command
         .args(["proxy", "--config"])
         .arg(config_file(&config));
-    let server = Started::run(command);
-    let url = format!("http://{}", server.behind("Live page: http://"));
+    let server = RunningServer::run(command);
+    let url = format!("http://{}", server.text_after("Live page: http://"));
     assert_eq!(of_server(&url), (0, Vec::new()));
     let at = format!(
         "http://{}/?n=[1-120]",
-        server.behind("is a gateway on http://")
+        server.text_after("gateway listening on http://")
     );
     curl(&["-o", "/dev/null", "-H", "X-Forwarded-For: 203.0.113.7", &at]);
     let found = of_server(&url);
@@ -360,10 +362,10 @@ fn a_gateway_behind_a_proxy_that_nobody_trusts() {
         "120 of 120 requests had a forwarding header",
     );
     finds(found, "one_bucket", "one key of the policy `each` has");
-    let (_, figures) = curl(&[&format!("{url}/metrics")]);
+    let (_, metrics) = curl(&[&format!("{url}/metrics")]);
     assert!(
-        figures.contains("ratekeeper_untrusted_forwarding_total 120\n"),
-        "{figures}"
+        metrics.contains("ratekeeper_untrusted_forwarding_total 120\n"),
+        "{metrics}"
     );
 }
 
@@ -379,8 +381,8 @@ fn a_policy_that_applies_to_no_request() {
     command
         .args(["proxy", "--config"])
         .arg(config_file(&config));
-    let server = Started::run(command);
-    let url = format!("http://{}", server.behind("Live page: http://"));
+    let server = RunningServer::run(command);
+    let url = format!("http://{}", server.text_after("Live page: http://"));
     let status = || {
         String::from_utf8(
             plain()
@@ -394,15 +396,15 @@ fn a_policy_that_applies_to_no_request() {
     assert!(!status().contains("applied to none"), "{}", status());
     let at = format!(
         "http://{}/login?n=[1-120]",
-        server.behind("is a gateway on http://")
+        server.text_after("gateway listening on http://")
     );
     curl(&["-o", "/dev/null", &at]);
-    // It may be meant, so it is a note.
+    // It may be intended, so it is a note.
     let (code, found) = of_server(&url);
-    let says = "the policy `login` applied to none of 120 requests; run `ratekeeper admin explain`";
+    let message = "the policy `login` applied to none of 120 requests; see what `ratekeeper admin explain` says";
     assert_eq!((code, found.len()), (0, 1), "{found:?}");
     assert!(
-        found[0].0 == "policy_unmatched" && found[0].1.starts_with(says),
+        found[0].0 == "policy_unmatched" && found[0].1.starts_with(message),
         "{found:?}"
     );
     assert!(
@@ -413,7 +415,7 @@ fn a_policy_that_applies_to_no_request() {
 }
 
 #[test]
-fn a_server_that_runs_without_its_redis_and_with_an_older_configuration() {
+fn a_server_without_its_redis_and_with_a_stale_configuration() {
     let redis = RedisServer::builder().aof(true).start();
     let listeners = "[server]\nhttp = \"127.0.0.1:0\"\nresp = \"off\"\nadmin = \"127.0.0.1:0\"\n";
     let config = format!(
@@ -423,25 +425,25 @@ fn a_server_that_runs_without_its_redis_and_with_an_older_configuration() {
     let file = config_file(&config);
     let mut command = plain();
     command.args(["serve", "--config"]).arg(&file);
-    let server = Started::run(command);
-    let url = format!("http://{}", server.behind("Live page: http://"));
+    let server = RunningServer::run(command);
+    let url = format!("http://{}", server.text_after("Live page: http://"));
     assert_eq!(of_server(&url), (0, Vec::new()));
     redis.kill();
     fs::write(&file, "nonsense").unwrap();
     let has = |name: &str| codes(of_server(&url)).contains(&name.to_owned());
     crate::support::eventually("the fallback", || has("store_fallback"));
-    crate::support::eventually("the refused file", || has("config_stale"));
+    crate::support::eventually("the rejected file", || has("config_stale"));
 }
 
 #[test]
-fn keys_that_were_forgotten_and_a_breaker_that_is_open() {
+fn evicted_keys_and_an_open_breaker() {
     let (server, url) = running(
         "[server]\nhttp = \"127.0.0.1:0\"\nresp = \"off\"\nadmin = \"127.0.0.1:0\"\n[store]\nmax_keys = 16\n\
          [[policy]]\nname = \"each\"\nkey = \"ip\"\nlimit = \"5/d\"\n",
     );
     let at = format!(
         "http://{}/v1/check",
-        server.behind("serves HTTP on http://")
+        server.text_after("HTTP listening on http://")
     );
     let subject = |n: usize| format!(r#"{{"subject":{{"ip":"10.0.{}.{}"}}}}"#, n / 256, n % 256);
     let all = (0..100).map(|n| subject(n * 10)).collect::<Vec<_>>();
@@ -470,11 +472,11 @@ fn keys_that_were_forgotten_and_a_breaker_that_is_open() {
         command
             .args(["proxy", "--config"])
             .arg(config_file(&config));
-        let server = Started::run(command);
-        let url = format!("http://{}", server.behind("Live page: http://"));
+        let server = RunningServer::run(command);
+        let url = format!("http://{}", server.text_after("Live page: http://"));
         let at = format!(
             "http://{}/?n=[1-40]",
-            server.behind("is a gateway on http://")
+            server.text_after("gateway listening on http://")
         );
         curl(&["-o", "/dev/null", &at]);
         crate::support::eventually(found, || codes(of_server(&url)).contains(&found.to_owned()));
@@ -483,11 +485,11 @@ fn keys_that_were_forgotten_and_a_breaker_that_is_open() {
 }
 
 #[test]
-fn the_server_is_found_where_the_configuration_has_it() {
-    let place = Place::new("doctor");
+fn the_admin_url_is_that_of_the_configuration() {
+    let dir = TempDir::new("doctor");
     let admin = format!(
         "[server]\nhttp = \"127.0.0.1:0\"\nresp = \"off\"\nadmin = \"unix:{}\"\n",
-        place.file("admin.sock")
+        dir.file("admin.sock")
     );
     let file = config_file(&admin);
     let probe = || {
@@ -500,38 +502,38 @@ fn the_server_is_found_where_the_configuration_has_it() {
     let gone = probe();
     assert_eq!(gone.status.code(), Some(1));
     assert!(
-        String::from_utf8_lossy(&gone.stderr).contains("nobody is reached at unix:"),
+        String::from_utf8_lossy(&gone.stderr).contains("cannot connect to unix:"),
         "{gone:?}"
     );
     let mut command = plain();
     command.args(["serve", "--config"]).arg(&file);
-    let server = Started::run(command);
-    let well = probe();
+    let server = RunningServer::run(command);
+    let ready = probe();
     assert!(
-        well.status.success() && well.stdout.is_empty() && well.stderr.is_empty(),
-        "{well:?}"
+        ready.status.success() && ready.stdout.is_empty() && ready.stderr.is_empty(),
+        "{ready:?}"
     );
-    let (code, _, said) = doctor(&["--config", file.to_str().unwrap()]);
+    let (code, _, report) = doctor(&["--config", file.to_str().unwrap()]);
     assert_eq!(
-        (code, said["not_looked_at"].as_array().unwrap().len()),
+        (code, report["skipped"].as_array().unwrap().len()),
         (0, 0),
-        "{said}"
+        "{report}"
     );
     drop(server);
-    // Whoever names a server wants it looked at.
-    let (code, _, said) = doctor(&[
+    // With --url, a server that cannot be checked is an error.
+    let (code, _, report) = doctor(&[
         "--config",
         file.to_str().unwrap(),
         "--url",
         "http://127.0.0.1:1",
     ]);
-    assert_eq!(code, 2, "{said}");
+    assert_eq!(code, 2, "{report}");
     let (code, ..) = doctor(&["--config", file.to_str().unwrap(), "--url", "nowhere"]);
     assert_eq!(code, 2);
 }
 
 #[test]
-fn a_server_in_tls_is_looked_at_too() {
+fn a_server_with_tls_is_checked() {
     let authority = crate::authority::Authority::new("an authority");
     let (cert, key) = authority.sign("localhost", 2100);
     let config = format!(
@@ -539,9 +541,9 @@ fn a_server_in_tls_is_looked_at_too() {
          [server.tls.admin]\nclient_ca = {:?}\n",
         authority.ca()
     );
-    let server = Started::serve(&config);
+    let server = RunningServer::serve(&config);
     let url = format!("https://localhost:{}", server.port("Live page: https://"));
-    let file = config_file(NOWHERE);
+    let file = config_file(NO_ADMIN);
     let with = |more: &[&str]| {
         let all = [&["--config", file.to_str().unwrap(), "--url", &url], more].concat();
         doctor(&all).0
@@ -555,9 +557,9 @@ fn a_server_in_tls_is_looked_at_too() {
     ];
     let ca = authority.ca();
     assert_eq!(with(&[&["--ca-file", &ca], &own[..]].concat()), 0);
-    assert_eq!(with(&["--ca-file", &ca]), 2, "it wants a certificate");
-    assert_eq!(with(&own), 2, "nobody trusts that authority");
-    // So does every other command that asks it.
+    assert_eq!(with(&["--ca-file", &ca]), 2, "it requires a certificate");
+    assert_eq!(with(&own), 2, "the authority is not trusted");
+    // Other commands take the same flags.
     let status = plain()
         .args(["admin", "status", "--url", &url, "--ca-file", &ca])
         .args(own)

@@ -1,4 +1,4 @@
-//! Running it: TLS on every listener, Unix sockets, systemd, and what the pages on deployment ship.
+//! Running the server: TLS on every listener, Unix sockets, systemd, and the deployment files.
 
 #[path = "../support/authority.rs"]
 mod authority;
@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use support::{config_file, ratekeeper, send_signal};
 
-/// A server that says itself where it is; killed when dropped.
-pub(crate) struct Started {
+/// A running server; killed when dropped.
+pub(crate) struct RunningServer {
     child: Child,
     pub(crate) welcome: String,
 }
 
-impl Started {
-    /// `ratekeeper serve` with that configuration alone.
+impl RunningServer {
+    /// Runs `ratekeeper serve` with that configuration alone.
     pub(crate) fn serve(config: &str) -> Self {
         Self::run(serve(config))
     }
@@ -50,14 +50,14 @@ impl Started {
                 panic!("it ended after {welcome:?}: {log}");
             }
         }
-        // What else it prints is for nobody, and must not stop it.
+        // The rest of its output is read, so that a full pipe does not block it.
         std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
         Self { child, welcome }
     }
 
-    /// What stands behind some words of what it printed, up to a space, a comma or a slash.
+    /// The text printed after some words, up to a space, a comma or a slash.
     #[track_caller]
-    pub(crate) fn behind(&self, words: &str) -> String {
+    pub(crate) fn text_after(&self, words: &str) -> String {
         let rest = self
             .welcome
             .split_once(words)
@@ -66,10 +66,10 @@ impl Started {
         rest.split([' ', ',', '/', '\n']).next().unwrap().to_owned()
     }
 
-    /// The port there.
+    /// The port in the text printed after some words.
     #[track_caller]
     pub(crate) fn port(&self, words: &str) -> u16 {
-        self.behind(words)
+        self.text_after(words)
             .rsplit(':')
             .next()
             .unwrap()
@@ -81,7 +81,7 @@ impl Started {
         send_signal(name, self.child.id());
     }
 
-    /// Waits for the end: how it ended and what it logged.
+    /// Waits for its end, and returns the exit status and the log.
     pub(crate) fn ended(mut self) -> (ExitStatus, String) {
         let mut log = String::new();
         self.child
@@ -94,7 +94,7 @@ impl Started {
     }
 }
 
-impl Drop for Started {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -111,7 +111,7 @@ pub(crate) fn serve(config: &str) -> Command {
     command
 }
 
-/// Without what other tests say in the environment.
+/// `ratekeeper` without the listeners that other tests set in the environment.
 pub(crate) fn plain() -> Command {
     let mut command = ratekeeper();
     command
@@ -120,8 +120,8 @@ pub(crate) fn plain() -> Command {
     command
 }
 
-/// What a program prints, and whether it ended well.
-pub(crate) fn ran(program: &str, arguments: &[&str]) -> (bool, String) {
+/// Runs a program, and returns whether it succeeded and its output.
+pub(crate) fn run_program(program: &str, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(program)
         .args(arguments)
         .output()
@@ -132,13 +132,13 @@ pub(crate) fn ran(program: &str, arguments: &[&str]) -> (bool, String) {
 }
 
 pub(crate) fn curl(arguments: &[&str]) -> (bool, String) {
-    ran("curl", &[&["-sS", "--max-time", "60"], arguments].concat())
+    run_program("curl", &[&["-sS", "--max-time", "60"], arguments].concat())
 }
 
-/// A directory of its own, with a path that is short enough for sockets.
-pub(crate) struct Place(PathBuf);
+/// A temporary directory with a path short enough for sockets.
+pub(crate) struct TempDir(PathBuf);
 
-impl Place {
+impl TempDir {
     pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("ratekeeper-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -155,16 +155,15 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// The question of a client of gRPC whether all is well, in a file; the answer has the bytes 8 and
-/// 1 in it.
-pub(crate) fn health_question(place: &Place) -> String {
-    let file = place.file("question");
+/// A file with the body of a gRPC health check; the response has the bytes 8 and 1 in it.
+pub(crate) fn health_request(dir: &TempDir) -> String {
+    let file = dir.file("request");
     fs::write(&file, [0; 5]).unwrap();
     file
 }

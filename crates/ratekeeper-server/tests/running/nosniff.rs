@@ -1,4 +1,4 @@
-//! Browsers are told to go by the content type of every response that is made here.
+//! `X-Content-Type-Options: nosniff` on every response of the server's own.
 
 use crate::support::{Answer, Connection, Server, config_file, ratekeeper, service};
 
@@ -11,7 +11,7 @@ fn ask(connection: &mut Connection, method: &str, path: &str, body: &str) -> Ans
     connection.answer()
 }
 
-/// 200 and not, by routes, fallbacks and middleware, with text, JSON, pages and nothing in it.
+/// Success and errors, of routes, fallbacks and middleware, with text, JSON, pages and no body.
 #[test]
 fn every_response_of_the_api_and_the_admin_listener_has_it() {
     let server = Server::with_config(
@@ -66,7 +66,7 @@ fn every_response_of_the_api_and_the_admin_listener_has_it() {
 }
 
 #[test]
-fn of_the_gateway_its_own_have_it_and_those_of_upstreams_stay_as_they_are() {
+fn the_gateways_own_responses_have_it_and_those_of_upstreams_are_unchanged() {
     let config = format!(
         "[gateway]\nupstreams = [\"http://{}\"]\nhosts = [\"localhost\"]\nmax_body = 10\n\
          [[policy]]\nname = \"limited\"\nmatch = {{ path = \"/limited\" }}\nlimit = \"0\"\n\
@@ -128,10 +128,10 @@ fn of_the_gateway_its_own_have_it_and_those_of_upstreams_stay_as_they_are() {
             "{text}: {answer:?}"
         );
     }
-    let nobody = gateway(
+    let unreachable = gateway(
         "[gateway]\nupstreams = [\"http://127.0.0.1:1\"]\n[[policy]]\nname = \"all\"\nlimit = \"unlimited\"\n",
     );
-    let answer = nobody.request("GET", "/", "");
+    let answer = unreachable.request("GET", "/", "");
     assert_eq!(
         (answer.status(), nosniff(&answer)),
         (502, Some("nosniff")),

@@ -1,8 +1,10 @@
-//! TLS on every listener, and clients that must show a certificate.
+//! TLS on every listener, and client certificates.
 
 use crate::authority::Authority;
 use crate::support::{config_file, directory, eventually, told};
-use crate::{ENVOY, HEALTH, Place, Started, curl, health_question, plain, ran, serve};
+use crate::{
+    ENVOY, HEALTH, RunningServer, TempDir, curl, health_request, plain, run_program, serve,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +14,7 @@ fn tls((cert, key): &(PathBuf, PathBuf)) -> String {
     format!("[server.tls]\ncert = {cert:?}\nkey = {key:?}\n")
 }
 
-/// By the name in the certificate.
+/// Requests a path by the name in the certificate.
 fn get(ca: &str, port: u16, path: &str, more: &[&str]) -> (bool, String) {
     let url = format!("https://localhost:{port}{path}");
     let resolve = format!("localhost:{port}:127.0.0.1");
@@ -35,24 +37,24 @@ fn get(ca: &str, port: u16, path: &str, more: &[&str]) -> (bool, String) {
 
 #[test]
 fn every_listener_speaks_tls_with_one_certificate() {
-    let (authority, place) = (Authority::new("an authority"), Place::new("tls"));
+    let (authority, dir) = (Authority::new("an authority"), TempDir::new("tls"));
     let (ca, limits) = (authority.ca(), directory(&[("a.yaml", ENVOY)]));
     let mut command = serve(&(LISTENERS.to_owned() + &tls(&authority.sign("localhost", 2100))));
     command.arg("--envoy-config").arg(limits);
-    let server = Started::run(command);
+    let server = RunningServer::run(command);
 
-    let http = server.port("serves HTTP on https://");
-    // More than HTTP/1.1 is not spoken there, and nobody is told so who asks for it.
+    let http = server.port(": HTTP listening on https://");
+    // The listener speaks only HTTP/1.1, and does not negotiate HTTP/2.
     assert_eq!(
         get(&ca, http, "/livez", &["--http2"]),
         (true, "ok\n 1.1".to_owned())
     );
     let admin = server.port("Live page: https://");
-    let (_, figures) = get(&ca, admin, "/metrics", &[]);
-    assert!(figures.contains("ratekeeper_build_info"), "{figures}");
+    let (_, metrics) = get(&ca, admin, "/metrics", &[]);
+    assert!(metrics.contains("ratekeeper_build_info"), "{metrics}");
 
     let grpc = server.port("service: grpcs://");
-    let question = format!("@{}", health_question(&place));
+    let request = format!("@{}", health_request(&dir));
     let ask = [
         "--http2",
         "-H",
@@ -60,29 +62,33 @@ fn every_listener_speaks_tls_with_one_certificate() {
         "-H",
         "te: trailers",
         "--data-binary",
-        &question,
+        &request,
     ];
     let (_, answer) = get(&ca, grpc, HEALTH, &ask);
     assert!(
         answer.contains("\u{8}\u{1}") && answer.ends_with(" 2"),
         "{answer:?}"
     );
-    let (well, refused) = get(&ca, grpc, HEALTH, &["--http1.1"]);
+    let (success, output) = get(&ca, grpc, HEALTH, &["--http1.1"]);
     assert!(
-        !well && refused.contains("no application protocol"),
-        "{refused}"
+        !success && output.contains("no application protocol"),
+        "{output}"
     );
 
     let resp = server.port("RESP: ").to_string();
     let cli = |more: &[&str]| {
-        ran(
+        run_program(
             "redis-cli",
             &[&["-h", "127.0.0.1", "-p", &resp], more].concat(),
         )
         .1
     };
     assert_eq!(cli(&["--tls", "--cacert", &ca, "PING"]), "PONG\n");
-    assert_ne!(cli(&["PING"]), "PONG\n", "who speaks no TLS is not served");
+    assert_ne!(
+        cli(&["PING"]),
+        "PONG\n",
+        "a client without TLS is not served"
+    );
     let (_, plain) = curl(&[&format!("http://127.0.0.1:{http}/livez")]);
     assert!(!plain.contains("ok\n"), "{plain}");
 
@@ -91,22 +97,27 @@ fn every_listener_speaks_tls_with_one_certificate() {
     assert!(status.success() && !log.contains("cut off"), "{log}");
 }
 
-/// A client that has begun to connect, and says nothing, holds up no stop.
+/// A client that connects and never starts a handshake does not delay a stop.
 #[test]
-fn who_never_greets_holds_up_no_stop() {
+fn a_client_that_never_starts_a_handshake_does_not_delay_a_stop() {
     let authority = Authority::new("an authority");
-    let server = Started::serve(&(LISTENERS.to_owned() + &tls(&authority.sign("localhost", 2100))));
-    let addresses = ["serves HTTP on https://", "RESP: ", "Live page: https://"]
-        .map(|words| server.behind(words));
+    let server =
+        RunningServer::serve(&(LISTENERS.to_owned() + &tls(&authority.sign("localhost", 2100))));
+    let addresses = [
+        ": HTTP listening on https://",
+        "RESP: ",
+        "Live page: https://",
+    ]
+    .map(|words| server.text_after(words));
     let silent: Vec<_> = addresses
         .iter()
         .map(|at| std::net::TcpStream::connect(at).unwrap())
         .collect();
-    // Who comes later is served, so these have been accepted.
+    // A later request is served, so these have been accepted.
     assert!(
         get(
             &authority.ca(),
-            server.port("HTTP on https://"),
+            server.port("HTTP listening on https://"),
             "/livez",
             &[]
         )
@@ -119,34 +130,37 @@ fn who_never_greets_holds_up_no_stop() {
 }
 
 #[test]
-fn one_listener_may_want_certificates_of_clients() {
+fn one_listener_may_require_client_certificates() {
     let (authority, operators) = (Authority::new("an authority"), Authority::new("operators"));
     let config = format!(
         "{LISTENERS}{}[server.tls.admin]\nclient_ca = {:?}\n[server.tls.resp]\noff = true\n",
         tls(&authority.sign("localhost", 2100)),
         operators.ca()
     );
-    let server = Started::serve(&config);
+    let server = RunningServer::serve(&config);
     let ca = authority.ca();
     let (http, admin) = (
-        server.port("serves HTTP on https://"),
+        server.port(": HTTP listening on https://"),
         server.port("Live page: https://"),
     );
-    assert!(get(&ca, http, "/livez", &[]).0, "others need none");
     assert!(
-        ran(
+        get(&ca, http, "/livez", &[]).0,
+        "other listeners require none"
+    );
+    assert!(
+        run_program(
             "redis-cli",
             &["-p", &server.port("RESP: ").to_string(), "PING"]
         )
         .1
         .contains("PONG")
     );
-    let (well, refused) = get(&ca, admin, "/metrics", &[]);
+    let (success, output) = get(&ca, admin, "/metrics", &[]);
     assert!(
-        !well && refused.contains("certificate required"),
-        "{refused}"
+        !success && output.contains("certificate required"),
+        "{output}"
     );
-    let as_who = |(cert, key): (PathBuf, PathBuf)| {
+    let get_with = |(cert, key): (PathBuf, PathBuf)| {
         get(
             &ca,
             admin,
@@ -160,22 +174,22 @@ fn one_listener_may_want_certificates_of_clients() {
         )
     };
     assert!(
-        as_who(operators.sign("ann", 2100))
+        get_with(operators.sign("ann", 2100))
             .1
             .contains("ratekeeper_build_info")
     );
-    for stranger in [authority.sign("bob", 2100), operators.sign("ann", 2001)] {
-        assert!(!as_who(stranger).0);
+    for certificate in [authority.sign("bob", 2100), operators.sign("ann", 2001)] {
+        assert!(!get_with(certificate).0);
     }
 }
 
 #[test]
-fn a_new_certificate_and_new_clients_are_taken_when_their_files_change() {
+fn changed_certificates_and_client_cas_are_reloaded() {
     let (old, new) = (Authority::new("an authority"), Authority::new("another"));
     let files = old.sign("localhost", 2100);
     let clients = PathBuf::from(old.ca());
     let config = format!("{LISTENERS}{}client_ca = {clients:?}\n", tls(&files));
-    let server = Started::serve(&config);
+    let server = RunningServer::serve(&config);
     let admin = server.port("Live page: https://");
     let get = |ca: &Authority, by: &Authority| {
         let (cert, key) = by.sign("ann", 2100);
@@ -197,30 +211,30 @@ fn a_new_certificate_and_new_clients_are_taken_when_their_files_change() {
     fs::write(&files.0, "nonsense").unwrap();
     fs::write(&files.1, "nonsense").unwrap();
     for _ in 0..3 {
-        assert!(get(&old, &old), "the one from before stays");
+        assert!(get(&old, &old), "the previous one stays");
     }
     let (cert, key) = old.sign("localhost", 2100);
     fs::copy(key, &files.1).unwrap();
     fs::copy(cert, &files.0).unwrap();
-    // Asked for by another's clients, it lets them in once the file has them.
+    // Clients of another authority are accepted once the file has it.
     assert!(!get(&old, &new));
     fs::write(
         &clients,
         pem.clone() + &fs::read_to_string(new.ca()).unwrap(),
     )
     .unwrap();
-    // The file is that of the authority too, so whoever asks goes by both.
+    // The client uses the same file as its CA, so it trusts both authorities.
     eventually("the new clients", || get(&old, &new));
 }
 
 #[test]
-fn what_is_wrong_with_the_files_is_one_sentence() {
+fn invalid_files_are_one_sentence() {
     let authority = Authority::new("an authority");
     let (cert, key) = authority.sign("localhost", 2100);
     let other = authority.sign("localhost", 2100).1;
     let missing = Path::new("/nowhere/cert.pem").to_owned();
     let with_ca = |ca: &Path| format!("{}client_ca = {ca:?}\n", tls(&(cert.clone(), key.clone())));
-    for (tls, says) in [
+    for (tls, message) in [
         (
             tls(&(missing.clone(), key.clone())),
             "/nowhere/cert.pem contains no certificate in PEM form",
@@ -241,12 +255,12 @@ fn what_is_wrong_with_the_files_is_one_sentence() {
             .arg("serve")
             .arg("--config")
             .arg(config_file(&(LISTENERS.to_owned() + &tls)));
-        let (code, said) = told(&command.output().unwrap());
-        assert_eq!(code, Some(2), "{said}");
-        let said = said.lines().last().unwrap();
+        let (code, error) = told(&command.output().unwrap());
+        assert_eq!(code, Some(2), "{error}");
+        let error = error.lines().last().unwrap();
         assert!(
-            said.contains(says) && said.contains("[server.tls] in the file of --config"),
-            "{said}"
+            error.contains(message) && error.contains("[server.tls] in the file of --config"),
+            "{error}"
         );
     }
 }

@@ -120,7 +120,7 @@ fn an_error_is_one_sentence_and_exit_code_2() {
         (code, &*message),
         (
             Some(2),
-            "ratekeeper: there is no terminal to draw on; --once prints it as text\n"
+            "ratekeeper: standard input and output are not a terminal; use --once to print the statistics as text\n"
         )
     );
     let gone = Command::new(env!("CARGO_BIN_EXE_ratekeeper"))
@@ -265,7 +265,7 @@ fn a_lost_service_is_shown_and_reconnected() {
     let mut terminal = Terminal::start(&server);
     eventually("it draws the policies", || terminal.shows("default"));
     drop(server);
-    eventually("it says so", || terminal.shows("nobody is reached"));
+    eventually("it says so", || terminal.shows("cannot connect to"));
     let server = listening(port);
     // The line with the keys is drawn for the second time.
     let keys = |terminal: &Terminal| {

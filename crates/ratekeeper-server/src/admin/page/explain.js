@@ -67,9 +67,9 @@ function show(result, values) {
   if (!result.allowed) outcome = result.policy ? `Denied by ${result.policy}` : "Denied";
   const more = [!result.allowed && `status ${result.status}`, REASONS[result.reason], result.never && "waiting will not help", !result.allowed && !result.never && result.retry_after_ms !== null && `allowed in ${span(result.retry_after_ms)} if no other requests come`];
   const verdict = el("div", { class: result.allowed ? "card verdict" : "card verdict no" }, el("strong", { text: outcome }), el("span", { class: "fine", text: more.filter(Boolean).join("; ") }));
-  const applies = result.tried.filter((tried) => tried.applies);
-  const skipped = result.tried.filter((tried) => !tried.applies);
-  const aside = skipped.map((tried) => el("p", { class: "card skipped" }, el("strong", { text: tried.policy }), ` does not apply: ${tried.why}`));
+  const applies = result.policies.filter((tried) => tried.applies);
+  const skipped = result.policies.filter((tried) => !tried.applies);
+  const aside = skipped.map((tried) => el("p", { class: "card skipped" }, el("strong", { text: tried.policy }), ` does not apply: ${tried.reason}`));
   $("try-result").replaceChildren(verdict, el("div", { class: "tried" }, ...applies.map((tried) => policyCard(tried, values)), ...aside));
 }
 

@@ -138,7 +138,7 @@ async fn refuse_trace(uri: Uri) -> (HeaderMap, Problem) {
 }
 
 async fn decide<C: Clock>(app: &App<C>, proxy: Proxy, mut request: Request<Body>) -> Response {
-    app.forward_auth_is_asked();
+    app.note_forward_auth();
     let identity = app.identity.load();
     if let Some(user) = UserHeader::of(&identity) {
         // The peer is the proxy that asks: the client it asks about is no peer of ours.

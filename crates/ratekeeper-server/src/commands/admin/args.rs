@@ -53,7 +53,7 @@ pub(crate) enum AdminCommand {
         #[command(flatten)]
         key: KeyArgs,
         #[command(flatten)]
-        lasting: LastingArgs,
+        duration: DurationArgs,
     },
     /// Replace the limits of a key for some time
     Override {
@@ -63,7 +63,7 @@ pub(crate) enum AdminCommand {
         #[arg(long = "limit", value_name = "LIMIT", required = true)]
         limits: Vec<PolicyLimit>,
         #[command(flatten)]
-        lasting: LastingArgs,
+        duration: DurationArgs,
     },
     /// End a ban or an override
     Lift {
@@ -116,10 +116,10 @@ pub(crate) struct SubjectArgs {
 }
 
 #[derive(Args)]
-pub(crate) struct LastingArgs {
+pub(crate) struct DurationArgs {
     /// Duration, such as 15min, 1h or 7d
     #[arg(long = "for", value_name = "TIME")]
-    pub(super) lasts: String,
+    pub(super) duration: String,
     /// Reason, shown in lists and in the audit log
     #[arg(long)]
     pub(super) reason: Option<String>,

@@ -1,4 +1,4 @@
-//! `ratekeeper admin …`: the admin API of a running ratekeeper, in a terminal.
+//! `ratekeeper admin …`: command-line client of the admin API.
 
 mod args;
 mod show;
@@ -7,11 +7,11 @@ pub(crate) use args::AdminArgs;
 
 use crate::api::HEADER;
 use crate::cli::Format;
-use crate::commands::admin_client::{Answer, Client};
+use crate::commands::admin_client::{AdminResponse, Client};
 use crate::commands::explain::{self, ExplainAnswer};
 use crate::commands::terminal::{self, escape};
-use crate::{CANNOT, NO, print};
-use args::{AdminCommand, KeyArgs, LastingArgs};
+use crate::{EXIT_CANNOT_RUN, EXIT_FAILURE, print};
+use args::{AdminCommand, DurationArgs, KeyArgs};
 use axum::body::Bytes;
 use axum::http::Method;
 use ratekeeper_policy::config::Secret;
@@ -22,25 +22,26 @@ use std::fs;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Longer than a service takes that waits for its Redis.
-const WITHIN: Duration = Duration::from_secs(15);
+/// Timeout of a request; longer than the server waits for Redis.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Beside `--token-file`; never on the command line, which others can read.
-const TOKEN: &str = "RATEKEEPER_ADMIN_TOKEN";
+/// Environment variable of the token, besides `--token-file`. There is no flag, because others can
+/// read the command line.
+const TOKEN_VARIABLE: &str = "RATEKEEPER_ADMIN_TOKEN";
 
 pub(crate) fn run(args: &AdminArgs) -> ExitCode {
-    match carried_out(args) {
+    match execute(args) {
         Ok(code) => code,
-        Err(problem) => {
-            eprintln!("ratekeeper: {}", escape(&problem));
-            ExitCode::from(CANNOT)
+        Err(error) => {
+            eprintln!("ratekeeper: {}", escape(&error));
+            ExitCode::from(EXIT_CANNOT_RUN)
         }
     }
 }
 
-fn carried_out(args: &AdminArgs) -> Result<ExitCode, String> {
+fn execute(args: &AdminArgs) -> Result<ExitCode, String> {
     let (method, path, body) = request(&args.command)?;
-    let client = Client::new(&args.url, WITHIN)?
+    let client = Client::new(&args.url, REQUEST_TIMEOUT)?
         .tls(&args.tls)
         .token(token(args)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -50,12 +51,12 @@ fn carried_out(args: &AdminArgs) -> Result<ExitCode, String> {
     let body = body
         .map(|body| Bytes::from(body.to_string()))
         .unwrap_or_default();
-    let answer = runtime.block_on(client.ask(method, &path, body))?;
-    if answer.status != 200 {
-        return Ok(refused(&client, &answer));
+    let response = runtime.block_on(client.send(method, &path, body))?;
+    if response.status != 200 {
+        return Ok(print_rejection(&client, &response));
     }
-    let value: Value = client.read(&path, &answer)?;
-    let shown = match args.format {
+    let value: Value = client.parse(&path, &response)?;
+    let text = match args.format {
         Format::Json => {
             let value = if matches!(args.command, AdminCommand::Policies) {
                 &value["policies"]
@@ -65,77 +66,77 @@ fn carried_out(args: &AdminArgs) -> Result<ExitCode, String> {
             terminal::json(value)
         }
         Format::Text => match &args.command {
-            AdminCommand::Status => show::status(&read(&client, &path, &answer)?),
-            AdminCommand::Policies => show::policies(&read(&client, &path, &answer)?),
-            AdminCommand::Top { .. } => show::top(&read(&client, &path, &answer)?),
+            AdminCommand::Status => show::status(&parse(&client, &path, &response)?),
+            AdminCommand::Policies => show::policies(&parse(&client, &path, &response)?),
+            AdminCommand::Top { .. } => show::top(&parse(&client, &path, &response)?),
             AdminCommand::Explain { .. } => {
-                explain::in_words(&read::<ExplainAnswer>(&client, &path, &answer)?)
+                explain::to_text(&parse::<ExplainAnswer>(&client, &path, &response)?)
             }
             AdminCommand::Ban { .. } | AdminCommand::Override { .. } => {
-                show::said(&read(&client, &path, &answer)?)
+                show::override_line(&parse(&client, &path, &response)?)
             }
-            AdminCommand::Overrides => show::overrides(&read::<Vec<_>>(&client, &path, &answer)?),
-            AdminCommand::Shadow => show::shadow(&read::<Vec<_>>(&client, &path, &answer)?),
-            AdminCommand::Audit { .. } => show::audit(&read::<Vec<_>>(&client, &path, &answer)?),
-            AdminCommand::Lift { .. } => show::done("lifted", &read(&client, &path, &answer)?),
-            AdminCommand::Grant { tokens, .. } => show::done(
+            AdminCommand::Overrides => {
+                show::overrides(&parse::<Vec<_>>(&client, &path, &response)?)
+            }
+            AdminCommand::Shadow => show::shadow(&parse::<Vec<_>>(&client, &path, &response)?),
+            AdminCommand::Audit { .. } => show::audit(&parse::<Vec<_>>(&client, &path, &response)?),
+            AdminCommand::Lift { .. } => show::change("lifted", &parse(&client, &path, &response)?),
+            AdminCommand::Grant { tokens, .. } => show::change(
                 &format!("{tokens} tokens granted"),
-                &read(&client, &path, &answer)?,
+                &parse(&client, &path, &response)?,
             ),
-            AdminCommand::Reset { .. } => show::done("reset", &read(&client, &path, &answer)?),
-            AdminCommand::Reload => show::reloaded(&read(&client, &path, &answer)?),
+            AdminCommand::Reset { .. } => show::change("reset", &parse(&client, &path, &response)?),
+            AdminCommand::Reload => show::reloaded(&parse(&client, &path, &response)?),
         },
     };
-    print(shown);
+    print(text);
     let denied =
         matches!(args.command, AdminCommand::Explain { .. }) && value["allowed"] == json!(false);
     Ok(if denied {
-        ExitCode::from(NO)
+        ExitCode::from(EXIT_FAILURE)
     } else {
         ExitCode::SUCCESS
     })
 }
 
-/// An answer to be shown as text.
-fn read<T: Serialize + DeserializeOwned>(
+/// Parses a response and escapes its text for the terminal.
+fn parse<T: Serialize + DeserializeOwned>(
     client: &Client,
     path: &str,
-    answer: &Answer,
+    response: &AdminResponse,
 ) -> Result<T, String> {
-    terminal::escaped(&client.read::<T>(path, answer)?).map_err(|error| error.to_string())
+    terminal::escaped(&client.parse::<T>(path, response)?).map_err(|error| error.to_string())
 }
 
-/// What the service has against it: 1 if it is the request, 2 if it is the service.
-fn refused(client: &Client, answer: &Answer) -> ExitCode {
-    let Some(detail) = answer.detail().map(|detail| escape(&detail)) else {
+/// Prints why the server rejected the command, and returns the exit code: 1 if the command is at
+/// fault, 2 if the server is.
+fn print_rejection(client: &Client, response: &AdminResponse) -> ExitCode {
+    let Some(detail) = response.detail().map(|detail| escape(&detail)) else {
         let url = client.url();
-        eprintln!(
-            "ratekeeper: what answers at {url} is no admin listener of ratekeeper; name that with --url"
-        );
-        return ExitCode::from(CANNOT);
+        eprintln!("ratekeeper: the server at {url} is not a ratekeeper admin listener; set --url");
+        return ExitCode::from(EXIT_CANNOT_RUN);
     };
-    match answer.status {
-        401 => eprintln!(
-            "ratekeeper: {detail}; here: --token-file FILE, or {TOKEN} in the environment"
-        ),
-        _ => eprintln!("ratekeeper: {detail}"),
+    if response.status == 401 {
+        eprintln!("ratekeeper: {detail}; set --token-file FILE or {TOKEN_VARIABLE}");
+    } else {
+        eprintln!("ratekeeper: {detail}");
     }
-    ExitCode::from(if answer.status < 500 { NO } else { CANNOT })
+    ExitCode::from(if response.status < 500 {
+        EXIT_FAILURE
+    } else {
+        EXIT_CANNOT_RUN
+    })
 }
 
 fn token(args: &AdminArgs) -> Result<Option<Secret>, String> {
     let Some(file) = &args.token_file else {
-        let token = std::env::var(TOKEN)
+        let token = std::env::var(TOKEN_VARIABLE)
             .ok()
             .filter(|token| !token.trim().is_empty());
         return Ok(token.map(|token| Secret::new(token.trim())));
     };
-    let text = fs::read_to_string(file).map_err(|error| {
-        format!(
-            "--token-file {}: {error}; name a file that can be read",
-            file.display()
-        )
-    })?;
+    let text = fs::read_to_string(file)
+        .map_err(|error| format!("cannot read --token-file {}: {error}", file.display()))?;
     match text.trim() {
         "" => Err(format!(
             "--token-file {} is empty; write the admin_token of [server] into it",
@@ -145,10 +146,11 @@ fn token(args: &AdminArgs) -> Result<Option<Secret>, String> {
     }
 }
 
-/// What is asked of the service.
+/// The method, path and body of a command's request.
 fn request(command: &AdminCommand) -> Result<(Method, String, Option<Value>), String> {
     let get = |path: &str| Ok((Method::GET, path.to_owned(), None));
-    let post = |verb: &str, body: Value| Ok((Method::POST, format!("/admin/{verb}"), Some(body)));
+    let post =
+        |action: &str, body: Value| Ok((Method::POST, format!("/admin/{action}"), Some(body)));
     match command {
         AdminCommand::Status | AdminCommand::Policies => get("/admin/status"),
         AdminCommand::Top { n } => get(&format!("/admin/top?n={n}")),
@@ -157,59 +159,59 @@ fn request(command: &AdminCommand) -> Result<(Method, String, Option<Value>), St
         AdminCommand::Audit { n } => get(&format!("/admin/audit?n={n}")),
         AdminCommand::Explain { subject, cost } => post(
             "explain",
-            json!({"subject": of(&subject.subject)?, "cost": cost}),
+            json!({"subject": subject_json(&subject.subject)?, "cost": cost}),
         ),
-        AdminCommand::Ban { key, lasting } => post("ban", lasts(about(key)?, lasting)),
+        AdminCommand::Ban { key, duration } => post("ban", with_duration(key_json(key)?, duration)),
         AdminCommand::Override {
             key,
             limits,
-            lasting,
+            duration,
         } => {
-            let mut body = about(key)?;
+            let mut body = key_json(key)?;
             body["limits"] = limits.iter().map(ToString::to_string).collect();
-            post("override", lasts(body, lasting))
+            post("override", with_duration(body, duration))
         }
-        AdminCommand::Lift { key } => post("lift", about(key)?),
+        AdminCommand::Lift { key } => post("lift", key_json(key)?),
         AdminCommand::Grant { key, tokens } => {
-            let mut body = about(key)?;
+            let mut body = key_json(key)?;
             body["tokens"] = json!(tokens);
             post("grant", body)
         }
-        AdminCommand::Reset { key } => post("reset", about(key)?),
+        AdminCommand::Reset { key } => post("reset", key_json(key)?),
         AdminCommand::Reload => post("reload", json!({})),
     }
 }
 
-fn about(key: &KeyArgs) -> Result<Value, String> {
-    Ok(json!({"policy": key.policy, "subject": of(&key.subject)?}))
+fn key_json(key: &KeyArgs) -> Result<Value, String> {
+    Ok(json!({"policy": key.policy, "subject": subject_json(&key.subject)?}))
 }
 
-fn lasts(mut body: Value, lasting: &LastingArgs) -> Value {
-    body["for"] = json!(lasting.lasts);
-    body["reason"] = json!(lasting.reason);
+fn with_duration(mut body: Value, duration: &DurationArgs) -> Value {
+    body["for"] = json!(duration.duration);
+    body["reason"] = json!(duration.reason);
     body
 }
 
-/// A subject as the service reads it: headers in an object of their own, one that is there twice as
-/// a list.
-fn of(subject: &[String]) -> Result<Value, String> {
-    let (mut attributes, mut headers) = (Map::new(), Map::new());
-    for word in subject {
-        // A value may have spaces, which the shell has kept; several in one word are as `explain
-        // --subject` takes them.
-        let whole = word
+/// A subject as the server parses it: headers are an object of lists.
+fn subject_json(subject: &[String]) -> Result<Value, String> {
+    let mut attributes = Map::new();
+    let mut headers = Map::new();
+    for argument in subject {
+        // A value may contain spaces, if the shell passes it as one argument. Several pairs in one
+        // argument are parsed as in `explain --subject`.
+        let single = argument
             .split_once('=')
             .filter(|(_, value)| !value.contains(['=', '"']));
-        let words = match whole {
+        let pairs = match single {
             Some((name, value)) if !name.is_empty() => vec![(name.to_owned(), value.to_owned())],
-            _ => explain::words(word)
-                .map_err(|problem| format!("{problem}, as in ip=203.0.113.7"))?,
+            _ => explain::parse_pairs(argument)
+                .map_err(|error| format!("{error}, as in ip=203.0.113.7"))?,
         };
-        for (name, value) in words {
+        for (name, value) in pairs {
             match name.strip_prefix(HEADER) {
                 None if attributes.insert(name.clone(), json!(value)).is_some() => {
                     return Err(format!(
-                        "`{}` is there twice; write it once",
+                        "`{}` is given twice; give it once",
                         name.escape_debug()
                     ));
                 }
@@ -235,12 +237,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_subject_is_names_and_values() {
-        let of = |words: &[&str]| {
-            of(&words
-                .iter()
-                .map(|word| (*word).to_owned())
-                .collect::<Vec<_>>())
+    fn a_subject_becomes_json() {
+        let of = |arguments: &[&str]| {
+            subject_json(
+                &arguments
+                    .iter()
+                    .map(|argument| (*argument).to_owned())
+                    .collect::<Vec<_>>(),
+            )
         };
         assert_eq!(
             of(&["ip=::1", "user=a b"]).unwrap(),
@@ -256,7 +260,7 @@ mod tests {
         );
         assert_eq!(
             of(&["user=a", "user=b"]).unwrap_err(),
-            "`user` is there twice; write it once"
+            "`user` is given twice; give it once"
         );
         assert_eq!(
             of(&["GET"]).unwrap_err(),

@@ -1,10 +1,11 @@
-//! What the service answers, for people.
+//! Responses of the admin API as text.
 
 use crate::admin::audit::Entry;
 use crate::admin::overrides::Row;
 use crate::admin::shadow::ShadowReport;
 use crate::admin::status::{PolicyStatus, ServerStatus, UpstreamStatus};
 use crate::admin::top::{Key, Top};
+use crate::commands::config::plural;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use ratekeeper::Timestamp;
@@ -12,7 +13,7 @@ use ratekeeper_policy::config::timestamp_text;
 use serde_json::Value;
 use std::fmt::Write;
 
-/// Columns that `right` names are numbers.
+/// A table as text; columns in `right` are right-aligned.
 fn table(header: &[&str], right: &[usize], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header.to_vec());
@@ -41,13 +42,13 @@ pub(super) fn status(status: &ServerStatus) -> String {
         ..
     } = status;
     let mut text = format!(
-        "ratekeeper {version} serves {serving}, for {}\n",
+        "ratekeeper {version}, serving {serving}, up {}\n",
         time(status.uptime_ms)
     );
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "{} requests: {} allowed, {} blocked; {} wait",
+        "{} requests: {} allowed, {} denied; {} waiting",
         totals.requests, totals.allowed, totals.denied, status.waiting
     );
     let keys = store
@@ -56,7 +57,7 @@ pub(super) fn status(status: &ServerStatus) -> String {
         .unwrap_or_default();
     let _ = match &store.error {
         None => writeln!(text, "store: {}{keys}", store.kind),
-        Some(trouble) => writeln!(text, "store: {} does not answer: {trouble}", store.kind),
+        Some(error) => writeln!(text, "store: {} is unavailable: {error}", store.kind),
     };
     if let Some(others) = &store.other_limits {
         let _ = writeln!(text, "limits differ: {others}");
@@ -78,18 +79,18 @@ pub(super) fn status(status: &ServerStatus) -> String {
         );
     }
     let stale = if reloads.stale {
-        "; the file as it is now was refused, and an older one is in force"
+        "; the current file was rejected, the previous one is in force"
     } else {
         ""
     };
     let _ = writeln!(
         text,
-        "reloads: {} taken, {} refused{stale}",
+        "reloads: {} succeeded, {} rejected{stale}",
         reloads.succeeded, reloads.rejected
     );
     let _ = writeln!(text, "bans and overrides: {}", status.overrides);
     if !status.ready {
-        text.push_str("it is not ready: nobody new is to be sent here\n");
+        text.push_str("not ready: do not send new traffic\n");
     }
     text + "\n" + &policies(status)
 }
@@ -151,7 +152,7 @@ pub(super) fn policies(status: &ServerStatus) -> String {
         text += &format!(
             "\n{}",
             table(
-                &["rule of Envoy", "allowed", "denied", "would deny"],
+                &["Envoy rule", "allowed", "denied", "would deny"],
                 &[1, 2, 3],
                 rows
             )
@@ -165,9 +166,7 @@ pub(super) fn top(top: &Top) -> String {
         [] => format!("{title}: none\n"),
         keys => format!("{title}\n{}", self::keys(keys)),
     };
-    list("Keys that ask most", &top.most_active)
-        + "\n"
-        + &list("Keys that are turned away most", &top.most_denied)
+    list("Most active keys", &top.most_active) + "\n" + &list("Most denied keys", &top.most_denied)
 }
 
 fn keys(keys: &[Key]) -> String {
@@ -186,22 +185,24 @@ fn keys(keys: &[Key]) -> String {
     )
 }
 
-pub(super) fn said(row: &Row) -> String {
-    let what = match row.kind.as_str() {
+/// A new ban or override.
+pub(super) fn override_line(row: &Row) -> String {
+    let effect = match row.kind.as_str() {
         "ban" => "banned".to_owned(),
         _ => format!("limited to {}", row.limits.join(", ")),
     };
     format!(
-        "{} under {}: {what} until {}\n",
+        "{} under {}: {effect} until {}\n",
         row.key,
         row.policy,
         when(row.until_ms)
     )
 }
 
-pub(super) fn done(what: &str, value: &Value) -> String {
+/// A change of a key.
+pub(super) fn change(change: &str, value: &Value) -> String {
     let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
-    format!("{} under {}: {what}\n", text("key"), text("policy"))
+    format!("{} under {}: {change}\n", text("key"), text("policy"))
 }
 
 pub(super) fn reloaded(value: &Value) -> String {
@@ -214,12 +215,14 @@ pub(super) fn reloaded(value: &Value) -> String {
     {
         let _ = writeln!(text, "{warning}");
     }
-    text + &format!("loaded again; policies: {}\n", value["policies"])
+    let policies = value["policies"].as_u64().unwrap_or_default();
+    let policies = usize::try_from(policies).unwrap_or(usize::MAX);
+    text + &format!("reloaded, {}\n", plural(policies, "policy", "policies"))
 }
 
 pub(super) fn overrides(rows: &[Row]) -> String {
     if rows.is_empty() {
-        return "no bans and no overrides are in force\n".to_owned();
+        return "no active bans or overrides\n".to_owned();
     }
     let row = |row: &Row| {
         vec![
@@ -236,24 +239,24 @@ pub(super) fn overrides(rows: &[Row]) -> String {
         ]
     };
     table(
-        &["policy", "key", "what", "until", "reason", "said by"],
+        &["policy", "key", "effect", "until", "reason", "set by"],
         &[],
         rows.iter().map(row),
     )
 }
 
-pub(super) fn shadow(watching: &[ShadowReport]) -> String {
-    if watching.is_empty() {
-        return "no policy only watches\n".to_owned();
+pub(super) fn shadow(reports: &[ShadowReport]) -> String {
+    if reports.is_empty() {
+        return "no policies in shadow mode\n".to_owned();
     }
-    let row = |one: &ShadowReport| {
+    let row = |report: &ShadowReport| {
         vec![
-            one.policy.clone(),
-            one.mode.clone(),
-            format!("{} %", one.enforced_percent),
-            one.requests.to_string(),
-            one.would_deny.to_string(),
-            format!("{:.2} %", one.share * 100.0),
+            report.policy.clone(),
+            report.mode.clone(),
+            format!("{} %", report.enforced_percent),
+            report.requests.to_string(),
+            report.would_deny.to_string(),
+            format!("{:.2} %", report.share * 100.0),
         ]
     };
     let header = [
@@ -264,13 +267,13 @@ pub(super) fn shadow(watching: &[ShadowReport]) -> String {
         "would deny",
         "share",
     ];
-    let mut text = table(&header, &[2, 3, 4, 5], watching.iter().map(row));
-    for one in watching.iter().filter(|one| !one.top.is_empty()) {
+    let mut text = table(&header, &[2, 3, 4, 5], reports.iter().map(row));
+    for report in reports.iter().filter(|report| !report.top.is_empty()) {
         let _ = write!(
             text,
-            "\nKeys that {} would turn away most\n{}",
-            one.policy,
-            keys(&one.top)
+            "\nKeys that {} would deny most\n{}",
+            report.policy,
+            keys(&report.top)
         );
     }
     text
@@ -278,8 +281,7 @@ pub(super) fn shadow(watching: &[ShadowReport]) -> String {
 
 pub(super) fn audit(entries: &[Entry]) -> String {
     if entries.is_empty() {
-        return "nobody has changed anything, or tried, since this ratekeeper was started\n"
-            .to_owned();
+        return "no changes or attempts since the start\n".to_owned();
     }
     let row = |entry: &Entry| {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -302,7 +304,7 @@ pub(super) fn audit(entries: &[Entry]) -> String {
     )
 }
 
-/// In UTC, to the second.
+/// A time in UTC, to the second.
 fn when(ms: u64) -> String {
     timestamp_text(Timestamp::from_unix_nanos(
         (ms / 1_000).saturating_mul(1_000_000_000),

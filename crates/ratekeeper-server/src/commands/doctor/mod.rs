@@ -1,117 +1,121 @@
-//! `ratekeeper doctor`: the usual mistakes, each in a sentence with how to mend it.
+//! `ratekeeper doctor`: finds common mistakes and says how to fix each.
 
-mod ask;
 mod redis;
 mod settings;
+mod target;
 
 use crate::cli::{DoctorArgs, Format};
 use crate::commands::config as config_command;
 use crate::commands::config::Mode;
 use crate::commands::terminal::{self, escape};
-use crate::{CANNOT, NO, print};
-use ask::DoctorTarget;
+use crate::{EXIT_CANNOT_RUN, EXIT_FAILURE, print};
 use ratekeeper_policy::config::Config;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
+use target::DoctorTarget;
 
-/// Where a running server tells what it finds, and whether it serves.
+/// Path of a running server's findings.
 pub(crate) const PATH: &str = "/admin/doctor";
-const READY: &str = "/readyz";
 
-/// A mistake, or what looks like one.
+/// Path of the readiness probe.
+const READY_PATH: &str = "/readyz";
+
+/// A probable mistake.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct Finding {
-    /// A name for programs.
+    /// Identifier for programs.
     pub(crate) code: String,
-    /// What is wrong and where; and behind a semicolon how to mend it.
-    pub(crate) says: String,
-    /// Whether it may well be meant: it is told, and nobody fails by it.
+    /// The problem and, after a semicolon, how to fix it.
+    pub(crate) message: String,
+    /// Whether it may be intended. Notes do not change the exit code.
     #[serde(default)]
     pub(crate) note: bool,
 }
 
 impl Finding {
-    pub(crate) fn new(code: &str, says: impl Into<String>) -> Self {
+    pub(crate) fn new(code: &str, message: impl Into<String>) -> Self {
         Self {
             code: code.to_owned(),
-            says: says.into(),
+            message: message.into(),
             note: false,
         }
     }
 
-    pub(crate) fn note(code: &str, says: impl Into<String>) -> Self {
+    pub(crate) fn note(code: &str, message: impl Into<String>) -> Self {
         Self {
             note: true,
-            ..Self::new(code, says)
+            ..Self::new(code, message)
         }
     }
 }
 
-/// What a running server found.
+/// Findings of a running server.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Findings {
     pub(crate) findings: Vec<Finding>,
 }
 
-/// All of it.
+/// The output of `doctor`.
 #[derive(Serialize)]
 struct Report {
     findings: Vec<Finding>,
-    /// What could not be looked at, and why.
-    not_looked_at: Vec<String>,
+    /// Checks that could not run, and why.
+    skipped: Vec<String>,
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     let loaded = config_command::load(args.config.as_deref());
     if loaded.unreadable {
-        return config_command::refused(&loaded);
+        return config_command::print_errors(&loaded);
     }
-    let site = DoctorTarget::of(args, loaded.config.as_ref());
+    let target = DoctorTarget::of(args, loaded.config.as_ref());
     if args.probe {
-        return probe(site);
+        return probe(target);
     }
     let mut report = Report {
         findings: Vec::new(),
-        not_looked_at: Vec::new(),
+        skipped: Vec::new(),
     };
     report.findings.extend(
         loaded
             .diagnostics
             .iter()
-            .map(|found| Finding::new("config", found.to_string())),
+            .map(|diagnostic| Finding::new("config", diagnostic.to_string())),
     );
     if let Some(config) = &loaded.config {
-        let found = config_command::warnings(&[], config, Mode::made_for(config));
+        let warnings = config_command::warnings(&[], config, Mode::guess(config));
         report.findings.extend(
-            found
+            warnings
                 .into_iter()
-                .map(|found| Finding::note("config", found.message)),
+                .map(|warning| Finding::note("config", warning.message)),
         );
         report
             .findings
-            .extend(settings::look(args.config.as_deref(), config));
-        report.findings.extend(of_redis(config));
+            .extend(settings::check(args.config.as_deref(), config));
+        report.findings.extend(redis_findings(config));
     }
-    let mut cannot = false;
-    match site.and_then(|site| site.findings()) {
+    let mut cannot_run = false;
+    match target.and_then(|target| target.findings()) {
         Ok(found) => report.findings.extend(found.findings),
-        Err(why) => {
-            cannot = args.url.is_some();
-            report.not_looked_at.push(why);
+        Err(error) => {
+            cannot_run = args.url.is_some();
+            report.skipped.push(error);
         }
     }
     match args.format {
         Format::Json => print(terminal::json(&report)),
-        Format::Text => show(&report),
+        Format::Text => print_text(&report),
     }
-    match mistakes(&report) == 0 {
-        _ if cannot => ExitCode::from(CANNOT),
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(NO),
+    if cannot_run {
+        ExitCode::from(EXIT_CANNOT_RUN)
+    } else if mistakes(&report) == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(EXIT_FAILURE)
     }
 }
 
-/// How many findings are more than notes.
+/// Number of findings other than notes.
 fn mistakes(report: &Report) -> usize {
     report
         .findings
@@ -120,36 +124,45 @@ fn mistakes(report: &Report) -> usize {
         .count()
 }
 
-fn show(report: &Report) {
-    for Finding { code, says, note } in &report.findings {
+fn print_text(report: &Report) {
+    for Finding {
+        code,
+        message,
+        note,
+    } in &report.findings
+    {
         let note = if *note { " (a note)" } else { "" };
-        print(format_args!("{}{note}: {}\n", escape(code), escape(says)));
+        print(format_args!(
+            "{}{note}: {}\n",
+            escape(code),
+            escape(message)
+        ));
     }
-    for why in &report.not_looked_at {
-        print(format_args!("not looked at: {}\n", escape(why)));
+    for reason in &report.skipped {
+        print(format_args!("skipped: {}\n", escape(reason)));
     }
     print(match mistakes(report) {
-        0 => "nothing to complain of\n".to_owned(),
-        many => format!("{}\n", config_command::many(many, "finding", "findings")),
+        0 => "OK\n".to_owned(),
+        count => format!("{}\n", config_command::plural(count, "finding", "findings")),
     });
 }
 
-/// Only whether a server is there and ready, for those who ask every few seconds.
-fn probe(site: Result<DoctorTarget, String>) -> ExitCode {
-    match site.and_then(|site| site.get(READY)) {
+/// Checks only that the server is running and ready, for frequent health checks.
+fn probe(target: Result<DoctorTarget, String>) -> ExitCode {
+    match target.and_then(|target| target.get(READY_PATH)) {
         Ok((200, _)) => ExitCode::SUCCESS,
-        Ok((_, said)) => {
-            said.lines().for_each(|line| eprintln!("{}", escape(line)));
-            ExitCode::from(NO)
+        Ok((_, body)) => {
+            body.lines().for_each(|line| eprintln!("{}", escape(line)));
+            ExitCode::from(EXIT_FAILURE)
         }
-        Err(why) => {
-            eprintln!("{}", escape(&why));
-            ExitCode::from(NO)
+        Err(error) => {
+            eprintln!("{}", escape(&error));
+            ExitCode::from(EXIT_FAILURE)
         }
     }
 }
 
-fn of_redis(config: &Config) -> Vec<Finding> {
+fn redis_findings(config: &Config) -> Vec<Finding> {
     let Some(redis) = &config.store.redis else {
         return Vec::new();
     };
@@ -157,10 +170,10 @@ fn of_redis(config: &Config) -> Vec<Finding> {
         .enable_all()
         .build();
     match runtime {
-        Ok(runtime) => runtime.block_on(redis::look(config, redis)),
+        Ok(runtime) => runtime.block_on(redis::check(config, redis)),
         Err(error) => vec![Finding::new(
             "system",
-            format!("nothing can be asked of Redis: {error}; try again later"),
+            format!("cannot check Redis: {error}; try again later"),
         )],
     }
 }

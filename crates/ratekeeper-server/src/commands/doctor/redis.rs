@@ -1,4 +1,4 @@
-//! What is wrong with Redis: what it says of itself, and whether it makes a decision.
+//! Checks of Redis: its version, role and settings, and a test decision.
 
 use super::Finding;
 use crate::store;
@@ -10,42 +10,42 @@ use ratekeeper_redis::{
 };
 use std::time::Duration;
 
-/// Of a Cluster.
+/// Number of slots of a Cluster.
 const ALL_SLOTS: u64 = 16_384;
 
-/// Clocks that are further apart than that are nobody's intention.
-const SKEW: f64 = 1.0;
+/// Maximum difference of clocks, in seconds.
+const MAX_SKEW_SECONDS: f64 = 1.0;
 
-/// Older ones are not tried by the tests.
-const OLDEST: u64 = 6;
+/// Oldest supported major version; older ones are not tested.
+const MIN_VERSION: u64 = 6;
 
-/// The limit that is tried: its keys are gone after a millisecond.
-const TRIED: &str = "doctor";
+/// Name of the limit of the test decision; its keys expire after a millisecond.
+const TEST_LIMIT: &str = "doctor";
 
-/// A busy machine may miss a decision.
-const TRIES: usize = 3;
+/// Attempts of the test decision, because one may time out on a busy machine.
+const MAX_ATTEMPTS: usize = 3;
 
-pub(super) async fn look(config: &Config, redis: &RedisConfig) -> Vec<Finding> {
+pub(super) async fn check(config: &Config, redis: &RedisConfig) -> Vec<Finding> {
     let builder = || {
         store::redis_builder(&config.store, redis, config.policies.default_on_failure()).uncounted()
     };
-    let examined = match builder().inspect().await {
-        Ok(examined) => examined,
+    let report = match builder().inspect().await {
+        Ok(report) => report,
         Err(error) => {
-            let says = format!(
-                "{} cannot be used: {error}; mend that, or `url` under [store]",
+            let message = format!(
+                "cannot use {}: {error}; fix that or `url` under [store]",
                 redis.url
             );
-            return vec![Finding::new("redis_unreachable", says)];
+            return vec![Finding::new("redis_unreachable", message)];
         }
     };
-    let mut findings = judge(&examined, redis);
+    let mut findings = report_findings(&report, redis);
     if let Err(error) = decide(builder()).await
         && !is_explained(&error, &findings)
     {
         findings.push(Finding::new(
             "redis_decision",
-            format!("{} makes no decision: {error}", redis.url),
+            format!("a test decision on {} failed: {error}", redis.url),
         ));
     }
     findings
@@ -55,22 +55,22 @@ pub(super) async fn look(config: &Config, redis: &RedisConfig) -> Vec<Finding> {
 async fn decide(builder: RedisStoreBuilder) -> Result<(), ConnectError> {
     let store = builder.connect().await?;
     let limit = store
-        .limit(TRIED, Limit::per_second(1000).burst(1))
+        .limit(TEST_LIMIT, Limit::per_second(1000).burst(1))
         .map_err(|error| ConnectError::Memory(error.to_string()))?;
-    let trouble = || store.status().error.map(|(_, trouble)| trouble);
-    for _ in 0..TRIES {
-        if trouble().is_none()
+    let store_error = || store.status().error.map(|(_, error)| error);
+    for _ in 0..MAX_ATTEMPTS {
+        if store_error().is_none()
             && store.decide(&[Ask::new(&limit, b"any")]).await.source() == Source::Redis
         {
             return Ok(());
         }
     }
     Err(ConnectError::Unusable(
-        trouble().unwrap_or(StoreError::TimedOut),
+        store_error().unwrap_or(StoreError::TimedOut),
     ))
 }
 
-/// Whether another finding has the cause.
+/// Whether another finding already names the cause.
 fn is_explained(error: &ConnectError, findings: &[Finding]) -> bool {
     let cause = match error {
         ConnectError::Unusable(StoreError::TimedOut) => "redis_latency",
@@ -82,46 +82,51 @@ fn is_explained(error: &ConnectError, findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.code == cause)
 }
 
-fn judge(found: &InspectionReport, config: &RedisConfig) -> Vec<Finding> {
+fn report_findings(report: &InspectionReport, config: &RedisConfig) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if let Some(slots) = found.slots.filter(|slots| *slots < ALL_SLOTS) {
-        let says = format!(
-            "only {slots} of the Cluster's {ALL_SLOTS} slots are served, so keys in the others are decided without it; bring \
-             the missing primaries back or assign their slots (redis-cli --cluster fix)"
+    if let Some(slots) = report.slots.filter(|slots| *slots < ALL_SLOTS) {
+        let message = format!(
+            "only {slots} of the Cluster's {ALL_SLOTS} slots are served, so keys in the others are \
+             decided without it; bring the missing primaries back or assign their slots (redis-cli \
+             --cluster fix)"
         );
-        findings.push(Finding::new("redis_slots", says));
+        findings.push(Finding::new("redis_slots", message));
     }
-    for server in &found.servers {
+    for server in &report.servers {
         let name = server
             .name
             .clone()
             .unwrap_or_else(|| config.url.to_string());
-        findings.extend(of_one(&name, server, config.timeout));
+        findings.extend(server_findings(&name, server, config.timeout));
     }
     findings
 }
 
-fn of_one(name: &str, server: &Inspection, timeout: Duration) -> Vec<Finding> {
+fn server_findings(name: &str, server: &Inspection, timeout: Duration) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut found = |code: &str, says: String| findings.push(Finding::new(code, says));
+    let mut found = |code: &str, message: String| findings.push(Finding::new(code, message));
     if server.role.as_deref() == Some("slave") {
         found(
             "redis_replica",
             format!(
-                "{name} is a replica, which refuses every decision; give the url of its primary, or of the sentinels"
+                "{name} is a replica, which rejects writes; set `url` to its primary or to the \
+                 sentinels"
             ),
         );
     }
     findings.extend(eviction(name, server));
-    let mut found = |code: &str, says: String| findings.push(Finding::new(code, says));
-    let doubt = server.round_trip.unwrap_or_default().as_secs_f64() / 2.0;
-    if let Some(ahead) = server.ahead.filter(|ahead| ahead.abs() - doubt > SKEW) {
-        let way = if ahead > 0.0 { "ahead of" } else { "behind" };
+    let mut found = |code: &str, message: String| findings.push(Finding::new(code, message));
+    let uncertainty = server.round_trip.unwrap_or_default().as_secs_f64() / 2.0;
+    if let Some(ahead) = server
+        .ahead
+        .filter(|ahead| ahead.abs() - uncertainty > MAX_SKEW_SECONDS)
+    {
+        let direction = if ahead > 0.0 { "ahead of" } else { "behind" };
         found(
             "clock_skew",
             format!(
-                "the clock of {name} is {:.1} s {way} the one here, and limits go by that of Redis, so times told to callers and \
-                 bans are off by as much; run NTP on both",
+                "the clock of {name} is {:.1} s {direction} this machine's, and limits use that of \
+                 Redis, so retry times and bans are off by as much; run NTP on both",
                 ahead.abs()
             ),
         );
@@ -130,32 +135,33 @@ fn of_one(name: &str, server: &Inspection, timeout: Duration) -> Vec<Finding> {
         found(
             "redis_version",
             format!(
-                "{name} is version {version}, which is older than any that ratekeeper is tried with; run {OLDEST}.2 or newer"
+                "{name} is version {version}, older than the oldest supported version; use \
+                 {MIN_VERSION}.2 or newer"
             ),
         );
     }
-    if let Some(took) = server.round_trip.filter(|took| *took > timeout) {
+    if let Some(elapsed) = server.round_trip.filter(|elapsed| *elapsed > timeout) {
         found(
             "redis_latency",
             format!(
-                "the quickest of five answers of {name} took {:.1} ms, longer than the {} ms a decision waits for it; bring it \
-                 nearer, or raise `timeout` under [store]",
-                took.as_secs_f64() * 1e3,
+                "the fastest of five replies of {name} took {:.1} ms, more than `timeout` ({} ms); \
+                 move Redis closer, or raise `timeout` under [store]",
+                elapsed.as_secs_f64() * 1e3,
                 timeout.as_millis()
             ),
         );
     }
     if server.append_only == Some(false) {
-        let says = format!(
-            "{name} forgets what changed since its last snapshot when it ends, and every limit is fresh then; set appendonly yes \
-             with appendfsync everysec, unless that is what you want"
+        let message = format!(
+            "{name} loses changes since its last snapshot on restart, so limits start full again; \
+             set appendonly yes with appendfsync everysec, unless you accept that"
         );
-        findings.push(Finding::note("redis_persistence", says));
+        findings.push(Finding::note("redis_persistence", message));
     }
     findings
 }
 
-/// What becomes of keys when the memory of Redis is full.
+/// A finding about the eviction policy of a Redis with limited memory.
 fn eviction(name: &str, server: &Inspection) -> Option<Finding> {
     const CODE: &str = "redis_eviction";
     let policy = server
@@ -167,15 +173,15 @@ fn eviction(name: &str, server: &Inspection) -> Option<Finding> {
         "noeviction" => Some(Finding::note(
             CODE,
             format!(
-                "{name} refuses writes when its memory is full (maxmemory-policy noeviction), and nodes decide without it until \
-                 keys have expired; {MAXMEMORY_ADVICE}"
+                "{name} rejects writes when full (maxmemory-policy noeviction), and nodes decide \
+                 without it until keys have expired; {MAXMEMORY_ADVICE}"
             ),
         )),
         _ => Some(Finding::new(
             CODE,
             format!(
-                "{name} forgets limits that are used up when its memory is full (maxmemory-policy {policy}), and they are admitted \
-                 anew; {MAXMEMORY_ADVICE}"
+                "{name} evicts exhausted limits when full (maxmemory-policy {policy}), so denied \
+                 keys are allowed again; {MAXMEMORY_ADVICE}"
             ),
         )),
     }
@@ -186,15 +192,15 @@ fn is_old(version: &str) -> bool {
         .split('.')
         .next()
         .and_then(|major| major.parse::<u64>().ok())
-        .is_some_and(|major| major < OLDEST)
+        .is_some_and(|major| major < MIN_VERSION)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The other findings are tried with real servers, in tests/running/doctor.rs; of old ones
-    /// there are none here.
+    /// tests/running/doctor.rs tests the other findings with real servers; there is no old one
+    /// here.
     #[test]
     fn versions_before_the_sixth_are_old() {
         assert!(is_old("5.0.14") && is_old("2.8"));

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration on this machine.
+//! Checks of a configuration on this machine.
 
 use super::Finding;
 use crate::net::certificates::Certificates;
@@ -8,13 +8,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Who has so many descriptors has thought about it.
-const ENOUGH: u64 = 10_000;
+/// Number of file descriptors above which a limit is taken as intended.
+const ENOUGH_DESCRIPTORS: u64 = 10_000;
 
-/// What a key takes in a table that is full.
+/// Size of a key in a full table.
 const KEY_BYTES: u64 = 32;
 
-pub(super) fn look(file: Option<&Path>, config: &Config) -> Vec<Finding> {
+pub(super) fn check(file: Option<&Path>, config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(listeners(config));
     findings.extend(secrets(file, config));
@@ -25,16 +25,17 @@ pub(super) fn look(file: Option<&Path>, config: &Config) -> Vec<Finding> {
 }
 
 fn listeners(config: &Config) -> Vec<Finding> {
-    let (mut findings, server) = (Vec::new(), &config.server);
+    let mut findings = Vec::new();
+    let server = &config.server;
     if [&server.http, &server.grpc, &server.resp, &server.admin]
         .iter()
         .all(|listener| listener.is_none())
     {
-        let says =
+        let message =
             "every listener is off, so nothing is served; set http under [server] to an address";
-        findings.push(Finding::new("nothing_served", says));
+        findings.push(Finding::new("nothing_served", message));
     }
-    let checked = server
+    let requires_certificate = server
         .tls
         .admin
         .as_ref()
@@ -42,13 +43,14 @@ fn listeners(config: &Config) -> Vec<Finding> {
     if let Some(at) = server
         .admin
         .as_ref()
-        .filter(|at| !at.is_local() && !checked && server.admin_token.is_none())
+        .filter(|at| !at.is_local() && !requires_certificate && server.admin_token.is_none())
     {
-        let says = format!(
-            "the admin listener is on {at}, where whoever reaches it reads every figure and nobody can change anything; listen on \
-             127.0.0.1, or set admin_token and client_ca under [server.tls.admin]"
+        let message = format!(
+            "the admin listener is on {at}, where anyone who reaches it can read all statistics, \
+             and changes are rejected; listen on 127.0.0.1, or set admin_token and client_ca under \
+             [server.tls.admin]"
         );
-        findings.push(Finding::new("admin_open", says));
+        findings.push(Finding::new("admin_open", message));
     }
     let gateway = !config.gateway.upstreams.is_empty();
     if let Some(at) = server
@@ -56,17 +58,17 @@ fn listeners(config: &Config) -> Vec<Finding> {
         .as_ref()
         .filter(|at| gateway && at.tcp().is_none() && !config.identity.trusts_unix)
     {
-        let says = format!(
-            "the gateway is on {at}, where nobody has an address, so all callers share one; have the proxy in front send \
-             {} and add \"unix\" to trusted_proxies under [identity]",
+        let message = format!(
+            "the gateway is on {at}, where clients have no address and share one bucket; let the \
+             proxy in front send {} and add \"unix\" to trusted_proxies under [identity]",
             config.identity.header
         );
-        findings.push(Finding::new("one_bucket", says));
+        findings.push(Finding::new("one_bucket", message));
     }
     findings
 }
 
-/// Files that anybody on this machine can read, and should not.
+/// Files with secrets that every user on this machine can read.
 fn secrets(file: Option<&Path>, config: &Config) -> Vec<Finding> {
     let tls = &config.server.tls;
     let all = [
@@ -79,20 +81,20 @@ fn secrets(file: Option<&Path>, config: &Config) -> Vec<Finding> {
     let mut keys: Vec<&Path> = all
         .into_iter()
         .flatten()
-        .map(|own: &Certificate| own.key.as_path())
+        .map(|certificate: &Certificate| certificate.key.as_path())
         .collect();
     keys.sort();
     keys.dedup();
-    let open = |path: &&Path| {
-        fs::metadata(path).is_ok_and(|there| there.permissions().mode() & 0o004 != 0)
+    let is_world_readable = |path: &&Path| {
+        fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o004 != 0)
     };
     let mut findings = Vec::new();
-    for key in keys.into_iter().filter(open) {
-        let says = format!(
-            "everybody on this machine can read the private key {0}; chmod o-r {0}",
+    for key in keys.into_iter().filter(is_world_readable) {
+        let message = format!(
+            "every user on this machine can read the private key {0}; chmod o-r {0}",
             key.display()
         );
-        findings.push(Finding::new("key_readable", says));
+        findings.push(Finding::new("key_readable", message));
     }
     let server = &config.server;
     let secrets = [
@@ -100,12 +102,12 @@ fn secrets(file: Option<&Path>, config: &Config) -> Vec<Finding> {
         &server.admin_token,
         &config.store.key_secret,
     ];
-    let secret = secrets.iter().any(|secret| secret.is_some());
-    let redis = config.store.redis.as_ref().is_some_and(|redis| {
+    let has_secret = secrets.iter().any(|secret| secret.is_some());
+    let has_password = config.store.redis.as_ref().is_some_and(|redis| {
         redis.sentinel_password.is_some() || redis.url.to_string() != redis.url.reveal()
     });
-    // What the environment says is in no file.
-    let written = |path: &&Path| {
+    // Secrets from the environment are in no file.
+    let contains_secret = |path: &&Path| {
         let text = fs::read_to_string(path).unwrap_or_default();
         [
             "id_secret",
@@ -117,34 +119,36 @@ fn secrets(file: Option<&Path>, config: &Config) -> Vec<Finding> {
         .iter()
         .any(|key| text.lines().any(|line| line.trim_start().starts_with(key)))
     };
-    if let Some(file) = file.filter(|file| (secret || redis) && open(file) && written(file)) {
-        let says = format!(
-            "everybody on this machine can read the secrets in {0}; chmod o-r {0}",
+    if let Some(file) = file.filter(|file| {
+        (has_secret || has_password) && is_world_readable(file) && contains_secret(file)
+    }) {
+        let message = format!(
+            "every user on this machine can read the secrets in {0}; chmod o-r {0}",
             file.display()
         );
-        findings.push(Finding::new("config_readable", says));
+        findings.push(Finding::new("config_readable", message));
     }
     findings
 }
 
 fn certificates(config: &Config) -> Option<Finding> {
-    let wrong = Certificates::load(&config.server, false).err()?;
+    let error = Certificates::load(&config.server, false).err()?;
     Some(Finding::new(
         "certificate",
-        format!("{wrong}; until that is mended ratekeeper does not start"),
+        format!("{error}; ratekeeper does not start until this is fixed"),
     ))
 }
 
-/// A connection takes a descriptor. The server takes as many as it may.
+/// A finding if the listeners may need more file descriptors than the process may have.
 fn descriptors(config: &Config) -> Option<Finding> {
-    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum?;
-    let wanted = serve::most_connections(config);
-    (most < wanted.min(ENOUGH)).then(|| {
-        let says = format!(
-            "a process may have {most} files and connections here, and the listeners take up to {wanted} connections; raise ulimit -n, or \
-             LimitNOFILE in the unit of systemd"
+    let max = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum?;
+    let wanted = serve::max_connections(config);
+    (max < wanted.min(ENOUGH_DESCRIPTORS)).then(|| {
+        let message = format!(
+            "a process may have {max} files and connections here, and the listeners take up to \
+             {wanted} connections; raise ulimit -n, or LimitNOFILE in the systemd unit"
         );
-        Finding::new("descriptors", says)
+        Finding::new("descriptors", message)
     })
 }
 
@@ -155,22 +159,24 @@ fn memory(config: &Config) -> Option<Finding> {
         .max_keys
         .saturating_mul(KEY_BYTES)
         .saturating_add(config.store.max_bytes.unwrap_or(0));
-    let (wanted, there) = (bytes.saturating_mul(tables), machine_memory()?);
-    (wanted > there).then(|| {
-        let says = format!(
-            "max_keys = {} may take {} MB, and this machine has {} MB; lower max_keys or max_bytes under [store]",
+    let wanted = bytes.saturating_mul(tables);
+    let available = machine_memory()?;
+    (wanted > available).then(|| {
+        let message = format!(
+            "max_keys = {} needs up to {} MB, the machine has {} MB; lower max_keys or max_bytes \
+             under [store]",
             config.store.max_keys,
             wanted >> 20,
-            there >> 20
+            available >> 20
         );
-        Finding::new("memory", says)
+        Finding::new("memory", message)
     })
 }
 
-/// What this machine has, or what this process may take of it.
+/// Memory of this machine in bytes, or of the cgroup if that is less.
 fn machine_memory() -> Option<u64> {
-    let all = fs::read_to_string("/proc/meminfo").ok()?;
-    let kib = all.lines().find_map(|line| {
+    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = meminfo.lines().find_map(|line| {
         line.strip_prefix("MemTotal:")?
             .trim()
             .strip_suffix(" kB")?
@@ -180,6 +186,6 @@ fn machine_memory() -> Option<u64> {
     let group = fs::read_to_string("/sys/fs/cgroup/memory.max")
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok());
-    let all = kib?.saturating_mul(1024);
-    Some(group.map_or(all, |group| group.min(all)))
+    let total = kib?.saturating_mul(1024);
+    Some(group.map_or(total, |group| group.min(total)))
 }

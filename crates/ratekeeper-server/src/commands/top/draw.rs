@@ -1,4 +1,4 @@
-//! A view on a terminal.
+//! Drawing of the live view.
 
 use super::numbers::{count, rate, share, time};
 use super::overload::Overload;
@@ -15,18 +15,18 @@ use ratatui::widgets::{
 };
 use std::time::Duration;
 
-/// The usage of a policy, as wide as this.
-const GAUGE: usize = 8;
+/// Width of the usage gauge.
+const GAUGE_WIDTH: usize = 8;
 
 const BAD: Style = Style::new().fg(Color::Red);
-const DOUBTFUL: Style = Style::new().fg(Color::Yellow);
+const WARNING: Style = Style::new().fg(Color::Yellow);
 const GOOD: Style = Style::new().fg(Color::Green);
-const QUIET: Style = Style::new().add_modifier(Modifier::DIM);
-const LOUD: Style = Style::new().add_modifier(Modifier::BOLD);
+const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 
 pub(super) fn draw(view: &View, frame: &mut Frame<'_>) {
-    let facts = facts(view);
-    let facts_height = u16::try_from(facts.len())
+    let server_lines = server_lines(view);
+    let server_height = u16::try_from(server_lines.len())
         .unwrap_or(u16::MAX)
         .saturating_add(2)
         .min(frame.area().height / 3);
@@ -34,24 +34,24 @@ pub(super) fn draw(view: &View, frame: &mut Frame<'_>) {
         0..=21 => 0,
         height => (height / 4).clamp(5, 12),
     };
-    let [head, traffic, policies, keys, below, foot] = Layout::vertical([
+    let [head, traffic, policies, keys, server, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(5),
         Constraint::Min(4),
         Constraint::Length(keys_height),
-        Constraint::Max(facts_height),
+        Constraint::Max(server_height),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     frame.render_widget(Line::from(title(view)), head);
     draw_traffic(view, frame, traffic);
     draw_policies(view, frame, policies);
-    let [heaviest, denied] = Layout::horizontal([Constraint::Fill(1); 2]).areas(keys);
-    draw_keys(view, Pane::Heaviest, "heaviest keys", frame, heaviest);
+    let [active, denied] = Layout::horizontal([Constraint::Fill(1); 2]).areas(keys);
+    draw_keys(view, Pane::MostActive, "most active keys", frame, active);
     draw_keys(view, Pane::MostDenied, "most denied keys", frame, denied);
     frame.render_widget(
-        Paragraph::new(facts).block(Block::bordered().title(" service ")),
-        below,
+        Paragraph::new(server_lines).block(Block::bordered().title(" server ")),
+        server,
     );
     frame.render_widget(foot_line(view), foot);
     if view.help {
@@ -76,41 +76,42 @@ fn title(view: &View) -> Vec<Span<'static>> {
     } else {
         Span::styled("not ready", BAD)
     };
-    let (version, serving) = (escape(version), escape(serving));
+    let version = escape(version);
+    let serving = escape(serving);
     vec![
-        Span::styled(format!(" ratekeeper {version}"), LOUD),
+        Span::styled(format!(" ratekeeper {version}"), BOLD),
         Span::raw(format!("  {}  {serving}  up {up}  ", view.url)),
         state,
     ]
 }
 
 fn draw_traffic(view: &View, frame: &mut Frame<'_>, area: Rect) {
-    let block = Block::bordered().title(" decisions a second ");
-    let inside = block.inner(area);
+    let block = Block::bordered().title(" decisions per second ");
+    let inner = block.inner(area);
     frame.render_widget(block, area);
-    let [figures, past] =
-        Layout::horizontal([Constraint::Length(24), Constraint::Fill(1)]).areas(inside);
+    let [rates, history] =
+        Layout::horizontal([Constraint::Length(24), Constraint::Fill(1)]).areas(inner);
     let lines = match view.rates {
-        None => vec![Line::from(Span::styled("no rate yet", QUIET))],
+        None => vec![Line::from(Span::styled("no rate yet", DIM))],
         Some(rates) => vec![
-            Line::from(vec![Span::styled(rate(rates.all()), LOUD), Span::raw("/s")]),
-            Line::from(format!("passed {}/s", rate(rates.passed))),
+            Line::from(vec![Span::styled(rate(rates.all()), BOLD), Span::raw("/s")]),
+            Line::from(format!("allowed {}/s", rate(rates.allowed))),
             Line::from(vec![
                 Span::raw(format!("denied {}/s ", rate(rates.denied))),
                 Span::styled(
                     share(rates.denied, rates.all()),
-                    if rates.denied > 0.0 { BAD } else { QUIET },
+                    if rates.denied > 0.0 { BAD } else { DIM },
                 ),
             ]),
         ],
     };
-    frame.render_widget(Paragraph::new(lines), figures);
-    // The newest at the right edge.
-    let width = usize::from(past.width);
+    frame.render_widget(Paragraph::new(lines), rates);
+    // The newest is at the right edge.
+    let width = usize::from(history.width);
     let newest: Vec<u64> = view
-        .past
+        .history
         .iter()
-        .skip(view.past.len().saturating_sub(width))
+        .skip(view.history.len().saturating_sub(width))
         .copied()
         .collect();
     let padded: Vec<u64> = std::iter::repeat_n(0, width - newest.len())
@@ -120,21 +121,21 @@ fn draw_traffic(view: &View, frame: &mut Frame<'_>, area: Rect) {
         Sparkline::default()
             .data(padded)
             .style(Style::new().fg(Color::Cyan)),
-        past,
+        history,
     );
 }
 
 fn draw_policies(view: &View, frame: &mut Frame<'_>, area: Rect) {
-    let title = format!(" policies, {} ", view.sort.words());
+    let title = format!(" policies, {} ", view.sort.label());
     let block = Block::bordered()
         .title(title)
         .border_style(border(view, Pane::Policies));
-    // On a narrow terminal what does not change makes room for what does.
+    // A narrow terminal shows only the columns that change.
     let columns: Vec<&Column> = COLUMNS
         .iter()
-        .filter(|column| column.always || area.width >= WIDE)
+        .filter(|column| column.always || area.width >= WIDE_COLUMNS)
         .collect();
-    let head = TableRow::new(columns.iter().map(|column| Cell::from(column.title))).style(QUIET);
+    let head = TableRow::new(columns.iter().map(|column| Cell::from(column.title))).style(DIM);
     let rows = view
         .rows
         .iter()
@@ -148,14 +149,14 @@ fn draw_policies(view: &View, frame: &mut Frame<'_>, area: Rect) {
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
 }
 
-/// So many columns of a terminal are enough for all columns of the table.
-const WIDE: u16 = 100;
+/// Terminal width that fits all columns of the table.
+const WIDE_COLUMNS: u16 = 100;
 
 /// A column of the table of policies.
 struct Column {
     title: &'static str,
     width: Constraint,
-    /// Whether it is there on narrow terminals too.
+    /// Whether it is shown on narrow terminals too.
     always: bool,
     cell: fn(&Row) -> Line<'static>,
 }
@@ -187,14 +188,14 @@ const COLUMNS: [Column; 9] = [
     column("limits", Constraint::Fill(3), false, |row| {
         Line::from(row.limits.clone())
     }),
-    column("passed/s", Constraint::Length(9), true, |row| {
-        Line::from(row.rates.map_or(unknown(), |rates| rate(rates.passed)))
+    column("allowed/s", Constraint::Length(9), true, |row| {
+        Line::from(row.rates.map_or(unknown(), |rates| rate(rates.allowed)))
     }),
     column("denied/s", Constraint::Length(9), true, |row| {
         Line::from(row.rates.map_or(unknown(), |rates| rate(rates.denied)))
     }),
     column("denied", Constraint::Length(7), true, |row| {
-        // What was counted since the start, until there is a rate.
+        // The share since the start, until there is a rate.
         let shown = row.rates.unwrap_or(row.counts);
         Line::from(Span::styled(
             share(shown.denied, shown.all()),
@@ -211,7 +212,12 @@ const COLUMNS: [Column; 9] = [
     column("keys", Constraint::Length(9), true, |row| {
         Line::from(row.keys.map_or(unknown(), count))
     }),
-    column("usage", Constraint::Length(GAUGE as u16 + 5), true, usage),
+    column(
+        "usage",
+        Constraint::Length(GAUGE_WIDTH as u16 + 5),
+        true,
+        usage,
+    ),
 ];
 
 fn unknown() -> String {
@@ -223,15 +229,15 @@ fn usage(row: &Row) -> Line<'static> {
         None => Line::from(unknown()),
         Some((usage, false)) => Line::from(format!("{} cost", count(usage as u64))),
         Some((usage, true)) => {
-            let full = ((usage * GAUGE as f64).round() as usize).min(GAUGE);
+            let full = ((usage * GAUGE_WIDTH as f64).round() as usize).min(GAUGE_WIDTH);
             let style = match usage {
                 usage if usage >= 0.95 => BAD,
-                usage if usage >= 0.7 => DOUBTFUL,
+                usage if usage >= 0.7 => WARNING,
                 _ => GOOD,
             };
             Line::from(vec![
                 Span::styled("█".repeat(full), style),
-                Span::styled("░".repeat(GAUGE - full), QUIET),
+                Span::styled("░".repeat(GAUGE_WIDTH - full), DIM),
                 Span::raw(format!(" {:>3.0}%", 100.0 * usage)),
             ])
         }
@@ -243,12 +249,12 @@ fn draw_keys(view: &View, pane: Pane, title: &str, frame: &mut Frame<'_>, area: 
         .title(format!(" {title} "))
         .border_style(border(view, pane));
     let rows = view.keys(pane).iter().map(|key| {
-        // At most so many, and if it is not known exactly, at least so many.
-        let many = match key.at_least == key.count {
-            true => count(key.count),
-            false => format!("{} to {}", count(key.at_least), count(key.count)),
+        let requests = if key.at_least == key.count {
+            count(key.count)
+        } else {
+            format!("{} to {}", count(key.at_least), count(key.count))
         };
-        TableRow::new([escape(&key.key), escape(&key.policy), many].map(Cell::from))
+        TableRow::new([escape(&key.key), escape(&key.policy), requests].map(Cell::from))
     });
     let widths = [
         Constraint::Fill(3),
@@ -265,40 +271,40 @@ fn draw_keys(view: &View, pane: Pane, title: &str, frame: &mut Frame<'_>, area: 
     );
 }
 
-/// Store, configuration and who waits, breakers, limits that move: a line each.
-fn facts(view: &View) -> Vec<Line<'static>> {
+/// Lines about the store, waiting requests and the configuration, breakers and overload.
+fn server_lines(view: &View) -> Vec<Line<'static>> {
     let Some(status) = view.now.as_ref().map(|now| &now.status) else {
         return Vec::new();
     };
-    let is_away = status.store.fallback_active || status.store.error.is_some();
-    let others = format!(
+    let is_unavailable = status.store.fallback_active || status.store.error.is_some();
+    let counts = format!(
         "waiting {}, overrides {}, ",
         count(status.waiting),
         count(status.overrides)
     );
     let stale = if status.reloads.stale {
-        DOUBTFUL
+        WARNING
     } else {
         Style::new()
     };
     let mut lines = vec![
         Line::from(Span::styled(
             text::store(status),
-            if is_away { BAD } else { Style::new() },
+            if is_unavailable { BAD } else { Style::new() },
         )),
         Line::from(vec![
-            Span::raw(others),
+            Span::raw(counts),
             Span::styled(text::reloads(status), stale),
         ]),
     ];
     if !status.breakers.is_empty() {
         let mut breakers: Vec<_> = status.breakers.iter().collect();
-        // Those that are not closed first: there may be more than fit.
+        // Those that are not closed come first, because not all may fit.
         breakers.sort_by_key(|breaker| breaker.state == "closed");
-        let told = breakers.iter().flat_map(|breaker| {
+        let spans = breakers.iter().flat_map(|breaker| {
             let style = match &*breaker.state {
                 "closed" | "forced_closed" | "metrics_only" => GOOD,
-                "half_open" => DOUBTFUL,
+                "half_open" => WARNING,
                 _ => BAD,
             };
             [
@@ -307,46 +313,48 @@ fn facts(view: &View) -> Vec<Line<'static>> {
             ]
         });
         lines.push(Line::from_iter(
-            [Span::raw("breakers")].into_iter().chain(told),
+            [Span::raw("breakers")].into_iter().chain(spans),
         ));
     }
-    let pressure = Overload::of(status.overload.as_ref());
-    lines.extend(pressure.iter().flat_map(Overload::lines).map(Line::from));
+    let overload = Overload::of(status.overload.as_ref());
+    lines.extend(overload.iter().flat_map(Overload::lines).map(Line::from));
     lines
 }
 
 fn foot_line(view: &View) -> Line<'static> {
     let keys = " q quit  tab arrows move  s sort  p pause  ? help";
-    match (&view.trouble, view.paused) {
-        (Some(trouble), _) => Line::from(Span::styled(format!(" {trouble}; trying again"), BAD)),
-        (None, true) => Line::from(vec![Span::styled(" paused ", DOUBTFUL), Span::raw(keys)]),
-        (None, false) => Line::from(Span::styled(keys, QUIET)),
+    if let Some(error) = &view.error {
+        Line::from(Span::styled(format!(" {error}; retrying"), BAD))
+    } else if view.paused {
+        Line::from(vec![Span::styled(" paused ", WARNING), Span::raw(keys)])
+    } else {
+        Line::from(Span::styled(keys, DIM))
     }
 }
 
 fn draw_help(frame: &mut Frame<'_>) {
     let lines = [
         "q, ctrl-c      quit",
-        "tab, ← →       to the next list",
-        "↑ ↓, page      move in it",
+        "tab, ← →       next list",
+        "↑ ↓, page      move in the list",
         "s              sort the policies: as configured, by requests, by denied, by usage",
         "p, space       pause",
         "?, esc         this help",
         "",
-        "Rates are those since the look before. Under usage: the share used of a policy with one bucket for all, else the \
-         cost admitted in its last window. Keys are fingerprints unless [stats] says keys = \"plain\".",
+        "Rates are since the previous update; usage is the share used, or the cost allowed in the \
+         last window. Keys are fingerprints unless [stats] has keys = \"plain\".",
     ];
     let area = frame.area();
     let (width, height) = (area.width.min(76), area.height.min(13));
-    let place = Rect::new(
+    let area = Rect::new(
         (area.width - width) / 2,
         (area.height - height) / 2,
         width,
         height,
     );
-    frame.render_widget(Clear, place);
+    frame.render_widget(Clear, area);
     let help = Paragraph::new(lines.map(Line::from).to_vec()).wrap(Wrap { trim: false });
-    frame.render_widget(help.block(Block::bordered().title(" help ")), place);
+    frame.render_widget(help.block(Block::bordered().title(" help ")), area);
 }
 
 fn border(view: &View, pane: Pane) -> Style {

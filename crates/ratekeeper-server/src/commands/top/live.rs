@@ -1,7 +1,7 @@
-//! The live view: a terminal, keys and signals. However it ends, the terminal is as it was.
+//! The live view: terminal, keys and signals. The terminal is always restored.
 
 use super::view::{View, ViewAction};
-use super::{Snapshot, draw, fetched};
+use super::{Snapshot, draw, fetch};
 use crate::commands::admin_client::Client;
 use ratatui::crossterm::event::{self, Event};
 use std::future::pending;
@@ -13,51 +13,51 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// An answer that is waited for.
-type Look<'a> = Pin<Box<dyn Future<Output = Result<Snapshot, String>> + 'a>>;
+/// A request in flight.
+type Fetch<'a> = Pin<Box<dyn Future<Output = Result<Snapshot, String>> + 'a>>;
 
-/// Draws until somebody wants no more.
-pub(super) async fn run(client: &Client, every: Duration) -> Result<(), String> {
-    let wrong = |error: io::Error| {
-        format!("the terminal cannot be used: {error}; --once prints it as text")
+/// Draws until the user quits or a signal arrives.
+pub(super) async fn run(client: &Client, update_interval: Duration) -> Result<(), String> {
+    let failed = |error: io::Error| {
+        format!("cannot use the terminal: {error}; use --once to print the statistics as text")
     };
-    let mut stop = Stop::new().map_err(wrong)?;
+    let mut stop = StopSignals::new().map_err(failed)?;
     // From here on a panic restores the terminal too.
-    let mut terminal = ratatui::try_init().map_err(wrong)?;
-    let _restored = TerminalGuard;
+    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let _guard = TerminalGuard;
     let mut keys = keys();
-    let mut ticks = interval(every);
+    let mut ticks = interval(update_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut view = View::new(client.url());
-    // One look at a time, which goes on while keys are pressed.
-    let mut look: Option<Look<'_>> = None;
+    // One request at a time, which goes on while keys are pressed.
+    let mut request: Option<Fetch<'_>> = None;
     loop {
         terminal
             .draw(|frame| draw::draw(&view, frame))
-            .map_err(wrong)?;
+            .map_err(failed)?;
         tokio::select! {
-            () = stop.asked() => return Ok(()),
+            () = stop.recv() => return Ok(()),
             event = keys.recv() => match event {
                 Some(Event::Key(key)) if view.press(key) == ViewAction::Quit => return Ok(()),
-                // Another size is seen when it is drawn.
+                // A new size takes effect when the view is drawn.
                 Some(_) => {}
                 None => return Ok(()),
             },
-            _ = ticks.tick(), if look.is_none() => look = Some(Box::pin(fetched(client))),
-            said = async {
-                match &mut look {
-                    Some(look) => look.as_mut().await,
+            _ = ticks.tick(), if request.is_none() => request = Some(Box::pin(fetch(client))),
+            result = async {
+                match &mut request {
+                    Some(request) => request.as_mut().await,
                     None => pending().await,
                 }
             } => {
-                look = None;
-                view.hear(said);
+                request = None;
+                view.update(result);
             }
         }
     }
 }
 
-/// Gives the terminal back.
+/// Restores the terminal when dropped.
 struct TerminalGuard;
 
 impl Drop for TerminalGuard {
@@ -66,23 +66,23 @@ impl Drop for TerminalGuard {
     }
 }
 
-/// What is typed, and other sizes. The thread waits for the next of them until the process ends.
+/// Key and resize events, read by a thread that runs until the process ends.
 fn keys() -> mpsc::Receiver<Event> {
-    let (tell, told) = mpsc::channel(16);
+    let (sender, receiver) = mpsc::channel(16);
     thread::spawn(move || {
         while let Ok(event) = event::read() {
-            if tell.blocking_send(event).is_err() {
+            if sender.blocking_send(event).is_err() {
                 return;
             }
         }
     });
-    told
+    receiver
 }
 
-/// The signals that end it.
-struct Stop([Signal; 3]);
+/// The signals that end the view.
+struct StopSignals([Signal; 3]);
 
-impl Stop {
+impl StopSignals {
     fn new() -> io::Result<Self> {
         let [terminate, interrupt, hang_up] = [
             SignalKind::terminate(),
@@ -93,7 +93,7 @@ impl Stop {
         Ok(Self([terminate?, interrupt?, hang_up?]))
     }
 
-    async fn asked(&mut self) {
+    async fn recv(&mut self) {
         let [terminate, interrupt, hang_up] = &mut self.0;
         tokio::select! {
             _ = terminate.recv() => {}

@@ -1,5 +1,4 @@
-//! `ratekeeper top`: what a running ratekeeper does, in a terminal, as it happens; or once, as text
-//! or JSON.
+//! `ratekeeper top`: live statistics of a running server in a terminal, or once as text or JSON.
 
 mod draw;
 mod live;
@@ -12,36 +11,40 @@ use crate::admin::{ServerStatus, Top};
 use crate::cli::{Format, TopArgs};
 use crate::commands::admin_client::Client;
 use crate::commands::terminal;
-use crate::{CANNOT, print};
+use crate::{EXIT_CANNOT_RUN, print};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long an answer is waited for.
-const WITHIN: Duration = Duration::from_secs(5);
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Everything that is shown.
+/// One reading of the server's statistics.
 struct Snapshot {
     status: ServerStatus,
     top: Top,
 }
 
 pub(crate) fn run(args: &TopArgs) -> ExitCode {
-    match ran(args) {
+    match execute(args) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => {
-            eprintln!("ratekeeper: {}", terminal::escape(&problem));
-            ExitCode::from(CANNOT)
+        Err(error) => {
+            eprintln!("ratekeeper: {}", terminal::escape(&error));
+            ExitCode::from(EXIT_CANNOT_RUN)
         }
     }
 }
 
-fn ran(args: &TopArgs) -> Result<(), String> {
-    let client = Client::new(&args.url, WITHIN)?.tls(&args.tls);
+fn execute(args: &TopArgs) -> Result<(), String> {
+    let client = Client::new(&args.url, REQUEST_TIMEOUT)?.tls(&args.tls);
     let in_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !args.once && !in_terminal {
-        return Err("there is no terminal to draw on; --once prints it as text".to_owned());
+        return Err(
+            "standard input and output are not a terminal; use --once to print the statistics as \
+             text"
+                .to_owned(),
+        );
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -50,12 +53,12 @@ fn ran(args: &TopArgs) -> Result<(), String> {
     match (args.once, args.format) {
         (false, _) => runtime.block_on(live::run(&client, args.interval)),
         (true, Format::Text) => {
-            let snapshot = runtime.block_on(fetched(&client))?;
+            let snapshot = runtime.block_on(fetch(&client))?;
             print(text::text(&snapshot, client.url()));
             Ok(())
         }
         (true, Format::Json) => {
-            // As it came: with all that a newer one may say.
+            // Printed unparsed, so that fields of a newer server are kept.
             let (status, top) = runtime.block_on(async {
                 Ok::<(Value, Value), String>((
                     client.get("/admin/status").await?,
@@ -68,7 +71,7 @@ fn ran(args: &TopArgs) -> Result<(), String> {
     }
 }
 
-async fn fetched(client: &Client) -> Result<Snapshot, String> {
+async fn fetch(client: &Client) -> Result<Snapshot, String> {
     Ok(Snapshot {
         status: client.get("/admin/status").await?,
         top: client.get("/admin/top").await?,

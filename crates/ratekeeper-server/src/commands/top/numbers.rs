@@ -1,8 +1,8 @@
-//! Numbers as people read them.
+//! Formats of numbers for people.
 
 use std::time::Duration;
 
-/// 12,345
+/// A count, such as 12,345.
 pub(super) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -15,7 +15,7 @@ pub(super) fn count(number: u64) -> String {
     text
 }
 
-/// A rate: 12,345 or 12.3 or 0.4
+/// A rate, such as 12,345, 12.3 or 0.4.
 pub(super) fn rate(a_second: f64) -> String {
     match a_second {
         rate if rate >= 99.95 => count(rate.round() as u64),
@@ -23,7 +23,7 @@ pub(super) fn rate(a_second: f64) -> String {
     }
 }
 
-/// 12.3%; nothing of nothing is none.
+/// A share, such as 12.3%, or a dash if the whole is 0.
 pub(super) fn share(part: f64, whole: f64) -> String {
     if whole > 0.0 {
         format!("{:.1}%", 100.0 * part / whole)
@@ -32,7 +32,7 @@ pub(super) fn share(part: f64, whole: f64) -> String {
     }
 }
 
-/// The two largest units: 3 d 4 h, 12 min 5 s, 0 s
+/// A time in its two largest units, such as 3 d 4 h, 12 min 5 s or 0 s.
 pub(super) fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     let units = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
@@ -44,14 +44,14 @@ pub(super) fn time(time: Duration) -> String {
         .iter()
         .take(2)
         .scan(seconds, |left, (unit, name)| {
-            let many = *left / unit;
+            let count = *left / unit;
             *left %= unit;
-            Some((many, name))
+            Some((count, name))
         });
     let parts: Vec<String> = parts
         .enumerate()
-        .filter(|(at, (many, _))| *at == 0 || *many > 0)
-        .map(|(_, (many, name))| format!("{many} {name}"))
+        .filter(|(at, (count, _))| *at == 0 || *count > 0)
+        .map(|(_, (count, name))| format!("{count} {name}"))
         .collect();
     parts.join(" ")
 }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_formatted() {
         assert_eq!(
             [0, 999, 1_000, 1_234_567].map(count),
             ["0", "999", "1,000", "1,234,567"]

@@ -1,4 +1,4 @@
-//! Limits that move and load that is shed, as far as the service tells.
+//! Adaptive limits and load shedding, from the status of the server.
 
 use super::numbers::count;
 use crate::commands::terminal::escape;
@@ -13,7 +13,7 @@ pub(super) struct Overload {
     late: u64,
 }
 
-/// A limit that moves.
+/// An adaptive limit.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct AdaptiveLimits {
@@ -24,15 +24,15 @@ pub(super) struct AdaptiveLimits {
     max: f64,
     in_flight: u64,
     queued: u64,
-    denied: Denials,
+    denied: QueueDenials,
     latency_ms: Option<f64>,
     baseline_ms: Option<f64>,
 }
 
-/// Whom it turned away although there is a line to wait in.
+/// Requests denied by the queue of an adaptive limit.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Denials {
+struct QueueDenials {
     queue_full: u64,
     waited_too_long: u64,
 }
@@ -42,29 +42,28 @@ struct Denials {
 pub(super) struct Shed {
     pressure: f64,
     lowest_served: Option<String>,
-    classes: Vec<Class>,
+    classes: Vec<ClassLine>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Class {
+struct ClassLine {
     class: String,
     allowed: u64,
     shed: u64,
 }
 
 impl Overload {
-    /// None if there is nothing of it, or nothing that is understood.
+    /// Parses the status. Returns `None` if it is absent, empty or not understood.
     pub(super) fn of(value: Option<&Value>) -> Option<Self> {
         Self::deserialize(value?)
             .ok()
-            .filter(|pressure| !pressure.limits.is_empty() || pressure.shed.is_some())
+            .filter(|overload| !overload.limits.is_empty() || overload.shed.is_some())
     }
 
-    /// A line for each.
+    /// A line for each limit, the shedding and the expired deadlines.
     pub(super) fn lines(&self) -> Vec<String> {
-        let late =
-            (self.late > 0).then(|| format!("{} came after their deadline", count(self.late)));
+        let late = (self.late > 0).then(|| format!("{} past their deadline", count(self.late)));
         self.limits
             .iter()
             .map(AdaptiveLimits::line)
@@ -85,18 +84,26 @@ impl AdaptiveLimits {
             denied,
             ..
         } = self;
-        let (policy, algorithm) = (escape(&self.policy), escape(&self.algorithm));
+        let policy = escape(&self.policy);
+        let algorithm = escape(&self.algorithm);
         let times = match (self.latency_ms, self.baseline_ms) {
-            (Some(now), Some(usual)) => format!(", {now:.1} ms (usually {usual:.1} ms)"),
+            (Some(now), Some(baseline)) => {
+                format!(", {now:.1} ms (baseline {baseline:.1} ms)")
+            }
             (Some(now), None) => format!(", {now:.1} ms"),
             _ => String::new(),
         };
-        let waited = match (denied.waited_too_long, denied.queue_full) {
+        let denied = match (denied.waited_too_long, denied.queue_full) {
             (0, 0) => String::new(),
-            (long, full) => format!("; waited too long {}, full {}", count(long), count(full)),
+            (timed_out, full) => format!(
+                "; timed out {}, queue full {}",
+                count(timed_out),
+                count(full)
+            ),
         };
         format!(
-            "{policy}: {limit:.0} at once ({min:.0} to {max:.0}, {algorithm}), {in_flight} in flight, {queued} queued{times}{waited}"
+            "{policy}: limit {limit:.0} ({min:.0} to {max:.0}, {algorithm}), {in_flight} in \
+             flight, {queued} queued{times}{denied}"
         )
     }
 }
@@ -108,7 +115,7 @@ impl Shed {
             .iter()
             .map(|class| {
                 format!(
-                    "{} {} shed of {}",
+                    "{} {} of {} shed",
                     escape(&class.class),
                     count(class.shed),
                     count(class.allowed + class.shed)
@@ -118,9 +125,9 @@ impl Shed {
         let lowest = self
             .lowest_served
             .as_deref()
-            .map_or_else(|| "nobody".to_owned(), escape);
+            .map_or_else(|| "none".to_owned(), escape);
         format!(
-            "pressure {:.0}%, served down to {lowest}: {}",
+            "overload {:.0}%, lowest class served: {lowest}; {}",
             100.0 * self.pressure,
             classes.join(", ")
         )

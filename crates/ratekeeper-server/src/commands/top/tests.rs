@@ -1,4 +1,4 @@
-//! What is drawn and printed, from statuses as they come.
+//! Drawn and printed views of recorded statuses.
 
 use super::view::{View, ViewAction};
 use super::{Snapshot, draw, text};
@@ -9,29 +9,29 @@ use serde_json::{Value, json};
 
 const URL: &str = "http://127.0.0.1:9090";
 
-/// So many seconds after the start.
+/// The status some seconds after the start.
 fn status(seconds: u64) -> Value {
-    let many = |a_second: u64| a_second * seconds;
+    let total = |per_second: u64| per_second * seconds;
     let policy = |name: &str,
                   by: &[&str],
                   limit: &str,
                   rates: [u64; 2],
                   usage: f64,
                   usage_is: &str| {
-        json!({"policy": name, "mode": "enforce", "enforced_percent": 100.0, "by": by, "limits": [limit], "allowed": many(rates[0]),
-               "denied": many(rates[1]), "shadow_denied": 0, "delayed": 0, "errors": 0, "bans": 0, "keys": 12,
+        json!({"policy": name, "mode": "enforce", "enforced_percent": 100.0, "by": by, "limits": [limit], "allowed": total(rates[0]),
+               "denied": total(rates[1]), "shadow_denied": 0, "delayed": 0, "errors": 0, "bans": 0, "keys": 12,
                "usage": usage, "usage_is": usage_is})
     };
     let mut watched = policy("watched", &["user", "path"], "5/s", [40, 0], 17.0, "cost");
-    (watched["mode"], watched["shadow_denied"]) = (json!("shadow"), json!(many(3)));
+    (watched["mode"], watched["shadow_denied"]) = (json!("shadow"), json!(total(3)));
     json!({
         "version": "0.1.0", "now_ms": 1_700_000_000_000_u64 + 1000 * seconds, "uptime_ms": 1000 * seconds,
         "serving": "gateway", "ready": true,
-        "totals": {"requests": many(1500), "allowed": many(1200), "denied": many(300)},
+        "totals": {"requests": total(1500), "allowed": total(1200), "denied": total(300)},
         "store": {"kind": "memory", "error": null, "fallback_active": false, "errors": {}, "keys": 12},
         "policies": [policy("per-ip", &["ip"], "100/min burst 20", [1000, 100], 3210.0, "cost"),
                      policy("all", &[], "2000/s", [160, 200], 0.75, "share"), watched],
-        "envoy": [{"rule": "shop/path", "allowed": many(1), "denied": 0, "shadow_denied": 0}],
+        "envoy": [{"rule": "shop/path", "allowed": total(1), "denied": 0, "shadow_denied": 0}],
         "breakers": [{"name": "http://127.0.0.1:3000", "state": "closed"}, {"name": "http://127.0.0.1:3001", "state": "open"}],
         "waiting": 2, "overrides": 1, "overload": null,
         "reloads": {"succeeded": 1, "rejected": 0, "stale": false},
@@ -48,7 +48,7 @@ fn snapshot(status: &Value) -> Snapshot {
     }
 }
 
-fn under_pressure() -> Value {
+fn overloaded() -> Value {
     let mut status = status(10);
     status["overload"] = json!({
         "limits": [{"policy": "api", "algorithm": "gradient2", "limit": 37, "min": 5, "max": 200, "in_flight": 21, "queued": 4, "denied": {"at_capacity": 0, "queue_full": 2, "waited_too_long": 1300},
@@ -69,20 +69,20 @@ fn drawn(view: &View, width: u16, height: u16) -> String {
 
 fn busy() -> View {
     let mut view = View::new(URL);
-    view.hear(Ok(snapshot(&status(10))));
-    view.hear(Ok(snapshot(&status(12))));
+    view.update(Ok(snapshot(&status(10))));
+    view.update(Ok(snapshot(&status(12))));
     view
 }
 
 fn press(view: &mut View, key: char) {
     assert_eq!(
         view.press(KeyEvent::from(KeyCode::Char(key))),
-        ViewAction::GoOn
+        ViewAction::Continue
     );
 }
 
 #[test]
-fn before_the_first_answer() {
+fn before_the_first_response() {
     insta::assert_snapshot!(drawn(&View::new(URL), 100, 30));
 }
 
@@ -96,7 +96,7 @@ fn a_small_terminal() {
     insta::assert_snapshot!(drawn(&busy(), 80, 24));
 }
 
-/// None is too small to be drawn on.
+/// Drawing works on terminals of any size.
 #[test]
 fn terminals_of_any_size() {
     let mut view = busy();
@@ -109,14 +109,14 @@ fn terminals_of_any_size() {
 }
 
 #[test]
-fn a_store_that_is_gone_and_load_that_is_shed() {
+fn an_unavailable_store_and_load_shedding() {
     let mut view = View::new(URL);
-    view.hear(Ok(snapshot(&under_pressure())));
+    view.update(Ok(snapshot(&overloaded())));
     insta::assert_snapshot!(drawn(&view, 120, 36));
 }
 
 #[test]
-fn sorted_by_denied_and_moved_in() {
+fn sorting_and_selecting() {
     let mut view = busy();
     press(&mut view, 's');
     press(&mut view, 's');
@@ -126,7 +126,7 @@ fn sorted_by_denied_and_moved_in() {
     assert_eq!(view.selected, [1, 0, 0]);
     view.press(KeyEvent::from(KeyCode::Tab));
     view.press(KeyEvent::from(KeyCode::End));
-    assert_eq!(view.selected, [1, 1, 0], "the last of the heaviest keys");
+    assert_eq!(view.selected, [1, 1, 0], "the last of the most active keys");
     press(&mut view, 's');
     press(&mut view, 's');
     let names: Vec<&str> = view.rows.iter().map(|row| &*row.name).collect();
@@ -138,44 +138,43 @@ fn sorted_by_denied_and_moved_in() {
 }
 
 #[test]
-fn help_lies_over_it() {
+fn help() {
     let mut view = busy();
     press(&mut view, '?');
     insta::assert_snapshot!(drawn(&view, 100, 30));
 }
 
 #[test]
-fn one_that_is_gone_is_said_and_forgotten_when_it_is_back() {
+fn an_error_is_shown_until_the_server_is_back() {
     let mut view = busy();
-    view.hear(Err(
-        "nobody is reached at http://127.0.0.1:9090: Connection refused (os error 111)".to_owned(),
+    view.update(Err(
+        "cannot connect to http://127.0.0.1:9090: Connection refused (os error 111)".to_owned(),
     ));
     let gone = drawn(&view, 120, 36);
     assert!(
-        gone.contains("nobody is reached at http://127.0.0.1:9090")
-            && gone.contains("trying again"),
+        gone.contains("cannot connect to http://127.0.0.1:9090") && gone.contains("retrying"),
         "{gone}"
     );
-    assert!(gone.contains("per-ip"), "what was last heard stays: {gone}");
-    // It was started again: what it counts begins anew, and there is no rate until the second look.
-    view.hear(Ok(snapshot(&status(1))));
+    assert!(gone.contains("per-ip"), "the last status stays: {gone}");
+    // After a restart the counts begin at 0, and there is no rate until the second status.
+    view.update(Ok(snapshot(&status(1))));
     assert!(
-        view.trouble.is_none()
+        view.error.is_none()
             && view.rates.is_none()
             && view.rows.iter().all(|row| row.rates.is_none())
     );
-    view.hear(Ok(snapshot(&status(2))));
+    view.update(Ok(snapshot(&status(2))));
     assert_eq!(view.rates.unwrap().all(), 1500.0);
 }
 
 #[test]
-fn paused_it_stays_as_it_is() {
+fn a_paused_view_does_not_change() {
     let mut view = busy();
     press(&mut view, 'p');
-    view.hear(Ok(snapshot(&status(20))));
+    view.update(Ok(snapshot(&status(20))));
     assert_eq!(view.now.as_ref().unwrap().status.uptime_ms, 12_000);
     press(&mut view, 'p');
-    view.hear(Ok(snapshot(&status(22))));
+    view.update(Ok(snapshot(&status(22))));
     assert_eq!(
         (
             view.now.as_ref().unwrap().status.uptime_ms,
@@ -186,7 +185,7 @@ fn paused_it_stays_as_it_is() {
 }
 
 #[test]
-fn q_and_control_c_end_it() {
+fn q_and_control_c_quit() {
     use ratatui::crossterm::event::KeyModifiers;
     let mut view = busy();
     assert_eq!(
@@ -199,12 +198,12 @@ fn q_and_control_c_end_it() {
     );
     assert_eq!(
         view.press(KeyEvent::from(KeyCode::Char('c'))),
-        ViewAction::GoOn
+        ViewAction::Continue
     );
 }
 
 #[test]
 fn as_text() {
     insta::assert_snapshot!(text::text(&snapshot(&status(10)), URL));
-    insta::assert_snapshot!(text::text(&snapshot(&under_pressure()), URL));
+    insta::assert_snapshot!(text::text(&snapshot(&overloaded()), URL));
 }

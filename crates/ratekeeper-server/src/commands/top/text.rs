@@ -1,5 +1,4 @@
-//! Everything once, as plain text: columns that line up, and nothing that only a terminal
-//! understands.
+//! The statistics as plain text, for `--once`: aligned columns, no terminal control sequences.
 
 use super::Snapshot;
 use super::numbers::{count, share, time};
@@ -20,25 +19,20 @@ pub(super) fn text(snapshot: &Snapshot, url: &str) -> String {
         ],
     );
     for row in rows(snapshot) {
-        let usage = row
-            .usage
-            .map_or("–".to_owned(), |(usage, is_share)| match is_share {
-                true => share(usage, 1.0),
-                false => count(usage as u64),
-            });
-        let denied = share(row.counts.denied, row.counts.all());
-        let keys = row.keys.map_or("–".to_owned(), count);
-        let (allowed, turned_away) = (
-            count(row.counts.passed as u64 - row.delayed),
-            count(row.counts.denied as u64),
-        );
+        let usage = row.usage.map_or("–".to_owned(), |(usage, is_share)| {
+            if is_share {
+                share(usage, 1.0)
+            } else {
+                count(usage as u64)
+            }
+        });
         let numbers = [
-            allowed,
+            count(row.counts.allowed as u64 - row.delayed),
             count(row.delayed),
-            turned_away,
-            denied,
+            count(row.counts.denied as u64),
+            share(row.counts.denied, row.counts.all()),
             count(row.shadow),
-            keys,
+            row.keys.map_or("–".to_owned(), count),
             usage,
         ];
         table.add(
@@ -55,7 +49,7 @@ pub(super) fn text(snapshot: &Snapshot, url: &str) -> String {
     }
     breakers.write(&mut text);
     for (title, keys) in [
-        ("HEAVIEST KEY", &top.most_active),
+        ("MOST ACTIVE KEY", &top.most_active),
         ("MOST DENIED KEY", &top.most_denied),
     ] {
         let mut table = Table::new(&[title, "POLICY"], &["COUNT", "AT LEAST"]);
@@ -83,8 +77,9 @@ fn head(status: &ServerStatus, url: &str) -> String {
     let mut text = String::new();
     let up = time(Duration::from_millis(status.uptime_ms));
     let ready = if status.ready { "ready" } else { "not ready" };
-    let (version, serving) = (escape(&status.version), escape(&status.serving));
-    // Memory takes all that is written.
+    let version = escape(&status.version);
+    let serving = escape(&status.serving);
+    // Writing to a string cannot fail.
     let _ = writeln!(
         text,
         "ratekeeper {version} at {url}: {serving}, up {up}, {ready}"
@@ -92,10 +87,12 @@ fn head(status: &ServerStatus, url: &str) -> String {
     let totals = &status.totals;
     let denied = share(totals.denied as f64, totals.requests as f64);
     let [requests, allowed, blocked] = [totals.requests, totals.allowed, totals.denied].map(count);
-    let (waiting, overrides) = (count(status.waiting), count(status.overrides));
+    let waiting = count(status.waiting);
+    let overrides = count(status.overrides);
     let _ = writeln!(
         text,
-        "requests {requests}, allowed {allowed}, denied {blocked} ({denied}), waiting {waiting}, overrides {overrides}"
+        "requests {requests}, allowed {allowed}, denied {blocked} ({denied}), waiting {waiting}, \
+         overrides {overrides}"
     );
     let _ = writeln!(text, "{}", store(status));
     let _ = writeln!(text, "{}", reloads(status));
@@ -108,25 +105,25 @@ fn head(status: &ServerStatus, url: &str) -> String {
     text
 }
 
-/// The store in a line.
+/// A line about the store.
 pub(super) fn store(status: &ServerStatus) -> String {
     let store = &status.store;
     let mut line = format!("store {}", escape(&store.kind));
     if let Some(keys) = store.keys {
         line.push_str(&format!(", {} keys", count(keys)));
     }
-    let errors = store.errors.iter().filter(|(_, many)| **many > 0);
+    let errors = store.errors.iter().filter(|(_, count)| **count > 0);
     let errors: Vec<String> = errors
-        .map(|(kind, many)| format!("{} {}", escape(kind), count(*many)))
+        .map(|(kind, number)| format!("{} {}", escape(kind), count(*number)))
         .collect();
     if !errors.is_empty() {
         line.push_str(&format!(", errors: {}", errors.join(", ")));
     }
     if store.fallback_active {
-        line.push_str(", deciding without it");
+        line.push_str(", falling back");
     }
-    if let Some(trouble) = &store.error {
-        line.push_str(&format!(": {}", escape(trouble)));
+    if let Some(error) = &store.error {
+        line.push_str(&format!(": {}", escape(error)));
     }
     if let Some(others) = &store.other_limits {
         line.push_str(&format!("; {}", escape(others)));
@@ -134,36 +131,36 @@ pub(super) fn store(status: &ServerStatus) -> String {
     line
 }
 
-/// The configuration in a line.
+/// A line about reloads of the configuration.
 pub(super) fn reloads(status: &ServerStatus) -> String {
     let reloads = &status.reloads;
     let stale = if reloads.stale {
-        "; the file as it is now is wrong and not in force"
+        "; the current file is invalid and not in force"
     } else {
         ""
     };
     format!(
-        "configuration: reloads {}, refused {}{stale}",
+        "configuration: reloads {}, rejected {}{stale}",
         count(reloads.succeeded),
         count(reloads.rejected)
     )
 }
 
-/// Columns as wide as what is in them: text to the left, numbers to the right.
+/// A table with columns as wide as their contents: text left-aligned, numbers right-aligned.
 struct Table {
-    words: usize,
+    text_columns: usize,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    fn new(words: &[&str], numbers: &[&str]) -> Self {
-        let head = words
+    fn new(text: &[&str], numbers: &[&str]) -> Self {
+        let head = text
             .iter()
             .chain(numbers)
             .map(|&title| title.to_owned())
             .collect();
         Self {
-            words: words.len(),
+            text_columns: text.len(),
             rows: vec![head],
         }
     }
@@ -172,7 +169,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// One without rows is left out.
+    /// Writes the table, unless it has no rows.
     fn write(&self, text: &mut String) {
         if self.rows.len() < 2 {
             return;
@@ -191,9 +188,12 @@ impl Table {
                 .iter()
                 .zip(&widths)
                 .enumerate()
-                .map(|(column, (cell, width))| match column < self.words {
-                    true => format!("{cell:<width$}"),
-                    false => format!("{cell:>width$}"),
+                .map(|(column, (cell, width))| {
+                    if column < self.text_columns {
+                        format!("{cell:<width$}")
+                    } else {
+                        format!("{cell:>width$}")
+                    }
                 });
             text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
             text.push('\n');

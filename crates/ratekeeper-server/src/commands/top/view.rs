@@ -1,4 +1,4 @@
-//! What is shown and what keys do to it. Knows no terminal.
+//! The state of the live view and its key bindings, independent of the terminal.
 
 use super::Snapshot;
 use crate::admin::{Key, PolicyStatus, RuleStatus, Totals};
@@ -7,22 +7,22 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// So many rates are remembered for the sparkline: one a column of a wide terminal.
-const REMEMBERED: usize = 512;
+/// Rates kept for the sparkline: one for each column of a wide terminal.
+const MAX_HISTORY: usize = 512;
 
-/// The lists that can be moved in.
+/// A list with a selected row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pane {
     Policies,
-    Heaviest,
+    MostActive,
     MostDenied,
 }
 
 impl Pane {
-    pub(super) const ALL: [Self; 3] = [Self::Policies, Self::Heaviest, Self::MostDenied];
+    pub(super) const ALL: [Self; 3] = [Self::Policies, Self::MostActive, Self::MostDenied];
 }
 
-/// What policies are sorted by.
+/// The order of the policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
     AsConfigured,
@@ -39,7 +39,7 @@ impl Sort {
         Self::Usage,
     ];
 
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::AsConfigured => "as configured",
             Self::Requests => "by requests",
@@ -49,60 +49,60 @@ impl Sort {
     }
 }
 
-/// What passed, at once or later, and what was denied.
+/// Numbers or rates of allowed requests, delayed ones included, and of denied ones.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
-pub(super) struct Pair {
-    pub(super) passed: f64,
+pub(super) struct Outcomes {
+    pub(super) allowed: f64,
     pub(super) denied: f64,
 }
 
-impl Pair {
+impl Outcomes {
     pub(super) fn all(self) -> f64 {
-        self.passed + self.denied
+        self.allowed + self.denied
     }
 }
 
-/// A policy, or a rule of Envoy's.
+/// A policy or an Envoy rule.
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) mode: String,
     pub(super) by: String,
     pub(super) limits: String,
-    /// Since the service started.
-    pub(super) counts: Pair,
-    /// Of those that passed: who had to wait.
+    /// Numbers since the server started.
+    pub(super) counts: Outcomes,
+    /// Allowed requests that were delayed.
     pub(super) delayed: u64,
-    /// Would have been denied by one that only watches.
+    /// Requests that a policy in shadow mode would have denied.
     pub(super) shadow: u64,
-    /// A second, since the look before; none at first.
-    pub(super) rates: Option<Pair>,
+    /// Rates per second since the previous update; `None` at first.
+    pub(super) rates: Option<Outcomes>,
     pub(super) keys: Option<u64>,
-    /// And whether it is a share.
+    /// The usage, and whether it is a share.
     pub(super) usage: Option<(f64, bool)>,
 }
 
-/// What is shown.
+/// The state of the live view.
 pub(super) struct View {
     pub(super) url: String,
     pub(super) now: Option<Snapshot>,
     pub(super) rows: Vec<Row>,
-    pub(super) rates: Option<Pair>,
-    /// Decisions a second, the newest last.
-    pub(super) past: VecDeque<u64>,
-    /// Why there is nothing new, in a sentence.
-    pub(super) trouble: Option<String>,
+    pub(super) rates: Option<Outcomes>,
+    /// Decisions per second, the newest last.
+    pub(super) history: VecDeque<u64>,
+    /// Why the last update failed, in one sentence.
+    pub(super) error: Option<String>,
     pub(super) paused: bool,
     pub(super) help: bool,
     pub(super) sort: Sort,
     pub(super) pane: Pane,
-    /// The row in each list.
+    /// The selected row of each list.
     pub(super) selected: [usize; 3],
 }
 
-/// What a key asks for beyond another view.
+/// The effect of a key on the main loop.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum ViewAction {
-    GoOn,
+    Continue,
     Quit,
 }
 
@@ -113,8 +113,8 @@ impl View {
             now: None,
             rows: Vec::new(),
             rates: None,
-            past: VecDeque::new(),
-            trouble: None,
+            history: VecDeque::new(),
+            error: None,
             paused: false,
             help: false,
             sort: Sort::AsConfigured,
@@ -123,91 +123,91 @@ impl View {
         }
     }
 
-    /// What the service said, or why it did not.
-    pub(super) fn hear(&mut self, said: Result<Snapshot, String>) {
-        match said {
-            Err(trouble) => {
-                self.trouble = Some(trouble);
+    /// Applies the result of a request.
+    pub(super) fn update(&mut self, result: Result<Snapshot, String>) {
+        match result {
+            Err(error) => {
+                self.error = Some(error);
                 self.rates = None;
             }
             Ok(_) if self.paused => {}
             Ok(snapshot) => {
-                self.trouble = None;
-                self.take(snapshot);
+                self.error = None;
+                self.set_snapshot(snapshot);
             }
         }
     }
 
-    fn take(&mut self, snapshot: Snapshot) {
+    fn set_snapshot(&mut self, snapshot: Snapshot) {
         let status = &snapshot.status;
-        // One that was started again has counted less, and has no rate yet.
-        let before = self
+        // After a restart of the server the counts are lower, and there is no rate yet.
+        let previous = self
             .now
             .as_ref()
-            .map(|before| &before.status)
-            .filter(|before| before.uptime_ms <= status.uptime_ms);
+            .map(|previous| &previous.status)
+            .filter(|previous| previous.uptime_ms <= status.uptime_ms);
         let elapsed =
-            before.map(|before| Duration::from_millis(status.uptime_ms - before.uptime_ms));
+            previous.map(|previous| Duration::from_millis(status.uptime_ms - previous.uptime_ms));
         let elapsed = elapsed.filter(|elapsed| !elapsed.is_zero());
-        let rate = |now: Pair, before: Option<Pair>| {
-            let (before, seconds) = (before?, elapsed?.as_secs_f64());
-            let grown = |now: f64, before: f64| (now - before).max(0.0) / seconds;
-            Some(Pair {
-                passed: grown(now.passed, before.passed),
-                denied: grown(now.denied, before.denied),
+        let rates = |now: Outcomes, previous: Option<Outcomes>| {
+            let previous = previous?;
+            let seconds = elapsed?.as_secs_f64();
+            let rate = |now: f64, previous: f64| (now - previous).max(0.0) / seconds;
+            Some(Outcomes {
+                allowed: rate(now.allowed, previous.allowed),
+                denied: rate(now.denied, previous.denied),
             })
         };
-        self.rates = rate(
+        self.rates = rates(
             of_totals(&status.totals),
-            before.map(|before| of_totals(&before.totals)),
+            previous.map(|previous| of_totals(&previous.totals)),
         );
         if let Some(rates) = self.rates {
-            self.past.push_back(rates.all().round() as u64);
-            if self.past.len() > REMEMBERED {
-                self.past.pop_front();
+            self.history.push_back(rates.all().round() as u64);
+            if self.history.len() > MAX_HISTORY {
+                self.history.pop_front();
             }
         }
-        let known: HashMap<&str, Pair> = self
-            .rows
-            .iter()
-            .map(|row| (&*row.name, row.counts))
-            .collect();
-        let known = if before.is_some() {
-            known
+        let previous_counts: HashMap<&str, Outcomes> = if previous.is_some() {
+            self.rows
+                .iter()
+                .map(|row| (&*row.name, row.counts))
+                .collect()
         } else {
             HashMap::new()
         };
         let mut rows = rows(&snapshot);
         for row in &mut rows {
-            row.rates = rate(row.counts, known.get(&*row.name).copied());
+            row.rates = rates(row.counts, previous_counts.get(&*row.name).copied());
         }
         self.rows = rows;
         self.now = Some(snapshot);
-        self.arrange();
+        self.sort_rows();
     }
 
-    /// Sorts, and keeps what is selected within the lists.
-    fn arrange(&mut self) {
+    /// Sorts the policies, and keeps the selections within the lists.
+    fn sort_rows(&mut self) {
         let counts = |row: &Row| row.rates.unwrap_or(row.counts);
-        let by: fn(f64, f64) -> std::cmp::Ordering = |a, b| b.total_cmp(&a);
+        let descending: fn(f64, f64) -> std::cmp::Ordering = |a, b| b.total_cmp(&a);
         match self.sort {
             Sort::AsConfigured => {
                 let Some(now) = &self.now else { return };
-                let place: HashMap<String, usize> = rows(now)
+                let positions: HashMap<String, usize> = rows(now)
                     .into_iter()
                     .enumerate()
                     .map(|(at, row)| (row.name, at))
                     .collect();
-                self.rows.sort_by_key(|row| place.get(&row.name).copied());
+                self.rows
+                    .sort_by_key(|row| positions.get(&row.name).copied());
             }
             Sort::Requests => self
                 .rows
-                .sort_by(|a, b| by(counts(a).all(), counts(b).all())),
+                .sort_by(|a, b| descending(counts(a).all(), counts(b).all())),
             Sort::Denied => self
                 .rows
-                .sort_by(|a, b| by(counts(a).denied, counts(b).denied)),
+                .sort_by(|a, b| descending(counts(a).denied, counts(b).denied)),
             Sort::Usage => self.rows.sort_by(|a, b| {
-                by(
+                descending(
                     a.usage.map_or(-1.0, |usage| usage.0),
                     b.usage.map_or(-1.0, |usage| usage.0),
                 )
@@ -223,7 +223,7 @@ impl View {
     fn len(&self, pane: Pane) -> usize {
         match pane {
             Pane::Policies => self.rows.len(),
-            Pane::Heaviest => self.keys(pane).len(),
+            Pane::MostActive => self.keys(pane).len(),
             Pane::MostDenied => self.keys(pane).len(),
         }
     }
@@ -241,11 +241,11 @@ impl View {
 
     pub(super) fn press(&mut self, key: KeyEvent) -> ViewAction {
         if key.kind == KeyEventKind::Release {
-            return ViewAction::GoOn;
+            return ViewAction::Continue;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            // A terminal in raw mode makes no signal of it.
+            // A terminal in raw mode does not turn it into a signal.
             KeyCode::Char('c') if control => return ViewAction::Quit,
             KeyCode::Char('q') => return ViewAction::Quit,
             KeyCode::Char('?' | 'h') => self.help = !self.help,
@@ -257,40 +257,40 @@ impl View {
                     .position(|sort| *sort == self.sort)
                     .unwrap_or_default();
                 self.sort = Sort::ALL[(at + 1) % Sort::ALL.len()];
-                self.arrange();
+                self.sort_rows();
             }
-            KeyCode::Tab | KeyCode::Right => self.turn(1),
-            KeyCode::BackTab | KeyCode::Left => self.turn(Pane::ALL.len() - 1),
-            KeyCode::Down | KeyCode::Char('j') => self.go(|at| at.saturating_add(1)),
-            KeyCode::Up | KeyCode::Char('k') => self.go(|at| at.saturating_sub(1)),
-            KeyCode::PageDown => self.go(|at| at.saturating_add(10)),
-            KeyCode::PageUp => self.go(|at| at.saturating_sub(10)),
-            KeyCode::Home => self.go(|_| 0),
-            KeyCode::End => self.go(|_| usize::MAX),
+            KeyCode::Tab | KeyCode::Right => self.switch_pane(1),
+            KeyCode::BackTab | KeyCode::Left => self.switch_pane(Pane::ALL.len() - 1),
+            KeyCode::Down | KeyCode::Char('j') => self.select(|at| at.saturating_add(1)),
+            KeyCode::Up | KeyCode::Char('k') => self.select(|at| at.saturating_sub(1)),
+            KeyCode::PageDown => self.select(|at| at.saturating_add(10)),
+            KeyCode::PageUp => self.select(|at| at.saturating_sub(10)),
+            KeyCode::Home => self.select(|_| 0),
+            KeyCode::End => self.select(|_| usize::MAX),
             _ => {}
         }
-        ViewAction::GoOn
+        ViewAction::Continue
     }
 
-    fn turn(&mut self, by: usize) {
+    fn switch_pane(&mut self, by: usize) {
         self.pane = Pane::ALL[(self.pane as usize + by) % Pane::ALL.len()];
     }
 
-    fn go(&mut self, to: impl Fn(usize) -> usize) {
+    fn select(&mut self, to: impl Fn(usize) -> usize) {
         let last = self.len(self.pane).saturating_sub(1);
         let selected = &mut self.selected[self.pane as usize];
         *selected = to(*selected).min(last);
     }
 }
 
-fn of_totals(totals: &Totals) -> Pair {
-    Pair {
-        passed: totals.allowed as f64,
+fn of_totals(totals: &Totals) -> Outcomes {
+    Outcomes {
+        allowed: totals.allowed as f64,
         denied: totals.denied as f64,
     }
 }
 
-/// Policies, and behind them Envoy's rules, under the names that they have on `/metrics`.
+/// Rows of the policies, then of the Envoy rules, named as in `/metrics`.
 pub(super) fn rows(snapshot: &Snapshot) -> Vec<Row> {
     let status = &snapshot.status;
     let policies = status.policies.iter().map(of_policy);
@@ -307,8 +307,8 @@ fn of_policy(policy: &PolicyStatus) -> Row {
             escape(&policy.by.join(" "))
         },
         limits: escape(&policy.limits.join(", ")),
-        counts: Pair {
-            passed: (policy.allowed + policy.delayed) as f64,
+        counts: Outcomes {
+            allowed: (policy.allowed + policy.delayed) as f64,
             denied: policy.denied as f64,
         },
         delayed: policy.delayed,
@@ -325,8 +325,8 @@ fn of_rule(rule: &RuleStatus) -> Row {
         mode: "enforce".to_owned(),
         by: "envoy".to_owned(),
         limits: String::new(),
-        counts: Pair {
-            passed: rule.allowed as f64,
+        counts: Outcomes {
+            allowed: rule.allowed as f64,
             denied: rule.denied as f64,
         },
         delayed: 0,

@@ -181,7 +181,7 @@ impl ClientService {
             .map(|entry| entry.record())
             .or_else(|| span.as_ref().map(|_| RequestRecord::default()));
         if let Some(span) = &mut span {
-            span.notes.clone_from(&record);
+            span.record.clone_from(&record);
             // The upstream's spans become children of this one.
             if let Some(context) = span.traceparent() {
                 request.headers_mut().insert(TRACEPARENT, context);

@@ -160,7 +160,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         .sample(&[], app.audit.lost());
     let help = "Requests whose forwarding header was ignored because the peer is not trusted.";
     page.family("ratekeeper_untrusted_forwarding_total", help, Kind::Counter)
-        .sample(&[], app.seen.untrusted());
+        .sample(&[], app.base_identity.untrusted());
     if let Some(overload) = app.engine.overload_stats() {
         write_overload(&mut page, &overload);
     }
@@ -175,8 +175,8 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         "Configuration reloads, by result.",
         Kind::Counter,
     )
-    .sample(&[("result", "ok")], reloads.taken.load(Relaxed))
-    .sample(&[("result", "rejected")], reloads.refused.load(Relaxed));
+    .sample(&[("result", "ok")], reloads.succeeded.load(Relaxed))
+    .sample(&[("result", "rejected")], reloads.rejected.load(Relaxed));
     let help = "1 if the current file is not in force because it has errors.";
     page.family("ratekeeper_config_stale", help, Kind::Gauge)
         .sample(&[], u64::from(reloads.stale.load(Relaxed)));

@@ -1,10 +1,11 @@
-//! `traceparent`, as W3C Trace Context has it: who traces a request, and whether it is to be kept.
+//! The `traceparent` header of W3C Trace Context: trace and parent span of a request, and whether
+//! it is sampled.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// What a caller says.
+/// The trace context of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ParentContext {
     pub(super) trace: [u8; 16],
@@ -13,30 +14,32 @@ pub(super) struct ParentContext {
 }
 
 impl ParentContext {
-    /// None if nothing is said, or nothing that can be read, or twice.
+    /// Parses the header. Returns `None` if it is absent, invalid or repeated.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
-        let mut said = headers.get_all(TRACEPARENT).iter();
-        let (first, None) = (said.next()?, said.next()) else {
+        let mut values = headers.get_all(TRACEPARENT).iter();
+        let (first, None) = (values.next()?, values.next()) else {
             return None;
         };
         Self::parse(first.to_str().ok()?)
     }
 
-    /// `00-`, 32 digits, `-`, 16 digits, `-`, two of flags. A later version may say more behind
-    /// that.
+    /// Parses `00-`, 32 digits, `-`, 16 digits, `-`, two digits of flags. Later versions may append
+    /// more.
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(5, '-');
         let [version] = hex::<1>(parts.next()?)?;
-        let (trace, span) = (hex::<16>(parts.next()?)?, hex::<8>(parts.next()?)?);
+        let trace = hex::<16>(parts.next()?)?;
+        let span = hex::<8>(parts.next()?)?;
         let [flags] = hex::<1>(parts.next()?)?;
-        let known = version == 0 && parts.next().is_none() || (1..u8::MAX).contains(&version);
-        (known && trace != [0; 16] && span != [0; 8]).then_some(Self {
+        let is_valid = version == 0 && parts.next().is_none() || (1..u8::MAX).contains(&version);
+        (is_valid && trace != [0; 16] && span != [0; 8]).then_some(Self {
             trace,
             span,
             sampled: flags & 1 == 1,
         })
     }
 
+    /// The value of the header for the upstream.
     pub(super) fn header(&self) -> Option<HeaderValue> {
         let digits = |bytes: &[u8]| {
             bytes
@@ -54,7 +57,7 @@ impl ParentContext {
     }
 }
 
-/// Exactly so many bytes, in lower case.
+/// Parses exactly `N` bytes in lower-case hexadecimal digits.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let is_digit = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
     if text.len() != 2 * N || !text.as_bytes().iter().all(is_digit) {
@@ -75,7 +78,7 @@ mod tests {
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn what_is_read_is_written_the_same() {
+    fn a_parsed_header_is_written_unchanged() {
         let parent = ParentContext::parse(GOOD).unwrap();
         assert!(parent.sampled && parent.trace[0] == 0x0a && parent.span[7] == 0x31);
         assert_eq!(parent.header().unwrap(), GOOD);
@@ -84,7 +87,7 @@ mod tests {
             ParentContext::parse(&unsampled).unwrap().header().unwrap(),
             unsampled
         );
-        // A version to come says more, and means at least this.
+        // A later version appends more.
         assert_eq!(
             ParentContext::parse(&format!("cc{}-more", &GOOD[2..])),
             Some(parent)
@@ -92,8 +95,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_none() {
-        for wrong in [
+    fn invalid_headers_are_ignored() {
+        for invalid in [
             "",
             "00",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",
@@ -104,7 +107,7 @@ mod tests {
             "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b716920333é-01",
         ] {
-            assert_eq!(ParentContext::parse(wrong), None, "{wrong}");
+            assert_eq!(ParentContext::parse(invalid), None, "{invalid}");
         }
         let mut twice = HeaderMap::new();
         twice.append(TRACEPARENT, HeaderValue::from_static(GOOD));

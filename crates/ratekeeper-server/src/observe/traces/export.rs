@@ -1,7 +1,7 @@
-//! Sends spans to a collector, from a thread of its own. What it does not take is dropped and
-//! counted.
+//! Export of spans to a collector, in a separate thread. Spans that the collector does not accept
+//! are dropped and counted.
 
-use super::{EndedSpan, Shared, wire};
+use super::{EndedSpan, ExportState, wire};
 use crate::gateway::Connector;
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, HOST};
@@ -18,31 +18,33 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{sleep, timeout};
 
-/// The most spans of one call.
-const MOST: usize = 512;
+/// Maximum spans of one request.
+const MAX_BATCH: usize = 512;
 
-/// So long spans are gathered, and so long an answer is waited for.
-const EVERY: Duration = Duration::from_secs(1);
-const WITHIN: Duration = Duration::from_secs(10);
+/// Maximum time during which spans are gathered into a batch.
+const EXPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// So long the last spans may take when the service ends.
-const LAST_SPANS: Duration = Duration::from_secs(5);
+/// Timeout of a request.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The thread, until this is dropped.
+/// Maximum time for exporting the last spans at shutdown.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Guard of the thread; dropping it waits until the last spans are exported.
 pub(crate) struct ExporterThread(Option<JoinHandle<()>>);
 
 impl Drop for ExporterThread {
     fn drop(&mut self) {
         let Some(thread) = self.0.take() else { return };
-        // It ends once nobody is left who could trace; a collector may hang.
-        let until = Instant::now() + LAST_SPANS;
-        while !thread.is_finished() && Instant::now() < until {
+        // The thread ends when all tracers are dropped, but the collector may hang.
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
+        while !thread.is_finished() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
-/// Where spans go.
+/// The collector of the spans.
 pub(super) struct Collector {
     pub(super) endpoint: Upstream,
     pub(super) connector: Connector,
@@ -50,13 +52,13 @@ pub(super) struct Collector {
 
 pub(super) fn start(
     collector: Collector,
-    shared: Arc<Shared>,
-    ended: Receiver<EndedSpan>,
+    state: Arc<ExportState>,
+    spans: Receiver<EndedSpan>,
 ) -> io::Result<ExporterThread> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let run = move || runtime.block_on(run(&collector, &shared, ended));
+    let run = move || runtime.block_on(run(&collector, &state, spans));
     Ok(ExporterThread(Some(
         thread::Builder::new()
             .name("traces".to_owned())
@@ -64,28 +66,29 @@ pub(super) fn start(
     )))
 }
 
-async fn run(collector: &Collector, shared: &Shared, mut ended: Receiver<EndedSpan>) {
-    let mut batch = Vec::with_capacity(MOST);
-    // None is left and nobody will send one.
-    while ended.recv_many(&mut batch, MOST).await > 0 {
-        let gather =
-            async { while batch.len() < MOST && ended.recv_many(&mut batch, MOST).await > 0 {} };
+async fn run(collector: &Collector, state: &ExportState, mut spans: Receiver<EndedSpan>) {
+    let mut batch = Vec::with_capacity(MAX_BATCH);
+    // It returns 0 when the channel is empty and all senders are dropped.
+    while spans.recv_many(&mut batch, MAX_BATCH).await > 0 {
+        let gather = async {
+            while batch.len() < MAX_BATCH && spans.recv_many(&mut batch, MAX_BATCH).await > 0 {}
+        };
         tokio::select! {
             () = gather => {}
-            () = sleep(EVERY) => {}
+            () = sleep(EXPORT_INTERVAL) => {}
         }
-        let many = batch.len() as u64;
-        let body = wire::request(&shared.resource, &batch);
+        let count = batch.len() as u64;
+        let body = wire::request(&state.resource, &batch);
         batch.clear();
-        let sent = timeout(WITHIN, send(collector, body)).await;
-        match sent.unwrap_or_else(|_| Err(format!("it has not answered within {WITHIN:?}"))) {
-            Ok(()) => shared.sent.fetch_add(many, Relaxed),
-            Err(why) => {
+        let result = timeout(EXPORT_TIMEOUT, send(collector, body)).await;
+        match result.unwrap_or_else(|_| Err(format!("no answer within {EXPORT_TIMEOUT:?}"))) {
+            Ok(()) => state.sent.fetch_add(count, Relaxed),
+            Err(error) => {
                 tracing::warn!(
-                    "{many} spans are lost: the collector at {} did not take them: {why}",
+                    "{count} spans dropped: collector {}: {error}",
                     collector.endpoint
                 );
-                shared.lost.fetch_add(many, Relaxed)
+                state.lost.fetch_add(count, Relaxed)
             }
         };
     }
@@ -99,7 +102,7 @@ async fn send(collector: &Collector, body: Vec<u8>) -> Result<(), String> {
     let stream = connector
         .connect(endpoint)
         .await
-        .map_err(|trouble| trouble.to_string())?;
+        .map_err(|error| error.to_string())?;
     let (mut send, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
@@ -112,13 +115,13 @@ async fn send(collector: &Collector, body: Vec<u8>) -> Result<(), String> {
         )
         .body(Full::new(Bytes::from(body)))
         .map_err(|error| error.to_string())?;
-    let answer = send
+    let response = send
         .send_request(request)
         .await
         .map_err(|error| error.to_string());
     connection.abort();
-    match answer?.status().as_u16() {
+    match response?.status().as_u16() {
         200..=299 => Ok(()),
-        status => Err(format!("it answers {status}")),
+        status => Err(format!("status {status}")),
     }
 }

@@ -1,8 +1,6 @@
-//! Spans of requests for a collector of OpenTelemetry: one for each request of the gateway or of
-//! the HTTP API that is sampled.
+//! OpenTelemetry spans: one for each sampled request of the gateway or of the HTTP API.
 //!
-//! Without `[traces]` there is no tracer, and a request costs nothing for it. No span has a key, an
-//! address or a path in it.
+//! Without `[traces]` there is no tracer and no cost. Spans contain no keys, addresses or paths.
 
 mod context;
 mod export;
@@ -27,28 +25,29 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc::{Sender, channel};
 
-/// So many spans wait to be sent; more are dropped.
-const MOST_WAITING: usize = 4_096;
+/// Maximum spans waiting for export; more are dropped.
+const MAX_BUFFERED: usize = 4_096;
 
-/// How long a connection to the collector may take.
-const CONNECT: Duration = Duration::from_secs(5);
+/// Timeout of a connection to the collector.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A handle: clones are of the same.
+/// A handle to the tracer; clones share it.
 #[derive(Clone)]
 pub(crate) struct Tracer {
-    shared: Arc<Shared>,
-    ended: Sender<EndedSpan>,
-    /// The share of requests that are traced, of those whose caller does not say.
+    state: Arc<ExportState>,
+    spans: Sender<EndedSpan>,
+    /// Share of the requests without a `traceparent` that are sampled.
     share: f64,
 }
 
-struct Shared {
+/// State shared by the tracer and the exporter.
+struct ExportState {
     resource: Resource,
     sent: AtomicU64,
     lost: AtomicU64,
 }
 
-/// What is the same for all spans.
+/// Attributes of all spans.
 struct Resource {
     store: &'static str,
 }
@@ -58,21 +57,21 @@ struct EndedSpan {
     trace: [u8; 16],
     span: [u8; 8],
     parent: Option<[u8; 8]>,
-    begun: SystemTime,
-    took: Duration,
+    start: SystemTime,
+    elapsed: Duration,
     method: &'static str,
-    /// Of the API, as the service calls it.
+    /// Route of the API.
     route: Option<String>,
     status: u16,
-    decided: DecisionAttributes,
+    decision: DecisionAttributes,
 }
 
-/// What was decided on a request.
+/// Attributes of the decision on a request.
 #[derive(Clone, Default)]
 pub(crate) struct DecisionAttributes {
     pub(crate) outcome: Option<&'static str>,
     pub(crate) source: Option<&'static str>,
-    /// Those that turned it away, or would have.
+    /// Policies that denied it, or would have.
     pub(crate) policies: Vec<String>,
     pub(crate) upstream: Option<String>,
 }
@@ -107,18 +106,18 @@ pub(crate) struct Span {
     tracer: Tracer,
     context: ParentContext,
     parent: Option<[u8; 8]>,
-    begun: SystemTime,
-    since: Instant,
+    start: SystemTime,
+    started: Instant,
     method: &'static str,
     route: Option<String>,
     pub(crate) status: u16,
-    pub(crate) decided: DecisionAttributes,
-    /// What others find out about it.
-    pub(crate) notes: Option<RequestRecord>,
+    pub(crate) decision: DecisionAttributes,
+    /// Record of the gateway, which has the decision there.
+    pub(crate) record: Option<RequestRecord>,
 }
 
 impl Tracer {
-    /// None if nothing is to be traced. An error is a sentence.
+    /// Starts the tracer. Returns `None` if no endpoint is configured. An error is a sentence.
     pub(crate) fn start(
         config: &Config,
         store: &'static str,
@@ -128,44 +127,40 @@ impl Tracer {
         };
         let connector = Connector {
             tls: connector_to(&endpoint, &config.gateway)?,
-            connect_timeout: CONNECT,
+            connect_timeout: CONNECT_TIMEOUT,
         };
-        let resource = Resource { store };
-        let shared = Arc::new(Shared {
-            resource,
+        let state = Arc::new(ExportState {
+            resource: Resource { store },
             sent: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         });
-        let (tell, told) = channel(MOST_WAITING);
-        let exporting = export::start(
+        let (sender, receiver) = channel(MAX_BUFFERED);
+        let exporter = export::start(
             Collector {
                 endpoint,
                 connector,
             },
-            Arc::clone(&shared),
-            told,
+            Arc::clone(&state),
+            receiver,
         );
-        let exporting = exporting.map_err(|error| format!("[traces] cannot start: {error}"))?;
+        let exporter = exporter.map_err(|error| format!("[traces] cannot start: {error}"))?;
         let share = config.traces.share.as_percent() / 100.0;
         Ok(Some((
             Self {
-                shared,
-                ended: tell,
+                state,
+                spans: sender,
                 share,
             },
-            exporting,
+            exporter,
         )))
     }
 
-    /// Spans that a collector took, and that were lost.
+    /// Numbers of spans accepted by the collector, and lost.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        (
-            self.shared.sent.load(Relaxed),
-            self.shared.lost.load(Relaxed),
-        )
+        (self.state.sent.load(Relaxed), self.state.lost.load(Relaxed))
     }
 
-    /// Begins a span, if this request is to have one: as its caller says, else one in so many.
+    /// Begins a span if the request is sampled: by its `traceparent`, otherwise at random.
     pub(crate) fn begin(&self, headers: &HeaderMap, method: &Method) -> Option<Span> {
         let parent = ParentContext::of(headers);
         let sampled = match parent {
@@ -185,19 +180,19 @@ impl Tracer {
             tracer: self.clone(),
             context,
             parent: parent.map(|parent| parent.span),
-            begun: SystemTime::now(),
-            since: Instant::now(),
-            method: known(method),
+            start: SystemTime::now(),
+            started: Instant::now(),
+            method: method_name(method),
             route: None,
             status: 0,
-            decided: DecisionAttributes::default(),
-            notes: None,
+            decision: DecisionAttributes::default(),
+            record: None,
         })
     }
 }
 
 impl Span {
-    /// What whoever comes next is told, so that its spans are part of this one.
+    /// The header for the upstream, which makes its spans children of this one.
     pub(crate) fn traceparent(&self) -> Option<HeaderValue> {
         self.context.header()
     }
@@ -205,26 +200,26 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        let noted = self.notes.take().map(|notes| notes.decided());
+        let recorded = self.record.take().map(|record| record.decided());
         let ended = EndedSpan {
             trace: self.context.trace,
             span: self.context.span,
             parent: self.parent,
-            begun: self.begun,
-            took: self.since.elapsed(),
+            start: self.start,
+            elapsed: self.started.elapsed(),
             method: self.method,
             route: self.route.take(),
             status: self.status,
-            decided: noted.unwrap_or_else(|| std::mem::take(&mut self.decided)),
+            decision: recorded.unwrap_or_else(|| std::mem::take(&mut self.decision)),
         };
-        if self.tracer.ended.try_send(ended).is_err() {
-            self.tracer.shared.lost.fetch_add(1, Relaxed);
+        if self.tracer.spans.try_send(ended).is_err() {
+            self.tracer.state.lost.fetch_add(1, Relaxed);
         }
     }
 }
 
-/// Methods are whatever a client sends: others share one name.
-fn known(method: &Method) -> &'static str {
+/// The name of a method. Other methods share one name, because clients can send anything.
+fn method_name(method: &Method) -> &'static str {
     const KNOWN: [&str; 9] = [
         "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
     ];
@@ -234,8 +229,8 @@ fn known(method: &Method) -> &'static str {
         .unwrap_or("_OTHER")
 }
 
-/// Around the routes of the API, where something is traced.
-pub(crate) async fn traced(
+/// Middleware that traces the routes of the API.
+pub(crate) async fn trace(
     State(tracer): State<Tracer>,
     request: axum::extract::Request,
     next: Next,
@@ -249,8 +244,8 @@ pub(crate) async fn traced(
         .map(|path| path.as_str().to_owned());
     let mut response = next.run(request).await;
     span.status = response.status().as_u16();
-    if let Some(decided) = response.extensions_mut().remove::<DecisionAttributes>() {
-        span.decided = decided;
+    if let Some(decision) = response.extensions_mut().remove::<DecisionAttributes>() {
+        span.decision = decision;
     }
     response
 }

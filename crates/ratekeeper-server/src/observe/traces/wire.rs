@@ -1,8 +1,7 @@
-//! Spans as OTLP has them, in protobuf: the few fields of opentelemetry/proto/trace/v1 that are
-//! filled here.
+//! OTLP encoding of spans in protobuf: the used fields of opentelemetry/proto/trace/v1.
 //!
-//! Written out rather than taken from opentelemetry-proto, which brings the whole SDK along; a test
-//! reads them with that crate.
+//! opentelemetry-proto is not used, because it depends on the whole SDK; a test decodes the spans
+//! with that crate.
 
 use super::{EndedSpan, Resource};
 use prost::{Message, Oneof};
@@ -19,16 +18,16 @@ pub(super) fn request(resource: &Resource, spans: &[EndedSpan]) -> Vec<u8> {
         name: "ratekeeper".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let scoped = ScopeSpans {
+    let scope_spans = ScopeSpans {
         scope: Some(scope),
         spans: spans.iter().map(span).collect(),
     };
-    let of_resource = ResourceSpans {
+    let resource_spans = ResourceSpans {
         resource: Some(OtlpResource { attributes }),
-        scope_spans: vec![scoped],
+        scope_spans: vec![scope_spans],
     };
     Request {
-        resource_spans: vec![of_resource],
+        resource_spans: vec![resource_spans],
     }
     .encode_to_vec()
 }
@@ -46,22 +45,22 @@ fn span(ended: &EndedSpan) -> Span {
     if ended.status > 0 {
         attributes.push(number("http.response.status_code", ended.status.into()));
     }
-    let decided = &ended.decided;
+    let decision = &ended.decision;
     attributes.extend(
-        decided
+        decision
             .outcome
             .map(|outcome| text("ratekeeper.outcome", outcome)),
     );
     attributes.extend(
-        decided
+        decision
             .source
             .map(|source| text("ratekeeper.source", source)),
     );
-    if !decided.policies.is_empty() {
-        attributes.push(text("ratekeeper.policy", &decided.policies.join(",")));
+    if !decision.policies.is_empty() {
+        attributes.push(text("ratekeeper.policy", &decision.policies.join(",")));
     }
     attributes.extend(
-        decided
+        decision
             .upstream
             .as_deref()
             .map(|upstream| text("ratekeeper.upstream", upstream)),
@@ -76,10 +75,10 @@ fn span(ended: &EndedSpan) -> Span {
         parent_span_id: ended.parent.map(Vec::from).unwrap_or_default(),
         name,
         kind: SERVER,
-        start: nanos(ended.begun),
-        end: nanos(ended.begun + ended.took),
+        start: nanos(ended.start),
+        end: nanos(ended.start + ended.elapsed),
         attributes,
-        // Who is turned away was served as it should be.
+        // A denied request is not an error of the server.
         status: (ended.status >= 500).then_some(Status { code: ERROR }),
     }
 }

@@ -1,4 +1,4 @@
-//! What a running server finds, asked of its admin listener.
+//! Client of a running server's admin listener for `doctor`.
 
 use super::{Findings, PATH};
 use crate::cli::DoctorArgs;
@@ -10,8 +10,8 @@ use ratekeeper_policy::config::{Config, Listen};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// How long an answer may take.
-const WITHIN: Duration = Duration::from_secs(5);
+/// Timeout of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The admin listener of a server.
 pub(super) struct DoctorTarget {
@@ -20,13 +20,15 @@ pub(super) struct DoctorTarget {
 }
 
 impl DoctorTarget {
-    /// As a flag says, or where the configuration has it. An error is a sentence.
+    /// The listener at `--url`, or that of the configuration. An error is a sentence.
     pub(super) fn of(args: &DoctorArgs, config: Option<&Config>) -> Result<Self, String> {
         let url = match (&args.url, config) {
             (Some(url), _) => url.clone(),
             (None, Some(config)) => match &config.server.admin {
                 None => {
-                    return Err("the admin listener is off, so no server can be asked".to_owned());
+                    return Err(
+                        "the admin listener is off, so the server was not checked".to_owned()
+                    );
                 }
                 Some(Listen::Tcp(address)) => {
                     let scheme = if config.server.tls.admin.is_some() {
@@ -39,7 +41,7 @@ impl DoctorTarget {
                 Some(socket) => socket.to_string(),
             },
             (None, None) => {
-                return Err("the configuration does not say where a server is".to_owned());
+                return Err("no admin URL in the configuration".to_owned());
             }
         };
         let runtime = Builder::new_current_thread()
@@ -47,7 +49,7 @@ impl DoctorTarget {
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Self {
-            client: Client::new(&url, WITHIN)?.tls(&args.tls),
+            client: Client::new(&url, REQUEST_TIMEOUT)?.tls(&args.tls),
             runtime,
         })
     }
@@ -58,12 +60,12 @@ impl DoctorTarget {
 
     /// The status and the body.
     pub(super) fn get(&self, path: &str) -> Result<(u16, String), String> {
-        let answer = self
+        let response = self
             .runtime
-            .block_on(self.client.ask(Method::GET, path, Bytes::new()))?;
+            .block_on(self.client.send(Method::GET, path, Bytes::new()))?;
         Ok((
-            answer.status,
-            String::from_utf8_lossy(&answer.body).into_owned(),
+            response.status,
+            String::from_utf8_lossy(&response.body).into_owned(),
         ))
     }
 }

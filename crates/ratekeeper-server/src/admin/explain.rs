@@ -3,7 +3,7 @@
 
 use super::selected::Selected;
 use super::{Admin, told};
-use crate::api::check_request::Source;
+use crate::api::check_request::HeaderTrust;
 use crate::api::json::Fields;
 use crate::api::{Problem, body};
 use crate::commands::explain::ExplainAnswer;
@@ -30,7 +30,7 @@ pub(super) async fn explain<C: Clock>(
     let identity = app.identity.load_full();
     let explanation = app
         .engine
-        .explain(&who.subject(&identity, Source::Operator), cost)
+        .explain(&who.subject(&identity, HeaderTrust::Operator), cost)
         .await;
     Ok(told(&ExplainAnswer::new(&explanation)))
 }

@@ -6,7 +6,7 @@ use super::overrides::Row;
 use super::selected::Selected;
 use super::writes::Verb;
 use super::{Admin, told};
-use crate::api::check_request::Source;
+use crate::api::check_request::HeaderTrust;
 use crate::api::json::{Fields, Json, invalid, missing};
 use crate::api::{Code, Problem, quoted};
 use crate::store::AnyStore;
@@ -132,7 +132,7 @@ fn read_limits(limits: Json<'_>) -> Result<Vec<PolicyLimit>, Problem> {
         }),
         other => Err(invalid(format!(
             "`limits` must be a list of texts, as in [\"200/min\"], not {}",
-            other.told()
+            other.shown()
         ))),
     };
     list.into_iter().map(read).collect()
@@ -156,7 +156,7 @@ pub(super) async fn perform<C: Clock>(
     let asked = KeyRequest::read(verb, body)?;
     entry.policy = Some(shortened(&asked.policy));
     let identity = admin.app().identity.load_full();
-    let subject = asked.selected.who.subject(&identity, Source::Operator);
+    let subject = asked.selected.who.subject(&identity, HeaderTrust::Operator);
     let selector = KeySelector::new(&subject, &asked.selected.fingerprints);
     let engine = &admin.app().engine;
     if let Some(fleet) = admin

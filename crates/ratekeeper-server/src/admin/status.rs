@@ -148,7 +148,7 @@ impl Status {
             .iter()
             .map(|policy| policy.keys.map(|census| census.live))
             .sum();
-        let envoy = app.envoy.figures().into_iter().map(|rule| RuleStatus {
+        let envoy = app.envoy.stats().into_iter().map(|rule| RuleStatus {
             rule: rule.path,
             allowed: rule.allowed,
             denied: rule.denied,

@@ -20,7 +20,7 @@ pub(super) async fn refused<C: Clock>(
     next: Next,
 ) -> Result<Response, Problem> {
     let name = if admin.options.on_loopback {
-        cross_site::check_name(request.headers())
+        cross_site::check_host(request.headers())
     } else {
         Ok(())
     };

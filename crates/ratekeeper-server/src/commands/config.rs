@@ -92,10 +92,10 @@ impl<'a> From<&'a ConfigError> for FindingReport<'a> {
     fn from(wrong: &'a ConfigError) -> Self {
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let (line, column) = wrong
-            .at
+            .location
             .map(|(line, column)| (number(line), number(column)))
             .unzip();
-        let (file, message) = (Some(&*wrong.file), &*wrong.what);
+        let (file, message) = (Some(&*wrong.file), &*wrong.message);
         Self {
             severity: "error",
             file,

@@ -233,7 +233,7 @@ fn check_reads_the_limits_of_envoy() {
     );
     assert!(
         out.contains(&format!(
-            "{}:1:9: error: the domain `edge` is in another file too",
+            "{}:1:9: error: domain `edge` is defined in another file",
             file("c.yaml")
         )),
         "{out}"

@@ -297,7 +297,7 @@ fn what_is_wrong_at_the_start_is_told_and_ends_it() {
     assert!(lines[1].contains("b.yaml:2:14: error: "), "{said}");
     let (code, said) = refused(&directory(&[]));
     assert!(
-        code == Some(2) && said.contains("has no file whose name ends with .yaml or .yml"),
+        code == Some(2) && said.contains("no .yaml or .yml file"),
         "{said}"
     );
     let (code, said) = refused(Path::new("/nowhere"));

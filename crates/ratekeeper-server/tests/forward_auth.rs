@@ -258,7 +258,7 @@ fn a_missing_proxy_header_is_an_error_that_names_the_line_to_add() {
         (
             "/auth/nginx",
             &[nginx[0], nginx[0], nginx[1], nginx[2]],
-            "x-real-ip, which /auth/nginx needs, came twice",
+            "x-real-ip, which /auth/nginx needs, appeared twice",
         ),
         (
             "/auth/caddy",

@@ -132,7 +132,7 @@ fn an_attribute_that_no_policy_can_use_is_told_to_the_operator() {
         assert_eq!(answer.status(), 200);
         server.request("POST", "/v1/reserve", r#"{"subject":{"usr":"ann"}}"#);
     }
-    let says = "callers send an attribute that no policy can use: unknown attribute `usr`; did you mean `user`?";
+    let says = "requests with an unknown attribute: unknown attribute `usr`; did you mean `user`?";
     let findings = server.admin("GET", "/admin/doctor").json();
     let found = findings["findings"].as_array().unwrap();
     assert!(

@@ -235,7 +235,7 @@ fn a_policy_is_asked_by_its_name() {
         ),
         (
             &["RATEKEEPER.CHECK", "per-user", "me", "-1"],
-            "ERR cost must be a whole number, not negative",
+            "ERR cost must be a whole number from 0 on",
         ),
     ] {
         assert_eq!(resp.cli(command), format!("(error) {told}"));
@@ -404,7 +404,7 @@ fn requests_of_http_are_refused_and_their_bodies_not_run() {
     ] {
         let told = resp.answered_and_closed(format!("{head}{body}").as_bytes());
         assert!(
-            told.starts_with("-ERR Protocol error: this is a request of HTTP")
+            told.starts_with("-ERR Protocol error: this is an HTTP request")
                 && told.lines().count() == 1,
             "{told}"
         );

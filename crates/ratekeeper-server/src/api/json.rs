@@ -46,7 +46,7 @@ pub(crate) fn parse<'a>(body: &'a [u8], example: &str) -> Result<Json<'a>, Probl
     serde_json::from_slice(body).map_err(|error| {
         Problem::new(
             Code::InvalidJson,
-            format!("the body is not JSON: {error}; send it such as {example}"),
+            format!("the body is not JSON: {error}; send JSON such as {example}"),
         )
     })
 }

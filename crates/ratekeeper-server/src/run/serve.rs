@@ -278,10 +278,10 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
             token: admin_token,
             keys: keys_shown,
         };
-        Arc::new(resp::Shared::new(Arc::clone(&app), arrivals, operators))
+        Arc::new(resp::RespServer::new(Arc::clone(&app), arrivals, operators))
     });
     for (listener, shared) in resp.into_iter().flatten().zip(shared.iter().cycle()) {
-        let worker = Worker::new(listener, certificates.resp.as_ref(), resp::MOST_CLIENTS)?;
+        let worker = Worker::new(listener, certificates.resp.as_ref(), resp::MAX_CLIENTS)?;
         let (shared, stopped) = (Arc::clone(shared), stopped.clone());
         workers.spawn("resp", |heartbeat| {
             worker.run_with(heartbeat, |listener, own, most| {
@@ -403,7 +403,7 @@ pub(crate) fn most_connections(config: &Config) -> u64 {
     } else {
         0
     };
-    let all = http + grpc + of(resp, resp::MOST_CLIENTS * cores) + of(admin, MOST_OPERATORS);
+    let all = http + grpc + of(resp, resp::MAX_CLIENTS * cores) + of(admin, MOST_OPERATORS);
     u64::try_from(all).unwrap_or(u64::MAX)
 }
 

@@ -111,7 +111,7 @@ fn only_the_page_of_this_listener_may_change_something() {
     ] {
         let detail = post_with(&node, "/admin/ban", head, &body).problem(403, "forbidden");
         assert!(
-            detail.starts_with("a web page of another origin sent this"),
+            detail.starts_with("cross-origin request rejected"),
             "{detail}"
         );
     }
@@ -293,7 +293,7 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
             "/admin/ban",
             with("for", Value::Null),
             400,
-            "`for` is missing; a request has at least ",
+            "`for` is missing; the minimum is ",
         ),
         (
             "/admin/ban",
@@ -305,13 +305,13 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
             "/admin/ban",
             with("tokens", json!(1)),
             400,
-            "`tokens` is not a field; those known are policy, subject, for, reason",
+            "unknown field `tokens`; known: policy, subject, for, reason",
         ),
         (
             "/admin/override",
             ban("ann", "1h"),
             400,
-            "`limits` is missing; a request has at least ",
+            "`limits` is missing; the minimum is ",
         ),
         (
             "/admin/override",
@@ -335,19 +335,19 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
             "/admin/grant",
             about("ann"),
             400,
-            "`tokens` is missing; a request has at least ",
+            "`tokens` is missing; the minimum is ",
         ),
         (
             "/admin/reset",
             json!({"subject": {"user": "ann"}}),
             400,
-            "`policy` is missing; a request has at least ",
+            "`policy` is missing; the minimum is ",
         ),
         (
             "/admin/lift",
             json!({"policy": "user"}),
             400,
-            "`subject` is missing; a request has at least ",
+            "`subject` is missing; the minimum is ",
         ),
     ];
     for (path, body, status, says) in &cases {

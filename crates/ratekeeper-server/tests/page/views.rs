@@ -191,7 +191,7 @@ fn a_subject_is_tried_and_nothing_is_charged() {
     page.fill("#try-more", "");
     page.fill("#try-fields [data-name=ip]", "nowhere");
     page.click("#try button[type=submit]");
-    page.until_text("#try-wrong", "which is no address");
+    page.until_text("#try-wrong", "is not an IP address");
     page.no_complaints_but("400 (Bad Request)");
 }
 

@@ -1,5 +1,4 @@
-//! What is not understood is answered with what is wrong and what would be right, and nothing falls
-//! over.
+//! Invalid input: every error says what is wrong and how to correct it, and the server survives.
 
 mod support;
 
@@ -8,7 +7,7 @@ use support::Server;
 const EXAMPLE: &str = r#"{"key":"user-42","limit":"5/min"}"#;
 
 #[test]
-fn every_bad_request_says_what_is_wrong() {
+fn every_invalid_request_gets_its_error() {
     let server = Server::start();
     let long_key = format!(r#"{{"key":"{}","limit":"5/min"}}"#, "x".repeat(513));
     let wide_key = format!(r#"{{"key":"{}","limit":"5/min"}}"#, "ü".repeat(257));
@@ -85,7 +84,7 @@ fn every_bad_request_says_what_is_wrong() {
         (
             r#"{"key":"","limit":"5/min"}"#,
             "invalid_field",
-            "`key` is empty; it must have 1 to 512 bytes",
+            "`key` is empty; send 1 to 512 bytes",
         ),
         (
             &long_key,
@@ -223,7 +222,7 @@ fn an_unknown_path_is_404() {
 }
 
 #[test]
-fn a_wrong_method_is_405_and_says_which_is_right() {
+fn a_wrong_method_is_405_with_allow() {
     let server = Server::start();
     for (method, path, allow) in [
         ("GET", "/v1/throttle", "POST"),
@@ -253,11 +252,11 @@ fn a_body_of_16_kib_is_read_and_a_larger_one_is_413() {
             detail
         );
     }
-    // Gigabytes are not even waited for.
+    // A body of gigabytes is rejected without reading it.
     let mut connection = server.connect();
     connection.write("POST /v1/throttle HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000000\r\n\r\n");
     assert_eq!(connection.answer().problem(413, "body_too_large"), detail);
-    // A body that does not say how large it is.
+    // A body without a content length.
     let mut connection = server.connect();
     connection.write("POST /v1/throttle HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
     for _ in 0..17 {
@@ -286,7 +285,7 @@ fn a_head_that_is_too_large_is_431() {
 
 /// P9: nothing panics on input.
 #[test]
-fn rubbish_is_answered_and_the_server_goes_on() {
+fn random_input_gets_an_error_and_the_server_survives() {
     let server = Server::start();
     let nested = "[".repeat(16_000);
     let nested_value = format!(r#"{{"key":{}"#, "{\"a\":".repeat(2_000));
@@ -312,7 +311,7 @@ fn rubbish_is_answered_and_the_server_goes_on() {
             "{body}"
         );
     }
-    // The ends of what a limit may be.
+    // Extreme limits.
     for limit in [
         "18446744073709551615/ns",
         "1/584y",
@@ -354,7 +353,7 @@ fn rubbish_is_answered_and_the_server_goes_on() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_answered() {
+fn invalid_utf8_gets_an_error() {
     let server = Server::start();
     let mut connection = server.connect();
     connection.write("POST /v1/throttle HTTP/1.1\r\nHost: x\r\nContent-Length: 26\r\n\r\n");

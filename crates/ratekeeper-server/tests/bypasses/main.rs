@@ -172,7 +172,7 @@ fn auth_status(server: &Server, entry_point: EntryPoint, sent: &TestRequest) -> 
     answer.status()
 }
 
-/// Runs a group at a entry_point: returns a line for each attempt that was allowed. `status` sends a
+/// Runs a group at an entry point: returns a line for each attempt that was allowed. `status` sends a
 /// request to a fresh server, whose tokens are all available.
 fn run(group: &Group, entry_point: EntryPoint, status: impl Fn(&TestRequest) -> u16) -> String {
     let name = group.name;

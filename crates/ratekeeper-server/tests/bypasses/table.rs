@@ -26,7 +26,7 @@ pub(crate) struct TestRequest {
     /// The authority of a target in absolute form, or `:authority` of HTTP/2.
     pub(crate) absolute: Option<&'static str>,
     pub(crate) headers: &'static [(&'static str, &'static str)],
-    /// The entry_points to try it at; everywhere if empty.
+    /// Where to try it; everywhere if empty.
     pub(crate) entry_points: &'static [EntryPoint],
 }
 

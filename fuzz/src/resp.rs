@@ -11,7 +11,7 @@ use ratekeeper::{Clock, ManualClock, keyed::KeyedGcra};
 #[path = "../../crates/ratekeeper-server/src/resp/session/mod.rs"]
 mod session;
 
-use session::{LONGEST_COMMAND, Session, Step, Totals};
+use session::{MAX_COMMAND_BYTES, Session, Step, Totals};
 
 /// The answers are the same whether the bytes come at once or one by one, and nobody keeps more of
 /// them than a command has.
@@ -47,13 +47,13 @@ fn answers(data: &[u8], piece: usize) -> Vec<u8> {
                 Step::Policy(_) => {
                     let (arguments, length) = session.arguments(&begun);
                     assert!(arguments.iter().count() >= 3);
-                    session.answered();
+                    session.policy_done();
                     begun.drain(..length);
                     all.extend_from_slice(b"policy");
                 }
             }
         }
-        assert!(begun.len() <= LONGEST_COMMAND.max(data.len()));
+        assert!(begun.len() <= MAX_COMMAND_BYTES.max(data.len()));
     }
     all
 }

@@ -1,4 +1,4 @@
-//! docs/api.md: every line to type is typed, and answers what the page says.
+//! docs/api.md: every command is run, and prints what the page says.
 
 mod support;
 
@@ -7,15 +7,15 @@ use support::Server;
 
 const PAGE: &str = include_str!("../../../docs/api.md");
 
-/// Stands for whatever is there.
+/// Matches any text.
 const ANYTHING: &str = "…";
 
-/// Stands for the id that was told last.
+/// Stands for the last id.
 const ID: &str = "AReF…";
 
-/// Whether a text is as it is written, where dots stand for anything.
-fn is_as(written: &str, text: &str) -> bool {
-    let mut parts = written.split(ANYTHING);
+/// Whether a text matches a pattern in which dots match anything.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split(ANYTHING);
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else {
         return false;
     };
@@ -33,7 +33,7 @@ fn is_as(written: &str, text: &str) -> bool {
 }
 
 #[test]
-fn every_line_answers_what_the_page_says() {
+fn every_command_prints_what_the_page_says() {
     let (_, toml) = PAGE.split_once("```toml\n").unwrap();
     let node = Server::with_config(&format!(
         "[server]\nhttp = \"127.0.0.1:0\"\n{}",
@@ -43,25 +43,25 @@ fn every_line_answers_what_the_page_says() {
         .lines()
         .filter_map(|line| line.strip_prefix("    "))
         .peekable();
-    let (mut id, mut typed) = (String::new(), 0);
+    let (mut id, mut commands) = (String::new(), 0);
     while let Some(line) = lines.next() {
         let command = line
             .strip_prefix("$ ")
-            .unwrap_or_else(|| panic!("{line} is no line to type"));
+            .unwrap_or_else(|| panic!("{line} is not a command"));
         let expected = lines.next().unwrap().replace(ID, ANYTHING);
         let command = command
             .replace("127.0.0.1:8080", &node.address.to_string())
             .replace(ID, &id);
         let output = Command::new("sh").arg("-c").arg(&command).output().unwrap();
-        let told = String::from_utf8(output.stdout).unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
         assert!(
-            is_as(&expected, told.trim_end()),
-            "{command}\n{told}\nis not\n{expected}"
+            matches(&expected, printed.trim_end()),
+            "{command}\n{printed}\nis not\n{expected}"
         );
-        if let Some((_, rest)) = told.split_once("\"id\":\"") {
+        if let Some((_, rest)) = printed.split_once("\"id\":\"") {
             id = rest.split_once('"').unwrap().0.to_owned();
         }
-        typed += 1;
+        commands += 1;
     }
-    assert!(typed >= 9, "{typed} lines");
+    assert!(commands >= 9, "{commands} lines");
 }

@@ -1,5 +1,4 @@
-//! What is not understood is answered with what is wrong and what would be right, and nothing falls
-//! over.
+//! Invalid input: every error says what is wrong and how to correct it, and the server survives.
 
 mod support;
 
@@ -8,19 +7,19 @@ use support::Server;
 const EXAMPLE: &str = r#"{"key":"user-42","limit":"5/min"}"#;
 
 #[test]
-fn every_bad_request_says_what_is_wrong() {
+fn every_invalid_request_gets_its_error() {
     let server = Server::start();
     let long_key = format!(r#"{{"key":"{}","limit":"5/min"}}"#, "x".repeat(513));
     let wide_key = format!(r#"{{"key":"{}","limit":"5/min"}}"#, "ü".repeat(257));
     let long_limit = format!(r#"{{"key":"a","limit":"5/min{}"}}"#, " ".repeat(124));
     let long_field = format!(r#"{{"{}":1}}"#, "x".repeat(100));
     let quoted = format!(
-        "`{}…` is not a field; those known are key, limit, algorithm, cost, peek",
+        "unknown field `{}…`; known: key, limit, algorithm, cost, peek",
         "x".repeat(64)
     );
-    let missing_key = format!("`key` is missing; a request has at least {EXAMPLE}");
-    let missing_limit = format!("`limit` is missing; a request has at least {EXAMPLE}");
-    let not_an_object = format!("the body is not a JSON object, as in {EXAMPLE}");
+    let missing_key = format!("`key` is missing; the minimum is {EXAMPLE}");
+    let missing_limit = format!("`limit` is missing; the minimum is {EXAMPLE}");
+    let not_an_object = format!("the body is not a JSON object; send one such as {EXAMPLE}");
     let whole = "`cost` must be a whole number from 0 to 18446744073709551615, not";
     let have = "`token_bucket`, `leaky_bucket`, `pacing`, `fixed_window`, `fixed_window_first_hit`, `sliding_window`, \
                 `sliding_window_strict`, `sliding_log` or the alias `gcra`";
@@ -28,20 +27,20 @@ fn every_bad_request_says_what_is_wrong() {
         (
             "",
             "invalid_json",
-            &format!("the body is empty; send JSON, as in {EXAMPLE}"),
+            &format!("the body is empty; send JSON such as {EXAMPLE}"),
         ),
         (
             "{",
             "invalid_json",
             &format!(
-                "the body is not JSON: EOF while parsing an object at line 1 column 1; send it as in {EXAMPLE}"
+                "the body is not JSON: EOF while parsing an object at line 1 column 1; send JSON such as {EXAMPLE}"
             ),
         ),
         (
             "key=a&limit=5",
             "invalid_json",
             &format!(
-                "the body is not JSON: expected value at line 1 column 1; send it as in {EXAMPLE}"
+                "the body is not JSON: expected value at line 1 column 1; send JSON such as {EXAMPLE}"
             ),
         ),
         ("[]", "not_an_object", &not_an_object),
@@ -59,18 +58,18 @@ fn every_bad_request_says_what_is_wrong() {
         (
             r#"{"key":"a","limit":"5/min","burst":3}"#,
             "unknown_field",
-            "`burst` is not a field; those known are key, limit, algorithm, cost, peek",
+            "unknown field `burst`; known: key, limit, algorithm, cost, peek",
         ),
         (&long_field, "unknown_field", &quoted),
         (
             r#"{"key":"a","limit":"5/min","key":"b"}"#,
             "duplicate_field",
-            "`key` is there twice; send it once",
+            "`key` is given twice; send it once",
         ),
         (
             r#"{"key":"a","limit":"5/min","k\u0065y":"b"}"#,
             "duplicate_field",
-            "`key` is there twice; send it once",
+            "`key` is given twice; send it once",
         ),
         (
             r#"{"key":1,"limit":"5/min"}"#,
@@ -85,17 +84,17 @@ fn every_bad_request_says_what_is_wrong() {
         (
             r#"{"key":"","limit":"5/min"}"#,
             "invalid_field",
-            "`key` is empty; it must have 1 to 512 bytes",
+            "`key` is empty; send 1 to 512 bytes",
         ),
         (
             &long_key,
             "invalid_field",
-            "`key` has 513 bytes; it may have at most 512",
+            "`key` has 513 bytes; send at most 512",
         ),
         (
             &wide_key,
             "invalid_field",
-            "`key` has 514 bytes; it may have at most 512",
+            "`key` has 514 bytes; send at most 512",
         ),
         (
             r#"{"key":"a","limit":5}"#,
@@ -141,22 +140,22 @@ fn every_bad_request_says_what_is_wrong() {
         (
             &long_limit,
             "invalid_limit",
-            "`limit` has 129 bytes; write one as `100/min burst 20`",
+            "`limit` has 129 bytes; send one such as `100/min burst 20`",
         ),
         (
             r#"{"key":"a","limit":"5/min","algorithm":"bucket"}"#,
             "unknown_algorithm",
-            &format!("`bucket` is not an algorithm; write one of {have}"),
+            &format!("unknown algorithm `bucket`; use one of {have}"),
         ),
         (
             r#"{"key":"a","limit":"5/min gcra","algorithm":"leaky_bucket"}"#,
             "algorithm_conflict",
-            "`limit` says token_bucket and `algorithm` says leaky_bucket; say it once, or the same",
+            "`limit` and `algorithm` disagree (token_bucket, leaky_bucket); give one",
         ),
         (
             r#"{"key":"a","limit":"5/min burst 3 leaky_bucket","algorithm":"token_bucket"}"#,
             "algorithm_conflict",
-            "`limit` says leaky_bucket and `algorithm` says token_bucket; say it once, or the same",
+            "`limit` and `algorithm` disagree (leaky_bucket, token_bucket); give one",
         ),
     ];
     for (body, code, detail) in cases {
@@ -164,7 +163,7 @@ fn every_bad_request_says_what_is_wrong() {
     }
     let huge = server.throttle(r#"{"key":"a","limit":"5/min","cost":18446744073709551616}"#);
     assert!(huge.problem(400, "invalid_field").starts_with(whole));
-    // And all that has charged nobody.
+    // None of these charged the bucket.
     assert!(
         server
             .throttle(r#"{"key":"a","limit":"5/min"}"#)
@@ -174,7 +173,7 @@ fn every_bad_request_says_what_is_wrong() {
 }
 
 #[test]
-fn what_does_not_go_with_an_algorithm_is_told_whether_it_is_in_the_limit_or_beside_it() {
+fn incompatible_options_are_rejected_in_the_limit_and_in_algorithm() {
     let server = Server::start();
     for (body, says) in [
         (
@@ -198,9 +197,9 @@ fn what_does_not_go_with_an_algorithm_is_told_whether_it_is_in_the_limit_or_besi
 #[test]
 fn an_unknown_path_is_404() {
     let server = Server::start();
-    let paths = "is not served here; POST /v1/check, POST /v1/reserve, POST /v1/settle, POST /v1/cancel, POST /v1/throttle, \
-                 POST /json, /auth/nginx, /auth/caddy, /auth/traefik, /auth/envoy, GET /livez, GET /readyz and \
-                 GET /openapi.json are";
+    let available = "available: POST /v1/check, POST /v1/reserve, POST /v1/settle, POST /v1/cancel, POST /v1/throttle, \
+                 POST /json, /auth/nginx, /auth/caddy, /auth/traefik, /auth/envoy, GET /livez, GET /readyz, \
+                 GET /openapi.json";
     for (method, path) in [
         ("GET", "/"),
         ("POST", "/v1/throttle/"),
@@ -211,19 +210,19 @@ fn an_unknown_path_is_404() {
         let answer = server.request(method, path, "");
         assert_eq!(
             answer.problem(404, "not_found"),
-            format!("`{path}` {paths}")
+            format!("no such path: `{path}`; {available}")
         );
     }
     let long = format!("/{}", "x".repeat(5_000));
     let answer = server.request("GET", &long, "");
     assert_eq!(
         answer.problem(404, "not_found"),
-        format!("`{}…` {paths}", &long[..64])
+        format!("no such path: `{}…`; {available}", &long[..64])
     );
 }
 
 #[test]
-fn a_wrong_method_is_405_and_says_which_is_right() {
+fn a_wrong_method_is_405_with_allow() {
     let server = Server::start();
     for (method, path, allow) in [
         ("GET", "/v1/throttle", "POST"),
@@ -232,7 +231,7 @@ fn a_wrong_method_is_405_and_says_which_is_right() {
         ("BREW", "/readyz", "GET,HEAD"),
     ] {
         let answer = server.request(method, path, "");
-        let detail = format!("`{method}` is not for `{path}`; the header Allow says what is");
+        let detail = format!("method `{method}` not allowed for `{path}`; see Allow");
         assert_eq!(answer.problem(405, "method_not_allowed"), detail);
         assert_eq!(answer.header("allow"), Some(allow));
     }
@@ -244,7 +243,7 @@ fn a_body_of_16_kib_is_read_and_a_larger_one_is_413() {
     let call = r#"{"key":"a","limit":"5/d"}"#;
     let padded = |size: usize| call.to_owned() + &" ".repeat(size - call.len());
     assert_eq!(server.throttle(&padded(16 * 1024)).status(), 200);
-    let detail = "the body is larger than 16384 bytes; no request needs as much";
+    let detail = "body larger than 16384 bytes; send a smaller one";
     for size in [16 * 1024 + 1, 1024 * 1024] {
         assert_eq!(
             server
@@ -253,11 +252,11 @@ fn a_body_of_16_kib_is_read_and_a_larger_one_is_413() {
             detail
         );
     }
-    // Gigabytes are not even waited for.
+    // A body of gigabytes is rejected without reading it.
     let mut connection = server.connect();
     connection.write("POST /v1/throttle HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000000\r\n\r\n");
     assert_eq!(connection.answer().problem(413, "body_too_large"), detail);
-    // A body that does not say how large it is.
+    // A body without a content length.
     let mut connection = server.connect();
     connection.write("POST /v1/throttle HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
     for _ in 0..17 {
@@ -286,7 +285,7 @@ fn a_head_that_is_too_large_is_431() {
 
 /// P9: nothing panics on input.
 #[test]
-fn rubbish_is_answered_and_the_server_goes_on() {
+fn random_input_gets_an_error_and_the_server_survives() {
     let server = Server::start();
     let nested = "[".repeat(16_000);
     let nested_value = format!(r#"{{"key":{}"#, "{\"a\":".repeat(2_000));
@@ -312,7 +311,7 @@ fn rubbish_is_answered_and_the_server_goes_on() {
             "{body}"
         );
     }
-    // The ends of what a limit may be.
+    // Extreme limits.
     for limit in [
         "18446744073709551615/ns",
         "1/584y",
@@ -354,7 +353,7 @@ fn rubbish_is_answered_and_the_server_goes_on() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_answered() {
+fn invalid_utf8_gets_an_error() {
     let server = Server::start();
     let mut connection = server.connect();
     connection.write("POST /v1/throttle HTTP/1.1\r\nHost: x\r\nContent-Length: 26\r\n\r\n");

@@ -238,7 +238,7 @@ fn check_reads_envoys_limits() {
     );
     assert!(
         out.contains(&format!(
-            "{}:1:9: error: the domain `edge` is in another file too",
+            "{}:1:9: error: domain `edge` is defined in another file",
             file("c.yaml")
         )),
         "{out}"

@@ -1,4 +1,4 @@
-//! Envoy's rate limit service of the real binary, asked by a gRPC client that we did not write.
+//! Envoy's rate limit service, called by tonic's gRPC client.
 
 mod support;
 
@@ -120,8 +120,8 @@ fn serving(config: &Path) -> Server {
 }
 
 #[test]
-fn a_directory_of_envoyproxy_ratelimit_is_served() {
-    // As it lies there: under `config`, beside what is not for us.
+fn a_directory_of_envoyproxy_ratelimit_is_loaded() {
+    // As deployed: in `config`, beside other files.
     let root = directory(&[("README.md", "not YAML: {")]);
     fs::create_dir(root.join("config")).unwrap();
     fs::write(root.join("config/edge.yaml"), EDGE).unwrap();
@@ -175,7 +175,7 @@ fn a_directory_of_envoyproxy_ratelimit_is_served() {
 }
 
 #[test]
-fn health_and_reflection_tell_the_truth() {
+fn health_and_reflection_report_the_state() {
     let server = serving(&directory(&[("edge.yaml", EDGE)]));
     let client = Client::of(&server);
     for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
@@ -206,7 +206,7 @@ fn health_and_reflection_tell_the_truth() {
         matches!(described, MessageResponse::FileDescriptorResponse(_)),
         "{described:?}"
     );
-    // Who watches is told once, and again when it stops.
+    // A watch gets one status, and another one when the server stops.
     let statuses: Vec<HealthCheckResponse> = client.runtime.block_on(async {
         let mut client = HealthClient::new(client.channel.clone());
         let stream = client
@@ -232,18 +232,18 @@ fn health_and_reflection_tell_the_truth() {
 }
 
 #[test]
-fn a_changed_file_is_taken_and_a_wrong_one_is_told() {
+fn a_changed_file_is_loaded_and_an_invalid_one_reported() {
     let limits = directory(&[("edge.yaml", EDGE)]);
     let server = serving(&limits);
     let client = Client::of(&server);
     assert_eq!([(); 4].map(|()| client.code("a")), [OK, OK, OK, OVER]);
-    // Wrong: the old one stays.
+    // Invalid: the old one stays.
     fs::write(limits.join("more.yaml"), "domain: more\ndescriptor: []\n").unwrap();
     eventually("a refusal", || {
         server.figure("ratekeeper_config_reloads_total{result=\"rejected\"}") >= 1.0
     });
     assert_eq!((client.code("a"), client.code("b")), (OVER, OK));
-    // Right: both are in force.
+    // Valid: both are in force.
     fs::write(
         limits.join("more.yaml"),
         EDGE.replace("edge", "more").replace("3 }", "1 }"),
@@ -269,17 +269,17 @@ fn a_changed_file_is_taken_and_a_wrong_one_is_told() {
             .remove(0);
         status.current_limit.unwrap().requests_per_unit == 5
     });
-    // A connection that nobody looks after would hold up the end.
+    // An open connection would delay the stop.
     drop(client);
     server.signal("TERM");
     let (_, log) = server.ended();
-    let told =
+    let expected =
         "more.yaml:2:1: error: unknown key `descriptor`, expected one of domain, descriptors";
-    assert!(log.contains(told), "{log}");
+    assert!(log.contains(expected), "{log}");
 }
 
 #[test]
-fn what_is_wrong_at_the_start_is_told_and_ends_it() {
+fn errors_at_the_start_are_printed_and_end_the_process() {
     let limits = directory(&[
         ("a.yaml", "domain: a\nx: 1\n"),
         ("b.yaml", "domain: b\ndescriptors: 3\n"),
@@ -297,7 +297,7 @@ fn what_is_wrong_at_the_start_is_told_and_ends_it() {
     assert!(lines[1].contains("b.yaml:2:14: error: "), "{said}");
     let (code, said) = refused(&directory(&[]));
     assert!(
-        code == Some(2) && said.contains("has no file whose name ends with .yaml or .yml"),
+        code == Some(2) && said.contains("no .yaml or .yml file"),
         "{said}"
     );
     let (code, said) = refused(Path::new("/nowhere"));
@@ -315,25 +315,25 @@ fn the_same_as_json() {
     let ask = |body: &str| server.request("POST", "/json", body);
     let body = r#"{"domain":"edge","hitsAddend":"2","descriptors":[{"entries":[{"key":"remote_address","value":"a"}]}]}"#;
     let answer = ask(body);
-    let told = answer.json();
+    let json = answer.json();
     assert_eq!(answer.status(), 200);
-    assert_eq!(told["overallCode"], "OK");
+    assert_eq!(json["overallCode"], "OK");
     assert_eq!(
-        told["statuses"][0]["currentLimit"],
+        json["statuses"][0]["currentLimit"],
         json!({ "requestsPerUnit": 3, "unit": "DAY" })
     );
-    assert_eq!(told["statuses"][0]["limitRemaining"], 1);
+    assert_eq!(json["statuses"][0]["limitRemaining"], 1);
     assert!(
-        told["statuses"][0]["durationUntilReset"]
+        json["statuses"][0]["durationUntilReset"]
             .as_str()
             .unwrap()
             .ends_with('s')
     );
     assert_eq!(
-        told["responseHeadersToAdd"][0],
+        json["responseHeadersToAdd"][0],
         json!({ "key": "RateLimit-Limit", "value": "3" })
     );
-    assert_eq!(told["dynamicMetadata"]["domain"], "edge");
+    assert_eq!(json["dynamicMetadata"]["domain"], "edge");
     let answer = ask(body);
     assert_eq!(
         (answer.status(), &answer.json()["overallCode"]),
@@ -343,14 +343,14 @@ fn the_same_as_json() {
         answer.header("retry-after").is_some()
             && answer.header("cache-control") == Some("no-store")
     );
-    // A peek, a limit brought along, a refund.
+    // A peek, an override, a refund.
     let one = |rest: &str| {
         format!(
             r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"remote_address","value":"a"}}],{rest}}}]}}"#
         )
     };
     let peek = || ask(&one(r#""hits_addend":0"#));
-    // What was denied used up the last hit.
+    // Denied hits used up the last one.
     assert_eq!(
         (
             peek().status(),
@@ -422,7 +422,7 @@ fn the_same_as_json() {
 }
 
 #[test]
-fn a_store_that_is_gone_is_trouble_and_never_hangs() {
+fn an_unavailable_store_is_an_error_and_never_hangs() {
     let redis = RedisServer::start();
     let limits = directory(&[("edge.yaml", EDGE)]);
     let on = |on_failure: &str| {
@@ -440,8 +440,7 @@ fn a_store_that_is_gone_is_trouble_and_never_hangs() {
     assert_eq!(codes, [OK, OK, OK, OVER]);
     drop(redis);
     let mut soon = Request::new(request("edge", &[("remote_address", "b")]));
-    // Sooner than the store would give up: who is late is told that the deadline is over, not that
-    // it is unavailable.
+    // Earlier than the store's timeout, which would be DEADLINE_EXCEEDED and not UNAVAILABLE.
     soon.set_timeout(Duration::from_secs(4));
     let refused = clients[0].send(soon).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
@@ -458,8 +457,8 @@ fn a_store_that_is_gone_is_trouble_and_never_hangs() {
     assert_eq!(clients[2].health("").unwrap(), ServingStatus::Serving);
 }
 
-/// The hits that a response cost come in after it. With several nodes that charge at the same time
-/// no more is charged than the limit has, and what does not fit any more still uses up the rest.
+/// Hits charged after the response, by several nodes concurrently: no more is charged than the
+/// limit has, and hits that are denied use up the rest.
 #[test]
 fn hits_charged_after_the_response_limit_the_next_request_on_every_node() {
     let redis = RedisServer::start();
@@ -494,7 +493,7 @@ fn hits_charged_after_the_response_limit_the_next_request_on_every_node() {
             passes
         });
         assert_eq!(passed.count(), 3);
-        // All at once: 7 times 7 fit, and another one uses up the last hit.
+        // Concurrently: 7 times 7 are allowed, and another one uses up the last hit.
         let charged: usize = std::thread::scope(|scope| {
             let charging: Vec<_> = (0..8)
                 .map(|turn| {
@@ -521,6 +520,6 @@ fn hits_charged_after_the_response_limit_the_next_request_on_every_node() {
 }
 
 #[test]
-fn without_limits_nobody_listens() {
+fn without_limits_there_is_no_listener() {
     assert_eq!(Server::start().grpc, None);
 }

@@ -117,7 +117,7 @@ fn caddy_and_traefik_describe_the_request_in_forwarded_headers() {
 }
 
 #[test]
-fn nginx_describes_it_in_original_headers_and_gets_403() {
+fn nginx_describes_the_request_in_original_headers_and_gets_403() {
     let server = Server::with_config(BY_IP);
     let headers = original("192.0.2.1", "/api/x", "GET");
     let statuses: Vec<u16> = (0..3)
@@ -161,8 +161,7 @@ fn envoy_sends_the_request_itself_below_its_prefix() {
     };
     let paths = ["/api/x?y=/auth", "/api/auth/nginx", "/api/x"];
     assert_eq!(paths.map(|path| from("192.0.2.1", path)), [200, 200, 429]);
-    // Neither the root nor anything a client calls is another mode: all these lack the headers of
-    // the others.
+    // No path that a client requests selects another proxy: these lack the headers of the others.
     let others = [
         "",
         "/",
@@ -230,7 +229,7 @@ fn anything_else_below_auth_is_not_found() {
 }
 
 #[test]
-fn a_missing_proxy_header_is_an_error_that_names_the_line_to_add() {
+fn a_missing_proxy_header_is_an_error_that_says_how_to_set_it() {
     let server = Server::with_config(BY_IP);
     let nginx = original("192.0.2.1", "/", "GET");
     let caddy = forwarded("192.0.2.1", "/", "GET");
@@ -258,7 +257,7 @@ fn a_missing_proxy_header_is_an_error_that_names_the_line_to_add() {
         (
             "/auth/nginx",
             &[nginx[0], nginx[0], nginx[1], nginx[2]],
-            "x-real-ip, which /auth/nginx needs, came twice",
+            "x-real-ip, which /auth/nginx needs, appeared twice",
         ),
         (
             "/auth/caddy",
@@ -289,7 +288,7 @@ fn a_missing_proxy_header_is_an_error_that_names_the_line_to_add() {
 }
 
 #[test]
-fn a_malformed_path_is_rejected_in_the_form_of_the_proxy() {
+fn a_malformed_path_is_rejected_with_the_status_for_the_proxy() {
     let server = Server::with_config(BY_IP);
     for target in [b"\xff".as_slice(), b"/a b", b"api/x", b"/a#/b", b""] {
         let described = |names: [&'static str; 3]| {
@@ -319,7 +318,7 @@ fn a_malformed_path_is_rejected_in_the_form_of_the_proxy() {
 }
 
 #[test]
-fn a_status_that_a_proxy_takes_for_a_failure_is_replaced() {
+fn a_status_that_a_proxy_treats_as_a_failure_is_replaced() {
     let config = "[server]\nhttp = \"127.0.0.1:0\"\n\
         [[policy]]\nname = \"all\"\nkey = \"host\"\nlimit = \"1/d\"\nstatus = 503\n";
     for (path, headers, status, meant) in [

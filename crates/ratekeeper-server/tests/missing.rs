@@ -1,4 +1,4 @@
-//! Requests that lack what a policy counts by: what they are counted by, and who is told.
+//! Requests without an attribute that a policy counts by: how they are counted, and the warnings.
 
 mod support;
 
@@ -11,7 +11,7 @@ fn config(missing: &str) -> String {
     )
 }
 
-/// Asks as Caddy does, about a request of this address.
+/// Sends what Caddy sends for a request of this address.
 fn forwarded(server: &Server, proxy: &str, ip: &str) -> Answer {
     let mut connection = server.connect();
     let (from, method, uri) = match proxy {
@@ -24,7 +24,7 @@ fn forwarded(server: &Server, proxy: &str, ip: &str) -> Answer {
     connection.answer()
 }
 
-/// Ends the server: how often its log has this warning.
+/// Stops the server and counts a warning in its log.
 fn warnings(server: Server, warning: &str) -> usize {
     server.signal("TERM");
     let (_, log) = server.ended();
@@ -34,7 +34,7 @@ fn warnings(server: Server, warning: &str) -> usize {
 }
 
 #[test]
-fn under_auth_a_request_without_the_attribute_is_counted_as_missing_says() {
+fn auth_requests_without_the_attribute_are_counted_by_missing() {
     let cases = [
         ("", [200, 429, 200, 429]),
         ("missing = \"address\"\n", [200, 429, 200, 429]),
@@ -47,7 +47,7 @@ fn under_auth_a_request_without_the_attribute_is_counted_as_missing_says() {
             let server = Server::with_config(&config(missing));
             let addresses = ["192.0.2.1", "192.0.2.1", "192.0.2.2", "192.0.2.2"];
             let answers = addresses.map(|ip| forwarded(&server, proxy, ip).status());
-            // nginx knows no other denial.
+            // nginx supports no other denial.
             let denial = |status| match (proxy, status) {
                 ("nginx", 429) => 403,
                 (_, status) => status,
@@ -83,10 +83,10 @@ fn requests_that_share_the_bucket_unknown_are_warned_about_once() {
 }
 
 #[test]
-fn serve_warns_of_what_no_request_to_auth_can_have() {
+fn serve_warns_of_attributes_that_auth_requests_cannot_have() {
     let warning = "the policy `api` counts by `user`, but no request in `ratekeeper proxy` or at /auth/* has this attribute, so \
                    requests are counted by their address instead; name its header as `user` in [identity]";
-    // Callers of the API send what they like: nobody is warned before a proxy asks.
+    // Callers of the API may send any attribute: there is no warning before a proxy calls.
     let server = Server::with_config(&config(""));
     server.check(r#"{"subject":{"user":"ann"}}"#);
     assert_eq!(warnings(server, warning), 0);
@@ -106,7 +106,7 @@ fn serve_warns_of_what_no_request_to_auth_can_have() {
 }
 
 #[test]
-fn an_empty_header_is_a_missing_one() {
+fn an_empty_header_counts_as_missing() {
     let policy = "[server]\nhttp = \"127.0.0.1:0\"\n[[policy]]\nname = \"keys\"\nkey = \"header:x-api-key\"\nlimit = \"1/d\"\n";
     for (missing, expected) in [
         ("", [200, 200, 429]),
@@ -119,20 +119,20 @@ fn an_empty_header_is_a_missing_one() {
                 .check(&json!({"subject": subject}).to_string())
                 .status()
         };
-        let told = [ask("192.0.2.1"), ask("192.0.2.2"), ask("192.0.2.1")];
-        assert_eq!(told, expected, "{missing}");
+        let statuses = [ask("192.0.2.1"), ask("192.0.2.2"), ask("192.0.2.1")];
+        assert_eq!(statuses, expected, "{missing}");
     }
 }
 
 #[test]
-fn an_attribute_that_no_policy_can_use_is_told_to_the_operator() {
+fn an_unknown_attribute_is_reported_to_the_operator() {
     let server = Server::with_config(&config("missing = \"skip\"\n"));
     for _ in 0..3 {
         let answer = server.check(r#"{"subject":{"usr":"ann","ip":"192.0.2.1","plan":"pro"}}"#);
         assert_eq!(answer.status(), 200);
         server.request("POST", "/v1/reserve", r#"{"subject":{"usr":"ann"}}"#);
     }
-    let says = "callers send an attribute that no policy can use: unknown attribute `usr`; did you mean `user`?";
+    let says = "requests with an unknown attribute: unknown attribute `usr`; did you mean `user`?";
     let findings = server.admin("GET", "/admin/doctor").json();
     let found = findings["findings"].as_array().unwrap();
     assert!(

@@ -1,5 +1,4 @@
-//! The description that is served, held against what is served: every route, every field, every
-//! answer.
+//! The OpenAPI document compared with the server: every route, field and response.
 
 mod support;
 
@@ -18,12 +17,12 @@ const CONFIG: &str = "\
     [[policy]]\nname = \"free\"\nmatch = { path = \"/free\" }\nlimit = \"unlimited\"\n\
     [[policy]]\nname = \"slots\"\nmatch = { path = \"/slots\" }\nlimit = \"1 concurrent\"\n";
 
-struct Described {
+struct Document {
     node: Server,
     document: Value,
 }
 
-impl Described {
+impl Document {
     fn start(config: &str) -> Self {
         let node = Server::with_config(config);
         let answer = node.request("GET", "/openapi.json", "");
@@ -45,8 +44,8 @@ impl Described {
         }
     }
 
-    /// What a value has that its schema does not let it have.
-    fn wrong(&self, schema: &Value, value: &Value) -> Option<String> {
+    /// The first violation of a schema by a value.
+    fn violation(&self, schema: &Value, value: &Value) -> Option<String> {
         let schema = self.resolve(schema);
         for keyword in schema.as_object().unwrap().keys() {
             const KNOWN: [&str; 18] = [
@@ -77,7 +76,7 @@ impl Described {
         if let Some(choices) = schema["oneOf"].as_array() {
             let fits = choices
                 .iter()
-                .filter(|choice| self.wrong(choice, value).is_none())
+                .filter(|choice| self.violation(choice, value).is_none())
                 .count();
             return (fits != 1).then(|| format!("{value} fits {fits} of {}", choices.len()));
         }
@@ -130,13 +129,13 @@ impl Described {
         match value {
             Value::Array(list) => list
                 .iter()
-                .find_map(|one| self.wrong(&schema["items"], one)),
-            Value::Object(fields) => self.wrong_fields(schema, fields),
+                .find_map(|one| self.violation(&schema["items"], one)),
+            Value::Object(fields) => self.field_violation(schema, fields),
             _ => None,
         }
     }
 
-    fn wrong_fields(&self, schema: &Value, fields: &Map<String, Value>) -> Option<String> {
+    fn field_violation(&self, schema: &Value, fields: &Map<String, Value>) -> Option<String> {
         for name in schema["required"]
             .as_array()
             .into_iter()
@@ -155,8 +154,8 @@ impl Described {
             match (&schema["properties"][name], &schema["additionalProperties"]) {
                 (Value::Null, Value::Bool(false)) => Some(format!("{name} is not described")),
                 (Value::Null, Value::Null) => None,
-                (Value::Null, any) => self.wrong(any, value),
-                (known, _) => self.wrong(known, value),
+                (Value::Null, any) => self.violation(any, value),
+                (known, _) => self.violation(known, value),
             }
         })
     }
@@ -173,9 +172,9 @@ impl Described {
         each.collect()
     }
 
-    /// An answer is one of those that are described for it.
+    /// Asserts that a response matches the document.
     #[track_caller]
-    fn is_described(&self, method: &str, path: &str, answer: &Answer) {
+    fn assert_described(&self, method: &str, path: &str, answer: &Answer) {
         let status = answer.status().to_string();
         let response = &self.document["paths"][path][method]["responses"][&status];
         assert!(
@@ -200,7 +199,7 @@ impl Described {
             json!(answer.body)
         };
         assert_eq!(
-            self.wrong(schema, &value),
+            self.violation(schema, &value),
             None,
             "{method} {path}: {answer:?}"
         );
@@ -215,7 +214,7 @@ impl Described {
     #[track_caller]
     fn post(&self, path: &str, body: &Value) -> Answer {
         let answer = self.node.request("POST", path, &body.to_string());
-        self.is_described("post", path, &answer);
+        self.assert_described("post", path, &answer);
         answer
     }
 }
@@ -249,8 +248,8 @@ fn matches(schema: &Value, name: &str) -> bool {
 }
 
 #[test]
-fn what_is_described_is_served_and_what_is_served_is_described() {
-    let described = Described::start(CONFIG);
+fn the_document_and_the_server_have_the_same_paths() {
+    let described = Document::start(CONFIG);
     let operations = described.operations();
     for (path, method, operation) in &operations {
         let answer = described.node.request(&method.to_uppercase(), path, "");
@@ -258,26 +257,28 @@ fn what_is_described_is_served_and_what_is_served_is_described() {
             ![404, 405].contains(&answer.status()),
             "{method} {path}: {answer:?}"
         );
-        described.is_described(method, path, &answer);
+        described.assert_described(method, path, &answer);
         assert!(
             operation["summary"].is_string() && operation["operationId"].is_string(),
             "{path}"
         );
     }
-    // Who asks for something else is told all that is there.
-    let told = described
+    // The error for an unknown path lists all paths.
+    let detail = described
         .node
         .request("GET", "/nothing", "")
         .problem(404, "not_found");
-    let words = told.split([' ', ',']).filter(|word| word.starts_with('/'));
+    let words = detail
+        .split([' ', ','])
+        .filter(|word| word.starts_with('/'));
     let served: BTreeSet<&str> = words.collect();
     let paths: BTreeSet<&str> = operations.iter().map(|(path, ..)| *path).collect();
-    assert_eq!(served, paths, "{told}");
+    assert_eq!(served, paths, "{detail}");
 }
 
 #[test]
-fn the_fields_of_requests_are_those_that_are_read() {
-    let described = Described::start(CONFIG);
+fn fields_of_requests_are_those_of_the_server() {
+    let described = Document::start(CONFIG);
     let schemas = &described.document["components"]["schemas"];
     for (path, schema) in [
         ("/v1/check", "CheckRequest"),
@@ -286,11 +287,11 @@ fn the_fields_of_requests_are_those_that_are_read() {
         ("/v1/cancel", "CancelRequest"),
         ("/v1/throttle", "ThrottleRequest"),
     ] {
-        let told = described
+        let detail = described
             .post(path, &json!({"?": 1}))
             .problem(400, "unknown_field");
-        let read: BTreeSet<&str> = told
-            .split_once("those known are ")
+        let read: BTreeSet<&str> = detail
+            .split_once("known: ")
             .unwrap()
             .1
             .split(", ")
@@ -302,7 +303,7 @@ fn the_fields_of_requests_are_those_that_are_read() {
             .map(|name| &**name)
             .collect();
         assert_eq!(read, fields, "{path}");
-        // What must be there is missed, and nothing else.
+        // Required fields are reported as missing, others are not.
         let missed = described
             .post(path, &json!({}))
             .problem(400, "missing_field");
@@ -315,21 +316,21 @@ fn the_fields_of_requests_are_those_that_are_read() {
 }
 
 #[test]
-fn examples_are_as_they_are_described_and_are_understood() {
+fn examples_match_their_schemas_and_are_accepted() {
     let wide =
         "[server]\nhttp = \"127.0.0.1:0\"\n[[policy]]\nname = \"wide\"\nlimit = \"1000000/d\"\n";
-    let described = Described::start(wide);
+    let described = Document::start(wide);
     let mut seen = 0;
     for (path, _, operation) in described.operations() {
         let content = &operation["requestBody"]["content"]["application/json"];
         for (name, example) in content["examples"].as_object().into_iter().flatten() {
             assert_eq!(
-                described.wrong(&content["schema"], &example["value"]),
+                described.violation(&content["schema"], &example["value"]),
                 None,
                 "{path} {name}"
             );
             let answer = described.post(path, &example["value"]);
-            // The id in examples is one of another service, signed by its secret.
+            // Ids in examples are signed with another secret.
             if answer.status() != 200 {
                 assert_eq!(
                     answer.json()["code"],
@@ -347,7 +348,7 @@ fn examples_are_as_they_are_described_and_are_understood() {
             {
                 for example in content["examples"].as_object().into_iter().flatten() {
                     assert_eq!(
-                        described.wrong(&content["schema"], &example.1["value"]),
+                        described.violation(&content["schema"], &example.1["value"]),
                         None,
                         "{path} {status}"
                     );
@@ -359,11 +360,10 @@ fn examples_are_as_they_are_described_and_are_understood() {
     assert!(seen > 12, "{seen} examples");
 }
 
-/// A client that is generated from the description neither sends what is refused, nor is kept from
-/// what is taken.
+/// A generated client sends nothing that the server rejects, and may send all that it accepts.
 #[test]
-fn the_description_is_as_strict_as_the_server() {
-    let described = Described::start(CONFIG);
+fn the_document_is_as_strict_as_the_server() {
+    let described = Document::start(CONFIG);
     let many = |many: usize| -> Map<String, Value> {
         (0..many).map(|at| (format!("a{at}"), json!("x"))).collect()
     };
@@ -411,7 +411,7 @@ fn the_description_is_as_strict_as_the_server() {
     let schema = &described.document["paths"]["/v1/check"]["post"]["requestBody"]["content"]["application/json"]
         ["schema"];
     for body in bodies.chain(more) {
-        let wrong = described.wrong(schema, &body);
+        let wrong = described.violation(schema, &body);
         let answer = described.post("/v1/check", &body);
         assert_eq!(
             wrong.is_some(),
@@ -422,8 +422,8 @@ fn the_description_is_as_strict_as_the_server() {
 }
 
 #[test]
-fn trace_is_no_method_of_any_route() {
-    let described = Described::start(CONFIG);
+fn no_route_accepts_trace() {
+    let described = Document::start(CONFIG);
     let paths: BTreeSet<&str> = described
         .operations()
         .iter()
@@ -442,7 +442,7 @@ fn trace_is_no_method_of_any_route() {
 }
 
 #[test]
-fn answers_are_as_they_are_described() {
+fn responses_match_the_document() {
     let redis = RedisServer::start();
     let store = format!(
         "[store]\nkind = \"redis\"\nurl = \"{}\"\ntimeout = \"5s\"\non_failure = \"closed\"\n",
@@ -452,7 +452,7 @@ fn answers_are_as_they_are_described() {
         CONFIG,
         &CONFIG.replacen("[[policy]]", &format!("{store}[[policy]]"), 1),
     ] {
-        let described = Described::start(config);
+        let described = Document::start(config);
         let subject = |path: &str| json!({"user": "ann", "path": path, "headers": {"x": ["a", "b"]}, "n": 1, "b": true});
         for path in ["/", "/busy", "/slow", "/free", "/slots"] {
             let request = json!({"subject": subject(path)});
@@ -510,7 +510,7 @@ fn answers_are_as_they_are_described() {
             ));
             let answer = connection.answer();
             assert_eq!(answer.status(), 403);
-            described.is_described("post", path, &answer);
+            described.assert_described("post", path, &answer);
         }
         for limit in [
             "3/min",
@@ -533,7 +533,7 @@ fn answers_are_as_they_are_described() {
             ("/v1/settle", "1"),
             ("/v1/cancel", "{"),
         ] {
-            described.is_described("post", path, &described.node.request("POST", path, body));
+            described.assert_described("post", path, &described.node.request("POST", path, body));
         }
         if config.contains("redis") {
             let id = described
@@ -557,7 +557,7 @@ fn answers_are_as_they_are_described() {
                     .status(),
                 503
             );
-            described.is_described(
+            described.assert_described(
                 "get",
                 "/readyz",
                 &described.node.request("GET", "/readyz", ""),

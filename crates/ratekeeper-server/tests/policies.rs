@@ -187,7 +187,7 @@ fn web_pages_cannot_use_the_admin_listener() {
     let detail =
         status("GET /metrics HTTP/1.1\r\nHost: evil.example:9090").problem(403, "forbidden");
     assert!(
-        detail.starts_with("`evil.example:9090` is no name of this listener"),
+        detail.starts_with("unknown host `evil.example:9090` for a loopback listener"),
         "{detail}"
     );
     assert_eq!(

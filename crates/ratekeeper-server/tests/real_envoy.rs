@@ -28,7 +28,7 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 50 }
 ";
 
-/// Answers 200 to everybody, for as long as the test runs.
+/// An upstream that responds 200 until the test ends.
 fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -54,11 +54,11 @@ fn upstream() -> SocketAddr {
 /// Envoy with three listeners.
 struct Edge {
     _envoy: Envoy,
-    /// Turns everybody away when nobody answers.
+    /// Denies requests if ratekeeper is unavailable.
     deny: SocketAddr,
-    /// Lets everybody in then.
+    /// Allows requests then.
     allow: SocketAddr,
-    /// Like `deny`, but with little patience.
+    /// Like `deny`, with a short timeout.
     hurried: SocketAddr,
 }
 
@@ -108,7 +108,7 @@ fn listener(name: &str, at: SocketAddr, deny: bool, timeout: &str) -> String {
         route("/address", "{ remote_address: {} }"),
         route("/user", "{ request_headers: { header_name: x-user, descriptor_key: user } }"),
         route("/all", "{ generic_key: { descriptor_value: everybody } }"),
-        // A look before the request, and what it cost after the response.
+        // A check before the request, and the charge after the response.
         "
               - match: { path: /tokens }
                 route: { cluster: service }
@@ -174,12 +174,12 @@ fn status(at: SocketAddr, path: &str) -> u16 {
 }
 
 #[test]
-fn envoy_holds_the_limits_tells_them_and_goes_its_own_way_without_us() {
+fn envoy_enforces_limits_and_uses_its_failure_mode_without_ratekeeper() {
     let Some(program) = program() else { return };
     let server = Server::run(for_envoy(&directory(&[("edge.yaml", LIMITS)])));
     let envoy = Edge::start(&program, server.grpc.unwrap());
 
-    // By address: the limit holds, and the headers are right.
+    // By address, with the headers.
     for remaining in ["2", "1", "0"] {
         let answer = get(envoy.deny, "/address", "");
         assert_eq!(
@@ -199,7 +199,7 @@ fn envoy_holds_the_limits_tells_them_and_goes_its_own_way_without_us() {
     let retry: u64 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=86_400).contains(&retry), "{retry}");
 
-    // By header: each user its own, root without end, nobody without a name.
+    // By header: one bucket per user, root unlimited, no limit without a user.
     let user = |name: &str| get(envoy.deny, "/user", &format!("x-user: {name}\r\n")).status();
     assert_eq!(
         [user("ann"), user("ann"), user("ann"), user("bob")],
@@ -224,7 +224,7 @@ fn envoy_holds_the_limits_tells_them_and_goes_its_own_way_without_us() {
     }
     assert_eq!(status(envoy.deny, "/tokens"), 429);
 
-    // Slow: Envoy gives up after its time, and finds us again afterwards.
+    // Slow: Envoy times out, and recovers afterwards.
     server.freeze();
     let start = Instant::now();
     assert_eq!(status(envoy.hurried, "/address"), 500);
@@ -242,7 +242,7 @@ fn envoy_holds_the_limits_tells_them_and_goes_its_own_way_without_us() {
         );
     }
 
-    // Gone: each listener by its failure mode.
+    // Unavailable: each listener uses its failure mode.
     drop(server);
     assert_eq!(status(envoy.deny, "/address"), 500);
     assert_eq!(status(envoy.allow, "/address"), 200);

@@ -1,4 +1,4 @@
-//! What is reserved here and settled there: over the real binary, in memory and on Redis.
+//! Reservations settled on the same and on other nodes, in memory and on Redis.
 
 mod support;
 
@@ -83,7 +83,7 @@ fn one_node_reserves_and_another_settles() {
         assert!(again.problem(409, "already_settled").contains("once"));
         cancel(node, answer["id"].as_str().unwrap()).problem(409, "already_settled");
     }
-    // The node that has decided is no more.
+    // The node that decided has ended.
     let receipt = id(&first, "bob");
     drop(first);
     is_settled(&cancel(&second, &receipt));
@@ -91,7 +91,7 @@ fn one_node_reserves_and_another_settles() {
 }
 
 #[test]
-fn a_secret_of_the_operator_is_for_nodes_that_have_it() {
+fn only_nodes_with_the_configured_secret_accept_ids() {
     let redis = RedisServer::start();
     let [a, b] = [
         "id_secret = \"0123456789abcdef\"\n",
@@ -110,7 +110,7 @@ fn a_secret_of_the_operator_is_for_nodes_that_have_it() {
 }
 
 #[test]
-fn permits_come_back_when_they_are_settled_or_cancelled() {
+fn permits_are_released_by_settle_and_cancel() {
     let redis = RedisServer::start();
     for node in [in_memory(), on_redis(redis.url(), "")] {
         let [one, other] = [id(&node, "ann"), id(&node, "ann")];
@@ -119,9 +119,9 @@ fn permits_come_back_when_they_are_settled_or_cancelled() {
             (third.status(), third.header("retry-after")),
             (429, Some("1"))
         );
-        let told = third.json();
+        let json = third.json();
         assert_eq!(
-            (&told["policy"], &told["id"], &told["expires_after_ms"]),
+            (&json["policy"], &json["id"], &json["expires_after_ms"]),
             (&json!("slots"), &json!(null), &json!(null))
         );
         is_settled(&cancel(&node, &one));
@@ -135,7 +135,7 @@ fn permits_come_back_when_they_are_settled_or_cancelled() {
 }
 
 #[test]
-fn an_id_that_is_not_whole_is_refused() {
+fn a_damaged_id_is_rejected() {
     let node = in_memory();
     let id = id(&node, "ann");
     for length in 0..id.len() {
@@ -173,7 +173,7 @@ fn an_id_that_is_not_whole_is_refused() {
     }
     assert_eq!(left(&node, "ann"), [900, 1, 4], "none of them did anything");
     is_settled(&cancel(&node, &id));
-    // Of another process, which had the same configuration.
+    // An id of another process with the same configuration.
     let before = self::id(&node, "ann");
     drop(node);
     assert!(
@@ -188,7 +188,7 @@ fn an_id_that_is_not_whole_is_refused() {
 }
 
 #[test]
-fn a_caller_that_would_wait_is_told_how_long() {
+fn a_reservation_returns_its_delay() {
     let policy = "[server]\nhttp = \"127.0.0.1:0\"\n[[policy]]\nname = \"slow\"\nlimit = \"1/h\"\n";
     let node = Server::with_config(policy);
     let ask = |wait: u64| {
@@ -211,7 +211,7 @@ fn a_caller_that_would_wait_is_told_how_long() {
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn invalid_requests_get_their_errors() {
     let node = in_memory();
     let post = |path: &str, body: Value| node.request("POST", path, &body.to_string());
     let reserve =
@@ -250,7 +250,7 @@ fn what_is_wrong_is_told() {
 }
 
 #[test]
-fn a_list_is_judged_in_its_order_and_answered_so() {
+fn a_list_is_decided_in_order() {
     let redis = RedisServer::start();
     let policy = "[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"3/d\"\n";
     let store = format!(
@@ -271,9 +271,9 @@ fn a_list_is_judged_in_its_order_and_answered_so() {
         ]);
         let answer = node.check(&list.to_string());
         assert_eq!(answer.status(), 200);
-        let told = answer.json();
-        let told: Vec<_> = told.as_array().unwrap().iter().collect();
-        let seen: Vec<_> = told
+        let json = answer.json();
+        let json: Vec<_> = json.as_array().unwrap().iter().collect();
+        let seen: Vec<_> = json
             .iter()
             .map(|one| {
                 (
@@ -284,7 +284,7 @@ fn a_list_is_judged_in_its_order_and_answered_so() {
             .collect();
         assert_eq!(seen, [(200, 1), (200, 2), (429, 1), (200, 0), (429, 3)]);
         assert_eq!(
-            (&told[2]["policy"], &told[4]["never"]),
+            (&json[2]["policy"], &json[4]["never"]),
             (&json!("user"), &json!(true))
         );
         // Together they take fewer round trips than requests.
@@ -310,7 +310,7 @@ fn a_list_is_judged_in_its_order_and_answered_so() {
 }
 
 #[test]
-fn a_list_with_something_wrong_charges_nobody() {
+fn an_invalid_list_charges_nothing() {
     let node = Server::with_config(
         "[server]\nhttp = \"127.0.0.1:0\"\n[[policy]]\nname = \"all\"\nlimit = \"3/d\"\n",
     );
@@ -329,7 +329,7 @@ fn a_list_with_something_wrong_charges_nobody() {
     node.check("[]").problem(400, "batch_size");
     node.check("[1]").problem(400, "not_an_object");
     node.check("[{\"subject\":{}}").problem(400, "invalid_json");
-    // Where a list is not for, and where it is far too long.
+    // Endpoints without lists, and a list that is too long.
     node.request("POST", "/v1/reserve", "[]")
         .problem(400, "not_an_object");
     let long = json!(vec![json!({"subject": {"user": "x".repeat(4_000)}}); 100]).to_string();

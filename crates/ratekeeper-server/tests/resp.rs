@@ -1,5 +1,5 @@
-//! RESP as clients see it that we did not write: redis-cli, redis-benchmark, redis-py, ioredis and
-//! go-redis; and sockets that misbehave.
+//! RESP with real clients: redis-cli, redis-benchmark, redis-py, ioredis and go-redis; and invalid
+//! input on sockets.
 
 mod support;
 
@@ -90,8 +90,8 @@ impl Resp {
         stream
     }
 
-    /// What is answered until the server closes.
-    fn answered_and_closed(&self, bytes: &[u8]) -> String {
+    /// The replies until the server closes.
+    fn replies_until_closed(&self, bytes: &[u8]) -> String {
         let (mut stream, mut answer) = (self.connect(), String::new());
         stream.write_all(bytes).unwrap();
         stream.read_to_string(&mut answer).unwrap();
@@ -147,7 +147,7 @@ fn redis_cli_throttles() {
 }
 
 #[test]
-fn figures_count_calls_and_not_peeks() {
+fn metrics_count_calls_and_not_peeks() {
     let resp = Resp::start();
     for quantity in ["1", "1", "0", "1"] {
         resp.cli(&["CL.THROTTLE", "a", "1", "1", "86400", quantity]);
@@ -163,7 +163,7 @@ fn figures_count_calls_and_not_peeks() {
 }
 
 #[test]
-fn a_policy_is_asked_by_its_name() {
+fn a_policy_is_checked_by_name() {
     let resp = Resp::start();
     let day = 86_400;
     let first = |said: String| {
@@ -198,7 +198,7 @@ fn a_policy_is_asked_by_its_name() {
         first(resp.cli(&["RATEKEEPER.CHECK", "per-user", "me"])),
         "(integer) 0 (integer) 3 (integer) 2"
     );
-    // Whoever names a policy means it, whatever it matches; and it is the bucket that HTTP knows.
+    // The policy's `match` is not evaluated, and its buckets are those of HTTP.
     assert_eq!(
         first(resp.cli(&["RATEKEEPER.CHECK", "per-address", "192.0.2.1"])),
         "(integer) 0 (integer) 2 (integer) 1"
@@ -216,7 +216,7 @@ fn a_policy_is_asked_by_its_name() {
         "(integer) 0 (integer) 2 (integer) 1"
     );
 
-    for (command, told) in [
+    for (command, expected) in [
         (
             &["RATEKEEPER.CHECK", "nope", "me"][..],
             "ERR policy 'nope': no policy has that name",
@@ -235,10 +235,10 @@ fn a_policy_is_asked_by_its_name() {
         ),
         (
             &["RATEKEEPER.CHECK", "per-user", "me", "-1"],
-            "ERR cost must be a whole number, not negative",
+            "ERR cost must be a whole number from 0 on",
         ),
     ] {
-        assert_eq!(resp.cli(command), format!("(error) {told}"));
+        assert_eq!(resp.cli(command), format!("(error) {expected}"));
     }
 }
 
@@ -259,8 +259,8 @@ fn a_key_is_reset_by_the_fingerprint_that_the_lists_show() {
         assert_eq!(resp.cli(&["RATEKEEPER.RESET", "per-user", name]), "OK");
         assert!(left().ends_with(" 3"), "{name}: {}", left());
     }
-    // What names no key that was seen is no success.
-    for (name, told) in [
+    // An unknown fingerprint is an error.
+    for (name, expected) in [
         (
             "#0123456789abcdef",
             "(error) ERR policy 'per-user': this node has not seen user=#0123456789abcdef lately",
@@ -271,11 +271,11 @@ fn a_key_is_reset_by_the_fingerprint_that_the_lists_show() {
         ),
     ] {
         let answer = resp.cli(&["RATEKEEPER.RESET", "per-user", name]);
-        assert!(answer.starts_with(told), "{answer}");
+        assert!(answer.starts_with(expected), "{answer}");
     }
 }
 
-/// As many as remain of the policy `per-user` for that user.
+/// The remaining units of a user in the policy `per-user`.
 fn remaining(resp: &Resp, user: &str) -> String {
     resp.cli(&["RATEKEEPER.PEEK", "per-user", user])
         .lines()
@@ -294,7 +294,7 @@ fn with_token() -> Resp {
     ))
 }
 
-/// The newest entries of the audit: what was done, to whom, how it ended and its detail.
+/// The newest audit entries: action, policy, outcome and detail.
 fn audited(resp: &Resp) -> Vec<[String; 4]> {
     let audit = resp.server.admin("GET", "/admin/audit").json();
     let text =
@@ -308,7 +308,7 @@ fn audited(resp: &Resp) -> Vec<[String; 4]> {
 fn a_reset_needs_the_admin_token_and_is_audited() {
     let resp = with_token();
     resp.cli(&["RATEKEEPER.CHECK", "per-user", "me", "3"]);
-    for (arguments, told) in [
+    for (arguments, expected) in [
         (
             &["RATEKEEPER.RESET", "per-user", "me"][..],
             "(error) NOPERM RATEKEEPER.RESET needs the admin_token",
@@ -320,7 +320,7 @@ fn a_reset_needs_the_admin_token_and_is_audited() {
         ),
     ] {
         let said = resp.cli(arguments);
-        assert!(said.starts_with(told), "{arguments:?}: {said}");
+        assert!(said.starts_with(expected), "{arguments:?}: {said}");
         assert_eq!(remaining(&resp, "me"), "3) (integer) 0", "{arguments:?}");
     }
     assert_eq!(
@@ -392,7 +392,7 @@ fn a_reset_lifts_no_ban_of_an_operator() {
 }
 
 #[test]
-fn requests_of_http_are_refused_and_their_bodies_not_run() {
+fn http_requests_are_rejected_and_their_bodies_not_run() {
     let resp = Resp::start();
     let body = "CL.THROTTLE k 1 1 60\r\nRATEKEEPER.RESET per-user me\r\n";
     resp.cli(&["RATEKEEPER.CHECK", "per-user", "me", "3"]);
@@ -402,11 +402,11 @@ fn requests_of_http_are_refused_and_their_bodies_not_run() {
         "Host: x\r\n",
         "PUT / HTTP/1.1\r\n",
     ] {
-        let told = resp.answered_and_closed(format!("{head}{body}").as_bytes());
+        let reply = resp.replies_until_closed(format!("{head}{body}").as_bytes());
         assert!(
-            told.starts_with("-ERR Protocol error: this is a request of HTTP")
-                && told.lines().count() == 1,
-            "{told}"
+            reply.starts_with("-ERR Protocol error: this is an HTTP request")
+                && reply.lines().count() == 1,
+            "{reply}"
         );
     }
     let mut curl = Command::new("curl");
@@ -452,7 +452,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs a program of a client, which is given the port and says "done".
+/// Runs a client program with the port as argument; it prints "done".
 #[track_caller]
 fn done(command: Command) {
     done_on(&Resp::start(), command);
@@ -501,7 +501,7 @@ fn redis_py_resets_a_key_as_an_operator() {
     done_on(&with_token(), command);
 }
 
-/// What `make tools` has made of a client. Without it there is nothing to test: see [`tools`].
+/// A client built by `make tools`, if there is one: see [`tools`].
 fn client(name: &str) -> Option<PathBuf> {
     let path = root().join("target/clients").join(name);
     tools::file(&path, "scripts/clients makes it, with npm or go")
@@ -532,30 +532,29 @@ fn go_redis_connects_pipelines_and_throttles() {
 }
 
 #[test]
-fn malformed_frames_are_answered_and_the_connection_closed() {
+fn malformed_frames_close_the_connection() {
     let resp = Resp::start();
-    for (bytes, told) in [
+    for (bytes, expected) in [
         (&b"*1\r\n$536870912\r\n"[..], "invalid bulk length"),
         (b"*1000000000\r\n", "invalid multibulk length"),
         (b"*1\r\n:1\r\n", "expected '$', got ':'"),
         (b"PING \"\r\n", "unbalanced quotes in request"),
     ] {
         assert_eq!(
-            resp.answered_and_closed(bytes),
-            format!("-ERR Protocol error: {told}\r\n")
+            resp.replies_until_closed(bytes),
+            format!("-ERR Protocol error: {expected}\r\n")
         );
     }
     assert_eq!(
-        resp.answered_and_closed(b"PING\r\nQUIT\r\nPING\r\n"),
+        resp.replies_until_closed(b"PING\r\nQUIT\r\nPING\r\n"),
         "+PONG\r\n+OK\r\n"
     );
     assert_eq!(resp.cli(&["PING"]), "PONG");
 }
 
-/// The answer to each is there before the next byte is sent; many commands at once are answered in
-/// their order.
+/// Each reply arrives before the next byte is sent; replies to pipelined commands are in order.
 #[test]
-fn bytes_may_come_one_by_one_or_by_the_thousand() {
+fn input_may_be_split_or_pipelined() {
     let resp = Resp::start();
     let mut stream = resp.connect();
     for byte in b"*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n" {
@@ -594,7 +593,7 @@ fn a_stop_closes_connections_that_are_idle() {
     assert!(status.success() && !log.contains("panicked"), "{log}");
 }
 
-/// The policies are the fleet's, `CL.THROTTLE` is each node's own, and the log says so.
+/// Policies are shared, `CL.THROTTLE` is local to each node, and the log says so.
 #[test]
 fn on_redis_policies_are_shared() {
     let redis = RedisServer::start();

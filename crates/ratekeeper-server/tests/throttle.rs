@@ -7,7 +7,7 @@ use std::io::Write;
 use support::Server;
 
 #[test]
-fn a_bucket_of_five_admits_five_and_says_when_to_come_back() {
+fn a_bucket_of_five_allows_five_and_returns_retry_after() {
     let server = Server::start();
     let call =
         r#"{"key":"user-42","limit":"5/d","algorithm":"token_bucket","cost":1,"peek":false}"#;
@@ -66,7 +66,7 @@ fn a_bucket_of_five_admits_five_and_says_when_to_come_back() {
 }
 
 #[test]
-fn a_peek_tells_and_charges_nothing() {
+fn a_peek_charges_nothing() {
     let server = Server::start();
     let peek = r#"{"key":"a","limit":"2/d","cost":2,"peek":true}"#;
     for _ in 0..3 {
@@ -89,7 +89,7 @@ fn a_peek_tells_and_charges_nothing() {
 }
 
 #[test]
-fn a_cost_takes_that_many_and_one_that_never_fits_says_so() {
+fn a_cost_is_charged_and_one_above_the_capacity_is_never_allowed() {
     let server = Server::start();
     assert_eq!(
         server
@@ -124,7 +124,7 @@ fn a_cost_takes_that_many_and_one_that_never_fits_says_so() {
 }
 
 #[test]
-fn the_bucket_is_the_key_the_algorithm_and_the_limit_however_it_is_spelt() {
+fn the_bucket_is_the_key_the_algorithm_and_the_limit_in_any_spelling() {
     let server = Server::start();
     let remaining = |body: &str| server.throttle(body).json()["remaining"].as_u64().unwrap();
     assert_eq!(remaining(r#"{"key":"a","limit":"7/d"}"#), 6);
@@ -165,7 +165,7 @@ fn a_key_is_any_text_of_up_to_512_bytes() {
 }
 
 #[test]
-fn unlimited_has_no_figures_and_zero_admits_nothing() {
+fn unlimited_has_no_numbers_and_zero_allows_nothing() {
     let server = Server::start();
     let unlimited =
         server.throttle(r#"{"key":"a","limit":"unlimited","cost":18446744073709551615}"#);
@@ -222,7 +222,7 @@ fn a_connection_serves_one_request_after_another() {
 }
 
 #[test]
-fn it_says_that_it_lives_and_is_ready() {
+fn livez_and_readyz_are_ok() {
     let server = Server::start();
     for path in ["/livez", "/readyz"] {
         let answer = server.request("GET", path, "");
@@ -231,7 +231,7 @@ fn it_says_that_it_lives_and_is_ready() {
 }
 
 #[test]
-fn every_algorithm_is_served() {
+fn every_algorithm_is_accepted() {
     let server = Server::start();
     for name in [
         "token_bucket",
@@ -250,7 +250,7 @@ fn every_algorithm_is_served() {
 }
 
 #[test]
-fn a_paced_caller_is_told_how_long_to_wait() {
+fn a_paced_call_returns_its_delay() {
     let server = Server::start();
     let call = || server.throttle(r#"{"key":"a","limit":"1/h queue 1"}"#);
     assert!(
@@ -269,10 +269,10 @@ fn a_paced_caller_is_told_how_long_to_wait() {
     assert_eq!(call().status(), 429);
 }
 
-/// More limits than four generations take, none of which ever refills: what is in use stays, and
-/// nobody is refused. 65,536 of them are a generation.
+/// More limits than four generations of 65,536, none of which refills: limits in use stay, and new
+/// ones are accepted.
 #[test]
-fn any_number_of_limits_is_answered() {
+fn any_number_of_limits_is_accepted() {
     const BATCH: usize = 512;
     const LIMITS: usize = 4 * 65_536 + 2 * BATCH;
     let server = Server::start();

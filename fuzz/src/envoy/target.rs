@@ -16,7 +16,7 @@ pub fn envoy(data: &[u8]) {
             told.starts_with("limits.yaml:") && !told.contains(['\n', '\r']),
             "{told:?}"
         );
-        if let Some((line, column)) = wrong.at {
+        if let Some((line, column)) = wrong.location {
             // Behind the last line break a line begins, too. YAML has more kinds of them than one.
             let lines = 1 + text
                 .matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'])

@@ -19,7 +19,7 @@ pub(super) async fn reject_cross_site<C: Clock>(
     next: Next,
 ) -> Result<Response, Problem> {
     let checked_name = if admin.options.on_loopback {
-        cross_site::check_name(request.headers())
+        cross_site::check_host(request.headers())
     } else {
         Ok(())
     };

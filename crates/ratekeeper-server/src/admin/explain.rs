@@ -2,7 +2,7 @@
 
 use super::key_selection::KeySelection;
 use super::{Admin, no_store_json};
-use crate::api::check_request::Source;
+use crate::api::check_request::HeaderTrust;
 use crate::api::json::Fields;
 use crate::api::{Problem, body};
 use crate::commands::explain::ExplainAnswer;
@@ -29,7 +29,7 @@ pub(super) async fn explain<C: Clock>(
     let identity = app.identity.load_full();
     let explanation = app
         .engine
-        .explain(&subject.subject(&identity, Source::Operator), cost)
+        .explain(&subject.subject(&identity, HeaderTrust::Operator), cost)
         .await;
     Ok(no_store_json(&ExplainAnswer::new(&explanation)))
 }

@@ -6,7 +6,7 @@ use super::key_selection::KeySelection;
 use super::overrides::Row;
 use super::writes::Verb;
 use super::{Admin, no_store_json};
-use crate::api::check_request::Source;
+use crate::api::check_request::HeaderTrust;
 use crate::api::json::{Fields, Json, invalid, missing};
 use crate::api::{Code, Problem, quoted};
 use crate::store::AnyStore;
@@ -132,7 +132,7 @@ fn read_limits(limits: Json<'_>) -> Result<Vec<PolicyLimit>, Problem> {
         }),
         other => Err(invalid(format!(
             "`limits` must be a list of texts, as in [\"200/min\"], not {}",
-            other.told()
+            other.shown()
         ))),
     };
     list.into_iter().map(read).collect()
@@ -159,7 +159,7 @@ pub(super) async fn perform<C: Clock>(
     let subject = request
         .selection
         .subject
-        .subject(&identity, Source::Operator);
+        .subject(&identity, HeaderTrust::Operator);
     let selector = KeySelector::new(&subject, &request.selection.fingerprints);
     let engine = &admin.app().engine;
     if let Some(fleet) = admin

@@ -20,7 +20,7 @@ pub(super) struct KeySelection<'a> {
 impl<'a> KeySelection<'a> {
     pub(super) fn read(fields: &mut Fields<'a>) -> Result<Self, Problem> {
         let mut fingerprints: Vec<(Attribute, Fingerprint)> = Vec::new();
-        let subject = CheckSubject::read_but(fields, |attribute, text| match text.parse() {
+        let subject = CheckSubject::read_except(fields, |attribute, text| match text.parse() {
             Ok(fingerprint) => {
                 fingerprints.push((attribute, fingerprint));
                 Ok(true)

@@ -149,7 +149,7 @@ fn list<'a>(fields: &mut Fields<'a>, name: &str, max: usize) -> Result<Vec<Json<
         ))),
         Some(other) => Err(invalid(format!(
             "`{name}` must be a list, as in {EXAMPLE}, not {}",
-            other.told()
+            other.shown()
         ))),
     }
 }
@@ -167,7 +167,7 @@ fn read_limit(value: Json<'_>) -> Result<(String, Limit), Problem> {
         other => {
             return Err(invalid(format!(
                 "`limits` must be a list of texts, not of {}",
-                other.told()
+                other.shown()
             )));
         }
     };
@@ -182,7 +182,7 @@ fn read_arrivals(value: Json<'_>) -> Result<u64, Problem> {
         Json::Number(Ok(count)) => Ok(count),
         other => Err(invalid(format!(
             "`arrivals` must be whole numbers from 0 on, not {}",
-            other.told()
+            other.shown()
         ))),
     }
 }

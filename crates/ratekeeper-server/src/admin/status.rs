@@ -145,7 +145,7 @@ impl ServerStatus {
             .iter()
             .map(|policy| policy.keys.map(|keys| keys.live))
             .sum();
-        let envoy = app.envoy.figures().into_iter().map(|rule| RuleStatus {
+        let envoy = app.envoy.stats().into_iter().map(|rule| RuleStatus {
             rule: rule.path,
             allowed: rule.allowed,
             denied: rule.denied,

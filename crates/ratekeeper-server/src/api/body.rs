@@ -1,4 +1,4 @@
-//! Reads a request's body, within bounds of size and time.
+//! Request bodies: reading with a size limit and a timeout.
 
 use super::problem::{Code, Problem};
 use axum::body::{Body, Bytes, HttpBody};
@@ -8,100 +8,106 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// The largest body that is read.
-pub(super) const LARGEST: usize = 16 * 1024;
+/// Size limit of a body.
+pub(super) const MAX_BODY_BYTES: usize = 16 * 1024;
 
-/// The largest that is a list, which begins with its bracket.
-pub(super) const LARGEST_LIST: usize = 256 * 1024;
+/// Size limit of a body that is a JSON list, which begins with its bracket.
+pub(super) const MAX_LIST_BODY_BYTES: usize = 256 * 1024;
 
-/// What is read and thrown away of a larger one: a client hears an answer only once it has sent
-/// what it had to say.
-const PATIENCE: u64 = 1024 * 1024;
+/// Bytes that are read and discarded of a body that is too large: most clients read the response
+/// only after they have sent all of the body.
+const MAX_DISCARDED_BYTES: u64 = 1024 * 1024;
 
-/// How long a client may take to send its body.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for receiving a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn read(body: Body) -> Result<Bytes, Problem> {
-    read_up_to(body, |_| LARGEST).await
+    read_up_to(body, |_| MAX_BODY_BYTES).await
 }
 
-/// The same where a list may be sent.
+/// Reads a body that may be a list.
 pub(super) async fn read_maybe_list(body: Body) -> Result<Bytes, Problem> {
     read_up_to(body, |begin| {
         if is_list(begin) {
-            LARGEST_LIST
+            MAX_LIST_BODY_BYTES
         } else {
-            LARGEST
+            MAX_BODY_BYTES
         }
     })
     .await
 }
 
-/// Whether it is a list, or nothing that can be read.
+/// Whether a body begins like a JSON list. It need not be valid JSON.
 pub(super) fn is_list(body: &[u8]) -> bool {
     body.trim_ascii_start().first() == Some(&b'[')
 }
 
-/// The same where it depends on how it begins.
+/// Reads a body whose size limit depends on its first bytes.
 pub(super) async fn read_up_to(
     body: Body,
-    largest: impl Fn(&[u8]) -> usize,
+    max_bytes_for: impl Fn(&[u8]) -> usize,
 ) -> Result<Bytes, Problem> {
-    let mut collected = pin!(collect(body, largest));
-    // Most bodies come with their head: those need no timer, and no look at the clock.
-    if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(collected.as_mut().poll(cx))).await {
-        return read;
+    let mut read = pin!(collect(body, max_bytes_for));
+    // Most bodies come with their head: those need neither a timer nor the clock.
+    if let Poll::Ready(result) = poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
+        return result;
     }
-    match tokio::time::timeout(TIMEOUT, collected).await {
-        Ok(read) => read,
+    match tokio::time::timeout(BODY_TIMEOUT, read).await {
+        Ok(result) => result,
         Err(_) => Err(Problem::new(
             Code::BodyTimeout,
             format!(
-                "the body did not come within {} seconds; send it at once",
-                TIMEOUT.as_secs()
+                "body not received within {} s; send it at once",
+                BODY_TIMEOUT.as_secs()
             ),
         )),
     }
 }
 
-async fn collect(mut body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Bytes, Problem> {
-    if body.size_hint().lower() > PATIENCE {
-        return Err(too_large(largest(&[])));
+async fn collect(mut body: Body, max_bytes_for: impl Fn(&[u8]) -> usize) -> Result<Bytes, Problem> {
+    if body.size_hint().lower() > MAX_DISCARDED_BYTES {
+        return Err(too_large(max_bytes_for(&[])));
     }
-    // The first piece is nearly always all of it, and is kept as it came.
-    let (mut first, mut kept, mut seen, mut most) = (Bytes::new(), Vec::new(), 0u64, LARGEST);
+    // The first chunk is nearly always the whole body, and is not copied.
+    let mut first = Bytes::new();
+    let mut copy = Vec::new();
+    let mut received = 0u64;
+    let mut max_bytes = MAX_BODY_BYTES;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| {
             Problem::new(
                 Code::BrokenBody,
-                "the body breaks off or is not framed as HTTP/1.1 has it",
+                "body incomplete or malformed; send it with the framing of HTTP/1.1",
             )
         })?;
         let Ok(data) = frame.into_data() else {
             continue;
         };
-        seen = seen.saturating_add(data.len() as u64);
-        if seen == data.len() as u64 {
-            most = largest(&data);
+        received = received.saturating_add(data.len() as u64);
+        if received == data.len() as u64 {
+            max_bytes = max_bytes_for(&data);
             first = data;
-        } else if seen <= most as u64 {
-            if kept.is_empty() {
-                kept.extend_from_slice(&first);
+        } else if received <= max_bytes as u64 {
+            if copy.is_empty() {
+                copy.extend_from_slice(&first);
             }
-            kept.extend_from_slice(&data);
-        } else if seen > PATIENCE {
+            copy.extend_from_slice(&data);
+        } else if received > MAX_DISCARDED_BYTES {
             break;
         }
     }
-    match seen > most as u64 {
-        true => Err(too_large(most)),
-        false => Ok(if kept.is_empty() { first } else { kept.into() }),
+    if received > max_bytes as u64 {
+        Err(too_large(max_bytes))
+    } else if copy.is_empty() {
+        Ok(first)
+    } else {
+        Ok(copy.into())
     }
 }
 
-fn too_large(most: usize) -> Problem {
+fn too_large(max_bytes: usize) -> Problem {
     Problem::new(
         Code::BodyTooLarge,
-        format!("the body is larger than {most} bytes; no request needs as much"),
+        format!("body larger than {max_bytes} bytes; send a smaller one"),
     )
 }

@@ -1,6 +1,6 @@
-//! `POST /v1/check`: one request, or several, judged by the policies.
+//! `POST /v1/check`: one or several requests, decided by the policies.
 
-use super::check_request::{CheckRequest, Source};
+use super::check_request::{CheckRequest, HeaderTrust};
 use super::problem::Problem;
 use super::{body, json};
 use crate::app::App;
@@ -23,13 +23,13 @@ pub(super) async fn check<C: Clock>(
     State(app): State<Arc<App<C>>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    let from = Source::of(request.extensions());
+    let trust = HeaderTrust::of(request.extensions());
     let body = body::read_maybe_list(request.into_body()).await?;
     if body::is_list(&body) {
-        return check_all(&app, &body, from).await;
+        return check_all(&app, &body, trust).await;
     }
     let request = CheckRequest::from_json(&body)?;
-    let verdict = judge(&app, &request, from).await;
+    let verdict = decide(&app, &request, trust).await;
     let mut response = answer(&verdict);
     if app.traces.get().is_some() {
         response
@@ -39,39 +39,49 @@ pub(super) async fn check<C: Clock>(
     Ok(response)
 }
 
-async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest<'_>, from: Source) -> PolicyVerdict {
+async fn decide<C: Clock>(
+    app: &App<C>,
+    request: &CheckRequest<'_>,
+    trust: HeaderTrust,
+) -> PolicyVerdict {
     let identity = app.identity.load();
-    app.unknown_attributes.note(request.who.names(), &identity);
-    // The request is served elsewhere, if at all: it holds no place here, and waits for none.
-    let subject = request.who.subject(&identity, from).no_wait();
-    match request.peek {
-        true => app.engine.peek(&subject, request.cost).await,
-        false => app.engine.decide_n(&subject, request.cost).await,
+    app.unknown_attributes
+        .note(request.subject.names(), &identity);
+    // The request is not served here: it takes no permit, and waits for none.
+    let subject = request.subject.subject(&identity, trust).no_wait();
+    if request.peek {
+        app.engine.peek(&subject, request.cost).await
+    } else {
+        app.engine.decide_n(&subject, request.cost).await
     }
 }
 
-/// Each by itself, in their order; what has to be asked elsewhere goes there together.
-async fn check_all<C: Clock>(app: &App<C>, body: &[u8], from: Source) -> Result<Response, Problem> {
+/// Decides a list in order; queries to Redis run concurrently.
+async fn check_all<C: Clock>(
+    app: &App<C>,
+    body: &[u8],
+    trust: HeaderTrust,
+) -> Result<Response, Problem> {
     let requests = CheckRequest::list_from_json(body)?;
-    let verdicts = all(requests.iter().map(|request| judge(app, request, from))).await;
-    let answers: Vec<CheckOutcome<'_>> = verdicts
+    let verdicts = all(requests.iter().map(|request| decide(app, request, trust))).await;
+    let results: Vec<CheckResult<'_>> = verdicts
         .iter()
-        .map(|verdict| CheckOutcome {
+        .map(|verdict| CheckResult {
             status: verdict.status(),
             answer: Answer::new(verdict),
         })
         .collect();
-    Ok(json(StatusCode::OK, "application/json", &answers))
+    Ok(json(StatusCode::OK, "application/json", &results))
 }
 
-/// Waits for all of them, begun in their order.
+/// Waits for all futures, polled in their order.
 async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut waiting: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     poll_fn(|context| {
         let mut ready = true;
         for (future, output) in waiting.iter_mut().filter(|(_, output)| output.is_none()) {
             match future.as_mut().poll(context) {
-                Poll::Ready(told) => *output = Some(told),
+                Poll::Ready(value) => *output = Some(value),
                 Poll::Pending => ready = false,
             }
         }
@@ -88,9 +98,9 @@ async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
         .collect()
 }
 
-/// CheckOutcome of several answers, with the status that it would have alone.
+/// One result of a list, with the status that it would have alone.
 #[derive(Serialize)]
-struct CheckOutcome<'a> {
+struct CheckResult<'a> {
     status: u16,
     #[serde(flatten)]
     answer: Answer<'a>,
@@ -100,11 +110,11 @@ struct CheckOutcome<'a> {
 pub(super) struct Answer<'a> {
     allowed: bool,
     source: &'static str,
-    /// What it goes back to: the limits, a list, a ban.
+    /// The reason of the decision: the limits, a list, a ban.
     reason: &'static str,
-    /// Who turned it away; null when allowed.
+    /// The policy that denied it; null if allowed.
     policy: Option<&'a str>,
-    /// Null when allowed, when never, and when nobody knows.
+    /// Null if allowed, never or unknown.
     retry_after_ms: Option<u64>,
     delay_ms: u64,
     never: bool,
@@ -115,11 +125,11 @@ pub(super) struct Answer<'a> {
 struct Limit<'a> {
     policy: &'a str,
     key: &'a str,
-    /// Null when unlimited.
+    /// Null if unlimited.
     limit: Option<u64>,
-    /// Null when unlimited.
+    /// Null if unlimited.
     remaining: Option<u64>,
-    /// Null when what was used never comes back.
+    /// Null if it never refills.
     reset_after_ms: Option<u64>,
     retry_after_ms: Option<u64>,
     outcome: &'static str,
@@ -128,12 +138,12 @@ struct Limit<'a> {
 impl<'a> Limit<'a> {
     fn new(limit: LimitStatus<'a>) -> Self {
         let decision = limit.decision();
-        let counted = |figure: u64| (!decision.is_unlimited()).then_some(figure);
+        let unless_unlimited = |count: u64| (!decision.is_unlimited()).then_some(count);
         Self {
             policy: limit.policy(),
             key: limit.key(),
-            limit: counted(decision.capacity()),
-            remaining: counted(decision.remaining()),
+            limit: unless_unlimited(decision.capacity()),
+            remaining: unless_unlimited(decision.remaining()),
             reset_after_ms: Some(decision.reset_after())
                 .filter(|reset| *reset != Duration::MAX)
                 .map(whole_millis),
@@ -159,11 +169,11 @@ impl<'a> Answer<'a> {
 }
 
 fn answer(verdict: &PolicyVerdict) -> Response {
-    told(verdict, &Answer::new(verdict))
+    response(verdict, &Answer::new(verdict))
 }
 
-/// What is told of a verdict, with the status and the headers that it has.
-pub(super) fn told(verdict: &PolicyVerdict, body: &impl Serialize) -> Response {
+/// A response with the status and headers of a verdict.
+pub(super) fn response(verdict: &PolicyVerdict, body: &impl Serialize) -> Response {
     let status = StatusCode::from_u16(verdict.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let mut response = json(status, "application/json", body);
     if verdict.is_denied() {
@@ -171,7 +181,7 @@ pub(super) fn told(verdict: &PolicyVerdict, body: &impl Serialize) -> Response {
             .headers_mut()
             .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if !verdict.is_never() {
-            // Nobody knows when a permit comes back: a second is as good as any.
+            // It is unknown when a permit is released: the header is then one second.
             let wait = verdict.retry_after().unwrap_or_default();
             response
                 .headers_mut()

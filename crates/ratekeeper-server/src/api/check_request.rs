@@ -1,6 +1,6 @@
 //! The body of `POST /v1/check`: a request, or a list of them.
 
-use super::json::{self, Fields, Json, MOST_FIELDS, invalid, missing, too_many};
+use super::json::{self, Fields, Json, MAX_FIELDS, invalid, missing, too_many};
 use super::problem::{Code, Problem, quoted};
 use axum::http::Extensions;
 use ratekeeper_policy::config::{IdentityConfig, UserHeader};
@@ -10,18 +10,18 @@ use std::net::IpAddr;
 
 const EXAMPLE: &str = r#"{"subject":{"ip":"203.0.113.7","method":"GET","path":"/"}}"#;
 
-/// What stands before the name of a header where attributes and headers are in one list.
+/// Prefix of header names where attributes and headers are in one list.
 pub(crate) const HEADER: &str = "header:";
 
 const FIELDS: [&str; 3] = ["subject", "cost", "peek"];
 
-/// As many requests as one body has.
-pub(super) const MOST_REQUESTS: usize = 100;
+/// Number of requests in one body.
+pub(super) const MAX_REQUESTS: usize = 100;
 
-/// A request that makes sense.
+/// A valid request.
 #[derive(PartialEq, Debug)]
 pub(super) struct CheckRequest<'a> {
-    pub(super) who: CheckSubject<'a>,
+    pub(super) subject: CheckSubject<'a>,
     pub(super) cost: u64,
     pub(super) peek: bool,
 }
@@ -31,50 +31,55 @@ impl<'a> CheckRequest<'a> {
         Self::read(Fields::from_body(body, &FIELDS, EXAMPLE)?)
     }
 
-    /// Several of them, all of which make sense.
+    /// A list of requests, all of them valid.
     pub(super) fn list_from_json(body: &'a [u8]) -> Result<Vec<Self>, Problem> {
         let list = match json::parse(body, EXAMPLE)? {
             Json::List(list) => list,
             other => vec![other],
         };
-        if list.is_empty() || list.len() > MOST_REQUESTS {
+        if list.is_empty() || list.len() > MAX_REQUESTS {
             let detail = format!(
-                "the list has {} requests; send 1 to {MOST_REQUESTS} of them at a time",
+                "the list has {} requests; send 1 to {MAX_REQUESTS}",
                 list.len()
             );
             return Err(Problem::new(Code::BatchSize, detail));
         }
         let read = |request| Self::read(Fields::of(request, &FIELDS, EXAMPLE)?);
-        let numbered = |(at, request)| read(request).map_err(|problem| problem.in_request(at));
+        let numbered =
+            |(index, request)| read(request).map_err(|problem| problem.in_request(index));
         list.into_iter().enumerate().map(numbered).collect()
     }
 
     fn read(mut fields: Fields<'a>) -> Result<Self, Problem> {
-        let who = CheckSubject::read(&mut fields)?;
+        let subject = CheckSubject::read(&mut fields)?;
         let cost = fields.whole_number("cost")?.unwrap_or(1);
-        let peek = fields.yes_or_no("peek")?.unwrap_or(false);
-        Ok(Self { who, cost, peek })
+        let peek = fields.boolean("peek")?.unwrap_or(false);
+        Ok(Self {
+            subject,
+            cost,
+            peek,
+        })
     }
 }
 
-/// Who asks: the field `subject`.
+/// The attributes of a request: the field `subject`.
 #[derive(PartialEq, Debug)]
 pub(crate) struct CheckSubject<'a> {
     ip: Option<IpAddr>,
     headers: Vec<(String, String)>,
-    /// Everything else by its name.
+    /// All other attributes by name.
     attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
 impl<'a> CheckSubject<'a> {
     pub(crate) fn read(fields: &mut Fields<'a>) -> Result<Self, Problem> {
-        Self::read_but(fields, |_, _| Ok(false))
+        Self::read_except(fields, |_, _| Ok(false))
     }
 
-    /// The same without the texts that `takes` says it takes instead.
-    pub(crate) fn read_but(
+    /// Reads a subject without the values for which `is_taken` returns true.
+    pub(crate) fn read_except(
         fields: &mut Fields<'a>,
-        mut takes: impl FnMut(Attribute, &str) -> Result<bool, Problem>,
+        mut is_taken: impl FnMut(Attribute, &str) -> Result<bool, Problem>,
     ) -> Result<Self, Problem> {
         let subject = match fields.take("subject") {
             None => return Err(missing("subject", EXAMPLE)),
@@ -82,29 +87,29 @@ impl<'a> CheckSubject<'a> {
             Some(other) => {
                 return Err(invalid(format!(
                     "`subject` must be an object, as in {EXAMPLE}, not {}",
-                    other.told()
+                    other.shown()
                 )));
             }
         };
         let mut subject = Fields::new(subject, "subject.")?;
         let ip = match subject.take("ip") {
             None => None,
-            Some(Json::Text(text)) if takes(Attribute::Ip, &text)? => None,
+            Some(Json::Text(text)) if is_taken(Attribute::Ip, &text)? => None,
             Some(Json::Text(text)) => Some(read_ip(&text)?),
             Some(other) => {
                 return Err(invalid(format!(
                     "`subject.ip` must be text, not {}",
-                    other.told()
+                    other.shown()
                 )));
             }
         };
         let headers = match subject.take("headers") {
             None => Vec::new(),
-            Some(Json::Object(headers)) => read_headers(headers, &mut takes)?,
+            Some(Json::Object(headers)) => read_headers(headers, &mut is_taken)?,
             Some(other) => {
                 return Err(invalid(format!(
                     "`subject.headers` must be an object of texts, not {}",
-                    other.told()
+                    other.shown()
                 )));
             }
         };
@@ -112,20 +117,19 @@ impl<'a> CheckSubject<'a> {
         let mut attributes = Vec::with_capacity(rest.len());
         for (name, value) in rest {
             let is_own = |name: &str| matches!(Attribute::named(name), Attribute::Custom(_));
-            // As an attribute of somebody's own no policy would look at it, and everything would
-            // pass.
+            // As a custom attribute no policy would use it, and every request would be allowed.
             if is_own(&name) && !is_own(&name.to_lowercase()) {
                 let (name, known) = (
                     quoted(&format!("subject.{name}")),
                     quoted(&name.to_lowercase()),
                 );
                 return Err(invalid(format!(
-                    "{name} is not known, and case matters; write {known}"
+                    "{name} is unknown (names are case-sensitive); use {known}"
                 )));
             }
             match value {
-                // `explain` is told headers so; here it would be a name of its own that no policy
-                // asks for.
+                // The syntax of `explain`; here it would be a custom attribute that no policy
+                // uses.
                 _ if name.starts_with(HEADER) => {
                     let (name, header) = (
                         quoted(&format!("subject.{name}")),
@@ -136,7 +140,7 @@ impl<'a> CheckSubject<'a> {
                     )));
                 }
                 Json::Null => {}
-                Json::Text(text) if takes(Attribute::named(&name), &text)? => {}
+                Json::Text(text) if is_taken(Attribute::named(&name), &text)? => {}
                 Json::Text(text) => attributes.push((name, text)),
                 Json::Number(Ok(number)) => attributes.push((name, number.to_string().into())),
                 Json::Bool(yes) => attributes.push((name, yes.to_string().into())),
@@ -144,7 +148,7 @@ impl<'a> CheckSubject<'a> {
                     let name = quoted(&format!("subject.{name}"));
                     return Err(invalid(format!(
                         "{name} must be text, a whole number, true or false, not {}",
-                        other.told()
+                        other.shown()
                     )));
                 }
             }
@@ -156,7 +160,7 @@ impl<'a> CheckSubject<'a> {
         })
     }
 
-    /// What is said of it, by the attributes that a policy may count by.
+    /// The attributes that a policy may count by.
     pub(crate) fn attributes(&self) -> impl Iterator<Item = Attribute> {
         let headers = self.headers.iter().map(|(name, _)| Attribute::header(name));
         let attributes = self
@@ -170,12 +174,12 @@ impl<'a> CheckSubject<'a> {
             .chain(headers)
     }
 
-    /// The names of what is neither its address nor a header.
+    /// The names of all attributes but the address and the headers.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.attributes.iter().map(|(name, _)| &**name)
     }
 
-    /// Adds an attribute in the form that keys have it in; false if there is no such value.
+    /// Adds an attribute from its encoding in keys; false if the value is invalid.
     pub(crate) fn add(&mut self, attribute: &Attribute, value: &[u8]) -> bool {
         let address = match attribute {
             Attribute::Ip => <[u8; 4]>::try_from(value)
@@ -215,7 +219,8 @@ impl<'a> CheckSubject<'a> {
         true
     }
 
-    /// Adds the address, or its network as keys have it; an error with the other one that it has.
+    /// Adds the address, or its network as in keys. The error is a different address that is there
+    /// already.
     pub(crate) fn add_address(&mut self, address: IpAddr) -> Result<(), IpAddr> {
         match self.ip {
             Some(other) if other != address => Err(other),
@@ -226,10 +231,14 @@ impl<'a> CheckSubject<'a> {
         }
     }
 
-    /// Who asks. A user or an API key that is not named is taken from the header that the
-    /// configuration names; the user only if `from` may set it.
-    pub(crate) fn subject<'s>(&'s self, identity: &'s IdentityConfig, from: Source) -> Subject<'s> {
-        let mut subject = identified(&self.headers, identity, from);
+    /// The subject for the engine. A missing user or API key is read from the configured header;
+    /// the user only if `trust` allows it.
+    pub(crate) fn subject<'s>(
+        &'s self,
+        identity: &'s IdentityConfig,
+        trust: HeaderTrust,
+    ) -> Subject<'s> {
+        let mut subject = identified(&self.headers, identity, trust);
         if let Some(ip) = self.ip {
             subject = subject.ip(ip);
         }
@@ -240,37 +249,37 @@ impl<'a> CheckSubject<'a> {
     }
 }
 
-/// Where the headers of a subject come from.
+/// The sender of a subject's headers, which decides whether the user header is trusted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Source {
-    /// An operator, who asks what would happen.
+pub(crate) enum HeaderTrust {
+    /// An operator, in admin calls and `explain`.
     Operator,
-    /// A peer of the HTTP API; None is one on a Unix socket.
+    /// A peer of the HTTP API; `None` is a peer on a Unix socket.
     Peer(Option<IpAddr>),
 }
 
-impl Source {
+impl HeaderTrust {
     /// The peer of a request to the HTTP API.
     pub(crate) fn of(extensions: &Extensions) -> Self {
         Self::Peer(ratekeeper_tower::identity::peer(extensions))
     }
 }
 
-/// Who the headers say is asking, by those of them that are believed.
+/// The subject that trusted headers identify.
 pub(crate) fn identified<'a>(
     headers: &'a Vec<(String, String)>,
     identity: &'a IdentityConfig,
-    from: Source,
+    trust: HeaderTrust,
 ) -> Subject<'a> {
     let mut subject = Subject::new().headers(headers);
-    let is_believed = |user: &&UserHeader| match from {
-        Source::Operator => true,
-        Source::Peer(peer) => user.from.contains(peer),
+    let is_trusted = |user: &&UserHeader| match trust {
+        HeaderTrust::Operator => true,
+        HeaderTrust::Peer(peer) => user.from.contains(peer),
     };
     let user = identity
         .user
         .as_ref()
-        .filter(is_believed)
+        .filter(is_trusted)
         .map(|user| &user.header);
     for (name, header) in [("user", user), ("api_key", identity.api_key.as_ref())] {
         let Some(header) = header else { continue };
@@ -281,9 +290,10 @@ pub(crate) fn identified<'a>(
             continue;
         };
         let value = value.as_bytes();
-        match header.eq_ignore_ascii_case("authorization") {
-            true => subject.set(name, credentials(value)),
-            false => subject.set(name, value),
+        if header.eq_ignore_ascii_case("authorization") {
+            subject.set(name, credentials(value));
+        } else {
+            subject.set(name, value);
         }
     }
     subject
@@ -292,16 +302,16 @@ pub(crate) fn identified<'a>(
 fn read_ip(text: &str) -> Result<IpAddr, Problem> {
     text.parse().map_err(|_| {
         invalid(format!(
-            "`subject.ip` is {}, which is no address; write one as \"203.0.113.7\" or \"2001:db8::7\"",
+            "`subject.ip` {} is not an IP address; send one such as \"203.0.113.7\" or \"2001:db8::7\"",
             quoted(text)
         ))
     })
 }
 
-/// A header may be there several times: then its value is a list.
+/// Reads the headers. The value of a repeated header is a list.
 fn read_headers<'a>(
     headers: Vec<(Cow<'a, str>, Json<'a>)>,
-    takes: &mut impl FnMut(Attribute, &str) -> Result<bool, Problem>,
+    is_taken: &mut impl FnMut(Attribute, &str) -> Result<bool, Problem>,
 ) -> Result<Vec<(String, String)>, Problem> {
     let mut read = Vec::with_capacity(headers.len());
     for (name, value) in Fields::new(headers, "subject.headers.")?.rest() {
@@ -312,20 +322,20 @@ fn read_headers<'a>(
         };
         for value in values {
             match value {
-                Json::Text(text) if takes(Attribute::header(&name), &text)? => {}
+                Json::Text(text) if is_taken(Attribute::header(&name), &text)? => {}
                 Json::Text(text) => read.push((name.clone().into_owned(), text.into_owned())),
                 other => {
                     let name = quoted(&format!("subject.headers.{name}"));
                     return Err(invalid(format!(
                         "{name} must be text or a list of texts, not {}",
-                        other.told()
+                        other.shown()
                     )));
                 }
             }
         }
     }
-    // A list may be long.
-    if read.len() > MOST_FIELDS {
+    // A list may have more values than the object has fields.
+    if read.len() > MAX_FIELDS {
         Err(too_many("subject.headers"))
     } else {
         Ok(read)
@@ -337,25 +347,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_escaped_text_is_the_same_text_and_no_other_is_copied() {
+    fn only_escaped_text_is_copied() {
         let plain = br#"{"subject":{"ip":"203.0.113.7","user":"ann","plan":"pro"}}"#;
         let escaped = br#"{"\u0073ubject":{"\u0069p":"203.0.113.\u0037","us\u0065r":"\u0061nn","plan":"pro"}}"#;
-        let (plain, escaped) = (
-            CheckRequest::from_json(plain).unwrap(),
-            CheckRequest::from_json(escaped).unwrap(),
-        );
+        let plain = CheckRequest::from_json(plain).unwrap();
+        let escaped = CheckRequest::from_json(escaped).unwrap();
         assert_eq!(plain, escaped);
         let is_copied = |text: &Cow<'_, str>| matches!(text, Cow::Owned(_));
         assert!(
             plain
-                .who
+                .subject
                 .attributes
                 .iter()
                 .all(|(name, value)| !is_copied(name) && !is_copied(value))
         );
         assert!(
             escaped
-                .who
+                .subject
                 .attributes
                 .iter()
                 .any(|(name, value)| is_copied(name) && is_copied(value))

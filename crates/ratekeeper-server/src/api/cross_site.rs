@@ -1,5 +1,4 @@
-//! Requests that web pages of other origins send: refused, because a browser that runs beside this
-//! service would carry them to it.
+//! Rejects cross-origin requests of web pages, which a browser near this service would send to it.
 
 use super::problem::{Code, Problem, quoted};
 use axum::extract::{Request, State};
@@ -10,27 +9,27 @@ use axum::middleware::Next;
 use axum::response::Response;
 use std::net::IpAddr;
 
-/// What browsers say of who asks, beside the origin.
+/// The header in which browsers describe the origin of a request.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Middleware for calls of programs: refuses those of web pages of other origins, and on loopback
-/// of pages of another name.
-pub(super) async fn refused(
+/// Middleware that rejects cross-origin requests and, on loopback, requests of web pages to unknown
+/// host names.
+pub(super) async fn reject(
     State(on_loopback): State<bool>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
     let headers = request.headers();
     check(request.method(), headers)?;
-    // A program may know this machine by any name.
+    // Programs may use any name for this machine.
     if on_loopback && headers.contains_key(ORIGIN) {
-        check_name(headers)?;
+        check_host(headers)?;
     }
     Ok(next.run(request).await)
 }
 
-/// Refuses what the page of another origin sends, by the headers that browsers send with every
-/// request that is to change something.
+/// Rejects cross-origin requests by `Origin` and `Sec-Fetch-Site`, which browsers send with every
+/// request that can change state.
 pub(crate) fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name: &HeaderName| {
         headers
@@ -38,27 +37,26 @@ pub(crate) fn check(method: &Method, headers: &HeaderMap) -> Result<(), Problem>
             .map(|value| String::from_utf8_lossy(value.as_bytes()))
     };
     let host = text(&HOST);
-    let of_another = |origin: &str| {
+    let is_other = |origin: &str| {
         let own = origin
             .strip_prefix("http://")
             .or_else(|| origin.strip_prefix("https://"));
         !own.zip(host.as_deref())
             .is_some_and(|(own, host)| own.eq_ignore_ascii_case(host))
     };
-    // Following a link to the page is no harm; anything else that another site begins may be.
-    let begun_elsewhere = text(&SITE).is_some_and(|site| !matches!(&*site, "same-origin" | "none"));
-    if text(&ORIGIN).is_some_and(|origin| of_another(&origin))
-        || begun_elsewhere && method != Method::GET
+    // Following a link to the page (GET) is safe; other requests of another site may not be.
+    let is_cross_site = text(&SITE).is_some_and(|site| !matches!(&*site, "same-origin" | "none"));
+    if text(&ORIGIN).is_some_and(|origin| is_other(&origin))
+        || is_cross_site && method != Method::GET
     {
-        let detail = "a web page of another origin sent this; use the page of this listener, or a program such as curl";
+        let detail = "cross-origin request rejected; use the page of this listener, or a program such as curl";
         return Err(Problem::new(Code::Forbidden, detail));
     }
     Ok(())
 }
 
-/// Refuses on loopback what was sent to a name of somebody else, who let it point here so that a
-/// page may read the answer.
-pub(crate) fn check_name(headers: &HeaderMap) -> Result<(), Problem> {
+/// Rejects on loopback a `Host` other than an address or `localhost`, against DNS rebinding.
+pub(crate) fn check_host(headers: &HeaderMap) -> Result<(), Problem> {
     match headers
         .get(HOST)
         .map(|host| String::from_utf8_lossy(host.as_bytes()))
@@ -66,7 +64,7 @@ pub(crate) fn check_name(headers: &HeaderMap) -> Result<(), Problem> {
         Some(host) if !is_of_this_machine(&host) => {
             let host = quoted(&host);
             let detail = format!(
-                "{host} is no name of this listener, which is on loopback; ask for localhost or its address"
+                "unknown host {host} for a loopback listener; use localhost or its address"
             );
             Err(Problem::new(Code::Forbidden, detail))
         }
@@ -74,7 +72,7 @@ pub(crate) fn check_name(headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-/// Nobody can let an address or `localhost` point elsewhere.
+/// Whether a host is an IP address or `localhost`, which DNS rebinding cannot use.
 fn is_of_this_machine(host: &str) -> bool {
     let Ok(host) = host.parse::<Authority>() else {
         return false;
@@ -112,31 +110,32 @@ mod tests {
     }
 
     #[test]
-    fn only_the_page_of_this_listener_may_ask() {
-        let asked = |method: &Method, headers: &[(&'static str, &'static str)], on_loopback| {
-            let headers = headers
-                .iter()
-                .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
-            let headers = headers.collect();
-            check(method, &headers).is_ok() && !(on_loopback && check_name(&headers).is_err())
-        };
+    fn only_pages_of_this_origin_are_allowed() {
+        let is_allowed =
+            |method: &Method, headers: &[(&'static str, &'static str)], on_loopback| {
+                let headers = headers
+                    .iter()
+                    .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+                let headers = headers.collect();
+                check(method, &headers).is_ok() && !(on_loopback && check_host(&headers).is_err())
+            };
         let own = [
             ("host", "127.0.0.1:9090"),
             ("origin", "http://127.0.0.1:9090"),
         ];
-        assert!(asked(&Method::POST, &own, true));
-        assert!(asked(
+        assert!(is_allowed(&Method::POST, &own, true));
+        assert!(is_allowed(
             &Method::POST,
             &[own[0], own[1], ("sec-fetch-site", "same-origin")],
             true
         ));
-        assert!(asked(
+        assert!(is_allowed(
             &Method::POST,
             &[("host", "Gate.example"), ("origin", "https://gate.example")],
             false
         ));
         assert!(
-            asked(
+            is_allowed(
                 &Method::GET,
                 &[own[0], ("sec-fetch-site", "cross-site")],
                 true
@@ -153,10 +152,7 @@ mod tests {
                 &[own[0], ("origin", "null")],
                 "a page in a frame without an origin",
             ),
-            (
-                &[("origin", "http://127.0.0.1:9090")],
-                "nobody says to whom",
-            ),
+            (&[("origin", "http://127.0.0.1:9090")], "no Host"),
             (
                 &[own[0], ("sec-fetch-site", "cross-site")],
                 "a form of another site",
@@ -170,10 +166,10 @@ mod tests {
                     ("host", "evil.example:9090"),
                     ("origin", "http://evil.example:9090"),
                 ],
-                "a name that was bent here",
+                "DNS rebinding",
             ),
         ] {
-            assert!(!asked(&Method::POST, headers, true), "{why}");
+            assert!(!is_allowed(&Method::POST, headers, true), "{why}");
         }
     }
 }

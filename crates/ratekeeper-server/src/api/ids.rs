@@ -1,8 +1,8 @@
-//! The ids of reservations: a receipt, until when it can be settled, and a signature over both.
+//! Reservation ids: a receipt, its expiry, and a signature over both.
 //!
-//! Any node that knows the secret takes them: the operator's, or one that the nodes share through
-//! Redis. A store in memory knows its own receipts only, and so does its secret. They are signed,
-//! not sealed: who has one can read what it says, which is the names of limits and hashes of keys.
+//! Any node with the same secret accepts them: the operator's, or one that the nodes share through
+//! Redis. A store in memory accepts only its own. Ids are signed, not encrypted: a client can read
+//! the names of limits and the hashes of keys in them.
 
 use crate::store::AnyStore;
 use base64::Engine;
@@ -13,57 +13,59 @@ use ratekeeper_policy::config::Secret;
 use ratekeeper_policy::random::random_bytes;
 use sha2::Sha256;
 
-/// What the secret is for, so that it is none that signs or hashes anything else.
+/// Domain separation: the derived secret differs from those for other purposes.
 const PURPOSE: &str = "ratekeeper ids 1";
 
-/// The first byte: what follows is laid out so.
+/// Version of the layout, in the first byte.
 const VERSION: u8 = 1;
 
-/// The bytes of a signature: nobody guesses 128 bits.
-const SIGNATURE: usize = 16;
+/// Length of the signature: 128 bits cannot be guessed.
+const SIGNATURE_BYTES: usize = 16;
 
-/// The bytes before the receipt: the version, and until when, in nanoseconds.
-const HEAD: usize = 9;
+/// Length of the header before the receipt: the version, and the expiry in nanoseconds.
+const HEADER_BYTES: usize = 9;
 
-/// Longer than any receipt: what is longer is not even looked at.
-const LONGEST: usize = 16 * 1024;
+/// Length limit of an id, more than any receipt needs. Longer ids are not decoded.
+const MAX_ID_BYTES: usize = 16 * 1024;
 
-/// Signs ids, and knows its own.
+/// Signs and verifies reservation ids.
 pub(crate) struct Ids {
-    /// The operator's secret.
-    chosen: Option<[u8; 32]>,
-    /// This process's own, while there is no other.
+    /// The secret from the configuration.
+    configured: Option<[u8; 32]>,
+    /// A random secret of this process, used while there is no other.
     own: [u8; 32],
 }
 
-/// Why an id is not taken.
+/// The reason why an id is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdError {
-    Unreadable,
+    Malformed,
     Forged,
     Expired,
 }
 
 impl Ids {
-    pub(crate) fn new(chosen: Option<&Secret>) -> Self {
-        let chosen = chosen.map(|secret| {
+    pub(crate) fn new(configured: Option<&Secret>) -> Self {
+        let configured = configured.map(|secret| {
             let mut mac = keyed(secret.reveal().as_bytes());
             mac.update(PURPOSE.as_bytes());
             mac.finalize().into_bytes().into()
         });
         Self {
-            chosen,
+            configured,
             own: random_bytes(),
         }
     }
 
-    /// What signs: the operator's, the fleet's, or this process's own, in this order.
+    /// Secrets in order of preference: the configured one, the fleet's, this process's own.
     fn secrets<C: Clock>(&self, store: &AnyStore<C>) -> impl Iterator<Item = [u8; 32]> {
         let shared = match store {
-            AnyStore::Redis(redis) if self.chosen.is_none() => redis.shared_secret(PURPOSE),
+            AnyStore::Redis(redis) if self.configured.is_none() => redis.shared_secret(PURPOSE),
             _ => None,
         };
-        [self.chosen, shared, Some(self.own)].into_iter().flatten()
+        [self.configured, shared, Some(self.own)]
+            .into_iter()
+            .flatten()
     }
 
     pub(crate) fn sign<C: Clock>(
@@ -72,51 +74,49 @@ impl Ids {
         until: Timestamp,
         receipt: &[u8],
     ) -> String {
-        let mut bytes = Vec::with_capacity(HEAD + receipt.len() + SIGNATURE);
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + receipt.len() + SIGNATURE_BYTES);
         bytes.push(VERSION);
         bytes.extend_from_slice(&until.as_unix_nanos().to_be_bytes());
         bytes.extend_from_slice(receipt);
         let mut mac = keyed(&self.secrets(store).next().unwrap_or(self.own));
         mac.update(&bytes);
-        bytes.extend_from_slice(&mac.finalize().into_bytes()[..SIGNATURE]);
+        bytes.extend_from_slice(&mac.finalize().into_bytes()[..SIGNATURE_BYTES]);
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    /// The receipt of an id that was signed by this service and has not expired.
+    /// Verifies an id and its expiry, and returns the receipt.
     pub(crate) fn open<C: Clock>(&self, store: &AnyStore<C>, id: &str) -> Result<Vec<u8>, IdError> {
-        if id.len() > LONGEST {
-            return Err(IdError::Unreadable);
+        if id.len() > MAX_ID_BYTES {
+            return Err(IdError::Malformed);
         }
-        let mut bytes = URL_SAFE_NO_PAD
-            .decode(id)
-            .map_err(|_| IdError::Unreadable)?;
-        if bytes.len() < HEAD + SIGNATURE || bytes[0] != VERSION {
-            return Err(IdError::Unreadable);
+        let mut bytes = URL_SAFE_NO_PAD.decode(id).map_err(|_| IdError::Malformed)?;
+        if bytes.len() < HEADER_BYTES + SIGNATURE_BYTES || bytes[0] != VERSION {
+            return Err(IdError::Malformed);
         }
-        let signature = bytes.split_off(bytes.len() - SIGNATURE);
+        let signature = bytes.split_off(bytes.len() - SIGNATURE_BYTES);
         let is_by = |secret: [u8; 32]| {
             let mut mac = keyed(&secret);
             mac.update(&bytes);
-            // In the same time, whatever is different.
+            // In constant time.
             mac.verify_truncated_left(&signature).is_ok()
         };
         if !self.secrets(store).any(is_by) {
             return Err(IdError::Forged);
         }
-        let until = bytes[1..HEAD]
+        let until = bytes[1..HEADER_BYTES]
             .iter()
             .fold(0, |until, byte| until << 8 | u64::from(*byte));
         if store.now() >= Timestamp::from_unix_nanos(until) {
             return Err(IdError::Expired);
         }
-        Ok(bytes.split_off(HEAD))
+        Ok(bytes.split_off(HEADER_BYTES))
     }
 }
 
 fn keyed(secret: &[u8]) -> Hmac<Sha256> {
     match Hmac::new_from_slice(secret) {
         Ok(mac) => mac,
-        Err(_) => unreachable!("a key of any length is taken"),
+        Err(_) => unreachable!("HMAC accepts a key of any length"),
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_good_until_its_time_is_over() {
+    fn an_id_is_valid_until_it_expires() {
         let ((store, clock), ids) = (store(), Ids::new(None));
         let id = ids.sign(&store, clock.now() + Duration::from_secs(1), b"receipt");
         clock.advance(Duration::from_nanos(999_999_999));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_secret_takes_it() {
+    fn nodes_with_the_same_secret_accept_it() {
         let (store, clock) = store();
         let [mine, same, other] = ["0123456789abcdef", "0123456789abcdef", "0123456789abcdeg"]
             .map(|secret| Ids::new(Some(&Secret::new(secret))));
@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_signed_is_opened_and_nothing_else_is(
+        fn only_unchanged_signed_ids_are_accepted(
             receipt in prop::collection::vec(any::<u8>(), 0..200),
             at in any::<prop::sample::Index>(),
             bit in 0..8_u8,
@@ -184,7 +184,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_is_an_id_by_chance(text in ".{0,200}", bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_text_is_rejected(text in ".{0,200}", bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let ((store, _), ids) = (store(), Ids::new(None));
             prop_assert!(ids.open(&store, &text).is_err());
             prop_assert!(ids.open(&store, &URL_SAFE_NO_PAD.encode(&bytes)).is_err());

@@ -1,4 +1,4 @@
-//! JSON bodies, read strictly: what is not understood is an error, never a guess.
+//! Strict JSON bodies: unknown and duplicate fields are errors.
 
 use super::problem::{Code, Problem, quoted};
 use serde::Deserialize;
@@ -7,13 +7,13 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// A value as it was sent: the fields of objects in their order, those that are there twice
-/// included. Texts are where they were sent, but for those with escapes in them.
+/// A JSON value. Objects keep the order of their fields and duplicates; text is borrowed from the
+/// body unless it has escapes.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Json<'a> {
     Null,
     Bool(bool),
-    /// A whole number from 0 on, or any other.
+    /// A whole number from 0 on (`Ok`), or any other (`Err`).
     Number(Result<u64, f64>),
     Text(Cow<'a, str>),
     List(Vec<Json<'a>>),
@@ -21,11 +21,11 @@ pub(crate) enum Json<'a> {
 }
 
 impl Json<'_> {
-    /// A value of the wrong type, told back in a few words.
-    pub(crate) fn told(&self) -> String {
+    /// The value for an error message; text, lists and objects by their type only.
+    pub(crate) fn shown(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
-            Self::Bool(yes) => yes.to_string(),
+            Self::Bool(value) => value.to_string(),
             Self::Number(Ok(number)) => number.to_string(),
             Self::Number(Err(number)) => number.to_string(),
             Self::Text(_) => "text".to_owned(),
@@ -35,32 +35,31 @@ impl Json<'_> {
     }
 }
 
-/// What a body says.
+/// Parses a body; errors show `example`.
 pub(crate) fn parse<'a>(body: &'a [u8], example: &str) -> Result<Json<'a>, Problem> {
     if body.trim_ascii().is_empty() {
         return Err(Problem::new(
             Code::InvalidJson,
-            format!("the body is empty; send JSON, as in {example}"),
+            format!("the body is empty; send JSON such as {example}"),
         ));
     }
     serde_json::from_slice(body).map_err(|error| {
         Problem::new(
             Code::InvalidJson,
-            format!("the body is not JSON: {error}; send it as in {example}"),
+            format!("the body is not JSON: {error}; send JSON such as {example}"),
         )
     })
 }
 
-/// More than any request has. What is in a request is compared with each other, and costs the
-/// square of this.
-pub(crate) const MOST_FIELDS: usize = 128;
+/// Number of fields that an object may have. More than any request needs: they are compared with
+/// each other, which takes quadratic time.
+pub(crate) const MAX_FIELDS: usize = 128;
 
-/// The fields of an object, each there once.
+/// The fields of an object, without duplicates.
 pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Json<'a>)>);
 
 impl<'a> Fields<'a> {
-    /// The object that a body is. Its fields are among `known`; `example` shows what would be
-    /// right.
+    /// Parses a body that is an object with fields among `known`; errors show `example`.
     pub(crate) fn from_body(
         body: &'a [u8],
         known: &[&str],
@@ -69,17 +68,17 @@ impl<'a> Fields<'a> {
         Self::of(parse(body, example)?, known, example)
     }
 
-    /// The same of what was in a body.
+    /// The fields of a value of a body, which must be an object with fields among `known`.
     pub(crate) fn of(json: Json<'a>, known: &[&str], example: &str) -> Result<Self, Problem> {
         let Json::Object(fields) = json else {
             return Err(Problem::new(
                 Code::NotAnObject,
-                format!("the body is not a JSON object, as in {example}"),
+                format!("the body is not a JSON object; send one such as {example}"),
             ));
         };
         if let Some((name, _)) = fields.iter().find(|(name, _)| !known.contains(&&**name)) {
             let detail = format!(
-                "{} is not a field; those known are {}",
+                "unknown field {}; known: {}",
                 quoted(name),
                 known.join(", ")
             );
@@ -88,33 +87,33 @@ impl<'a> Fields<'a> {
         Self::new(fields, "")
     }
 
-    /// The fields of an object within, which is called `of`.
+    /// The fields of a nested object; `of` is the prefix of their names in errors.
     pub(crate) fn new(fields: Vec<(Cow<'a, str>, Json<'a>)>, of: &str) -> Result<Self, Problem> {
-        if fields.len() > MOST_FIELDS {
+        if fields.len() > MAX_FIELDS {
             return Err(too_many(of.trim_end_matches('.')));
         }
-        let twice = |at: usize| {
+        let is_duplicate = |at: usize| {
             fields[..at]
                 .iter()
                 .any(|(earlier, _)| *earlier == fields[at].0)
         };
-        if let Some(at) = (0..fields.len()).find(|at| twice(*at)) {
+        if let Some(at) = (0..fields.len()).find(|at| is_duplicate(*at)) {
             let name = quoted(&format!("{of}{}", fields[at].0));
             return Err(Problem::new(
                 Code::DuplicateField,
-                format!("{name} is there twice; send it once"),
+                format!("{name} is given twice; send it once"),
             ));
         }
         Ok(Self(fields))
     }
 
-    /// Takes a field out; null says the same as leaving it out.
+    /// Removes and returns a field; null equals omitting it.
     pub(crate) fn take(&mut self, name: &str) -> Option<Json<'a>> {
         let at = self.0.iter().position(|(field, _)| field == name)?;
         Some(self.0.swap_remove(at).1).filter(|value| *value != Json::Null)
     }
 
-    /// What has not been taken out.
+    /// The fields that are left.
     pub(crate) fn rest(self) -> Vec<(Cow<'a, str>, Json<'a>)> {
         self.0
     }
@@ -125,7 +124,7 @@ impl<'a> Fields<'a> {
             Some(Json::Text(text)) => Ok(Some(text.into_owned())),
             Some(other) => Err(invalid(format!(
                 "`{name}` must be text, not {}",
-                other.told()
+                other.shown()
             ))),
         }
     }
@@ -138,13 +137,11 @@ impl<'a> Fields<'a> {
         match self.take(name) {
             None => Ok(None),
             Some(Json::Number(Ok(number))) => Ok(Some(number)),
-            Some(other) => {
-                let told = other.told();
-                Err(invalid(format!(
-                    "`{name}` must be a whole number from 0 to {}, not {told}",
-                    u64::MAX
-                )))
-            }
+            Some(other) => Err(invalid(format!(
+                "`{name}` must be a whole number from 0 to {}, not {}",
+                u64::MAX,
+                other.shown()
+            ))),
         }
     }
 
@@ -156,22 +153,22 @@ impl<'a> Fields<'a> {
         match self.take(name) {
             None => Ok(None),
             Some(Json::Number(Ok(number))) if within.contains(&number) => Ok(Some(number)),
-            Some(other) => {
-                let (first, last, told) = (within.start(), within.end(), other.told());
-                Err(invalid(format!(
-                    "`{name}` must be a whole number from {first} to {last}, not {told}"
-                )))
-            }
+            Some(other) => Err(invalid(format!(
+                "`{name}` must be a whole number from {} to {}, not {}",
+                within.start(),
+                within.end(),
+                other.shown()
+            ))),
         }
     }
 
-    pub(crate) fn yes_or_no(&mut self, name: &str) -> Result<Option<bool>, Problem> {
+    pub(crate) fn boolean(&mut self, name: &str) -> Result<Option<bool>, Problem> {
         match self.take(name) {
             None => Ok(None),
-            Some(Json::Bool(yes)) => Ok(Some(yes)),
+            Some(Json::Bool(value)) => Ok(Some(value)),
             Some(other) => Err(invalid(format!(
                 "`{name}` must be true or false, not {}",
-                other.told()
+                other.shown()
             ))),
         }
     }
@@ -180,7 +177,7 @@ impl<'a> Fields<'a> {
 pub(crate) fn missing(name: &str, example: &str) -> Problem {
     Problem::new(
         Code::MissingField,
-        format!("`{name}` is missing; a request has at least {example}"),
+        format!("`{name}` is missing; the minimum is {example}"),
     )
 }
 
@@ -191,7 +188,7 @@ pub(crate) fn too_many(of: &str) -> Problem {
         quoted(of)
     };
     invalid(format!(
-        "{of} has more than {MOST_FIELDS} values; send those that policies ask for"
+        "{of} has more than {MAX_FIELDS} values; send only those that policies use"
     ))
 }
 
@@ -218,8 +215,8 @@ impl<'de> Visitor<'de> for AnyValue {
         Ok(Json::Null)
     }
 
-    fn visit_bool<E>(self, yes: bool) -> Result<Json<'de>, E> {
-        Ok(Json::Bool(yes))
+    fn visit_bool<E>(self, value: bool) -> Result<Json<'de>, E> {
+        Ok(Json::Bool(value))
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Json<'de>, E> {
@@ -261,6 +258,6 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// The name of a field. (A `Cow` that is not told to borrow is always read as a copy.)
+/// The name of a field. (Without this attribute serde always reads a `Cow` as a copy.)
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);

@@ -1,4 +1,4 @@
-//! HTTP: which path does what.
+//! HTTP API: routes, health checks and JSON responses.
 
 mod auth;
 pub(crate) mod body;
@@ -47,8 +47,8 @@ pub(crate) const LIVE: &str = "/livez";
 pub(crate) const READY: &str = "/readyz";
 const OPENAPI: &str = "/openapi.json";
 
-/// What the HTTP listener serves. Calls that charge or settle are for programs, and not for web
-/// pages of other origins.
+/// Routes of the HTTP listener. Calls that charge or settle reject cross-origin requests of web
+/// pages.
 pub(crate) fn router<C: Clock>(app: Arc<App<C>>, on_loopback: bool) -> Router {
     let traces = app.traces.get().cloned();
     let calls = Router::new()
@@ -58,7 +58,7 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>, on_loopback: bool) -> Router {
         .route(CANCEL, post(reserve::cancel::<C>))
         .route(THROTTLE, post(throttle::throttle::<C>))
         .route(ENVOY, post(crate::envoy::json::<C>))
-        .route_layer(from_fn_with_state(on_loopback, cross_site::refused));
+        .route_layer(from_fn_with_state(on_loopback, cross_site::reject));
     let router = calls
         .merge(auth::routes::<C>())
         .route(LIVE, get(live::<C>))
@@ -73,7 +73,7 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>, on_loopback: bool) -> Router {
     }
 }
 
-/// Whether its workers run.
+/// Liveness: whether all workers run.
 async fn live<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String) {
     liveness(&app)
 }
@@ -88,8 +88,8 @@ pub(crate) fn liveness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
     }
 }
 
-/// Whether it decides, with all of its workers. Without Redis it does so by its share of the
-/// limits, unless it was told to let nobody in then.
+/// Readiness: whether this process decides, with all of its workers. Without Redis it decides by
+/// its share of the limits, unless `on_failure` is `closed`.
 async fn ready<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String) {
     readiness(&app)
 }
@@ -108,10 +108,10 @@ pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
         return (StatusCode::OK, "ok\n".to_owned());
     };
     let store = redis.status();
-    let Some((since, trouble)) = store.error else {
+    let Some((since, error)) = store.error else {
         let reported = store.other_limits.filter(|others| others.is_reported);
         let text = match (store.heartbeat, reported) {
-            (Some(trouble), _) => format!("ok, but other nodes do not count this one: {trouble}\n"),
+            (Some(error), _) => format!("ok, but other nodes do not count this one: {error}\n"),
             (None, Some(others)) => format!("ok, but {others}\n"),
             (None, None) => "ok\n".to_owned(),
         };
@@ -125,7 +125,7 @@ pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
     (
         status,
         format!(
-            "{word} for {} s, deciding by {on_failure}: {trouble}\n",
+            "{word} for {} s, deciding by {on_failure}: {error}\n",
             since.as_secs()
         ),
     )
@@ -136,16 +136,16 @@ async fn not_found(uri: Uri) -> Problem {
         return problem;
     }
     let path = quoted(uri.path());
-    let posted = [CHECK, RESERVE, SETTLE, CANCEL, THROTTLE, ENVOY]
+    let post_routes = [CHECK, RESERVE, SETTLE, CANCEL, THROTTLE, ENVOY]
         .map(|path| format!("POST {path}"))
         .join(", ");
-    let served = format!(
-        "{posted}, {}, GET {LIVE}, GET {READY} and GET {OPENAPI}",
+    let available = format!(
+        "{post_routes}, {}, GET {LIVE}, GET {READY}, GET {OPENAPI}",
         auth::PATHS
     );
     Problem::new(
         Code::NotFound,
-        format!("{path} is not served here; {served} are"),
+        format!("no such path: {path}; available: {available}"),
     )
 }
 
@@ -153,11 +153,11 @@ pub(crate) async fn wrong_method(method: Method, uri: Uri) -> Problem {
     let (method, path) = (quoted(method.as_str()), quoted(uri.path()));
     Problem::new(
         Code::MethodNotAllowed,
-        format!("{method} is not for {path}; the header Allow says what is"),
+        format!("method {method} not allowed for {path}; see Allow"),
     )
 }
 
-/// A response whose body is JSON, and a line of its own in a terminal.
+/// A response with a JSON body that ends with a newline.
 pub(crate) fn json(
     status: StatusCode,
     media_type: &'static str,
@@ -171,19 +171,19 @@ fn json_bytes(
     media_type: &'static str,
     body: &impl Serialize,
 ) -> Response<Bytes> {
-    // One with two limits fits.
+    // Enough for an answer with two limits.
     let mut text = Vec::with_capacity(512);
-    // Structs of text and numbers always have a JSON form, and memory takes it.
+    // Structs of text and numbers always serialize, and writing to memory does not fail.
     let _ = serde_json::to_writer(&mut text, body);
-    of_json(status, media_type, text)
+    from_json(status, media_type, text)
 }
 
-/// A response of what is JSON already.
+/// A response with a body that is JSON already.
 fn json_text(status: StatusCode, media_type: &'static str, text: Vec<u8>) -> Response {
-    of_json(status, media_type, text).map(Body::from)
+    from_json(status, media_type, text).map(Body::from)
 }
 
-fn of_json(status: StatusCode, media_type: &'static str, mut text: Vec<u8>) -> Response<Bytes> {
+fn from_json(status: StatusCode, media_type: &'static str, mut text: Vec<u8>) -> Response<Bytes> {
     text.push(b'\n');
     let mut response = Response::new(Bytes::from(text));
     *response.status_mut() = status;

@@ -1,10 +1,10 @@
-//! `GET /openapi.json`: what is served here, for programs.
+//! `GET /openapi.json`: the OpenAPI document.
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::Response;
 
-/// Written by hand; a test holds it against what is really served.
+/// Written by hand; tests/openapi.rs compares it with real responses.
 const DESCRIPTION: &str = include_str!("../../openapi.json");
 
 pub(super) async fn description() -> Response {
@@ -26,8 +26,8 @@ mod tests {
     use serde_json::Value;
     use std::collections::BTreeSet;
 
-    /// Codes that the gateway and the admin listener alone answer with.
-    const OF_OTHERS: [Code; 11] = [
+    /// Codes that only the gateway and the admin listener use.
+    const OTHER_CODES: [Code; 11] = [
         Code::BadRequest,
         Code::HeadTooLarge,
         Code::TargetTooLong,
@@ -46,17 +46,17 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_the_code() {
+    fn enums_match_the_code() {
         let document = document();
         let of_schema = |schema: &str, field: &str| -> BTreeSet<String> {
             let of = &document["components"]["schemas"][schema]["properties"][field]["enum"];
-            let words = of.as_array().unwrap().iter();
-            words
-                .map(|word| word.as_str().unwrap().to_owned())
+            let names = of.as_array().unwrap().iter();
+            names
+                .map(|name| name.as_str().unwrap().to_owned())
                 .collect()
         };
-        let set = |words: Vec<&str>| -> BTreeSet<String> {
-            words.into_iter().map(ToOwned::to_owned).collect()
+        let set = |names: Vec<&str>| -> BTreeSet<String> {
+            names.into_iter().map(ToOwned::to_owned).collect()
         };
         for answer in ["Answer", "OneAnswer", "Reserved"] {
             assert_eq!(of_schema(answer, "reason"), set(Reason::NAMES.to_vec()));
@@ -68,13 +68,13 @@ mod tests {
             .map(|outcome| outcome.name())
             .collect();
         assert_eq!(of_schema("Limit", "outcome"), set(outcomes));
-        let codes = Code::ALL.iter().filter(|code| !OF_OTHERS.contains(code));
-        let codes = codes.map(|code| code.word()).collect();
+        let codes = Code::ALL.iter().filter(|code| !OTHER_CODES.contains(code));
+        let codes = codes.map(|code| code.name()).collect();
         assert_eq!(of_schema("Problem", "code"), set(codes));
     }
 
     #[test]
-    fn the_id_in_examples_can_be_read() {
+    fn ids_in_examples_are_well_formed() {
         let document = document();
         let (store, ids) = (AnyStore::Memory(MemoryStore::new()), Ids::new(None));
         let mut seen = 0;

@@ -1,5 +1,4 @@
-//! `application/problem+json` (RFC 9457): what is wrong with a request, for programs and for
-//! people.
+//! Error responses as `application/problem+json` (RFC 9457).
 
 use super::json_bytes;
 use axum::body::{Body, Bytes};
@@ -9,10 +8,10 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// Declares [`Code`] with its words.
+/// Declares [`Code`] and the name of each variant.
 macro_rules! codes {
-    ($($name:ident = $word:literal,)+) => {
-        /// What is wrong: the stable word that programs may match on.
+    ($($name:ident = $text:literal,)+) => {
+        /// Stable error code that programs may match on.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(crate) enum Code {
             $($name,)+
@@ -22,9 +21,9 @@ macro_rules! codes {
             #[cfg(test)]
             pub(super) const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            pub(super) fn word(self) -> &'static str {
+            pub(super) fn name(self) -> &'static str {
                 match self {
-                    $(Self::$name => $word,)+
+                    $(Self::$name => $text,)+
                 }
             }
         }
@@ -98,7 +97,7 @@ impl Code {
     }
 }
 
-/// The value of `X-Content-Type-Options` in every response that is made here: browsers go by its
+/// Value of `X-Content-Type-Options` in every response made here: browsers must not guess the
 /// content type.
 pub(crate) const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
@@ -109,7 +108,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// `detail` says what is wrong and what would be right.
+    /// `detail` says what is wrong and how to correct it.
     pub(crate) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             code,
@@ -117,7 +116,7 @@ impl Problem {
         }
     }
 
-    /// What is wrong, in a sentence.
+    /// A sentence that says what is wrong.
     pub(crate) fn detail(&self) -> &str {
         &self.detail
     }
@@ -126,10 +125,10 @@ impl Problem {
         self.code.status()
     }
 
-    /// The same of one request among several, counted from 0.
-    pub(super) fn in_request(self, at: usize) -> Self {
+    /// Adds the index of the request in a list.
+    pub(super) fn in_request(self, index: usize) -> Self {
         Self {
-            detail: format!("request {at} of the list (from 0): {}", self.detail).into(),
+            detail: format!("request {index} of the list (from 0): {}", self.detail).into(),
             ..self
         }
     }
@@ -145,20 +144,20 @@ struct ProblemBody<'a> {
 }
 
 impl Problem {
-    /// As a response that needs no framework.
+    /// The response with its body in memory, for listeners without axum.
     pub(crate) fn plain(&self) -> Response<Bytes> {
         let status = self.code.status();
         let body = ProblemBody {
-            // The kind of problem is the status; `code` says which one it is. RFC 9457 wants its
-            // phrase as the title.
+            // With this type RFC 9457 requires the status phrase as the title; `code` tells
+            // problems apart.
             r#type: "about:blank",
             title: status.canonical_reason().unwrap_or_default(),
             status: status.as_u16(),
-            code: self.code.word(),
+            code: self.code.name(),
             detail: &self.detail,
         };
         let mut response = json_bytes(status, "application/problem+json", &body);
-        // Where a gateway stands in front of a site, a browser may be asking.
+        // A gateway in front of a site responds to browsers.
         response
             .headers_mut()
             .insert(X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
@@ -172,10 +171,10 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What a client wrote, fit to be told back to it: escaped, and only its beginning if it is long.
+/// Text of a client for an error message: escaped, and cut if it is long.
 pub(crate) fn quoted(written: &str) -> String {
-    const LONGEST: usize = 64;
-    match written.char_indices().nth(LONGEST) {
+    const MAX_CHARS: usize = 64;
+    match written.char_indices().nth(MAX_CHARS) {
         None => format!("`{}`", written.escape_debug()),
         Some((end, _)) => format!("`{}…`", written[..end].escape_debug()),
     }

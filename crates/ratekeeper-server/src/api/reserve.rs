@@ -1,8 +1,8 @@
-//! `POST /v1/reserve`: takes now what is used later; the id says what was taken. `POST /v1/settle`
-//! and `/v1/cancel` end it, once, on any node.
+//! `POST /v1/reserve`: reserves now, to be settled later by an id. `POST /v1/settle` and
+//! `/v1/cancel` settle it, once, on any node.
 
-use super::check::{Answer, told};
-use super::check_request::Source;
+use super::check::{Answer, response};
+use super::check_request::HeaderTrust;
 use super::problem::{Code, Problem};
 use super::reserve_request::{ReserveRequest, SettleRequest, id_from_json};
 use super::{body, json, json_text};
@@ -19,7 +19,7 @@ use ratekeeper_tower::response::whole_millis;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// What is told who is turned away.
+/// The body of a denial.
 #[derive(Serialize)]
 struct DeniedBody<'a> {
     id: (),
@@ -32,24 +32,24 @@ pub(super) async fn reserve<C: Clock>(
     State(app): State<Arc<App<C>>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    let from = Source::of(request.extensions());
+    let trust = HeaderTrust::of(request.extensions());
     let body = body::read(request.into_body()).await?;
     let ReserveRequest {
-        who,
+        subject,
         cost,
         max_wait,
         ttl,
     } = ReserveRequest::from_json(&body)?;
     let verdict = {
         let identity = app.identity.load();
-        app.unknown_attributes.note(who.names(), &identity);
+        app.unknown_attributes.note(subject.names(), &identity);
         app.engine
-            .reserve(&who.subject(&identity, from), cost, max_wait)
+            .reserve(&subject.subject(&identity, trust), cost, max_wait)
             .await
     };
     let decided = app.traces.get().map(|_| DecisionAttributes::of(&verdict));
     if verdict.is_denied() {
-        let mut response = told(
+        let mut response = response(
             &verdict,
             &DeniedBody {
                 id: (),
@@ -62,20 +62,18 @@ pub(super) async fn reserve<C: Clock>(
             .extend(decided.map(extension).unwrap_or_default());
         return Ok(response);
     }
-    // Whoever waits has as long after that.
-    let lives = verdict.delay() + ttl;
-    let until = app.engine.store().now() + lives;
-    // What is told of it is written before it is taken apart. Structs of text and numbers always
-    // have a JSON form.
+    // The time to live begins after the delay.
+    let lifetime = verdict.delay() + ttl;
+    let until = app.engine.store().now() + lifetime;
+    // Serialized before `detach` consumes the verdict. Structs of text and numbers always
+    // serialize.
     let answer = serde_json::to_string(&Answer::new(&verdict)).unwrap_or_default();
-    let taken_apart = app.engine.detach(verdict, until).await;
+    let detached = app.engine.detach(verdict, until).await;
     let receipt =
-        taken_apart.map_err(|error| Problem::new(Code::TooManyReservations, error.to_string()))?;
-    let (id, expires_after_ms) = (
-        app.ids.sign(app.engine.store(), until, &receipt),
-        whole_millis(lives),
-    );
-    // An id has no letters that JSON minds.
+        detached.map_err(|error| Problem::new(Code::TooManyReservations, error.to_string()))?;
+    let id = app.ids.sign(app.engine.store(), until, &receipt);
+    let expires_after_ms = whole_millis(lifetime);
+    // An id has no characters that JSON escapes.
     let fields = answer.strip_prefix('{').unwrap_or("}");
     let text = format!(r#"{{"id":"{id}","expires_after_ms":{expires_after_ms},{fields}"#);
     let mut response = json_text(StatusCode::OK, "application/json", text.into_bytes());
@@ -88,7 +86,7 @@ pub(super) async fn reserve<C: Clock>(
     Ok(response)
 }
 
-/// For the span of the request.
+/// Response extensions with attributes for the span of the request.
 fn extension(decided: DecisionAttributes) -> Extensions {
     let mut extensions = Extensions::new();
     extensions.insert(decided);
@@ -105,9 +103,9 @@ pub(super) async fn settle<C: Clock>(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let body = body::read(request.into_body()).await?;
-    let SettleRequest { id, ending } = SettleRequest::from_json(&body)?;
+    let SettleRequest { id, completion } = SettleRequest::from_json(&body)?;
     let receipt = app.ids.open(app.engine.store(), &id)?;
-    app.engine.settle_detached(&receipt, ending).await?;
+    app.engine.settle_detached(&receipt, completion).await?;
     Ok(json(
         StatusCode::OK,
         "application/json",
@@ -130,9 +128,9 @@ pub(super) async fn cancel<C: Clock>(
 }
 
 impl From<IdError> for Problem {
-    fn from(bad: IdError) -> Self {
-        match bad {
-            IdError::Unreadable => unreadable(),
+    fn from(error: IdError) -> Self {
+        match error {
+            IdError::Malformed => invalid_id(),
             IdError::Forged => Self::new(
                 Code::ForgedId,
                 "the id is not signed by this service; send it to a node of the same fleet, with the same id_secret",
@@ -143,36 +141,36 @@ impl From<IdError> for Problem {
 }
 
 impl From<SettleError> for Problem {
-    fn from(why: SettleError) -> Self {
-        match why {
+    fn from(error: SettleError) -> Self {
+        match error {
             SettleError::AlreadySettled => Self::new(
                 Code::AlreadySettled,
-                "the id was settled or cancelled before; what it reserved is settled once",
+                "already settled or cancelled; settle each id once",
             ),
             SettleError::Expired => expired(),
             SettleError::UnknownCharge => Self::new(
                 Code::LostId,
-                "what the id reserved was counted by a process that is no more or shares nothing with this one; reserve again",
+                "the reservation is unknown: its process has ended or shares no store; reserve again",
             ),
             SettleError::Unreachable => Self::new(
                 Code::Unavailable,
-                "the store does not answer, so nothing is known to be settled; try again",
+                "the store is unavailable; nothing was settled, try again",
             ),
-            _ => unreadable(),
+            _ => invalid_id(),
         }
     }
 }
 
-fn unreadable() -> Problem {
+fn invalid_id() -> Problem {
     Problem::new(
         Code::InvalidId,
-        "that is no id; send it as POST /v1/reserve has given it",
+        "invalid id; send it as POST /v1/reserve returned it",
     )
 }
 
 fn expired() -> Problem {
     Problem::new(
         Code::ExpiredId,
-        "the id has expired: permits have gone back, the rest stays charged; settle sooner, or reserve with a longer ttl_ms",
+        "the id has expired: permits were released, charges stay; settle sooner, or reserve with a longer ttl_ms",
     )
 }

@@ -11,16 +11,16 @@ const EXAMPLE: &str =
 const SETTLE_EXAMPLE: &str = r#"{"id":"…","cost":3,"status":200}"#;
 const CANCEL_EXAMPLE: &str = r#"{"id":"…"}"#;
 
-/// As long as a caller may wait, and as long as an id may live after that: an hour.
-const LONGEST_MS: u64 = 3_600_000;
+/// Maximum `max_wait_ms` and `ttl_ms`: an hour.
+const MAX_TTL_MS: u64 = 3_600_000;
 
-/// How long an id lives unless its caller says.
-const USUAL: Duration = Duration::from_secs(60);
+/// Default lifetime of an id.
+const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
-/// A request for something that is used later.
+/// The body of `POST /v1/reserve`.
 #[derive(PartialEq, Debug)]
 pub(super) struct ReserveRequest<'a> {
-    pub(super) who: CheckSubject<'a>,
+    pub(super) subject: CheckSubject<'a>,
     pub(super) cost: Option<u64>,
     pub(super) max_wait: Option<Duration>,
     pub(super) ttl: Duration,
@@ -30,16 +30,16 @@ impl<'a> ReserveRequest<'a> {
     pub(super) fn from_json(body: &'a [u8]) -> Result<Self, Problem> {
         let mut fields =
             Fields::from_body(body, &["subject", "cost", "max_wait_ms", "ttl_ms"], EXAMPLE)?;
-        let who = CheckSubject::read(&mut fields)?;
+        let subject = CheckSubject::read(&mut fields)?;
         let cost = fields.whole_number("cost")?;
         let max_wait = fields
-            .whole_number_within("max_wait_ms", 0..=LONGEST_MS)?
+            .whole_number_within("max_wait_ms", 0..=MAX_TTL_MS)?
             .map(Duration::from_millis);
         let ttl = fields
-            .whole_number_within("ttl_ms", 1..=LONGEST_MS)?
-            .map_or(USUAL, Duration::from_millis);
+            .whole_number_within("ttl_ms", 1..=MAX_TTL_MS)?
+            .map_or(DEFAULT_TTL, Duration::from_millis);
         Ok(Self {
-            who,
+            subject,
             cost,
             max_wait,
             ttl,
@@ -47,11 +47,11 @@ impl<'a> ReserveRequest<'a> {
     }
 }
 
-/// How it ended.
+/// The body of `POST /v1/settle`.
 #[derive(PartialEq, Debug)]
 pub(super) struct SettleRequest {
     pub(super) id: String,
-    pub(super) ending: Completion,
+    pub(super) completion: Completion,
 }
 
 impl SettleRequest {
@@ -63,24 +63,24 @@ impl SettleRequest {
         let status = fields
             .whole_number_within("status", 100..=999)?
             .and_then(|status| u16::try_from(status).ok());
-        let ending = match (status, fields.yes_or_no("failed")?) {
+        let completion = match (status, fields.boolean("failed")?) {
             (None, None) => Completion::unknown(),
             (Some(status), None) => Completion::status(status),
             (None, Some(true)) => Completion::failed(),
             (None, Some(false)) => Completion::succeeded(),
             (Some(_), Some(_)) => {
-                let detail = "`status` and `failed` both say how it ended; send one of them";
+                let detail = "`status` and `failed` are alternatives; send one of them";
                 return Err(invalid(detail.to_owned()));
             }
         };
         Ok(Self {
             id,
-            ending: cost.map_or(ending, |cost| ending.cost(cost)),
+            completion: cost.map_or(completion, |cost| completion.cost(cost)),
         })
     }
 }
 
-/// Which one is cancelled.
+/// The id in the body of `POST /v1/cancel`.
 pub(super) fn id_from_json(body: &[u8]) -> Result<String, Problem> {
     Fields::from_body(body, &["id"], CANCEL_EXAMPLE)?.required_text("id", CANCEL_EXAMPLE)
 }

@@ -1,4 +1,4 @@
-//! The whole of HTTP on a connection in memory, a small table and two clocks that stand still.
+//! The HTTP API on connections in memory, with a small store and manual clocks.
 
 use super::router;
 use crate::api::throttle_buckets::Buckets;
@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-/// A server that tells `most` limits apart; every call is a connection of its own.
+/// A server; every call opens its own connection.
 struct Server {
     app: axum::Router,
     clock: ManualClock,
 }
 
 impl Server {
-    fn new(most: usize) -> Self {
+    fn new(max_limits: usize) -> Self {
         let clock = ManualClock::new();
         let store = MemoryStore::builder()
             .max_keys(1_000)
@@ -30,7 +30,11 @@ impl Server {
         Self {
             app: router(
                 Arc::new(App {
-                    buckets: Buckets::new(AnyStore::Memory(store), most, &Config::default().store),
+                    buckets: Buckets::new(
+                        AnyStore::Memory(store),
+                        max_limits,
+                        &Config::default().store,
+                    ),
                     ..app
                 }),
                 true,
@@ -106,7 +110,7 @@ async fn read_all(stream: &mut DuplexStream) -> String {
 }
 
 #[tokio::test]
-async fn the_figures_are_exact_and_milliseconds_are_rounded_up() {
+async fn numbers_are_exact_and_milliseconds_rounded_up() {
     let server = Server::new(10);
     let call = || server.throttle(json!({"key": "a", "limit": "3/s"}));
     let third = |n: u64| (n * 1000).div_ceil(3);
@@ -152,7 +156,7 @@ async fn retry_after_is_whole_seconds_rounded_up() {
 }
 
 #[tokio::test]
-async fn any_number_of_limits_is_served() {
+async fn any_number_of_limits_is_accepted() {
     let server = Server::new(1);
     let status = async |key: &str, limit: &str| {
         let (head, _) = server.throttle(json!({"key": key, "limit": limit})).await;
@@ -175,7 +179,7 @@ algorithm = "sliding_log"
 "#;
 
 #[tokio::test]
-async fn a_check_tells_what_every_limit_said() {
+async fn a_check_returns_every_limit() {
     let server = Server::on(LOGIN);
     let call = || {
         server.check(json!({"subject": {"ip": "203.0.113.7", "method": "POST", "path": "/login"}}))
@@ -205,7 +209,7 @@ async fn a_check_tells_what_every_limit_said() {
         json!({"allowed": false, "source": "memory", "reason": "limits", "policy": "login", "retry_after_ms": 812,
                "delay_ms": 0, "never": false, "limits": limit(0, 812, json!(812), "denied")})
     );
-    // Others are none of its business.
+    // The policy does not match other methods.
     let (_, body) = server
         .check(json!({"subject": {"ip": "203.0.113.7", "method": "GET", "path": "/login"}}))
         .await;
@@ -216,7 +220,7 @@ async fn a_check_tells_what_every_limit_said() {
 }
 
 #[tokio::test]
-async fn without_a_file_an_address_has_a_hundred_a_minute_and_twenty_at_once() {
+async fn without_a_file_the_default_policy_applies() {
     let server = Server::new(10);
     let call = || server.check(json!({"subject": {"ip": "::ffff:10.0.0.1"}}));
     for _ in 0..20 {
@@ -266,7 +270,7 @@ async fn the_status_is_that_of_the_policy() {
 }
 
 #[tokio::test]
-async fn who_is_on_the_deny_list_is_told_not_to_wait() {
+async fn the_deny_list_denies_without_retry_after() {
     let server = Server::on("[[deny]]\nip = \"203.0.113.0/24\"\n");
     let (head, body) = server
         .check(json!({"subject": {"ip": "203.0.113.9"}}))
@@ -282,7 +286,7 @@ async fn who_is_on_the_deny_list_is_told_not_to_wait() {
 }
 
 #[tokio::test]
-async fn permits_are_not_kept_between_checks_and_a_wait_for_one_is_a_second() {
+async fn permits_are_released_after_each_check() {
     let server = Server::on(
         "[[policy]]\nname = \"slots\"\nkey = []\nlimits = [\"1 concurrent\", \"1/min\"]\nmatch = { path = \"/x\" }\n",
     );
@@ -296,7 +300,7 @@ async fn permits_are_not_kept_between_checks_and_a_wait_for_one_is_a_second() {
 }
 
 #[tokio::test]
-async fn a_user_is_believed_from_the_header_that_is_configured_and_from_no_other() {
+async fn the_user_is_read_only_from_the_configured_header() {
     let server = Server::on(
         "[identity]\nuser = { header = \"X-User\", from = \"127.0.0.1\" }\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nmissing = \"skip\"\nlimit = \"1/min\"\n",
     );
@@ -316,7 +320,7 @@ async fn a_user_is_believed_from_the_header_that_is_configured_and_from_no_other
     assert_eq!(
         body["allowed"],
         json!(true),
-        "what is said goes before the header"
+        "an attribute takes precedence over the header"
     );
 }
 
@@ -343,7 +347,7 @@ const USER_PEERS: [(Option<&str>, bool); 5] = [
 ];
 
 #[tokio::test]
-async fn a_program_that_asks_passes_on_a_user_only_if_it_may_set_one() {
+async fn only_trusted_peers_may_set_the_user_header() {
     for path in ["/v1/check", "/v1/reserve"] {
         for (peer, is_believed) in USER_PEERS {
             let server = Server::on(USER_FROM);
@@ -353,15 +357,14 @@ async fn a_program_that_asks_passes_on_a_user_only_if_it_may_set_one() {
             assert_eq!(told["reason"], json!(expected), "{path} from {peer:?}");
         }
     }
-    // What the program says in its own name it says itself.
+    // Attributes of the call itself are always accepted.
     let server = Server::on(USER_FROM);
     let (_, told) = server.check(json!({"subject": {"user": "ann"}})).await;
     assert_eq!(told["reason"], json!("limits"));
 }
 
 #[tokio::test]
-async fn auth_believes_the_user_header_of_the_proxy_that_asks_and_not_of_the_client_it_asks_about()
-{
+async fn auth_trusts_the_user_header_of_the_proxy_and_not_of_its_client() {
     for (peer, is_believed) in USER_PEERS {
         let server = Server::on(USER_FROM);
         let mut statuses = Vec::new();
@@ -378,7 +381,7 @@ async fn auth_believes_the_user_header_of_the_proxy_that_asks_and_not_of_the_cli
 }
 
 #[tokio::test]
-async fn auth_believes_class_and_start_only_of_a_trusted_proxy_in_front_of_the_one_that_asks() {
+async fn auth_trusts_class_and_start_only_from_a_trusted_proxy_in_front() {
     let config = r#"
         [identity]
         trusted_proxies = "192.0.2.0/24"
@@ -450,16 +453,16 @@ async fn spellings_of_an_authorization_are_one_api_key() {
     );
 }
 
-/// So many fields.
-fn numbered(many: usize) -> Value {
-    (0..many)
+/// An object with a number of fields.
+fn numbered(count: usize) -> Value {
+    (0..count)
         .map(|number| (number.to_string(), json!("")))
         .collect::<serde_json::Map<_, _>>()
         .into()
 }
 
 #[tokio::test]
-async fn a_subject_that_makes_no_sense_is_told_so() {
+async fn an_invalid_subject_is_rejected() {
     let server = Server::new(10);
     for (body, code, detail) in [
         (json!({}), "missing_field", "`subject` is missing"),
@@ -471,17 +474,17 @@ async fn a_subject_that_makes_no_sense_is_told_so() {
         (
             json!({"subject": {}, "costs": 1}),
             "unknown_field",
-            "`costs` is not a field; those known are subject, cost, peek",
+            "unknown field `costs`; known: subject, cost, peek",
         ),
         (
             json!({"subject": {"IP": "10.0.0.1"}}),
             "invalid_field",
-            "`subject.IP` is not known, and case matters; write `ip`",
+            "`subject.IP` is unknown (names are case-sensitive); use `ip`",
         ),
         (
             json!({"subject": {"ip": "localhost"}}),
             "invalid_field",
-            "`subject.ip` is `localhost`, which is no address",
+            "`subject.ip` `localhost` is not an IP address",
         ),
         (
             json!({"subject": {"ip": 7}}),
@@ -550,9 +553,9 @@ async fn a_subject_that_makes_no_sense_is_told_so() {
     }
 }
 
-/// Tokio's clock stands still in these, and goes to the next timer once everybody waits.
+/// Tokio's clock is paused in these: it advances to the next timer once all tasks wait.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_dribbles_its_head_is_cut_off() {
+async fn a_slow_head_times_out() {
     let mut stream = Server::new(1).connect();
     stream
         .write_all(b"POST /v1/throttle HTTP/1.1\r\nHost: x\r\nX-Slow: ")
@@ -574,7 +577,7 @@ async fn an_idle_connection_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_never_sends_its_body_is_told_and_cut_off() {
+async fn a_missing_body_times_out() {
     let mut stream = Server::new(1).connect();
     stream
         .write_all(b"POST /v1/throttle HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
@@ -588,7 +591,7 @@ async fn a_client_that_never_sends_its_body_is_told_and_cut_off() {
 }
 
 #[tokio::test]
-async fn an_id_lives_as_long_as_was_said_and_permits_come_back_after_it() {
+async fn an_id_expires_after_its_ttl_and_releases_permits() {
     let server = Server::on("[[policy]]\nname = \"slots\"\nlimit = \"1 concurrent\"\n");
     let reserve = || server.post("/v1/reserve", json!({"subject": {}, "ttl_ms": 1500}));
     let (head, told) = reserve().await;
@@ -609,7 +612,7 @@ async fn an_id_lives_as_long_as_was_said_and_permits_come_back_after_it() {
     assert_eq!(
         again["allowed"],
         json!(true),
-        "the permit came back by itself"
+        "the permit was released by expiry"
     );
     assert!(
         server
@@ -622,7 +625,7 @@ async fn an_id_lives_as_long_as_was_said_and_permits_come_back_after_it() {
 }
 
 #[tokio::test]
-async fn an_id_lives_from_the_end_of_its_delay_on() {
+async fn the_ttl_begins_after_the_delay() {
     let server = Server::on("[[policy]]\nname = \"slow\"\nlimit = \"1/s\"\n");
     let reserve = |wait: u64| {
         server.post(
@@ -644,9 +647,9 @@ async fn an_id_lives_from_the_end_of_its_delay_on() {
     );
 }
 
-/// Whoever asks finds out from a worker that runs.
+/// Health checks run on a worker that is not stalled.
 #[tokio::test]
-async fn a_worker_that_is_stuck_is_told_by_readyz_and_then_by_livez() {
+async fn readyz_and_then_livez_report_a_stalled_worker() {
     let store = MemoryStore::builder().max_keys(10).build();
     let app = Arc::new(App::new(&Config::default(), AnyStore::Memory(store)).unwrap());
     let health = Arc::clone(&app.health);

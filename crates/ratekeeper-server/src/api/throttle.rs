@@ -1,4 +1,4 @@
-//! `POST /v1/throttle`: one call against one bucket, named by its key and limit.
+//! `POST /v1/throttle`: checks one bucket, identified by its key and limit.
 
 use super::problem::{Code, Problem};
 use super::throttle_request::ThrottleRequest;
@@ -16,8 +16,8 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When to come back if there is no room for another limit.
-const RETRY: Duration = Duration::from_secs(1);
+/// `Retry-After` if no other limit can be registered.
+const TOO_MANY_LIMITS_RETRY: Duration = Duration::from_secs(1);
 
 pub(super) async fn throttle<C: Clock>(
     State(app): State<Arc<App<C>>>,
@@ -32,39 +32,38 @@ pub(super) async fn throttle<C: Clock>(
 }
 
 fn too_many_limits() -> Response {
-    let detail =
-        "there is no room for another limit; use one that was used before, or try again later";
+    let detail = "too many different limits; reuse one or try later";
     let mut response = Problem::new(Code::TooManyLimits, detail).into_response();
     response
         .headers_mut()
-        .insert(RETRY_AFTER, retry_after(RETRY).into());
+        .insert(RETRY_AFTER, retry_after(TOO_MANY_LIMITS_RETRY).into());
     response
 }
 
 #[derive(Serialize)]
 struct Answer {
     allowed: bool,
-    /// Null when unlimited: no number says that, and 2^64 − 1 is not even a number in JavaScript.
+    /// Null if unlimited: 2^64 − 1 is not exact in JavaScript.
     limit: Option<u64>,
-    /// Null when unlimited.
+    /// Null if unlimited.
     remaining: Option<u64>,
-    /// 0 when unlimited: nothing is counted.
+    /// 0 if unlimited: nothing is counted.
     used: u64,
     delay_ms: u64,
-    /// Null when allowed or never.
+    /// Null if allowed or never.
     retry_after_ms: Option<u64>,
-    /// Null when what was used never comes back.
+    /// Null if it never refills.
     reset_after_ms: Option<u64>,
     never: bool,
 }
 
 fn answer(decision: &Decision, source: Source) -> Response {
-    let counted = |figure: u64| (!decision.is_unlimited()).then_some(figure);
+    let unless_unlimited = |count: u64| (!decision.is_unlimited()).then_some(count);
     let wait = decision.retry_after();
     let body = Answer {
         allowed: decision.is_allowed(),
-        limit: counted(decision.capacity()),
-        remaining: counted(decision.remaining()),
+        limit: unless_unlimited(decision.capacity()),
+        remaining: unless_unlimited(decision.remaining()),
         used: decision.capacity() - decision.remaining(),
         delay_ms: whole_millis(decision.delay()),
         retry_after_ms: wait.map(whole_millis),
@@ -73,11 +72,13 @@ fn answer(decision: &Decision, source: Source) -> Response {
             .map(whole_millis),
         never: decision.is_never(),
     };
-    let status = match body.allowed {
-        true => StatusCode::OK,
-        // Nobody was asked too often: the store does not answer.
-        false if source == Source::Closed => StatusCode::SERVICE_UNAVAILABLE,
-        false => StatusCode::TOO_MANY_REQUESTS,
+    let status = if body.allowed {
+        StatusCode::OK
+    } else if source == Source::Closed {
+        // No limit is exceeded: the store is unavailable.
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::TOO_MANY_REQUESTS
     };
     let mut response = json(status, "application/json", &body);
     if !body.allowed {

@@ -1,17 +1,16 @@
-//! The buckets of `POST /v1/throttle`: one for each (key, limit).
+//! Buckets of `POST /v1/throttle`, one for each (key, limit).
 //!
-//! A store knows a limit for as long as it lives. So that callers with ever new limits do not run
-//! out of them, limits are registered with *generations*: when one has as many limits as it takes,
-//! it is retired, and the next one has a store of its own. In memory a retired generation has
-//! counts that still matter: until its limits have had time to refill, their calls are charged in
-//! both, and allowed if both allow them. Whatever was counted before the change is then over, and
-//! the retired store is dropped: no decision is another than with one store (but a window that
-//! begins with the first hit may end later). On Redis the counts are not in the generation, and
-//! nothing has to be waited for.
+//! A store never forgets a limit. So that new limits are always accepted, limits are registered
+//! with *generations*: a generation with `max_limits` limits is retired, and the next one has its
+//! own store. In memory the counts of a retired generation still matter: until its limits have had
+//! time to refill, calls are charged in both, and allowed if both allow them. Then all older counts
+//! have expired, and the retired store is dropped: decisions are the same as with one store (but a
+//! window that begins with the first hit may end later). On Redis the counts are not in the
+//! generation, and a retired one can be dropped at once.
 //!
-//! There are a few generations at most. With one more the least recently used is evicted, whether
-//! its limits have refilled or not: those that have not are counted, and each of their keys may get
-//! one more burst.
+//! The number of generations is bounded. With one more the least recently used is evicted, whether
+//! its limits have refilled or not: `evicted` counts those that have not, and each of their keys
+//! may get one more burst.
 
 use crate::store::AnyStore;
 use ratekeeper::{
@@ -24,38 +23,38 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-/// How many different limits one generation tells apart.
+/// Number of different limits in one generation.
 pub(crate) const MAX_LIMITS: usize = 65_536;
-/// How many generations may be retired and not yet dropped. Those that are used are kept, so
-/// limits that are in use stay exact as long as there are not too many of them.
+/// Number of retired generations. Those in use are not evicted, so limits in use stay exact as
+/// long as there are not too many of them.
 const MAX_RETIRED: usize = 3;
-/// The stores of later generations are smaller by this factor than the store that all keys share.
-const SMALLER: usize = 4;
+/// Stores of later generations are smaller than the shared store by this factor.
+const STORE_SIZE_DIVISOR: usize = 4;
 
 /// Earlier than any call.
-const BEFORE: Timestamp = Timestamp::from_unix_nanos(0);
+const EPOCH: Timestamp = Timestamp::from_unix_nanos(0);
 
-/// What names a bucket. The limit includes the algorithm and is what was meant, not how it was
-/// spelt.
+/// The identity of a bucket. The limit includes the algorithm; different spellings of a limit are
+/// equal.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Bucket {
     pub(crate) key: String,
     pub(crate) limit: Limit,
 }
 
-/// A decision, and which store made it.
+/// A decision and its source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ThrottleDecision {
     pub(crate) decision: Decision,
     pub(crate) source: Source,
 }
 
-/// A limit could not be registered: no store could be made for it.
+/// A limit could not be registered, because no store could be created for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TooManyLimitsError;
 
 pub(crate) struct Buckets<C: Clock> {
-    /// The last one takes new limits; the others are retired, oldest first.
+    /// The last one registers new limits; the others are retired, oldest first.
     generations: RwLock<Vec<Generation<C>>>,
     max_limits: usize,
     max_keys: usize,
@@ -67,51 +66,50 @@ pub(crate) struct Buckets<C: Clock> {
 
 struct Generation<C: Clock> {
     store: AnyStore<C>,
-    limits: HashMap<Limit, Registered>,
-    /// Whether the next one has taken over.
+    limits: HashMap<Limit, RegisteredLimit>,
+    /// Whether a newer generation registers new limits.
     is_retired: bool,
     /// The latest of its limits' `matters_until`.
     matters_until: Timestamp,
-    /// When a limit was decided on of which no older generation knows: in nanoseconds, and known
-    /// once the generation is retired.
+    /// Last decision on a limit that no older generation has, in nanoseconds; set once the
+    /// generation is retired.
     last_used: AtomicU64,
 }
 
-struct Registered {
+struct RegisteredLimit {
     handle: LimitHandle,
     refill_time: Duration,
-    /// When all that only this generation and those before it have counted is over. It is known
-    /// once the generation is retired.
+    /// When the counts in this generation and older ones have expired; set once the generation is
+    /// retired.
     matters_until: Timestamp,
 }
 
-/// A registered limit, and the store that counts it.
-type Place<C> = (AnyStore<C>, LimitHandle);
+/// A registered limit and the store that counts it.
+type BucketHandle<C> = (AnyStore<C>, LimitHandle);
 
-/// The generations that count a limit.
-struct Counted<C: Clock> {
-    newest: Option<Place<C>>,
-    /// Retired generations whose counts still matter, oldest first.
-    retired: Vec<Place<C>>,
+/// Handles of one limit in the generations that count it.
+struct BucketHandles<C: Clock> {
+    newest: Option<BucketHandle<C>>,
+    /// In retired generations whose counts still matter, oldest first.
+    retired: Vec<BucketHandle<C>>,
 }
 
-impl<C: Clock> Counted<C> {
-    const NOWHERE: Self = Self {
+impl<C: Clock> BucketHandles<C> {
+    const NONE: Self = Self {
         newest: None,
         retired: Vec::new(),
     };
 
-    /// All of them, the oldest first.
-    fn places(&self) -> impl Iterator<Item = &Place<C>> {
+    /// All handles, oldest generation first.
+    fn iter(&self) -> impl Iterator<Item = &BucketHandle<C>> {
         self.retired.iter().chain(&self.newest)
     }
 }
 
 impl<C: Clock> Buckets<C> {
-    /// Buckets in the store that is shared with all else; `config` bounds the stores that come
-    /// after it.
+    /// Buckets in the shared store; `config` bounds the stores of later generations.
     pub(crate) fn new(store: AnyStore<C>, max_limits: usize, config: &StoreConfig) -> Self {
-        let smaller = |cap: u64| usize::try_from(cap).unwrap_or(usize::MAX) / SMALLER;
+        let smaller = |cap: u64| usize::try_from(cap).unwrap_or(usize::MAX) / STORE_SIZE_DIVISOR;
         Self {
             generations: RwLock::new(vec![Generation::new(store)]),
             max_limits,
@@ -123,34 +121,34 @@ impl<C: Clock> Buckets<C> {
         }
     }
 
-    /// How many calls were allowed, and how many were denied. Peeks are not among them.
+    /// Number of allowed and denied calls, without peeks.
     pub(crate) fn totals(&self) -> (u64, u64) {
         (self.allowed.load(Relaxed), self.denied.load(Relaxed))
     }
 
-    /// How many limits were evicted before their buckets had time to refill: each key of theirs may
+    /// Number of limits evicted before their buckets had time to refill: each of their keys may
     /// have got one more burst.
     pub(crate) fn evicted(&self) -> u64 {
         self.evicted.load(Relaxed)
     }
 
-    /// Charges `cost` to the bucket if it fits; with `peek` it only says whether it would.
+    /// Charges `cost` to the bucket if allowed; `peek` decides without charging.
     pub(crate) async fn check(
         &self,
         bucket: &Bucket,
         cost: u64,
         peek: bool,
     ) -> Result<ThrottleDecision, TooManyLimitsError> {
-        let checked = self.decide(bucket, cost, peek).await?;
+        let throttle = self.decide(bucket, cost, peek).await?;
         if !peek {
-            if checked.decision.is_allowed() {
+            if throttle.decision.is_allowed() {
                 &self.allowed
             } else {
                 &self.denied
             }
             .fetch_add(1, Relaxed);
         }
-        Ok(checked)
+        Ok(throttle)
     }
 
     async fn decide(
@@ -160,50 +158,50 @@ impl<C: Clock> Buckets<C> {
         peek: bool,
     ) -> Result<ThrottleDecision, TooManyLimitsError> {
         let Bucket { key, limit } = bucket;
-        let mut counted = self.find(limit);
-        if counted.newest.is_none()
-            && counted.retired.is_empty()
-            && let Some(decision) = self.decide_untouched(limit, cost, peek)
+        let mut handles = self.find(limit);
+        if handles.newest.is_none()
+            && handles.retired.is_empty()
+            && let Some(decision) = self.decide_unregistered(limit, cost, peek)
         {
             return Ok(ThrottleDecision {
                 decision,
                 source: Source::Memory,
             });
         }
-        if !counted.retired.is_empty() {
-            // All of them are charged, or none.
-            for place in counted.places() {
-                let checked = ask(place, key, cost, Mode::Peek).await;
-                if !checked.decision.is_allowed() {
-                    return Ok(checked);
+        if !handles.retired.is_empty() {
+            // All generations are charged, or none.
+            for handle in handles.iter() {
+                let throttle = ask(handle, key, cost, Mode::Peek).await;
+                if !throttle.decision.is_allowed() {
+                    return Ok(throttle);
                 }
             }
         }
-        // What is denied leaves no trace, and so does a peek.
-        if counted.newest.is_none() && (!peek || counted.retired.is_empty()) {
-            counted = self.register(limit)?;
+        // Denials and peeks change no state and need no registration.
+        if handles.newest.is_none() && (!peek || handles.retired.is_empty()) {
+            handles = self.register(limit)?;
         }
-        let mut places = counted.places();
-        let Some(oldest) = places.next() else {
+        let mut handles = handles.iter();
+        let Some(oldest) = handles.next() else {
             return Err(TooManyLimitsError);
         };
         let mode = if peek { Mode::Peek } else { Mode::Enforce };
-        // The oldest has counted the most: its decision holds unless a younger one denies.
-        let mut checked = ask(oldest, key, cost, mode).await;
-        if checked.decision.is_allowed() {
-            for place in places {
-                let younger = ask(place, key, cost, mode).await;
-                if !younger.decision.is_allowed() {
-                    checked = younger;
+        // The oldest has counted the most: its decision applies unless a newer one denies.
+        let mut throttle = ask(oldest, key, cost, mode).await;
+        if throttle.decision.is_allowed() {
+            for handle in handles {
+                let newer = ask(handle, key, cost, mode).await;
+                if !newer.decision.is_allowed() {
+                    throttle = newer;
                 }
             }
         }
-        Ok(checked)
+        Ok(throttle)
     }
 
-    /// The decision of a bucket that has never been charged in memory, if it leaves no trace: then
-    /// its limit need not be registered.
-    fn decide_untouched(&self, limit: &Limit, cost: u64, peek: bool) -> Option<Decision> {
+    /// The decision on a bucket that was never charged in memory, if it changes no state: then its
+    /// limit need not be registered.
+    fn decide_unregistered(&self, limit: &Limit, cost: u64, peek: bool) -> Option<Decision> {
         let generations = self
             .generations
             .read()
@@ -215,22 +213,22 @@ impl<C: Clock> Buckets<C> {
         (peek || cost == 0 || limit.is_unlimited() || decision.is_denied()).then_some(decision)
     }
 
-    fn find(&self, limit: &Limit) -> Counted<C> {
+    fn find(&self, limit: &Limit) -> BucketHandles<C> {
         let generations = self
             .generations
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         let Some((newest, retired)) = generations.split_last() else {
-            return Counted::NOWHERE;
+            return BucketHandles::NONE;
         };
-        Counted {
-            newest: newest.place(limit),
-            retired: places(retired, limit),
+        BucketHandles {
+            newest: newest.find_limit(limit),
+            retired: find_retired(retired, limit),
         }
     }
 
-    /// Makes the newest generation count a limit.
-    fn register(&self, limit: &Limit) -> Result<Counted<C>, TooManyLimitsError> {
+    /// Registers a limit in the newest generation.
+    fn register(&self, limit: &Limit) -> Result<BucketHandles<C>, TooManyLimitsError> {
         let mut generations = self
             .generations
             .write()
@@ -247,25 +245,25 @@ impl<C: Clock> Buckets<C> {
         };
         let newest = match register(&mut generations) {
             Ok(newest) => newest,
-            // The first store has limits of others as well: it may be full before it is.
+            // The first store also has other limits, so it may be full before its generation.
             Err(_) => {
                 dropped.extend(self.begin_generation(&mut generations)?);
                 register(&mut generations)?
             }
         };
         let retired = &generations[..generations.len() - 1];
-        let counted = Counted {
+        let handles = BucketHandles {
             newest: Some(newest),
-            retired: places(retired, limit),
+            retired: find_retired(retired, limit),
         };
-        // A store with many limits takes a while to drop: nobody waits for that.
+        // Dropping a store with many limits takes a while: not under the lock.
         drop(generations);
         drop(dropped);
-        Ok(counted)
+        Ok(handles)
     }
 
-    /// Retires the newest generation and begins another. Returns those that are dropped for it:
-    /// those that are over, and if there are still too many, the least recently used.
+    /// Retires the newest generation and begins another. Returns the generations to drop: the
+    /// expired ones, and if there are still too many, the least recently used.
     fn begin_generation(
         &self,
         generations: &mut Vec<Generation<C>>,
@@ -286,10 +284,10 @@ impl<C: Clock> Buckets<C> {
             AnyStore::Redis(store) => store.with_own_limits().map(AnyStore::Redis),
         };
         let store = store.map_err(|_| TooManyLimitsError)?;
-        let is_over = |generation: &mut Generation<C>| {
+        let is_expired = |generation: &mut Generation<C>| {
             generation.is_retired && generation.matters_until <= now
         };
-        let mut dropped: Vec<_> = generations.extract_if(.., is_over).collect();
+        let mut dropped: Vec<_> = generations.extract_if(.., is_expired).collect();
         if generations.len() > MAX_RETIRED {
             let retired = &generations[..generations.len() - 1];
             let last_used = |at: &usize| retired[*at].last_used.load(Relaxed);
@@ -314,13 +312,13 @@ impl<C: Clock> Generation<C> {
             store,
             limits: HashMap::new(),
             is_retired: false,
-            matters_until: BEFORE,
+            matters_until: EPOCH,
             last_used: AtomicU64::new(0),
         }
     }
 
-    /// Another takes over. What a node has spent while Redis was away is charged by the store that
-    /// counted it, so the last one on Redis is kept as well, though nothing in it matters any more.
+    /// Retires this generation. The store that counted during a Redis outage charges it afterwards,
+    /// so the last one on Redis is retired as well, although its counts no longer matter.
     fn retire(&mut self, now: Timestamp) {
         self.is_retired = true;
         self.last_used = AtomicU64::new(now.as_unix_nanos());
@@ -332,11 +330,12 @@ impl<C: Clock> Generation<C> {
         }
     }
 
-    /// It is evicted: what an `older` generation has counted as well, that one goes on counting for
-    /// as long as it would have mattered here. Returns how many limits are live and in no older one.
+    /// Hands the limits of this evicted generation over to `older` generations that have them:
+    /// those count them for as long as they would have mattered here. Returns the number of live
+    /// limits that no older one has.
     fn hand_over(&self, older: &mut [Self], now: Timestamp) -> u64 {
         let mut live = 0;
-        let still_matter = |(_, registered): &(_, &Registered)| registered.matters_until > now;
+        let still_matter = |(_, registered): &(_, &RegisteredLimit)| registered.matters_until > now;
         for (limit, registered) in self.limits.iter().filter(still_matter) {
             let until = registered.matters_until;
             let is_handed_over = older
@@ -347,7 +346,7 @@ impl<C: Clock> Generation<C> {
         live
     }
 
-    /// A limit that matters now matters until then, at least; false if it does not.
+    /// Extends a limit that still matters until at least `until`; false if it does not matter.
     fn extend(&mut self, limit: &Limit, now: Timestamp, until: Timestamp) -> bool {
         let Some(registered) = self
             .limits
@@ -365,34 +364,35 @@ impl<C: Clock> Generation<C> {
         self.limits.contains_key(limit)
     }
 
-    fn place(&self, limit: &Limit) -> Option<Place<C>> {
+    fn find_limit(&self, limit: &Limit) -> Option<BucketHandle<C>> {
         Some((self.store.clone(), self.limits.get(limit)?.handle.clone()))
     }
 
-    fn register(&mut self, limit: &Limit) -> Result<Place<C>, TooManyLimitsError> {
-        if let Some(place) = self.place(limit) {
-            return Ok(place);
+    fn register(&mut self, limit: &Limit) -> Result<BucketHandle<C>, TooManyLimitsError> {
+        if let Some(handle) = self.find_limit(limit) {
+            return Ok(handle);
         }
-        // Other nodes know it by what it says.
-        let registered = self.store.limit(&format!("throttle {limit}"), *limit);
-        let handle = registered.map_err(|_| TooManyLimitsError)?;
-        let (refill_time, matters_until) = (refill_time(limit), BEFORE);
+        // On all nodes the name is the text of the limit.
+        let handle = self
+            .store
+            .limit(&format!("throttle {limit}"), *limit)
+            .map_err(|_| TooManyLimitsError)?;
         self.limits.insert(
             *limit,
-            Registered {
+            RegisteredLimit {
                 handle: handle.clone(),
-                refill_time,
-                matters_until,
+                refill_time: refill_time(limit),
+                matters_until: EPOCH,
             },
         );
         Ok((self.store.clone(), handle))
     }
 }
 
-/// Where retired generations count a limit, if that still matters. The oldest of them has counted
-/// all of it, and is in use by it.
-fn places<C: Clock>(retired: &[Generation<C>], limit: &Limit) -> Vec<Place<C>> {
-    let mut places = Vec::new();
+/// Handles in retired generations whose counts of a limit still matter. The oldest of them has
+/// counted all of it and is marked as used.
+fn find_retired<C: Clock>(retired: &[Generation<C>], limit: &Limit) -> Vec<BucketHandle<C>> {
+    let mut handles = Vec::new();
     for generation in retired {
         let Some(registered) = generation.limits.get(limit) else {
             continue;
@@ -401,30 +401,30 @@ fn places<C: Clock>(retired: &[Generation<C>], limit: &Limit) -> Vec<Place<C>> {
         if now >= registered.matters_until {
             continue;
         }
-        if places.is_empty() {
+        if handles.is_empty() {
             generation.last_used.store(now.as_unix_nanos(), Relaxed);
         }
-        places.extend(generation.place(limit));
+        handles.extend(generation.find_limit(limit));
     }
-    places
+    handles
 }
 
-/// How long a bucket takes from the fullest use to unused; [`Duration::MAX`] if it never refills.
+/// Time in which an exhausted bucket becomes full; [`Duration::MAX`] if it never refills.
 fn refill_time(limit: &Limit) -> Duration {
     // At the beginning of every window.
     let clock = ManualClock::starting_at(Timestamp::from_unix_nanos(0));
     let limiter = Limiter::with_clock(*limit, clock);
-    // A log is as long as its window, however much is in it, and would have to be written down.
-    let most = if limit.algorithm_kind() == Algorithm::SlidingLog {
+    // The refill time of a log is its window, whatever the cost; a large cost would be slow.
+    let cost = if limit.algorithm_kind() == Algorithm::SlidingLog {
         1
     } else {
         limiter.peek().capacity()
     };
-    limiter.check_n(most).reset_after()
+    limiter.check_n(cost).reset_after()
 }
 
 async fn ask<C: Clock>(
-    (store, handle): &Place<C>,
+    (store, handle): &BucketHandle<C>,
     key: &str,
     cost: u64,
     mode: Mode,
@@ -459,7 +459,7 @@ mod tests {
         }
     }
 
-    /// In memory there is nothing to wait for.
+    /// Polls once: in memory every call is ready at once.
     fn checked(
         buckets: &Buckets<ManualClock>,
         bucket: &Bucket,
@@ -473,16 +473,16 @@ mod tests {
         }
     }
 
-    fn buckets(most_keys: usize, most_limits: usize) -> (Buckets<ManualClock>, ManualClock) {
+    fn buckets(max_keys: usize, max_limits: usize) -> (Buckets<ManualClock>, ManualClock) {
         let clock = ManualClock::new();
         let store = MemoryStore::builder()
-            .max_keys(most_keys)
+            .max_keys(max_keys)
             .clock(clock.clone())
             .build();
         let mut config = Config::default().store;
-        config.max_keys = (most_keys * SMALLER) as u64;
+        config.max_keys = (max_keys * STORE_SIZE_DIVISOR) as u64;
         (
-            Buckets::new(AnyStore::Memory(store), most_limits, &config),
+            Buckets::new(AnyStore::Memory(store), max_limits, &config),
             clock,
         )
     }
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_no_trace_takes_no_room() {
+    fn calls_that_change_no_state_register_no_limit() {
         let (buckets, _) = buckets(1, 10);
         assert_eq!(
             checked(&buckets, &bucket("a", "5/s"), 1, true)
@@ -556,7 +556,7 @@ mod tests {
             .is_allowed()
     }
 
-    /// Each of these is a stranger's, who never comes back.
+    /// Calls each limit once with another key.
     fn flood(buckets: &Buckets<ManualClock>, limits: impl Iterator<Item = String>) {
         for limit in limits {
             assert!(is_allowed(buckets, "stranger", &limit), "{limit}");
@@ -596,28 +596,28 @@ mod tests {
             assert!(is_allowed(&buckets, "a", &format!("{n}/s burst 1")));
             clock.advance(Duration::from_secs(1));
         }
-        assert_eq!(buckets.evicted(), before, "those that refill are no loss");
+        assert_eq!(buckets.evicted(), before, "refilled limits are not counted");
     }
 
     #[test]
-    fn limits_that_never_refill_never_fill_the_endpoint() {
+    fn limits_that_never_refill_are_evicted() {
         let (buckets, _) = buckets(10_000, 100);
         flood(&buckets, (1..=10_000).map(|n| format!("0/s burst {n}")));
         let generations = buckets.generations.read().unwrap();
         assert_eq!(generations.len(), MAX_RETIRED + 1);
-        let kept: usize = generations.iter().map(|one| one.limits.len()).sum();
-        assert_eq!(buckets.evicted() as usize, 10_000 - kept);
+        let registered: usize = generations.iter().map(|one| one.limits.len()).sum();
+        assert_eq!(buckets.evicted() as usize, 10_000 - registered);
     }
 
     #[test]
-    fn a_limit_in_use_outlives_any_flood() {
+    fn a_limit_in_use_is_not_evicted() {
         let (buckets, clock) = buckets(10_000, 100);
         let slow = "5/30d";
         assert!((0..5).all(|_| is_allowed(&buckets, "a", slow)));
         for round in 0..1_000 {
             clock.advance(Duration::from_millis(1));
             assert!(!is_allowed(&buckets, "a", slow), "round {round}");
-            // A key that comes only now is counted from now on.
+            // A new key is counted from now on.
             assert!(is_allowed(
                 &buckets,
                 &format!("key {}", round % 100),
@@ -631,10 +631,10 @@ mod tests {
         assert!(buckets.generations.read().unwrap().len() <= MAX_RETIRED + 1);
     }
 
-    /// Each generation but the first counts a part of what a limit in use was charged, and most of
-    /// them are evicted. What the first one counted is over after an hour.
+    /// Each generation but the first counts a part of the charges of a limit in use, and most of
+    /// them are evicted. The counts of the first one expire after an hour.
     #[test]
-    fn what_an_evicted_generation_counted_as_well_is_not_lost() {
+    fn older_generations_keep_counts_of_evicted_ones() {
         let (buckets, clock) = buckets(1_000, 10);
         let slow = "30/h burst 30";
         let reference = Limiter::with_clock(slow.parse().unwrap(), clock.clone());
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_limit_that_is_evicted_is_worth_one_more_burst() {
+    fn an_evicted_live_limit_gets_one_more_burst() {
         let (buckets, clock) = buckets(10_000, 100);
         let slow = "5/30d";
         assert!((0..5).all(|_| is_allowed(&buckets, "a", slow)));
@@ -660,7 +660,7 @@ mod tests {
         assert!(buckets.evicted() >= 1);
     }
 
-    /// A slow limit that is in use does not keep those that came with it.
+    /// A slow limit in use does not keep the other limits of its generation.
     #[test]
     fn a_slow_limit_pins_no_others() {
         let (buckets, clock) = buckets(10_000, 100);
@@ -671,13 +671,13 @@ mod tests {
         }
         assert_eq!(buckets.evicted(), 0);
         let left = checked(&buckets, &bucket("a", "1000000/30d"), 0, true).unwrap();
-        // 200 s bring back 77 of them.
+        // 77 of them refill in 200 s.
         assert!((990_000..=990_100).contains(&left.remaining()), "{left:?}");
     }
 
-    /// On a Redis of its own: the counts are there, and only registrations go.
+    /// On Redis only registrations are dropped; the counts stay.
     #[test]
-    fn on_redis_retired_limits_are_forgotten_and_no_count_is_lost() {
+    fn on_redis_dropped_generations_lose_no_counts() {
         let redis = RedisServer::start();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -709,14 +709,14 @@ mod tests {
                 assert!(generations <= 2, "{generations} generations after {n}");
             }
             assert_eq!(buckets.evicted(), 0);
-            // It was forgotten long ago.
+            // Its registration was dropped long ago.
             assert!(!is_allowed("a", "5/30d").await);
         });
     }
 
-    /// Against a store that never forgets a limit, with limits that stay in use and ever new ones.
-    /// (A window that begins with the first hit is left out: it begins again in the next
-    /// generation, so it may end later.)
+    /// Compared with a single store, with limits that stay in use and new ones. (A window that
+    /// begins with the first hit is left out: it begins again in the next generation, so it may
+    /// end later.)
     #[test]
     fn replacing_generations_changes_no_decision() {
         let algorithms = [
@@ -737,7 +737,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         let mut dropped = 0;
         for step in 0..40_000 {
-            // Some limits all the time, and ever new ones.
+            // Some limits stay in use, others are new.
             let rate = if random.u8(..3) == 0 {
                 2 + random.usize(..2)
             } else {
@@ -747,14 +747,14 @@ mod tests {
             let bucket = bucket(["a", "b"][random.usize(..2)], &limit);
             let (cost, peek) = (random.u64(..3), random.u8(..4) == 0);
             clock.advance(Duration::from_millis(random.u64(..300)));
-            let kept = || {
+            let state = || {
                 let generations = buckets.generations.read().unwrap();
                 (generations.len(), generations.last().unwrap().limits.len())
             };
-            let before = kept();
+            let before = state();
             let decision = checked(&buckets, &bucket, cost, peek).unwrap();
-            // One more generation has begun, and there are no more of them.
-            dropped += usize::from(kept().1 < before.1 && kept().0 <= before.0);
+            // A generation has begun, and their number did not grow.
+            dropped += usize::from(state().1 < before.1 && state().0 <= before.0);
             let handle = handles
                 .entry(limit)
                 .or_insert_with(|| reference.limit("", bucket.limit).unwrap());
@@ -792,19 +792,19 @@ mod tests {
         }
     }
 
-    /// Forgetting and coming back admits no more than one bucket would.
+    /// Keys that are evicted and return are allowed no more than their limit.
     #[test]
-    fn a_crowd_on_few_places_is_admitted_what_its_limits_say() {
+    fn more_keys_than_the_store_holds_stay_within_their_limits() {
         let (buckets, clock) = buckets(2, 1);
         let mut admitted = [0u64; 7];
         for step in 0..10_000usize {
-            let who = step * step % 7;
-            let decision = checked(&buckets, &bucket(&who.to_string(), "2/s"), 1, false).unwrap();
-            admitted[who] += u64::from(decision.is_allowed());
+            let key = step * step % 7;
+            let decision = checked(&buckets, &bucket(&key.to_string(), "2/s"), 1, false).unwrap();
+            admitted[key] += u64::from(decision.is_allowed());
             clock.advance(Duration::from_millis(37));
         }
-        let most = 2 + 2 * 370;
-        assert!(admitted.iter().all(|many| *many <= most), "{admitted:?}");
+        let max = 2 + 2 * 370;
+        assert!(admitted.iter().all(|count| *count <= max), "{admitted:?}");
         assert!(admitted.iter().sum::<u64>() > 1_000, "{admitted:?}");
     }
 

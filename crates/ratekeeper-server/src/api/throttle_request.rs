@@ -9,12 +9,12 @@ const EXAMPLE: &str = r#"{"key":"user-42","limit":"5/min"}"#;
 
 const FIELDS: [&str; 5] = ["key", "limit", "algorithm", "cost", "peek"];
 
-const LONGEST_KEY: usize = 512;
+const MAX_KEY_BYTES: usize = 512;
 
-/// Longer than any limit that says something; an error need not repeat kilobytes.
-const LONGEST_LIMIT: usize = 128;
+/// Length limit of `limit`, more than any limit needs. It also bounds error messages.
+const MAX_LIMIT_BYTES: usize = 128;
 
-/// A request that makes sense.
+/// A valid request.
 #[derive(PartialEq, Debug)]
 pub(super) struct ThrottleRequest {
     pub(super) bucket: Bucket,
@@ -29,17 +29,15 @@ impl ThrottleRequest {
         let limit = fields.required_text("limit", EXAMPLE)?;
         let algorithm = fields.text("algorithm")?;
         let cost = fields.whole_number("cost")?.unwrap_or(1);
-        let peek = fields.yes_or_no("peek")?.unwrap_or(false);
+        let peek = fields.boolean("peek")?.unwrap_or(false);
         match key.len() {
-            1..=LONGEST_KEY => {}
+            1..=MAX_KEY_BYTES => {}
             0 => {
-                return Err(invalid(
-                    "`key` is empty; it must have 1 to 512 bytes".to_owned(),
-                ));
+                return Err(invalid("`key` is empty; send 1 to 512 bytes".to_owned()));
             }
             bytes => {
                 return Err(invalid(format!(
-                    "`key` has {bytes} bytes; it may have at most {LONGEST_KEY}"
+                    "`key` has {bytes} bytes; send at most {MAX_KEY_BYTES}"
                 )));
             }
         }
@@ -52,30 +50,29 @@ impl ThrottleRequest {
     }
 }
 
-/// The limit as text, and the algorithm that may be in the text, beside it, or in neither.
+/// Parses a limit, whose algorithm may be in the text, in the field `algorithm`, or in neither.
 fn read_limit(text: &str, algorithm: Option<&str>) -> Result<Limit, Problem> {
-    if text.len() > LONGEST_LIMIT {
+    if text.len() > MAX_LIMIT_BYTES {
         let detail = format!(
-            "`limit` has {} bytes; write one as `100/min burst 20`",
+            "`limit` has {} bytes; send one such as `100/min burst 20`",
             text.len()
         );
         return Err(Problem::new(Code::InvalidLimit, detail));
     }
-    let beside = algorithm.map(read_algorithm).transpose()?;
+    let in_field = algorithm.map(read_algorithm).transpose()?;
     let words = || text.split(|c: char| !(c.is_ascii_alphabetic() || c == '_'));
-    let inside = words().find_map(Algorithm::from_name);
-    let written = match (beside, inside) {
-        (Some(beside), Some(inside)) if beside != inside => {
-            let detail = format!(
-                "`limit` says {inside} and `algorithm` says {beside}; say it once, or the same"
-            );
+    let in_text = words().find_map(Algorithm::from_name);
+    let full_text = match (in_field, in_text) {
+        (Some(in_field), Some(in_text)) if in_field != in_text => {
+            let detail =
+                format!("`limit` and `algorithm` disagree ({in_text}, {in_field}); give one");
             return Err(Problem::new(Code::AlgorithmConflict, detail));
         }
-        // As if it had been written in the text: the rules of what goes together are the same.
-        (Some(beside), None) if text.trim() != "unlimited" => format!("{text} {beside}"),
+        // Parsed as part of the text, by the same rules of what can be combined.
+        (Some(in_field), None) if text.trim() != "unlimited" => format!("{text} {in_field}"),
         _ => text.to_owned(),
     };
-    written
+    full_text
         .parse()
         .map_err(|error| Problem::new(Code::InvalidLimit, format!("`limit`: {error}")))
 }
@@ -86,7 +83,7 @@ fn read_algorithm(name: &str) -> Result<Algorithm, Problem> {
             .map(|algorithm| format!("`{algorithm}`"))
             .join(", ");
         let detail = format!(
-            "{} is not an algorithm; write one of {names} or the alias `gcra`",
+            "unknown algorithm {}; use one of {names} or the alias `gcra`",
             quoted(name)
         );
         Problem::new(Code::UnknownAlgorithm, detail)

@@ -1,9 +1,9 @@
-//! The comparison of secrets that clients send.
+//! Comparison of tokens in constant time.
 
 use subtle::ConstantTimeEq;
 
-/// Whether `given` is the token `expected`. The time this takes depends on the length of `given`
-/// only, so a client cannot find out a token byte by byte.
+/// Whether `given` is the token `expected`. The time this takes depends only on the length of
+/// `given`, so a client cannot guess a token byte by byte.
 pub(crate) fn matches(expected: &[u8], given: &[u8]) -> bool {
     expected.ct_eq(given).into()
 }
@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_matches_itself_alone() {
+    fn only_the_same_token_matches() {
         assert!(matches(b"a token", b"a token"));
         for other in [
             "", "a", "a toke", "a tokem", "b token", "a token ", "A token",

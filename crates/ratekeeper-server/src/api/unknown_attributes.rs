@@ -1,14 +1,14 @@
-//! Attributes that callers send and no policy can use: most often a name that is misspelled, whose
-//! requests then count as if they lacked the right one.
+//! Unknown attributes in requests: most often misspelled names, which count as if the right
+//! attribute was missing.
 
 use arc_swap::ArcSwap;
 use ratekeeper_policy::config::{IdentityConfig, UnknownAttributeError, known_attribute};
 use std::sync::Arc;
 
-/// A name of a caller's choosing is remembered: so many at most.
+/// Number of names that are remembered: callers choose them.
 const MAX_NAMES: usize = 16;
 
-/// The unknown attributes that callers have sent since the configuration was loaded.
+/// The unknown attributes in requests since the configuration was loaded.
 #[derive(Default)]
 pub(crate) struct UnknownAttributes(ArcSwap<Vec<(String, UnknownAttributeError)>>);
 
@@ -42,19 +42,19 @@ impl UnknownAttributes {
             }
             noted
         });
-        // Of several threads one has added it.
+        // Only the thread that added it logs it.
         if !is_noted(&noted) {
             tracing::warn!("{}", sentence(&error));
         }
     }
 
-    /// What is wrong with each, in a sentence.
+    /// A sentence for each, for the log and the admin page.
     pub(crate) fn sentences(&self) -> Vec<String> {
         let noted = self.0.load();
         noted.iter().map(|(_, error)| sentence(error)).collect()
     }
 
-    /// Forgets them: the configuration is another one.
+    /// Forgets all names, after the configuration has changed.
     pub(crate) fn clear(&self) {
         self.0.store(Arc::default());
     }
@@ -68,7 +68,7 @@ fn is_built_in(name: &str) -> bool {
 }
 
 fn sentence(error: &UnknownAttributeError) -> String {
-    format!("callers send an attribute that no policy can use: {error}")
+    format!("requests with an unknown attribute: {error}")
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
     use ratekeeper_policy::config::Config;
 
     #[test]
-    fn names_are_noted_once_and_not_without_end() {
+    fn names_are_noted_once_and_their_number_is_limited() {
         let noted = UnknownAttributes::default();
         let file = "[identity]\nattributes = [\"region\"]\n";
         let identity = Config::parse("ratekeeper.toml", file, [])
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(
             noted.sentences(),
             [
-                "callers send an attribute that no policy can use: unknown attribute `usr`; did you mean `user`? If it is one of your \
+                "requests with an unknown attribute: unknown attribute `usr`; did you mean `user`? If it is one of your \
                  own, add attributes = [\"usr\"] in [identity]"
             ]
         );

@@ -1,13 +1,13 @@
-//! The header that names the user: taken out of requests of peers that may not set it.
+//! The user header: removed from requests of untrusted peers.
 
 use axum::http::{HeaderMap, HeaderName};
 use ratekeeper_policy::config::IdentityConfig;
 use ratekeeper_policy::request::TrustedPeers;
 use std::net::IpAddr;
 
-/// The header that names the user, and the peers that set it. Requests go through
-/// [`strip`](Self::strip) before a policy or an upstream sees them, so whoever reads the header
-/// afterwards may believe it.
+/// The header that names the user, and the peers that may set it. Requests go through
+/// [`strip`](Self::strip) before policies and upstreams read them, so the header can be trusted
+/// afterwards.
 #[derive(Debug)]
 pub(crate) struct UserHeader {
     name: HeaderName,
@@ -15,36 +15,35 @@ pub(crate) struct UserHeader {
 }
 
 impl UserHeader {
-    /// The one that the configuration names; None if it names none.
+    /// The configured user header, if any.
     pub(crate) fn of(identity: &IdentityConfig) -> Option<Self> {
         let user = identity.user.as_ref()?;
-        // The configuration has names of headers only.
+        // The configuration accepts only valid header names.
         Some(Self {
             name: HeaderName::try_from(&user.header).ok()?,
             from: user.from.clone(),
         })
     }
 
-    /// Removes the header unless the connection comes from a peer that sets it (`None` is a peer on
-    /// a Unix socket), and in any case every header that CGI-like upstreams take for it, because
-    /// they read `_` as `-`.
+    /// Removes the header unless the peer may set it (`None` is a peer on a Unix socket), and
+    /// always its aliases: CGI-like upstreams read `_` as `-`.
     pub(crate) fn strip(&self, peer: Option<IpAddr>, headers: &mut HeaderMap) {
-        let is_believed = self.from.contains(peer);
+        let is_trusted = self.from.contains(peer);
         let is_forged =
-            |name: &HeaderName| self.is_alias(name) && !(is_believed && *name == self.name);
+            |name: &HeaderName| self.is_alias(name) && !(is_trusted && *name == self.name);
         while let Some(name) = headers.keys().find(|name| is_forged(name)).cloned() {
             headers.remove(name);
         }
     }
 
-    /// Removes the header from trailers: it comes too late there for a decision.
+    /// Removes the header from trailers, which come too late for a decision.
     pub(crate) fn strip_trailers(&self, trailers: &mut HeaderMap) {
         while let Some(name) = trailers.keys().find(|name| self.is_alias(name)).cloned() {
             trailers.remove(name);
         }
     }
 
-    /// Whether a header is this one, or one that only differs in `_` and `-`.
+    /// Whether a header is this one, or differs only in `_` and `-`.
     fn is_alias(&self, name: &HeaderName) -> bool {
         let (name, own) = (name.as_str().as_bytes(), self.name.as_str().as_bytes());
         let hyphened = |byte: &u8| if *byte == b'_' { b'-' } else { *byte };
@@ -58,7 +57,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     #[test]
-    fn only_the_header_itself_of_a_believed_peer_is_left() {
+    fn only_the_header_of_a_trusted_peer_is_left() {
         let user = UserHeader {
             name: HeaderName::from_static("x-user-id"),
             from: TrustedPeers::none().network("10.0.0.0/8".parse().unwrap()),

@@ -92,7 +92,7 @@ impl<'a> From<&'a ConfigError> for FindingReport<'a> {
     fn from(error: &'a ConfigError) -> Self {
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let (line, column) = error
-            .at
+            .location
             .map(|(line, column)| (number(line), number(column)))
             .unzip();
         Self {
@@ -101,7 +101,7 @@ impl<'a> From<&'a ConfigError> for FindingReport<'a> {
             line,
             column,
             variable: None,
-            message: &error.what,
+            message: &error.message,
         }
     }
 }

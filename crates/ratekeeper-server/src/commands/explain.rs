@@ -2,7 +2,7 @@
 //! counters.
 
 use crate::api::HEADER;
-use crate::api::check_request::Source;
+use crate::api::check_request::HeaderTrust;
 use crate::cli::{ExplainArgs, Format};
 use crate::commands::config as config_command;
 use crate::commands::terminal::{self, escape};
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
         .into_iter()
         .map(|(name, value)| (name[HEADER.len()..].to_owned(), value))
         .collect();
-    let identified = api::identified(&headers, &config.identity, Source::Operator);
+    let identified = api::identified(&headers, &config.identity, HeaderTrust::Operator);
     let subject = others.iter().fold(identified, |subject, (name, value)| {
         subject.with(name, value)
     });

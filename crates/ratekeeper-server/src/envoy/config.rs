@@ -1,8 +1,7 @@
-//! The configuration files of envoyproxy/ratelimit: what they say, and what is wrong with them. No
-//! store, no sockets.
+//! Configuration files of envoyproxy/ratelimit, parsed and validated without a store or sockets.
 //!
-//! A directory of YAML files, one domain each. An unknown key rejects the file. Beyond what they
-//! may say there: `algorithm`, `burst`, and any window as the unit, such as "5m".
+//! A directory of YAML files, one domain each. An unknown key rejects the file. Extensions:
+//! `algorithm`, `burst`, and any window as the unit, such as "5m".
 
 use super::matching::{Level, Node, RuleIndex, Value};
 use ratekeeper::{Algorithm, Limit};
@@ -18,10 +17,10 @@ use std::time::Duration;
 const SECOND: u64 = 1;
 const DAY: u64 = 24 * 60 * 60;
 
-/// How deep descriptors may be nested: far more than Envoy can send.
-const DEEPEST: usize = 64;
+/// Nesting depth of descriptors: far more than Envoy can send.
+const MAX_DEPTH: usize = 64;
 
-/// The units, with what they are called on the wire: months have 30 days and years 365, as in
+/// A unit of time and its number in the protocol. Months have 30 days and years 365, as in
 /// envoyproxy/ratelimit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Unit {
@@ -70,26 +69,26 @@ const UNITS: [Unit; 7] = [
 ];
 
 impl Unit {
-    /// The unit of that number in requests and responses.
+    /// The unit with a number in requests and responses.
     pub(crate) fn numbered(number: i32) -> Option<Self> {
         UNITS.into_iter().find(|unit| unit.number == number)
     }
 
-    /// The unit of that name, in whatever case.
+    /// The unit with a name, ignoring case.
     pub(crate) fn named(name: &str) -> Option<Self> {
         UNITS
             .into_iter()
             .find(|unit| unit.name.eq_ignore_ascii_case(name))
     }
 
-    /// The one that is as long.
-    fn as_long_as(window: Duration) -> Option<Self> {
+    /// The unit with the length of a window.
+    fn of_window(window: Duration) -> Option<Self> {
         UNITS
             .into_iter()
             .find(|unit| Duration::from_secs(unit.seconds) == window)
     }
 
-    /// Its name on the wire.
+    /// The name in the protocol.
     pub(crate) fn wire_name(self) -> String {
         self.name.to_ascii_uppercase()
     }
@@ -99,31 +98,31 @@ impl Unit {
 #[derive(Default, Debug)]
 pub(crate) struct EnvoyConfig {
     pub(crate) domains: HashMap<String, Level>,
-    /// What the places in the levels are.
+    /// The rules that [`RuleIndex`] in the levels refers to.
     pub(crate) rules: Vec<RuleConfig>,
 }
 
 /// A descriptor with a limit.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct RuleConfig {
-    /// Where it is, for people: `domain.key_value.key`, as envoyproxy/ratelimit names its figures.
+    /// Path for people: `domain.key_value.key`, as in the statistics of envoyproxy/ratelimit.
     pub(crate) path: String,
-    /// Where it is, told apart from every other.
+    /// Unambiguous path.
     pub(crate) identity: String,
     pub(crate) limit: LimitRef,
-    /// By which others replace it.
+    /// The name that `replaces` of other rules refers to.
     pub(crate) name: String,
     pub(crate) replaces: Vec<String>,
     pub(crate) shadow: bool,
     pub(crate) quota: bool,
-    /// What is passed on with an answer, as JSON.
+    /// Metadata for responses, as JSON.
     pub(crate) metadata: Option<serde_json::Value>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LimitRef {
     Unlimited,
-    /// The limit, and how answers tell it.
+    /// The limit, and the numbers for responses.
     To {
         limit: Limit,
         requests_per_unit: u32,
@@ -131,27 +130,27 @@ pub(crate) enum LimitRef {
     },
 }
 
-/// What is wrong, and where: one sentence.
+/// An error in a file, with its location.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ConfigError {
     pub(crate) file: String,
     /// Line and column, from 1.
-    pub(crate) at: Option<(u64, u64)>,
-    pub(crate) what: String,
+    pub(crate) location: Option<(u64, u64)>,
+    pub(crate) message: String,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.at {
+        match self.location {
             Some((line, column)) => {
-                write!(f, "{}:{line}:{column}: error: {}", self.file, self.what)
+                write!(f, "{}:{line}:{column}: error: {}", self.file, self.message)
             }
-            None => write!(f, "{}: error: {}", self.file, self.what),
+            None => write!(f, "{}: error: {}", self.file, self.message),
         }
     }
 }
 
-// The files as they are written.
+// The format of the files.
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -169,7 +168,7 @@ struct Descriptor {
     descriptors: Option<Vec<Spanned<Descriptor>>>,
     shadow_mode: Option<bool>,
     quota_mode: Option<bool>,
-    /// How envoyproxy/ratelimit names its figures: accepted, ours have the names of the file.
+    /// Names of statistics in envoyproxy/ratelimit: accepted; ours are named after the paths.
     #[serde(rename = "detailed_metric")]
     _detailed_metric: Option<bool>,
     #[serde(rename = "value_to_metric")]
@@ -186,70 +185,71 @@ struct RateLimit {
     requests_per_unit: Option<u32>,
     unlimited: Option<bool>,
     name: Option<String>,
-    replaces: Option<Vec<Replaces>>,
+    replaces: Option<Vec<ReplacedLimit>>,
     algorithm: Option<Spanned<String>>,
     burst: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Replaces {
+struct ReplacedLimit {
     name: Option<Spanned<String>>,
 }
 
-/// Where the files of `given` are: there, or in `config` under it, where envoyproxy/ratelimit
-/// looks.
+/// The directory of the files: `given`, or its subdirectory `config` as in envoyproxy/ratelimit.
 pub(crate) fn directory(given: &Path) -> PathBuf {
-    let below = given.join("config");
-    match given.is_dir() && yaml_files(given).is_ok_and(|files| files.is_empty()) && below.is_dir()
-    {
-        true => below,
-        false => given.to_owned(),
+    let subdirectory = given.join("config");
+    let is_empty = given.is_dir() && yaml_files(given).is_ok_and(|files| files.is_empty());
+    if is_empty && subdirectory.is_dir() {
+        subdirectory
+    } else {
+        given.to_owned()
     }
 }
 
-/// Reads all files of a directory, or the one that is named. Everything that is wrong is told, the
-/// first of each file.
+/// Reads all files of a directory, or a single file. Returns the first error of each file.
 pub(crate) fn load(path: &Path) -> Result<EnvoyConfig, Vec<ConfigError>> {
     let shown = path.display();
-    let nothing = |what: String| {
+    let path_error = |message: String| {
         vec![ConfigError {
             file: shown.to_string(),
-            at: None,
-            what,
+            location: None,
+            message,
         }]
     };
-    let files = match path.is_file() {
-        true => vec![path.to_owned()],
-        false => yaml_files(path).map_err(|error| nothing(format!("cannot be read: {error}")))?,
+    let files = if path.is_file() {
+        vec![path.to_owned()]
+    } else {
+        yaml_files(path).map_err(|error| path_error(format!("cannot be read: {error}")))?
     };
     if files.is_empty() {
-        return Err(nothing(
-            "has no file whose name ends with .yaml or .yml; put one there for each domain".into(),
+        return Err(path_error(
+            "no .yaml or .yml file; add one for each domain".into(),
         ));
     }
-    let (mut config, mut wrong) = (EnvoyConfig::default(), Vec::new());
+    let mut config = EnvoyConfig::default();
+    let mut errors = Vec::new();
     for file in files {
         let name = file.display().to_string();
         let added = match fs::read_to_string(&file) {
             Ok(text) => config.add(&name, &text),
             Err(error) => Err(ConfigError {
                 file: name,
-                at: None,
-                what: format!("cannot be read: {error}"),
+                location: None,
+                message: format!("cannot be read: {error}"),
             }),
         };
-        wrong.extend(added.err());
+        errors.extend(added.err());
     }
-    if wrong.is_empty() {
+    if errors.is_empty() {
         Ok(config)
     } else {
-        Err(wrong)
+        Err(errors)
     }
 }
 
 impl EnvoyConfig {
-    /// Adds what a file says.
+    /// Adds the domain of a file.
     pub(crate) fn add(&mut self, file: &str, text: &str) -> Result<(), ConfigError> {
         let read: File = serde_saphyr::from_str(text).map_err(|error| syntax(file, &error))?;
         let mut reader = Reader {
@@ -257,44 +257,45 @@ impl EnvoyConfig {
             rules: &mut self.rules,
         };
         let Some(domain) = read.domain.filter(|domain| !domain.value.is_empty()) else {
-            return Err(reader.wrong(
+            return Err(reader.error(
                 None,
-                "has no `domain`; write one, as in `domain: edge`".to_owned(),
+                "no `domain`; add one such as `domain: edge`".to_owned(),
             ));
         };
         if self.domains.contains_key(&domain.value) {
-            let what = format!(
-                "the domain `{}` is in another file too; keep each domain in one file",
+            let message = format!(
+                "domain `{}` is defined in another file; keep each domain in one file",
                 domain.value
             );
-            return Err(reader.wrong(Some(domain.referenced), what));
+            return Err(reader.error(Some(domain.referenced), message));
         }
-        let above = ParentDescriptor {
+        let parent = ParentDescriptor {
             path: domain.value.clone(),
             identity: domain.value.escape_default().to_string(),
             depth: 0,
         };
-        let level = reader.level(&above, read.descriptors.unwrap_or_default())?;
+        let level = reader.level(&parent, read.descriptors.unwrap_or_default())?;
         self.domains.insert(domain.value, level);
         Ok(())
     }
 }
 
-/// What the parser has to say, without the place, which comes first with us.
+/// Converts a parser error; the location goes in front of the message.
 fn syntax(file: &str, error: &Error) -> ConfigError {
     let error = error.without_snippet();
-    let told = error.to_string();
-    let told = told.lines().next().unwrap_or_default();
-    let what = told.rsplit_once(" at line ").map_or(told, |(what, _)| what);
-    let what = what
+    let text = error.to_string();
+    let text = text.lines().next().unwrap_or_default();
+    let text = text.rsplit_once(" at line ").map_or(text, |(text, _)| text);
+    let text = text
         .split(", set DuplicateKeyPolicy")
         .next()
-        .unwrap_or(what);
-    let at = error.location().map(|at| (at.line(), at.column()));
+        .unwrap_or(text);
     ConfigError {
         file: file.to_owned(),
-        at,
-        what: what.replace("unknown field", "unknown key"),
+        location: error
+            .location()
+            .map(|location| (location.line(), location.column())),
+        message: text.replace("unknown field", "unknown key"),
     }
 }
 
@@ -310,35 +311,33 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn wrong(&self, at: Option<Location>, what: String) -> ConfigError {
+    fn error(&self, location: Option<Location>, message: String) -> ConfigError {
         ConfigError {
             file: self.file.to_owned(),
-            at: at.map(|at| (at.line(), at.column())),
-            what,
+            location: location.map(|location| (location.line(), location.column())),
+            message,
         }
     }
 
     fn level(
         &mut self,
-        above: &ParentDescriptor,
+        parent: &ParentDescriptor,
         descriptors: Vec<Spanned<Descriptor>>,
     ) -> Result<Level, ConfigError> {
         let mut level = Level::default();
-        for written in descriptors {
-            let (place, descriptor) = (written.referenced, written.value);
+        for entry in descriptors {
+            let location = entry.referenced;
+            let descriptor = entry.value;
             let Some(key) = descriptor.key.filter(|key| !key.value.is_empty()) else {
-                let what = format!(
-                    "a descriptor under `{}` has no `key`; every descriptor needs one",
-                    above.path
-                );
-                return Err(self.wrong(Some(place), what));
+                let message = format!("a descriptor under `{}` has no `key`; add one", parent.path);
+                return Err(self.error(Some(location), message));
             };
             if key.value.contains('*') {
-                let what = format!(
+                let message = format!(
                     "the `key` `{}` has a `*` and would match no other key; write the whole key, and a `*` in `value`",
                     key.value
                 );
-                return Err(self.wrong(Some(key.referenced), what));
+                return Err(self.error(Some(key.referenced), message));
             }
             let value = descriptor
                 .value
@@ -348,48 +347,44 @@ impl Reader<'_> {
             if let Some(share) = &share_threshold
                 && !value.as_ref().is_some_and(|value| value.contains('*'))
             {
-                let what = "`share_threshold` is for values with a `*`, which share a bucket; write one in `value`, or leave \
-                            it out";
-                return Err(self.wrong(Some(share.referenced), what.to_owned()));
+                let message = "`share_threshold` is for values with a `*`, which share a bucket; write one in `value`, or remove \
+                               it";
+                return Err(self.error(Some(share.referenced), message.to_owned()));
             }
             let last = value
                 .as_ref()
                 .map_or(key.value.clone(), |value| format!("{}_{value}", key.value));
-            let path = format!("{}.{last}", above.path);
-            // Quoted, so that no value can look like another place.
+            let path = format!("{}.{last}", parent.path);
+            // Quoted, so that no value can look like another path.
             let identity = match &value {
-                Some(value) => format!("{}/{:?}={value:?}", above.identity, key.value),
-                None => format!("{}/{:?}", above.identity, key.value),
+                Some(value) => format!("{}/{:?}={value:?}", parent.identity, key.value),
+                None => format!("{}/{:?}", parent.identity, key.value),
             };
-            let below = ParentDescriptor {
+            let child = ParentDescriptor {
                 path,
                 identity,
-                depth: above.depth + 1,
+                depth: parent.depth + 1,
             };
-            if below.depth > DEEPEST {
-                return Err(self.wrong(
+            if child.depth > MAX_DEPTH {
+                return Err(self.error(
                     Some(key.referenced),
-                    format!("descriptors nest deeper than {DEEPEST}"),
+                    format!("descriptors are nested deeper than {MAX_DEPTH} levels; use fewer"),
                 ));
             }
             let rule = match descriptor.rate_limit {
                 None => None,
                 Some(rate_limit) => {
-                    let (shadow, quota) = (
-                        descriptor.shadow_mode == Some(true),
-                        descriptor.quota_mode == Some(true),
-                    );
-                    let rule = self.rule(&below, rate_limit, descriptor.metadata)?;
+                    let rule = self.rule(&child, rate_limit, descriptor.metadata)?;
                     self.rules.push(RuleConfig {
-                        shadow,
-                        quota,
+                        shadow: descriptor.shadow_mode == Some(true),
+                        quota: descriptor.quota_mode == Some(true),
                         ..rule
                     });
                     Some(RuleIndex(self.rules.len() - 1))
                 }
             };
             let shared = share_threshold.is_some();
-            let descriptors = self.level(&below, descriptor.descriptors.unwrap_or_default())?;
+            let descriptors = self.level(&child, descriptor.descriptors.unwrap_or_default())?;
             let node = Node {
                 rule,
                 level: descriptors,
@@ -399,11 +394,8 @@ impl Reader<'_> {
                 value.map(|value| Value::new(value, shared)),
                 node,
             ) {
-                let what = format!(
-                    "the descriptor `{}` is there twice; say it once",
-                    below.path
-                );
-                return Err(self.wrong(Some(key.referenced), what));
+                let message = format!("descriptor `{}` is defined twice; remove one", child.path);
+                return Err(self.error(Some(key.referenced), message));
             }
         }
         Ok(level)
@@ -411,30 +403,37 @@ impl Reader<'_> {
 
     fn rule(
         &self,
-        at: &ParentDescriptor,
-        written: Spanned<RateLimit>,
+        descriptor: &ParentDescriptor,
+        entry: Spanned<RateLimit>,
         metadata: Option<serde_json::Value>,
     ) -> Result<RuleConfig, ConfigError> {
-        let (place, rate_limit) = (written.referenced, written.value);
+        let location = entry.referenced;
+        let rate_limit = entry.value;
         let mut replaces = Vec::new();
         for replaced in rate_limit.replaces.iter().flatten() {
             let name = replaced.name.as_ref().map_or("", |name| &name.value);
-            let at = replaced.name.as_ref().map_or(place, |name| name.referenced);
+            let name_location = replaced
+                .name
+                .as_ref()
+                .map_or(location, |name| name.referenced);
             if name.is_empty() {
-                return Err(self.wrong(Some(at), "an entry of `replaces` has no `name`".to_owned()));
+                return Err(self.error(
+                    Some(name_location),
+                    "an entry of `replaces` has no `name`; add one".to_owned(),
+                ));
             }
             if rate_limit.name.as_deref() == Some(name) {
-                return Err(self.wrong(
-                    Some(at),
+                return Err(self.error(
+                    Some(name_location),
                     format!("`{name}` replaces itself; name another limit"),
                 ));
             }
             replaces.push(name.to_owned());
         }
-        let limit = self.limit(place, &rate_limit)?;
+        let limit = self.limit(location, &rate_limit)?;
         Ok(RuleConfig {
-            path: at.path.clone(),
-            identity: at.identity.clone(),
+            path: descriptor.path.clone(),
+            identity: descriptor.identity.clone(),
             limit,
             name: rate_limit.name.unwrap_or_default(),
             replaces,
@@ -444,46 +443,46 @@ impl Reader<'_> {
         })
     }
 
-    fn limit(&self, place: Location, rate_limit: &RateLimit) -> Result<LimitRef, ConfigError> {
+    fn limit(&self, location: Location, rate_limit: &RateLimit) -> Result<LimitRef, ConfigError> {
         if rate_limit.unlimited == Some(true) {
             return match &rate_limit.unit {
-                Some(unit) => Err(self.wrong(
+                Some(unit) => Err(self.error(
                     Some(unit.referenced),
-                    "`unlimited` has no `unit`; leave one of them out".into(),
+                    "`unlimited` has no `unit`; remove one".into(),
                 )),
                 None => Ok(LimitRef::Unlimited),
             };
         }
         let Some(unit) = &rate_limit.unit else {
-            return Err(self.wrong(
-                Some(place),
-                "a `rate_limit` has no `unit`; write one, as in `unit: minute`".into(),
+            return Err(self.error(
+                Some(location),
+                "a `rate_limit` has no `unit`; add one such as `unit: minute`".into(),
             ));
         };
         let Some(requests_per_unit) = rate_limit.requests_per_unit else {
-            return Err(self.wrong(
-                Some(place),
-                "a `rate_limit` has no `requests_per_unit`; write a number".into(),
+            return Err(self.error(
+                Some(location),
+                "a `rate_limit` has no `requests_per_unit`; add a number".into(),
             ));
         };
         let Some(mut window) = window(&unit.value) else {
-            let what = format!(
-                "`{}` is not a unit; write second, minute, hour, day, week, month, year, or a time such as 5m",
+            let message = format!(
+                "`{}` is not a unit; use second, minute, hour, day, week, month, year, or a time such as 5m",
                 unit.value
             );
-            return Err(self.wrong(Some(unit.referenced), what));
+            return Err(self.error(Some(unit.referenced), message));
         };
         if let Some(times) = &rate_limit.unit_multiplier {
             let longer = window
                 .checked_mul(times.value)
                 .filter(|window| !window.is_zero());
-            let wrong = || {
-                self.wrong(
+            let error = || {
+                self.error(
                     Some(times.referenced),
-                    "`unit_multiplier` must be from 1 on".to_owned(),
+                    "`unit_multiplier` must be at least 1".to_owned(),
                 )
             };
-            window = longer.ok_or_else(wrong)?;
+            window = longer.ok_or_else(error)?;
         }
         let mut limit =
             Limit::of(requests_per_unit.into(), window).algorithm(Algorithm::FixedWindow);
@@ -492,8 +491,8 @@ impl Reader<'_> {
                 let known = Algorithm::ALL
                     .map(|algorithm| algorithm.to_string())
                     .join(", ");
-                let what = format!("`{}` is not an algorithm; write one of {known}", name.value);
-                return Err(self.wrong(Some(name.referenced), what));
+                let message = format!("unknown algorithm `{}`; use one of {known}", name.value);
+                return Err(self.error(Some(name.referenced), message));
             };
             limit = limit.algorithm(algorithm);
         }
@@ -502,12 +501,12 @@ impl Reader<'_> {
                 limit.algorithm_kind(),
                 Algorithm::TokenBucket | Algorithm::LeakyBucket
             ) {
-                let what = "`burst` goes with `algorithm: token_bucket` or `leaky_bucket`; windows have none";
-                return Err(self.wrong(Some(burst.referenced), what.to_owned()));
+                let message = "only token_bucket and leaky_bucket have a `burst`; set one as `algorithm`, or remove it";
+                return Err(self.error(Some(burst.referenced), message.to_owned()));
             }
             limit = limit.burst(burst.value);
         }
-        let unit = Unit::as_long_as(window).map_or(0, |unit| unit.number);
+        let unit = Unit::of_window(window).map_or(0, |unit| unit.number);
         Ok(LimitRef::To {
             limit,
             requests_per_unit,
@@ -516,7 +515,7 @@ impl Reader<'_> {
     }
 }
 
-/// A unit, or a time as limits have it: `5m`, `90s`, `2h`.
+/// Parses a unit, or a time as in limits: `5m`, `90s`, `2h`.
 fn window(unit: &str) -> Option<Duration> {
     if let Some(unit) = Unit::named(unit) {
         return Some(Duration::from_secs(unit.seconds));
@@ -528,8 +527,8 @@ fn window(unit: &str) -> Option<Duration> {
         .flatten()
 }
 
-/// The limit that a request brings along.
-pub(crate) fn overriding(requests_per_unit: u32, unit: i32) -> Option<Limit> {
+/// The limit of an override in a request.
+pub(crate) fn override_limit(requests_per_unit: u32, unit: i32) -> Option<Limit> {
     let unit = Unit::numbered(unit)?;
     let window = Duration::from_secs(unit.seconds);
     Some(Limit::of(requests_per_unit.into(), window).algorithm(Algorithm::FixedWindow))
@@ -539,8 +538,8 @@ pub(crate) fn overriding(requests_per_unit: u32, unit: i32) -> Option<Limit> {
 mod tests {
     use super::*;
 
-    /// What is wrong with a file of these descriptors.
-    fn wrong(descriptors: &str) -> String {
+    /// The error of a file with these descriptors.
+    fn error(descriptors: &str) -> String {
         let text = format!("domain: d\ndescriptors:\n{descriptors}");
         EnvoyConfig::default()
             .add("a.yaml", &text)
@@ -549,9 +548,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_in_one_sentence_with_its_place() {
+    fn errors_have_a_location_and_a_remedy() {
         let limited = |limit: &str| format!("  - key: k\n    rate_limit:\n      {limit}\n");
-        for (descriptors, told) in [
+        for (descriptors, expected) in [
             (
                 "  - key: k\n    ratelimit: 3\n".to_owned(),
                 "a.yaml:4:5: error: unknown key `ratelimit`, expected one of key, value, rate_limit, descriptors, \
@@ -559,25 +558,25 @@ mod tests {
             ),
             (
                 "  - value: v\n".to_owned(),
-                "a.yaml:3:5: error: a descriptor under `d` has no `key`; every descriptor needs one",
+                "a.yaml:3:5: error: a descriptor under `d` has no `key`; add one",
             ),
             ("  - a\n".to_owned(), "a.yaml:3:5: error: expected mapping start"),
             (
                 "  - key: k\n    value: v\n  - key: k\n    value: v\n".to_owned(),
-                "a.yaml:5:10: error: the descriptor `d.k_v` is there twice; say it once",
+                "a.yaml:5:10: error: descriptor `d.k_v` is defined twice; remove one",
             ),
             (
                 limited("{ unit: fortnight, requests_per_unit: 1 }"),
-                "a.yaml:5:15: error: `fortnight` is not a unit; write second, minute, hour, day, week, month, year, or a time \
+                "a.yaml:5:15: error: `fortnight` is not a unit; use second, minute, hour, day, week, month, year, or a time \
                  such as 5m",
             ),
             (
                 limited("{ unit: 0s, requests_per_unit: 1 }"),
-                "a.yaml:5:15: error: `0s` is not a unit; write second, minute, hour, day, week, month, year, or a time such as 5m",
+                "a.yaml:5:15: error: `0s` is not a unit; use second, minute, hour, day, week, month, year, or a time such as 5m",
             ),
             (
                 limited("{ requests_per_unit: 1 }"),
-                "a.yaml:5:7: error: a `rate_limit` has no `unit`; write one, as in `unit: minute`",
+                "a.yaml:5:7: error: a `rate_limit` has no `unit`; add one such as `unit: minute`",
             ),
             (
                 "  - key: foo*\n    rate_limit: { unit: day, requests_per_unit: 1 }\n".to_owned(),
@@ -587,22 +586,22 @@ mod tests {
             (
                 "  - key: k\n    value: files\n    share_threshold: true\n".to_owned(),
                 "a.yaml:5:22: error: `share_threshold` is for values with a `*`, which share a bucket; write one in \
-                 `value`, or leave it out",
+                 `value`, or remove it",
             ),
             (
                 "  - key: k\n    share_threshold: true\n    descriptors: [{ key: j, value: 'a*' }]\n".to_owned(),
                 "a.yaml:4:22: error: `share_threshold` is for values with a `*`, which share a bucket; write one in \
-                 `value`, or leave it out",
+                 `value`, or remove it",
             ),
-            (limited("{ unit: day }"), "a.yaml:5:7: error: a `rate_limit` has no `requests_per_unit`; write a number"),
+            (limited("{ unit: day }"), "a.yaml:5:7: error: a `rate_limit` has no `requests_per_unit`; add a number"),
             (limited("{ unit: day, requests_per_unit: -1 }"), "a.yaml:5:39: error: invalid u32"),
             (
                 limited("{ unit: day, unlimited: true }"),
-                "a.yaml:5:15: error: `unlimited` has no `unit`; leave one of them out",
+                "a.yaml:5:15: error: `unlimited` has no `unit`; remove one",
             ),
             (
                 limited("{ unit: day, requests_per_unit: 1, burst: 3 }"),
-                "a.yaml:5:49: error: `burst` goes with `algorithm: token_bucket` or `leaky_bucket`; windows have none",
+                "a.yaml:5:49: error: only token_bucket and leaky_bucket have a `burst`; set one as `algorithm`, or remove it",
             ),
             (
                 limited("{ unlimited: true, name: a, replaces: [{ name: a }] }"),
@@ -610,20 +609,20 @@ mod tests {
             ),
             (
                 limited("{ unlimited: true, replaces: [{ }] }"),
-                "a.yaml:5:7: error: an entry of `replaces` has no `name`",
+                "a.yaml:5:7: error: an entry of `replaces` has no `name`; add one",
             ),
         ] {
-            assert_eq!(wrong(&descriptors), told);
+            assert_eq!(error(&descriptors), expected);
         }
         let mut config = EnvoyConfig::default();
         assert_eq!(
             config.add("b.yaml", "").unwrap_err().to_string(),
-            "b.yaml: error: has no `domain`; write one, as in `domain: edge`"
+            "b.yaml: error: no `domain`; add one such as `domain: edge`"
         );
         config.add("a.yaml", "domain: d").unwrap();
         assert_eq!(
             config.add("b.yaml", "\ndomain: d").unwrap_err().to_string(),
-            "b.yaml:2:9: error: the domain `d` is in another file too; keep each domain in one file"
+            "b.yaml:2:9: error: domain `d` is defined in another file; keep each domain in one file"
         );
         let twice = config
             .add("c.yaml", "domain: c\ndomain: d\n")
@@ -632,9 +631,9 @@ mod tests {
         assert_eq!(twice, "c.yaml:2:1: error: duplicate mapping key: domain");
     }
 
-    /// Far too deep, or made to grow: told, not a crash.
+    /// Too deep nesting and exponential expansion are errors, not crashes.
     #[test]
-    fn what_is_made_to_hurt_is_told() {
+    fn malicious_files_are_rejected() {
         let mut deep = String::from("domain: d\n");
         for depth in 0..1_000 {
             let indent = " ".repeat(depth);
@@ -646,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_words_are_values_too() {
+    fn numbers_and_booleans_are_text_values() {
         let mut config = EnvoyConfig::default();
         let text = "domain: 1\ndescriptors:\n  - key: 2\n    value: 3.5\n  - key: true\n    value: ''\n  - key: none\n    value:\n";
         config.add("a.yaml", text).unwrap();

@@ -1,9 +1,9 @@
-//! Replays the corpus of the fuzz target on stable: whatever a fuzzer found once stays found.
+//! Replays the corpus of the fuzz target on stable Rust, so that old findings stay fixed.
 
 #[path = "../../../../fuzz/replay.rs"]
 mod replay;
 
 #[test]
-fn every_file_of_the_corpus_is_read_or_its_trouble_told() {
+fn every_file_of_the_corpus_is_parsed_or_rejected() {
     replay::replay("envoy", super::target::envoy);
 }

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`: whether this node answers, looked up when it is asked.
+//! `grpc.health.v1.Health`, computed for each request.
 
 use crate::app::App;
 use ratekeeper::Clock;
@@ -11,12 +11,12 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-/// How often whoever watches is told of a change.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval at which watched services are checked.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct HealthService<C: Clock> {
     pub(super) app: Arc<App<C>>,
-    /// True from when it stops.
+    /// True once the server stops.
     pub(super) stopped: watch::Receiver<bool>,
 }
 
@@ -30,23 +30,23 @@ impl<C: Clock> Clone for HealthService<C> {
 }
 
 impl<C: Clock> HealthService<C> {
-    /// Not while it stops, not while a worker is stuck, and not while the store is gone and nobody
-    /// is let in then.
-    fn now(&self) -> ServingStatus {
-        match *self.stopped.borrow() || self.app.health.stalled().is_some() || self.app.is_closed()
-        {
-            true => ServingStatus::NotServing,
-            false => ServingStatus::Serving,
+    /// Not serving while the server stops, while a worker is stalled, and while the store is
+    /// unavailable and `on_failure` is `closed`.
+    fn status(&self) -> ServingStatus {
+        if *self.stopped.borrow() || self.app.health.stalled().is_some() || self.app.is_closed() {
+            ServingStatus::NotServing
+        } else {
+            ServingStatus::Serving
         }
     }
 }
 
-/// The server as a whole, and the services it has.
+/// Whether a name is empty (the whole server) or of a service here.
 fn is_known(service: &str) -> bool {
     service.is_empty() || service == super::service::RATE_LIMIT
 }
 
-fn told(status: ServingStatus) -> HealthCheckResponse {
+fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse {
         status: status.into(),
     }
@@ -60,9 +60,10 @@ impl<C: Clock> Health for HealthService<C> {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        match is_known(&request.get_ref().service) {
-            true => Ok(Response::new(told(self.now()))),
-            false => Err(Status::not_found("no such service is served here")),
+        if is_known(&request.get_ref().service) {
+            Ok(Response::new(response(self.status())))
+        } else {
+            Err(Status::not_found("unknown service"))
         }
     }
 
@@ -71,26 +72,27 @@ impl<C: Clock> Health for HealthService<C> {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let (send, receive) = mpsc::channel(1);
-        let (mut truth, known) = (self.clone(), is_known(&request.get_ref().service));
+        let mut health = self.clone();
+        let is_known = is_known(&request.get_ref().service);
         tokio::spawn(async move {
             let mut last = None;
             loop {
-                let now = if known {
-                    truth.now()
+                let status = if is_known {
+                    health.status()
                 } else {
                     ServingStatus::ServiceUnknown
                 };
-                if last != Some(now) && send.send(Ok(told(now))).await.is_err() {
+                if last != Some(status) && send.send(Ok(response(status))).await.is_err() {
                     return;
                 }
-                last = Some(now);
-                if *truth.stopped.borrow() {
+                last = Some(status);
+                if *health.stopped.borrow() {
                     return;
                 }
                 tokio::select! {
                     () = send.closed() => return,
-                    _ = truth.stopped.changed() => {}
-                    () = tokio::time::sleep(LOOK) => {}
+                    _ = health.stopped.changed() => {}
+                    () = tokio::time::sleep(WATCH_INTERVAL) => {}
                 }
             }
         });

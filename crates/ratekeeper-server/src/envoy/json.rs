@@ -1,10 +1,9 @@
-//! `POST /json`: the request and the response of ShouldRateLimit as JSON, by the rules of protobuf:
-//! names in camel case or as in the file, numbers of 64 bits as text or as numbers, enums by name
-//! or number, defaults left out.
+//! `POST /json`: ShouldRateLimit in protobuf's JSON mapping: names in camel case or as in the proto
+//! file, 64-bit numbers as text or as numbers, enums by name or number, defaults omitted.
 
 use super::config::Unit;
 use super::decide::DecideError;
-use crate::api::{Code as ProblemCode, Problem, body, json as answer};
+use crate::api::{Code as ProblemCode, Problem, body, json as json_response};
 use crate::app::App;
 use axum::body::Body;
 use axum::extract::State;
@@ -34,31 +33,32 @@ pub(crate) async fn handle<C: Clock>(
     let request = read(&body)?;
     let response = app
         .envoy
-        .judge(&request, None)
+        .decide(&request, None)
         .await
-        .map_err(|trouble| match trouble {
-            DecideError::Invalid(why) => Problem::new(ProblemCode::InvalidField, why),
-            DecideError::Unavailable(why) => Problem::new(ProblemCode::Unavailable, why),
+        .map_err(|error| match error {
+            DecideError::Invalid(detail) => Problem::new(ProblemCode::InvalidField, detail),
+            DecideError::Unavailable(detail) => Problem::new(ProblemCode::Unavailable, detail),
         })?;
-    let over = response.overall_code == i32::from(Code::OverLimit);
-    let status = if over {
+    let is_over = response.overall_code == i32::from(Code::OverLimit);
+    let status = if is_over {
         StatusCode::TOO_MANY_REQUESTS
     } else {
         StatusCode::OK
     };
-    let mut told = answer(status, "application/json", &written(&response));
-    if over {
-        told.headers_mut()
+    let mut http_response = json_response(status, "application/json", &to_json(&response));
+    if is_over {
+        http_response
+            .headers_mut()
             .insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         let retry = response
             .response_headers_to_add
             .iter()
             .find(|header| header.key == "Retry-After");
         if let Some(value) = retry.and_then(|header| HeaderValue::from_str(&header.value).ok()) {
-            told.headers_mut().insert(RETRY_AFTER, value);
+            http_response.headers_mut().insert(RETRY_AFTER, value);
         }
     }
-    Ok(told)
+    Ok(http_response)
 }
 
 #[derive(Deserialize)]
@@ -73,7 +73,7 @@ struct JsonRequest {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Descriptor {
-    entries: Option<Vec<Pair>>,
+    entries: Option<Vec<JsonEntry>>,
     limit: Option<Override>,
     #[serde(alias = "hitsAddend")]
     hits_addend: Option<Number>,
@@ -83,7 +83,7 @@ struct Descriptor {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pair {
+struct JsonEntry {
     key: Option<String>,
     value: Option<String>,
 }
@@ -93,7 +93,7 @@ struct Pair {
 struct Override {
     #[serde(alias = "requestsPerUnit")]
     requests_per_unit: Option<Number>,
-    unit: Option<Word>,
+    unit: Option<EnumValue>,
 }
 
 #[derive(Deserialize)]
@@ -105,15 +105,15 @@ enum Number {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Word {
+enum EnumValue {
     Number(i32),
     Name(String),
 }
 
-fn wrong(what: impl std::fmt::Display) -> Problem {
+fn invalid(error: impl std::fmt::Display) -> Problem {
     Problem::new(
         ProblemCode::InvalidJson,
-        format!("the body is no rate limit request: {what}; send it as in {EXAMPLE}"),
+        format!("invalid rate limit request: {error}; send one such as {EXAMPLE}"),
     )
 }
 
@@ -123,127 +123,128 @@ fn number(number: Option<Number>) -> Result<u64, Problem> {
         Some(Number::Number(number)) => Ok(number),
         Some(Number::Text(text)) => text
             .parse()
-            .map_err(|_| wrong(format_args!("{text:?} is not a whole number"))),
+            .map_err(|_| invalid(format_args!("{text:?} is not a whole number"))),
     }
 }
 
-fn small_number(written: Option<Number>) -> Result<u32, Problem> {
-    u32::try_from(number(written)?).map_err(|_| wrong("a number has more than 32 bits"))
+fn number_u32(value: Option<Number>) -> Result<u32, Problem> {
+    u32::try_from(number(value)?).map_err(|_| invalid("a number has more than 32 bits"))
 }
 
 fn read(body: &[u8]) -> Result<RateLimitRequest, Problem> {
-    let asked: JsonRequest = serde_json::from_slice(body).map_err(wrong)?;
-    let descriptors = asked
+    let request: JsonRequest = serde_json::from_slice(body).map_err(invalid)?;
+    let descriptors = request
         .descriptors
         .unwrap_or_default()
         .into_iter()
         .map(descriptor)
         .collect::<Result<_, _>>()?;
-    let hits_addend = small_number(asked.hits_addend)?;
+    let hits_addend = number_u32(request.hits_addend)?;
     Ok(RateLimitRequest {
-        domain: asked.domain.unwrap_or_default(),
+        domain: request.domain.unwrap_or_default(),
         descriptors,
         hits_addend,
     })
 }
 
-fn descriptor(read: Descriptor) -> Result<RateLimitDescriptor, Problem> {
-    let pair = |pair: Pair| Entry {
-        key: pair.key.unwrap_or_default(),
-        value: pair.value.unwrap_or_default(),
+fn descriptor(json: Descriptor) -> Result<RateLimitDescriptor, Problem> {
+    let entry = |entry: JsonEntry| Entry {
+        key: entry.key.unwrap_or_default(),
+        value: entry.value.unwrap_or_default(),
     };
-    let limit = read.limit.map(|limit| {
+    let limit = json.limit.map(|limit| {
         let unit = match limit.unit {
             None => 0,
-            Some(Word::Number(number)) => number,
-            Some(Word::Name(name)) => match Unit::named(&name) {
+            Some(EnumValue::Number(number)) => number,
+            Some(EnumValue::Name(name)) => match Unit::named(&name) {
                 Some(unit) => unit.number,
                 None if name == "UNKNOWN" => 0,
-                None => return Err(wrong(format_args!("{name:?} is not a unit"))),
+                None => return Err(invalid(format_args!("{name:?} is not a unit"))),
             },
         };
         Ok(RateLimitOverride {
-            requests_per_unit: small_number(limit.requests_per_unit)?,
+            requests_per_unit: number_u32(limit.requests_per_unit)?,
             unit,
         })
     });
-    let hits = read.hits_addend.map(|hits| {
+    let hits = json.hits_addend.map(|hits| {
         Ok::<_, Problem>(UInt64Value {
             value: number(Some(hits))?,
         })
     });
     Ok(RateLimitDescriptor {
-        entries: read
+        entries: json
             .entries
             .unwrap_or_default()
             .into_iter()
-            .map(pair)
+            .map(entry)
             .collect(),
         limit: limit.transpose()?,
         hits_addend: hits.transpose()?,
-        is_negative_hits: read.is_negative_hits.unwrap_or(false),
+        is_negative_hits: json.is_negative_hits.unwrap_or(false),
     })
 }
 
-fn written(response: &RateLimitResponse) -> serde_json::Value {
-    let mut told = Map::new();
-    told.insert("overallCode".into(), code(response.overall_code));
+fn to_json(response: &RateLimitResponse) -> serde_json::Value {
+    let mut fields = Map::new();
+    fields.insert("overallCode".into(), code(response.overall_code));
     let statuses = response.statuses.iter().map(|status| {
-        let mut told = Map::new();
-        told.insert("code".into(), code(status.code));
+        let mut fields = Map::new();
+        fields.insert("code".into(), code(status.code));
         if let Some(limit) = &status.current_limit {
-            let mut of = Map::new();
+            let mut limit_fields = Map::new();
             if limit.requests_per_unit > 0 {
-                of.insert("requestsPerUnit".into(), limit.requests_per_unit.into());
+                limit_fields.insert("requestsPerUnit".into(), limit.requests_per_unit.into());
             }
             if let Some(unit) = Unit::numbered(limit.unit) {
-                of.insert("unit".into(), unit.wire_name().into());
+                limit_fields.insert("unit".into(), unit.wire_name().into());
             }
             if !limit.name.is_empty() {
-                of.insert("name".into(), limit.name.clone().into());
+                limit_fields.insert("name".into(), limit.name.clone().into());
             }
-            told.insert("currentLimit".into(), of.into());
+            fields.insert("currentLimit".into(), limit_fields.into());
         }
         if status.limit_remaining > 0 {
-            told.insert("limitRemaining".into(), status.limit_remaining.into());
+            fields.insert("limitRemaining".into(), status.limit_remaining.into());
         }
         if let Some(reset) = &status.duration_until_reset {
-            told.insert(
+            fields.insert(
                 "durationUntilReset".into(),
                 format!("{}s", reset.seconds).into(),
             );
         }
-        serde_json::Value::from(told)
+        serde_json::Value::from(fields)
     });
-    told.insert("statuses".into(), statuses.collect());
+    fields.insert("statuses".into(), statuses.collect());
     if !response.response_headers_to_add.is_empty() {
         let headers = response.response_headers_to_add.iter();
         let headers = headers.map(|header| json!({ "key": header.key, "value": header.value }));
-        told.insert("responseHeadersToAdd".into(), headers.collect());
+        fields.insert("responseHeadersToAdd".into(), headers.collect());
     }
     if let Some(metadata) = &response.dynamic_metadata {
-        told.insert("dynamicMetadata".into(), object(metadata));
+        fields.insert("dynamicMetadata".into(), object(metadata));
     }
-    told.into()
+    fields.into()
 }
 
 fn code(code: i32) -> serde_json::Value {
     Code::try_from(code).map_or(code.into(), |code| code.as_str_name().into())
 }
 
-pub(super) fn object(of: &Struct) -> serde_json::Value {
-    of.fields
+pub(super) fn object(fields: &Struct) -> serde_json::Value {
+    fields
+        .fields
         .iter()
-        .map(|(key, value)| (key.clone(), plain(value)))
+        .map(|(key, value)| (key.clone(), value_to_json(value)))
         .collect::<Map<_, _>>()
         .into()
 }
 
-fn plain(value: &Value) -> serde_json::Value {
+fn value_to_json(value: &Value) -> serde_json::Value {
     match &value.kind {
         None | Some(Kind::NullValue(_)) => serde_json::Value::Null,
-        Some(Kind::BoolValue(yes)) => (*yes).into(),
-        // Whole numbers are written as such.
+        Some(Kind::BoolValue(value)) => (*value).into(),
+        // Whole numbers as JSON integers.
         Some(Kind::NumberValue(number))
             if number.fract() == 0.0 && number.abs() < 2f64.powi(53) =>
         {
@@ -251,7 +252,7 @@ fn plain(value: &Value) -> serde_json::Value {
         }
         Some(Kind::NumberValue(number)) => (*number).into(),
         Some(Kind::StringValue(text)) => text.clone().into(),
-        Some(Kind::ListValue(list)) => list.values.iter().map(plain).collect(),
-        Some(Kind::StructValue(of)) => object(of),
+        Some(Kind::ListValue(list)) => list.values.iter().map(value_to_json).collect(),
+        Some(Kind::StructValue(fields)) => object(fields),
     }
 }

@@ -1,9 +1,10 @@
-//! Envoy's rate limit service, in place of envoyproxy/ratelimit: its configuration files, its
-//! protocol, its answers.
+//! Envoy's rate limit service: the configuration files, protocol and responses of
+//! envoyproxy/ratelimit.
 //!
-//!     config    the files, read strictly       matching  which limit a descriptor has: pure
-//!     judge     a request asked of the store   answer    what is told: statuses, headers, metadata
-//!     service   gRPC: ShouldRateLimit, health, reflection       json      the same as `POST /json`
+//!     config    strict parsing of the files    matching  finds the limit of a descriptor; pure
+//!     rules     rules with registered limits   decide    decides a request with the store
+//!     response  statuses, headers, metadata    service   gRPC: ShouldRateLimit, health, reflection
+//!     json      `POST /json`
 
 pub(crate) mod config;
 mod decide;
@@ -22,8 +23,8 @@ pub(crate) use service::{Grpc, connection};
 
 #[cfg(test)]
 mod fuzz_corpus;
-/// What the fuzz target runs, on the modules here.
+/// The fuzz target, compiled with these modules.
 #[cfg(test)]
-#[allow(unreachable_pub, reason = "part of a library of its own elsewhere")]
+#[allow(unreachable_pub, reason = "part of a library in the fuzz crate")]
 #[path = "../../../../fuzz/src/envoy/target.rs"]
 mod target;

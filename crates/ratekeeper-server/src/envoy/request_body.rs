@@ -1,5 +1,4 @@
-//! The body of a request of gRPC, which does not keep its stream open for ever: it ends with an
-//! error when it comes too slowly.
+//! Body of a gRPC request, with a timeout.
 
 use crate::gateway::{BodyRate, BodyTimer};
 use axum::body::Bytes;
@@ -42,10 +41,10 @@ impl Body for RequestBody {
                     frame.map(|frame| frame.map_err(|error| Status::from_error(error.into()))),
                 )
             }
-            Poll::Pending => this.timer.poll(cx).map(|()| {
-                let says = "the rest of the request did not come in time; send it again";
-                Some(Err(Status::deadline_exceeded(says)))
-            }),
+            Poll::Pending => this
+                .timer
+                .poll(cx)
+                .map(|()| Some(Err(Status::deadline_exceeded("request body timeout")))),
         }
     }
 

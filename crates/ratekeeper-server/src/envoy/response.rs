@@ -1,7 +1,7 @@
-//! What Envoy is told: a complete status for each descriptor, headers, metadata.
+//! Responses to Envoy: a complete status for each descriptor, headers, metadata.
 
 use super::config::Unit;
-use super::decide::{Few, MatchedDescriptor, Part};
+use super::decide::{DescriptorMatch, Few, MatchedDescriptor};
 use super::rules::Settings;
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
@@ -15,11 +15,11 @@ use ratekeeper::{Algorithm, Decision, Timestamp, Verdict};
 use ratekeeper_tower::{response::retry_after, response::whole_seconds};
 use std::time::Duration;
 
-/// The decisions of the store and what they come to.
+/// The store's decisions on a request, and their outcome.
 pub(super) struct DescriptorOutcome {
-    /// What the store decided on each limit, before hits that do not fit used anything up.
-    judged: Few<Decision>,
-    /// The figures of each limit, after everything that was charged.
+    /// First decision on each limit, before denied hits consumed the rest.
+    initial: Few<Decision>,
+    /// Decision on each limit after all charges.
     pub(super) decisions: Few<Decision>,
     /// Whether each is over its limit, shadow or not.
     pub(super) over: Few<bool>,
@@ -30,7 +30,7 @@ pub(super) struct DescriptorOutcome {
     pub(super) now: Timestamp,
 }
 
-/// How long a denied request has to wait.
+/// Time until a denied request is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum RetryAfter {
     For(Duration),
@@ -39,26 +39,26 @@ enum RetryAfter {
 
 impl DescriptorOutcome {
     pub(super) fn new(
-        found: &[MatchedDescriptor<'_>],
-        judged: Few<Decision>,
+        matched: &[MatchedDescriptor<'_>],
+        initial: Few<Decision>,
         is_denied: bool,
         now: Timestamp,
     ) -> Self {
-        let over: Few<bool> = found
+        let over: Few<bool> = matched
             .iter()
-            .zip(&judged)
-            .map(|(found, decision)| found.is_over(decision))
+            .zip(&initial)
+            .map(|(descriptor, decision)| descriptor.is_over(decision))
             .collect();
-        let mut quotas = found
+        let mut quotas = matched
             .iter()
             .zip(&over)
-            .filter(|(found, _)| found.is_quota())
+            .filter(|(descriptor, _)| descriptor.is_quota())
             .peekable();
-        let are_quotas_over =
-            quotas.peek().is_some() && quotas.all(|(found, over)| *over && !found.is_shadow());
-        let decisions = judged.clone();
+        let are_quotas_over = quotas.peek().is_some()
+            && quotas.all(|(descriptor, over)| *over && !descriptor.is_shadow());
+        let decisions = initial.clone();
         Self {
-            judged,
+            initial,
             decisions,
             over,
             are_quotas_over,
@@ -67,32 +67,32 @@ impl DescriptorOutcome {
         }
     }
 
-    /// Takes the figures of the limits `at` from a later decision.
-    pub(super) fn update(&mut self, at: &[usize], verdict: &Verdict) {
-        for (at, status) in at.iter().zip(verdict.results()) {
-            self.decisions[*at] = status.decision();
+    /// Replaces the decisions on the limits `indices` by later ones.
+    pub(super) fn update(&mut self, indices: &[usize], verdict: &Verdict) {
+        for (index, status) in indices.iter().zip(verdict.results()) {
+            self.decisions[*index] = status.decision();
         }
     }
 
-    /// When the same request has room in a limit that it was over.
+    /// Time until a limit that the request was over allows the same request.
     fn wait(&self, at: usize) -> RetryAfter {
-        let (judged, now) = (&self.judged[at], &self.decisions[at]);
-        match judged.retry_after() {
-            _ if judged.is_never() => RetryAfter::Forever,
-            // What was left is used up since. Not earlier than this, and for windows just then.
-            _ if now.remaining() < judged.remaining() => RetryAfter::For(now.reset_after()),
+        let (initial, now) = (&self.initial[at], &self.decisions[at]);
+        match initial.retry_after() {
+            _ if initial.is_never() => RetryAfter::Forever,
+            // The rest was consumed since. Not earlier than this; exact for windows.
+            _ if now.remaining() < initial.remaining() => RetryAfter::For(now.reset_after()),
             Some(wait) => RetryAfter::For(wait),
-            // A look at a limit that has nothing left.
-            None => RetryAfter::For(judged.reset_after()),
+            // A peek at an exhausted limit.
+            None => RetryAfter::For(initial.reset_after()),
         }
     }
 
-    /// When the same request would pass: all limits have room again, and one of the quotas has.
-    fn retry_after(&self, found: &[MatchedDescriptor<'_>]) -> RetryAfter {
+    /// Time until the same request is allowed by all limits and by one of the quotas.
+    fn retry_after(&self, matched: &[MatchedDescriptor<'_>]) -> RetryAfter {
         let waits = |quota: bool| {
-            let denying = (0..found.len()).filter(move |at| is_over_limit(found, self, *at));
+            let denying = (0..matched.len()).filter(move |at| is_over_limit(matched, self, *at));
             denying
-                .filter(move |at| found[*at].is_quota() == quota)
+                .filter(move |at| matched[*at].is_quota() == quota)
                 .map(|at| self.wait(at))
         };
         let quotas = waits(true).min().filter(|_| self.are_quotas_over);
@@ -103,7 +103,7 @@ impl DescriptorOutcome {
     }
 }
 
-/// What is not limited.
+/// The response to a request without limits.
 pub(super) fn no_limits(descriptors: usize) -> RateLimitResponse {
     let status = DescriptorStatus {
         code: Code::Ok.into(),
@@ -124,24 +124,24 @@ pub(super) fn is_over(response: &RateLimitResponse) -> bool {
 pub(super) fn response(
     request: &RateLimitRequest,
     settings: &Settings,
-    found: &[MatchedDescriptor<'_>],
-    parts: &[Part],
+    matched: &[MatchedDescriptor<'_>],
+    matches: &[DescriptorMatch],
     outcome: &DescriptorOutcome,
 ) -> RateLimitResponse {
-    let status = |part: &Part| match part {
-        Part::None => DescriptorStatus {
+    let status = |descriptor_match: &DescriptorMatch| match descriptor_match {
+        DescriptorMatch::None => DescriptorStatus {
             code: Code::Ok.into(),
             ..DescriptorStatus::default()
         },
-        Part::Unlimited => DescriptorStatus {
+        DescriptorMatch::Unlimited => DescriptorStatus {
             code: Code::Ok.into(),
             limit_remaining: u32::MAX,
             ..DescriptorStatus::default()
         },
-        Part::Asked(at) => status(
-            &found[*at],
+        DescriptorMatch::Limited(at) => status(
+            &matched[*at],
             &outcome.decisions[*at],
-            is_over_limit(found, outcome, *at),
+            is_over_limit(matched, outcome, *at),
             outcome.now,
         ),
     };
@@ -152,41 +152,45 @@ pub(super) fn response(
     };
     let mut response = RateLimitResponse {
         overall_code: code.into(),
-        statuses: parts.iter().map(status).collect(),
+        statuses: matches.iter().map(status).collect(),
         ..RateLimitResponse::default()
     };
     if outcome.is_over || settings.response_headers {
-        response.response_headers_to_add = headers(settings, found, outcome);
+        response.response_headers_to_add = headers(settings, matched, outcome);
     }
     if settings.dynamic_metadata {
-        response.dynamic_metadata = Some(metadata(request, found, parts, outcome));
+        response.dynamic_metadata = Some(metadata(request, matched, matches, outcome));
     }
     response
 }
 
-/// Whether a descriptor is told OVER_LIMIT: an exhausted quota too, though another may have room; a
-/// shadow never.
-fn is_over_limit(found: &[MatchedDescriptor<'_>], outcome: &DescriptorOutcome, at: usize) -> bool {
-    outcome.over[at] && !found[at].is_shadow()
+/// Whether the status of a descriptor is OVER_LIMIT: also of an exhausted quota while another one
+/// has hits left, never of a shadow.
+fn is_over_limit(
+    matched: &[MatchedDescriptor<'_>],
+    outcome: &DescriptorOutcome,
+    at: usize,
+) -> bool {
+    outcome.over[at] && !matched[at].is_shadow()
 }
 
 fn status(
-    found: &MatchedDescriptor<'_>,
+    descriptor: &MatchedDescriptor<'_>,
     decision: &Decision,
     is_over: bool,
     now: Timestamp,
 ) -> DescriptorStatus {
-    let told = &found.told;
-    let name = found
+    let info = &descriptor.limit;
+    let name = descriptor
         .rule
         .map_or_else(String::new, |rule| rule.config.name.clone());
     let limit = RateLimit {
         name,
-        requests_per_unit: told.requests_per_unit,
-        unit: told.unit,
+        requests_per_unit: info.requests_per_unit,
+        unit: info.unit,
     };
-    let reset = whole_seconds(until_reset(found, decision, now));
-    // The longest time that protobuf can say is 10,000 years.
+    let reset = whole_seconds(until_reset(descriptor, decision, now));
+    // The maximum duration of protobuf is 10,000 years.
     let seconds = i64::try_from(reset)
         .unwrap_or(i64::MAX)
         .min(315_576_000_000);
@@ -199,9 +203,13 @@ fn status(
     }
 }
 
-/// A window ends whether somebody has come or not; Envoy's clients are told when.
-fn until_reset(found: &MatchedDescriptor<'_>, decision: &Decision, now: Timestamp) -> Duration {
-    let limit = &found.told.limit;
+/// Time until a limit resets; for an unused fixed window until its end.
+fn until_reset(
+    descriptor: &MatchedDescriptor<'_>,
+    decision: &Decision,
+    now: Timestamp,
+) -> Duration {
+    let limit = &descriptor.limit.limit;
     let reset = decision.reset_after();
     match limit
         .rate()
@@ -217,10 +225,10 @@ fn until_reset(found: &MatchedDescriptor<'_>, decision: &Decision, now: Timestam
     }
 }
 
-/// Retry-After for who is turned away; and, if wanted, the figures of the tightest limit.
+/// `Retry-After` of denials and, if enabled, the `RateLimit-…` headers of the tightest limit.
 fn headers(
     settings: &Settings,
-    found: &[MatchedDescriptor<'_>],
+    matched: &[MatchedDescriptor<'_>],
     outcome: &DescriptorOutcome,
 ) -> Vec<HeaderValue> {
     let header = |key: &str, value: u64| HeaderValue {
@@ -230,37 +238,37 @@ fn headers(
     };
     let mut headers = Vec::new();
     if outcome.is_over
-        && let RetryAfter::For(wait) = outcome.retry_after(found)
+        && let RetryAfter::For(wait) = outcome.retry_after(matched)
         && !wait.is_zero()
     {
         headers.push(header("Retry-After", retry_after(wait)));
     }
     if settings.response_headers {
-        let denies = |at: usize| is_over_limit(found, outcome, at) && !found[at].is_quota();
+        let denies = |at: usize| is_over_limit(matched, outcome, at) && !matched[at].is_quota();
         let tightest =
-            (0..found.len()).min_by_key(|at| (!denies(*at), outcome.decisions[*at].remaining()));
+            (0..matched.len()).min_by_key(|at| (!denies(*at), outcome.decisions[*at].remaining()));
         if let Some(at) = tightest {
             let decision = &outcome.decisions[at];
             headers.push(header(
                 "RateLimit-Limit",
-                found[at].told.requests_per_unit.into(),
+                matched[at].limit.requests_per_unit.into(),
             ));
             headers.push(header("RateLimit-Remaining", decision.remaining()));
             headers.push(header(
                 "RateLimit-Reset",
-                whole_seconds(until_reset(&found[at], decision, outcome.now)),
+                whole_seconds(until_reset(&matched[at], decision, outcome.now)),
             ));
         }
     }
     headers
 }
 
-/// What later filters of Envoy may read: the request as it was understood, and the metadata of the
-/// limits that have room.
+/// Metadata for later filters of Envoy: the request, and the metadata of the limits that are not
+/// over.
 fn metadata(
     request: &RateLimitRequest,
-    found: &[MatchedDescriptor<'_>],
-    parts: &[Part],
+    matched: &[MatchedDescriptor<'_>],
+    matches: &[DescriptorMatch],
     outcome: &DescriptorOutcome,
 ) -> Struct {
     let descriptors = request.descriptors.iter().map(|descriptor| {
@@ -285,10 +293,10 @@ fn metadata(
         fields.push(("hitsAddend", number(request.hits_addend.into())));
     }
     let mut merged = Struct::default();
-    for part in parts {
-        if let Part::Asked(at) = part
-            && !is_over_limit(found, outcome, *at)
-            && let Some(serde_json::Value::Object(own)) = found[*at]
+    for descriptor_match in matches {
+        if let DescriptorMatch::Limited(at) = descriptor_match
+            && !is_over_limit(matched, outcome, *at)
+            && let Some(serde_json::Value::Object(own)) = matched[*at]
                 .rule
                 .and_then(|rule| rule.config.metadata.as_ref())
         {
@@ -301,8 +309,7 @@ fn metadata(
     structure(fields)
 }
 
-/// Adds `more` to `merged`. Of a name that both have the first value stays, but structures are
-/// merged.
+/// Adds `more` to `merged`. Existing values stay, but structures are merged.
 fn merge(merged: &mut Struct, more: &serde_json::Map<String, serde_json::Value>) {
     for (name, new) in more {
         match merged.fields.get_mut(name).map(|known| &mut known.kind) {
@@ -319,11 +326,11 @@ fn merge(merged: &mut Struct, more: &serde_json::Map<String, serde_json::Value>)
     }
 }
 
-/// A limit of a descriptor as protobuf's text format has it on one line.
+/// A limit of a descriptor in protobuf's text format, on one line.
 fn override_text(limit: &RateLimitOverride) -> String {
     let unit = Unit::numbered(limit.unit).map_or_else(|| limit.unit.to_string(), Unit::wire_name);
     match limit.requests_per_unit {
-        // A zero is left out, as protobuf does.
+        // As in protobuf, a zero is omitted.
         0 => format!("unit:{unit}"),
         requests_per_unit => format!("requests_per_unit:{requests_per_unit} unit:{unit}"),
     }

@@ -1,4 +1,4 @@
-//! The configuration with its limits registered: what requests are judged by, swapped as a whole.
+//! Rules of the configuration with their registered limits, replaced as a whole.
 
 use super::config::{EnvoyConfig, LimitRef, RuleConfig};
 use super::matching::Level;
@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How requests are judged and answered, beside the limits.
+/// Settings for decisions and responses, from the server configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
-    /// Off, everything passes.
+    /// If false, every request is allowed.
     pub(crate) enabled: bool,
-    /// What is turned away uses up what is left, as in envoyproxy/ratelimit.
+    /// Denied hits consume the rest of a limit, as in envoyproxy/ratelimit.
     pub(crate) denied_hits_consume: bool,
     pub(crate) response_headers: bool,
     pub(crate) dynamic_metadata: bool,
@@ -22,24 +22,24 @@ pub(crate) struct Settings {
 
 pub(super) struct Rules {
     pub(super) domains: HashMap<String, Level>,
-    /// By their place.
+    /// Indexed by [`RuleIndex`](super::matching::RuleIndex).
     pub(super) rules: Vec<Rule>,
     pub(super) settings: Settings,
 }
 
 pub(super) struct Rule {
     pub(super) config: RuleConfig,
-    pub(super) known: Arc<KnownLimits>,
+    pub(super) state: Arc<RuleState>,
 }
 
-/// What stays of a rule while files change.
-pub(super) struct KnownLimits {
-    /// None if it is unlimited.
+/// State of a rule that outlasts changes of the files.
+pub(super) struct RuleState {
+    /// `None` if it is unlimited.
     pub(super) handle: Option<LimitHandle>,
-    pub(super) counts: RuleCounters,
+    pub(super) counters: RuleCounters,
 }
 
-/// What became of the requests that a rule judged.
+/// Decisions of a rule by outcome.
 #[derive(Default)]
 pub(super) struct RuleCounters {
     pub(super) allowed: AtomicU64,
@@ -47,7 +47,7 @@ pub(super) struct RuleCounters {
     pub(super) shadow_denied: AtomicU64,
 }
 
-/// The figures of a rule, under the name it has in the file.
+/// Statistics of a rule, with its path in the file.
 pub(crate) struct RuleStats {
     pub(crate) path: String,
     pub(crate) allowed: u64,
@@ -55,48 +55,44 @@ pub(crate) struct RuleStats {
     pub(crate) shadow_denied: u64,
 }
 
-/// Every rule there ever was: one that comes back finds its counts.
+/// All rules since the start: a rule that is added again keeps its counts.
 #[derive(Default)]
 pub(super) struct Registry {
-    known: Mutex<HashMap<String, Arc<KnownLimits>>>,
+    states: Mutex<HashMap<String, Arc<RuleState>>>,
 }
 
 impl Registry {
-    /// Registers what is new, and changes what is another limit than before: the store carries the
-    /// counts over.
+    /// Registers new limits and updates changed ones; the store carries the counts over.
     pub(super) fn register<C: Clock>(
         &self,
         store: &AnyStore<C>,
         config: EnvoyConfig,
         settings: Settings,
     ) -> Result<Rules, TooManyLimitsError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rules = Vec::with_capacity(config.rules.len());
         for config in config.rules {
             let name = name(&config);
-            let rule = match known.get(&name) {
-                Some(rule) => Arc::clone(rule),
+            let state = match states.get(&name) {
+                Some(state) => Arc::clone(state),
                 None => {
                     let handle = match config.limit {
                         LimitRef::Unlimited => None,
                         LimitRef::To { limit, .. } => Some(store.limit(&name, limit)?),
                     };
-                    let rule = Arc::new(KnownLimits {
+                    let state = Arc::new(RuleState {
                         handle,
-                        counts: RuleCounters::default(),
+                        counters: RuleCounters::default(),
                     });
-                    known.insert(name, Arc::clone(&rule));
-                    rule
+                    states.insert(name, Arc::clone(&state));
+                    state
                 }
             };
-            rules.push(Rule {
-                config,
-                known: rule,
-            });
+            rules.push(Rule { config, state });
         }
         for rule in &rules {
             if let (Some(handle), LimitRef::To { limit, .. }) =
-                (&rule.known.handle, rule.config.limit)
+                (&rule.state.handle, rule.config.limit)
             {
                 if handle.limit() != Some(limit) {
                     store.set_limit(handle, limit);
@@ -113,8 +109,7 @@ impl Registry {
 }
 
 impl Rules {
-    /// Every limit in force, by the name that other nodes know it by too; none where limits are
-    /// off.
+    /// The limits in force, by names that are the same on all nodes; none if `enabled` is false.
     pub(super) fn shared_limits(&self) -> impl Iterator<Item = String> {
         let limited = self.rules.iter().filter(|_| self.settings.enabled);
         limited.filter_map(|Rule { config, .. }| match config.limit {
@@ -124,8 +119,8 @@ impl Rules {
     }
 }
 
-/// The same in every process: where the rule is, and what of its limit cannot change without
-/// beginning anew.
+/// The name of a limit in the store, the same in every process: its identity, window and algorithm,
+/// which cannot change without losing the counts.
 fn name(rule: &RuleConfig) -> String {
     let identity = &rule.identity;
     match rule.limit {
@@ -138,19 +133,17 @@ fn name(rule: &RuleConfig) -> String {
 }
 
 impl Rule {
-    pub(super) fn figures(&self) -> RuleStats {
+    pub(super) fn stats(&self) -> RuleStats {
         let RuleCounters {
             allowed,
             denied,
             shadow_denied,
-        } = &self.known.counts;
-        let [allowed, denied, shadow_denied] =
-            [allowed, denied, shadow_denied].map(|count| count.load(Relaxed));
+        } = &self.state.counters;
         RuleStats {
             path: self.config.path.clone(),
-            allowed,
-            denied,
-            shadow_denied,
+            allowed: allowed.load(Relaxed),
+            denied: denied.load(Relaxed),
+            shadow_denied: shadow_denied.load(Relaxed),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! One connection: reads what has come, answers all of it, writes once.
+//! A connection: reads the available bytes, replies to all commands in them, writes once.
 
-use super::Shared;
-use super::session::{LONGEST_COMMAND, Session, Step, Totals, Verb};
+use super::RespServer;
+use super::session::{MAX_COMMAND_BYTES, Session, Step, Totals, Verb};
 use super::{operator, policy};
 use crate::net::stream::Stream;
 use ratekeeper::{Clock, Timestamp};
@@ -17,15 +17,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// How long a client may be silent, or leave its answers unread.
-pub(super) const IDLE: Duration = Duration::from_secs(300);
+/// Timeout for a client that sends nothing or does not read its replies.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// As much is read at once.
-const CHUNK: usize = 64 * 1024;
+/// Size of the read buffer.
+const READ_BUFFER_BYTES: usize = 64 * 1024;
 
 thread_local! {
-    /// What one connection at a time needs and the others do not: ten thousand that are idle take
-    /// no room.
+    /// Buffers of the active connection of this thread: ten thousand idle ones need none.
     static SPARE: RefCell<Option<Buffers>> = const { RefCell::new(None) };
 }
 
@@ -38,26 +37,26 @@ impl Buffers {
     fn take() -> Self {
         let spare = SPARE.with_borrow_mut(Option::take);
         spare.unwrap_or_else(|| Self {
-            input: vec![0; CHUNK].into(),
-            out: Vec::with_capacity(CHUNK),
+            input: vec![0; READ_BUFFER_BYTES].into(),
+            out: Vec::with_capacity(READ_BUFFER_BYTES),
         })
     }
 
     fn give_back(mut self) {
         self.out.clear();
-        self.out.shrink_to(2 * CHUNK);
+        self.out.shrink_to(2 * READ_BUFFER_BYTES);
         SPARE.set(Some(self));
     }
 }
 
 pub(super) struct Connection<C: Clock> {
     stream: Stream,
-    /// None on a Unix socket.
+    /// `None` on a Unix socket.
     peer: Option<SocketAddr>,
     session: Session,
-    shared: Arc<Shared<C>>,
-    /// A command that has not come whole.
-    begun: Vec<u8>,
+    server: Arc<RespServer<C>>,
+    /// A command that is not complete.
+    partial: Vec<u8>,
 }
 
 impl<C: Clock> Connection<C> {
@@ -65,36 +64,37 @@ impl<C: Clock> Connection<C> {
         stream: Stream,
         peer: Option<SocketAddr>,
         id: i64,
-        shared: Arc<Shared<C>>,
+        server: Arc<RespServer<C>>,
     ) -> Self {
-        let session = Session::new(id, shared.password.clone());
+        let session = Session::new(id, server.password.clone());
         Self {
             stream,
             peer,
             session,
-            shared,
-            begun: Vec::new(),
+            server,
+            partial: Vec::new(),
         }
     }
 
-    /// Until the client leaves, says what is no command, falls silent, or `stop` changes.
+    /// Serves until the client disconnects, sends invalid bytes or is idle, or `stop` changes.
     pub(super) async fn serve(mut self, mut stop: watch::Receiver<bool>) -> io::Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let clock = shared.arrivals.clock();
-        let (mut silent, mut stopped) = (pin!(sleep(IDLE)), pin!(stop.wait_for(|stop| *stop)));
-        let mut heard = clock.now();
+        let server = Arc::clone(&self.server);
+        let clock = server.gcra.clock();
+        let mut idle = pin!(sleep(IDLE_TIMEOUT));
+        let mut stopped = pin!(stop.wait_for(|stop| *stop));
+        let mut last_read = clock.now();
         loop {
             let (buffers, read) = tokio::select! {
                 biased;
                 read = poll_fn(|cx| read(&mut self.stream, cx)) => read?,
                 _ = &mut stopped => return Ok(()),
-                () = &mut silent => {
-                    // The timer is not moved whenever something is heard: it looks when it is due.
-                    let left = IDLE.saturating_sub(clock.now().saturating_since(heard));
+                () = &mut idle => {
+                    // The timer is not reset on each read, but checked when it fires.
+                    let left = IDLE_TIMEOUT.saturating_sub(clock.now().saturating_since(last_read));
                     if left.is_zero() {
                         return Ok(());
                     }
-                    silent.set(sleep(left));
+                    idle.set(sleep(left));
                     continue;
                 }
             };
@@ -102,39 +102,36 @@ impl<C: Clock> Connection<C> {
                 buffers.give_back();
                 return Ok(());
             }
-            heard = clock.now();
-            if self.answer(buffers, read, heard).await? == Step::Close {
+            last_read = clock.now();
+            if self.reply_to(buffers, read, last_read).await? == Step::Close {
                 return Ok(());
             }
         }
     }
 
-    /// Answers what was read, and keeps what is not a whole command.
-    async fn answer(
+    /// Replies to the commands that were read, and keeps an incomplete one.
+    async fn reply_to(
         &mut self,
         mut buffers: Buffers,
         read: usize,
         now: Timestamp,
     ) -> io::Result<Step> {
-        let (mut totals, mut at) = (Totals::default(), 0);
-        let mut begun = std::mem::take(&mut self.begun);
-        let was_begun = !begun.is_empty();
-        if was_begun {
-            begun.extend_from_slice(&buffers.input[..read]);
+        let mut totals = Totals::default();
+        let mut at = 0;
+        let mut partial = std::mem::take(&mut self.partial);
+        let had_partial = !partial.is_empty();
+        if had_partial {
+            partial.extend_from_slice(&buffers.input[..read]);
         }
         let last = loop {
-            let input = if was_begun {
-                &begun[at..]
+            let input = if had_partial {
+                &partial[at..]
             } else {
                 &buffers.input[at..read]
             };
-            let (consumed, step) = self.session.run(
-                input,
-                &self.shared.arrivals,
-                now,
-                &mut totals,
-                &mut buffers.out,
-            );
+            let (consumed, step) =
+                self.session
+                    .run(input, &self.server.gcra, now, &mut totals, &mut buffers.out);
             at += consumed;
             match step {
                 Step::Next => {}
@@ -146,11 +143,11 @@ impl<C: Clock> Connection<C> {
                 Step::Policy(verb) => {
                     let (arguments, length) = self.session.arguments(&input[consumed..]);
                     let mut reply = self.session.reply(&mut buffers.out);
-                    let shared = &self.shared;
+                    let server = &self.server;
                     match verb {
                         Verb::Check | Verb::Peek => {
-                            policy::answer(
-                                &shared.app.engine,
+                            policy::check(
+                                &server.app.engine,
                                 verb == Verb::Peek,
                                 arguments,
                                 &mut reply,
@@ -160,7 +157,7 @@ impl<C: Clock> Connection<C> {
                         Verb::Reset => {
                             let is_authenticated = self.session.is_authenticated();
                             operator::reset(
-                                shared,
+                                server,
                                 self.peer,
                                 is_authenticated,
                                 arguments,
@@ -169,35 +166,34 @@ impl<C: Clock> Connection<C> {
                             .await;
                         }
                     }
-                    self.session.answered();
+                    self.session.policy_done();
                     at += length;
                 }
             }
         };
-        self.shared.app.add_throttle_totals(totals);
-        if was_begun {
-            begun.drain(..at);
-            if begun.is_empty() {
-                // It was for a large one, or one that came in pieces: most are neither.
-                begun = Vec::new();
+        self.server.app.add_throttle_totals(totals);
+        if had_partial {
+            partial.drain(..at);
+            if partial.is_empty() {
+                // Large or split commands are rare: free the memory.
+                partial = Vec::new();
             }
         } else if at < read {
-            begun.extend_from_slice(&buffers.input[at..read]);
+            partial.extend_from_slice(&buffers.input[at..read]);
         }
         debug_assert!(
-            begun.len() <= LONGEST_COMMAND + CHUNK,
-            "a command is never longer"
+            partial.len() <= MAX_COMMAND_BYTES + READ_BUFFER_BYTES,
+            "partial command too long"
         );
-        self.begun = begun;
+        self.partial = partial;
         send(&mut self.stream, &buffers.out).await?;
         buffers.give_back();
         Ok(last)
     }
 }
 
-/// What has come, in the buffers of this thread. A read that does not fill them has taken all there
-/// was: tokio then waits for more without asking again, which would be one call of the system in
-/// three.
+/// Reads into the buffers of this thread. A read that does not fill them has emptied the socket:
+/// tokio then waits without another read, which would be one system call in three.
 fn read(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<(Buffers, usize)>> {
     let mut buffers = Buffers::take();
     let mut input = ReadBuf::new(&mut buffers.input);
@@ -216,25 +212,24 @@ fn read(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<(Buffers, 
     }
 }
 
-/// All of it. A client that does not read is not waited for any longer than one that does not
-/// write.
+/// Writes and flushes all bytes. The timeout is that of an idle client.
 async fn send(stream: &mut Stream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        match within_patience(|cx| Pin::new(&mut *stream).poll_write(cx, bytes)).await? {
+        match with_timeout(|cx| Pin::new(&mut *stream).poll_write(cx, bytes)).await? {
             0 => return Err(io::ErrorKind::WriteZero.into()),
             sent => bytes = &bytes[sent..],
         }
     }
-    // What is encrypted may be on its way still.
-    within_patience(|cx| Pin::new(&mut *stream).poll_flush(cx)).await
+    // TLS may have buffered some of it.
+    with_timeout(|cx| Pin::new(&mut *stream).poll_flush(cx)).await
 }
 
-/// Most is done at once, which takes no timer.
-async fn within_patience<T>(
+/// Polls once without a timer, since most operations complete at once.
+async fn with_timeout<T>(
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
 ) -> io::Result<T> {
     match poll_fn(|cx| Poll::Ready(poll(cx))).await {
         Poll::Ready(done) => done,
-        Poll::Pending => timeout(IDLE, poll_fn(poll)).await?,
+        Poll::Pending => timeout(IDLE_TIMEOUT, poll_fn(poll)).await?,
     }
 }

@@ -1,8 +1,7 @@
-//! RESP: `CL.THROTTLE` in place of redis-cell, and the policies by name, for anything that speaks
-//! to Redis.
+//! RESP: `CL.THROTTLE` as in redis-cell, and policies by name, for Redis clients.
 //!
-//! A worker a core, each with a listener of its own. What a client sends at once is answered at
-//! once: one look at the clock, one write.
+//! One worker per core, each with its own listener. Pipelined commands share one reading of the
+//! clock and one write.
 
 mod connection;
 mod operator;
@@ -26,27 +25,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use tokio::sync::{Semaphore, watch};
 
-/// Connections a worker has at once, as many as Redis has by default.
-pub(crate) const MOST_CLIENTS: usize = 10_000;
+/// Number of connections of a worker, the default of Redis.
+pub(crate) const MAX_CLIENTS: usize = 10_000;
 
-/// What all connections share.
-pub(crate) struct Shared<C: Clock> {
+/// State that all connections share.
+pub(crate) struct RespServer<C: Clock> {
     pub(crate) app: Arc<App<C>>,
-    /// By key, for `CL.THROTTLE`.
-    pub(crate) arrivals: KeyedGcra<C>,
-    /// Who may reset keys.
+    /// The keys of `CL.THROTTLE`.
+    pub(crate) gcra: KeyedGcra<C>,
+    /// Options of `RATEKEEPER.RESET`.
     operators: Options,
-    /// The same for sessions.
+    /// The check of `AUTH`, for sessions.
     password: Option<Password>,
     last_id: AtomicI64,
 }
 
-impl<C: Clock> Shared<C> {
-    pub(crate) fn new(app: Arc<App<C>>, arrivals: KeyedGcra<C>, operators: Options) -> Self {
+impl<C: Clock> RespServer<C> {
+    pub(crate) fn new(app: Arc<App<C>>, gcra: KeyedGcra<C>, operators: Options) -> Self {
         let password = operators.password();
         Self {
             app,
-            arrivals,
+            gcra,
             operators,
             password,
             last_id: AtomicI64::new(0),
@@ -54,23 +53,23 @@ impl<C: Clock> Shared<C> {
     }
 }
 
-/// Serves until `stop` changes, and then what clients have sent until then.
+/// Serves until `stop` changes, and then commands received until then.
 pub(crate) async fn serve<C: Clock>(
     listener: Listener,
     certificate: Option<Arc<ServerCertificate>>,
-    most: usize,
-    shared: Arc<Shared<C>>,
+    max_clients: usize,
+    server: Arc<RespServer<C>>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let room = Arc::new(Semaphore::new(most));
+    let permits = Arc::new(Semaphore::new(max_clients));
     loop {
         let (stream, peer) = tokio::select! {
             biased;
             _ = stop.changed() => break,
             accepted = listener.accept() => accepted,
         };
-        let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
-            // In Redis's words. Who cannot be told at once is not waited for.
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            // The error of Redis. A write that would block is skipped.
             const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
             let _ = match (&stream, &certificate) {
                 (Stream::Unix(stream), _) => stream.try_write(FULL),
@@ -79,16 +78,18 @@ pub(crate) async fn serve<C: Clock>(
             };
             continue;
         };
-        let id = shared.last_id.fetch_add(1, Relaxed) + 1;
-        let (shared, certificate, stop) = (Arc::clone(&shared), certificate.clone(), stop.clone());
+        let id = server.last_id.fetch_add(1, Relaxed) + 1;
+        let server = Arc::clone(&server);
+        let certificate = certificate.clone();
+        let stop = stop.clone();
         tokio::spawn(async move {
-            let _place = place;
+            let _permit = permit;
             let serving = async {
                 let accept_tls = accept_tls(stream, certificate.as_deref(), stop.clone()).await?;
                 let Some(stream) = accept_tls else {
                     return Ok(());
                 };
-                Connection::new(stream, peer, id, shared).serve(stop).await
+                Connection::new(stream, peer, id, server).serve(stop).await
             };
             if let Err(error) = serving.await {
                 tracing::debug!(%error, "connection ended");
@@ -96,13 +97,13 @@ pub(crate) async fn serve<C: Clock>(
         });
     }
     drop(listener);
-    let all = u32::try_from(most).unwrap_or(u32::MAX);
-    if tokio::time::timeout(SHUTDOWN_GRACE, room.acquire_many(all))
+    let all = u32::try_from(max_clients).unwrap_or(u32::MAX);
+    if tokio::time::timeout(SHUTDOWN_GRACE, permits.acquire_many(all))
         .await
         .is_err()
     {
         tracing::warn!(
-            "clients that did not take their answers within {SHUTDOWN_GRACE:?} were cut off"
+            "clients that did not read their replies within {SHUTDOWN_GRACE:?} were disconnected"
         );
     }
 }

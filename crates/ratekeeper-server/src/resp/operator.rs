@@ -1,6 +1,6 @@
-//! `RATEKEEPER.RESET`: who may reset a key of a policy, and the audit of it.
+//! `RATEKEEPER.RESET`: authorization and audit.
 
-use super::Shared;
+use super::RespServer;
 use super::session::{Arguments, QuotedBytes, Reply};
 use crate::admin::audit::{AuditOutcome, Entry};
 use crate::api::token;
@@ -11,16 +11,16 @@ use ratekeeper_policy::{engine::ByNameError, engine::PolicyKey};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// How a key is named in the audit, and what operators must have.
+/// Options of `RATEKEEPER.RESET`.
 pub(crate) struct Options {
-    /// What operators must send with `AUTH`; without one only peers on this machine are operators.
+    /// The password for `AUTH`; without one only peers on this machine are operators.
     pub(crate) token: Option<Secret>,
-    /// How keys are shown.
+    /// How keys are shown in the audit.
     pub(crate) keys: KeyDisplay,
 }
 
 impl Options {
-    /// Checks the password of `AUTH`; None where there is none to check.
+    /// The check of `AUTH`; `None` without a token.
     pub(super) fn password(&self) -> Option<super::session::Password> {
         let token = self.token.clone()?;
         Some(Arc::new(move |given: &[u8]| {
@@ -28,7 +28,7 @@ impl Options {
         }))
     }
 
-    /// Whether a peer may reset keys; the error is what it is told.
+    /// Whether a peer may reset keys; the error is the reply.
     fn check(&self, peer: Option<SocketAddr>, is_authenticated: bool) -> Result<(), &'static str> {
         // A peer without an address is on a Unix socket.
         let is_local =
@@ -36,104 +36,102 @@ impl Options {
         match (&self.token, is_authenticated) {
             (Some(_), true) => Ok(()),
             (Some(_), false) => Err(
-                "NOPERM RATEKEEPER.RESET needs the admin_token of [server]; send it first, as AUTH <admin_token>",
+                "NOPERM RATEKEEPER.RESET needs the admin_token of [server]; send AUTH <admin_token> first",
             ),
             (None, _) if is_local => Ok(()),
             (None, _) => Err(
-                "NOPERM RATEKEEPER.RESET is for peers on the same machine only, as there is no admin_token; set \
-                              admin_token under [server] and send AUTH <admin_token>",
+                "NOPERM without an admin_token RATEKEEPER.RESET is only for peers on the same machine; set admin_token \
+                              under [server] and send AUTH <admin_token>",
             ),
         }
     }
 }
 
-/// Resets the key of a policy that the command names, if the peer may, and adds that to the audit.
+/// Resets a key of a policy if the peer is an operator, and adds an audit entry.
 pub(super) async fn reset<C: Clock>(
-    shared: &Shared<C>,
+    server: &RespServer<C>,
     peer: Option<SocketAddr>,
     is_authenticated: bool,
     arguments: Arguments<'_>,
     reply: &mut Reply<'_>,
 ) {
-    let (name, key) = (
-        arguments.get(1).unwrap_or_default(),
-        arguments.get(2).unwrap_or_default(),
-    );
+    let name = arguments.get(1).unwrap_or_default();
+    let key = arguments.get(2).unwrap_or_default();
     let mut entry = Entry {
-        at_ms: shared.app.engine.store().now().as_unix_nanos() / 1_000_000,
+        at_ms: server.app.engine.store().now().as_unix_nanos() / 1_000_000,
         who: peer.map_or_else(
             || "unix".to_owned(),
             |peer| ratekeeper_policy::address::canonical(peer.ip()).to_string(),
         ),
         action: "reset".to_owned(),
-        policy: Some(String::from_utf8_lossy(&name[..name.len().min(MAX_NAME)]).into_owned()),
+        policy: Some(String::from_utf8_lossy(&name[..name.len().min(MAX_NAME_BYTES)]).into_owned()),
         key: None,
         detail: Some("RATEKEEPER.RESET".to_owned()),
         outcome: AuditOutcome::Done,
     };
-    let refused = |entry: &mut Entry, outcome: AuditOutcome, error: &str| {
+    let set_outcome = |entry: &mut Entry, outcome: AuditOutcome, error: &str| {
         entry.outcome = outcome;
         entry.detail = Some(format!("RATEKEEPER.RESET: {error}"));
     };
-    match shared.operators.check(peer, is_authenticated) {
+    match server.operators.check(peer, is_authenticated) {
         Err(error) => {
             reply.error(error);
-            refused(&mut entry, AuditOutcome::Rejected, error);
+            set_outcome(&mut entry, AuditOutcome::Rejected, error);
         }
-        Ok(()) => match reset_key(shared, name, key).await {
+        Ok(()) => match reset_key(server, name, key).await {
             Ok(key) => {
                 reply.ok();
-                entry.key = Some(if shared.operators.keys == KeyDisplay::Plain {
+                entry.key = Some(if server.operators.keys == KeyDisplay::Plain {
                     key.words
                 } else {
                     key.fingerprint
                 });
             }
-            Err(Failure::ByName(error)) => {
+            Err(ResetError::ByName(error)) => {
                 reply.error(format_args!("ERR policy '{}': {error}", QuotedBytes(name)));
-                refused(&mut entry, AuditOutcome::Rejected, &error.to_string());
+                set_outcome(&mut entry, AuditOutcome::Rejected, &error.to_string());
             }
-            Err(Failure::Store(error)) => {
+            Err(ResetError::Store(error)) => {
                 reply.error(format_args!("ERR {error}"));
-                refused(&mut entry, AuditOutcome::Failed, &error);
+                set_outcome(&mut entry, AuditOutcome::Failed, &error);
             }
         },
     }
-    shared.app.audit.add(entry);
+    server.app.audit.add(entry);
 }
 
-/// So many bytes of a name that a client sends are kept in the audit.
-const MAX_NAME: usize = 128;
+/// Bytes of a client's policy name in the audit.
+const MAX_NAME_BYTES: usize = 128;
 
-enum Failure {
+enum ResetError {
     ByName(ByNameError),
-    /// A sentence.
+    /// The message.
     Store(String),
 }
 
 async fn reset_key<C: Clock>(
-    shared: &Shared<C>,
+    server: &RespServer<C>,
     name: &[u8],
     key: &[u8],
-) -> Result<PolicyKey, Failure> {
-    let engine = &shared.app.engine;
-    let reachable = |then: &str| match engine.store() {
+) -> Result<PolicyKey, ResetError> {
+    let engine = &server.app.engine;
+    let check_store = |effect: &str| match engine.store() {
         AnyStore::Memory(_) => Ok(()),
         AnyStore::Redis(redis) => match redis.status().error {
             None => Ok(()),
-            Some((_, trouble)) => Err(Failure::Store(format!(
-                "{trouble}; {then}; try again when Redis answers"
+            Some((_, error)) => Err(ResetError::Store(format!(
+                "{error}; {effect}; try again when Redis is available"
             ))),
         },
     };
-    reachable("nothing was reset")?;
-    // A name that is no text is that of no policy.
+    check_store("nothing was reset")?;
+    // Names of policies are UTF-8.
     let policy = std::str::from_utf8(name).unwrap_or_default();
     let key = engine
         .reset_by(policy, key)
         .await
-        .map_err(Failure::ByName)?;
-    reachable("not all of it may be reset")?;
+        .map_err(ResetError::ByName)?;
+    check_store("the reset may be incomplete")?;
     Ok(key)
 }
 
@@ -142,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operators_have_the_token_or_where_there_is_none_are_on_this_machine() {
+    fn operators_need_the_token_or_without_one_a_local_connection() {
         let operators = |token: Option<&str>| Options {
             token: token.map(Secret::new),
             keys: KeyDisplay::Plain,
@@ -157,17 +155,17 @@ mod tests {
         ];
         for (at, peer) in peers.into_iter().enumerate() {
             let peer = peer.map(|peer| peer.parse().unwrap());
-            let may = |token, is_authenticated| operators(token).check(peer, is_authenticated);
-            assert_eq!(may(None, false).is_ok(), at < 4, "{peer:?}");
+            let check = |token, is_authenticated| operators(token).check(peer, is_authenticated);
+            assert_eq!(check(None, false).is_ok(), at < 4, "{peer:?}");
             assert_eq!(
-                may(None, false)
+                check(None, false)
                     .err()
                     .is_some_and(|error| error.starts_with("NOPERM ")),
                 at >= 4
             );
-            assert_eq!(may(Some("0123456789abcdef"), true), Ok(()));
+            assert_eq!(check(Some("0123456789abcdef"), true), Ok(()));
             assert!(
-                may(Some("0123456789abcdef"), false)
+                check(Some("0123456789abcdef"), false)
                     .unwrap_err()
                     .starts_with("NOPERM ")
             );

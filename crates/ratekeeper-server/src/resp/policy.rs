@@ -1,12 +1,12 @@
-//! `RATEKEEPER.CHECK` and `RATEKEEPER.PEEK`: a policy by its name.
+//! `RATEKEEPER.CHECK` and `RATEKEEPER.PEEK`: decisions of a policy by name.
 
-use super::session::{Arguments, QuotedBytes, Reply, figures, integer, seconds, signed};
+use super::session::{Arguments, QuotedBytes, Reply, fields, integer, seconds, signed};
 use crate::store::AnyStore;
 use ratekeeper::Clock;
 use ratekeeper_policy::{Engine, PolicyVerdict};
 
-/// Asks the policy and answers.
-pub(super) async fn answer<C: Clock>(
+/// Decides by the policy and replies.
+pub(super) async fn check<C: Clock>(
     engine: &Engine<AnyStore<C>>,
     peek: bool,
     arguments: Arguments<'_>,
@@ -17,28 +17,28 @@ pub(super) async fn answer<C: Clock>(
     let cost = match arguments.get(3).map(integer) {
         None => 1,
         Some(Some(cost @ 0..)) => cost.unsigned_abs(),
-        Some(_) => return reply.error("ERR cost must be a whole number, not negative"),
+        Some(_) => return reply.error("ERR cost must be a whole number from 0 on"),
     };
-    // A name that is no text is that of no policy.
+    // Names of policies are UTF-8.
     let policy = std::str::from_utf8(name).unwrap_or_default();
     match engine.decide_by(policy, key, cost, peek).await {
-        Ok(verdict) => reply.five(told(&verdict)),
-        Err(wrong) => reply.error(format_args!("ERR policy '{}': {wrong}", QuotedBytes(name))),
+        Ok(verdict) => reply.five(verdict_fields(&verdict)),
+        Err(error) => reply.error(format_args!("ERR policy '{}': {error}", QuotedBytes(name))),
     }
 }
 
-/// The five numbers of `CL.THROTTLE`, of the limit that turned it away, else of the one with the
-/// least left.
-fn told(verdict: &PolicyVerdict) -> [i64; 5] {
+/// The five numbers of `CL.THROTTLE` for the limit that denied it, else for the one with the least
+/// left.
+fn verdict_fields(verdict: &PolicyVerdict) -> [i64; 5] {
     let denied = i64::from(verdict.is_denied());
     let retry = verdict.retry_after().map_or(-1, seconds);
     match verdict.tightest() {
         Some(limit) => {
             let decision = limit.decision();
-            let [_, limit, remaining, _, reset] = figures(&decision, decision.capacity());
+            let [_, limit, remaining, _, reset] = fields(&decision, decision.capacity());
             [denied, limit, remaining, retry, reset]
         }
-        // A list or a ban says no; nobody is looked for who would say how much.
+        // Denied by a list or a ban, which have no numbers.
         None if verdict.is_denied() => [denied, 0, 0, retry, retry.max(0)],
         None => [denied, signed(u64::MAX), signed(u64::MAX), retry, 0],
     }

@@ -1,8 +1,8 @@
-//! Sessions without a socket: what is answered to which bytes, in whichever pieces they come.
+//! Sessions without a socket: the replies to some bytes, however they are split.
 
-use super::connection::IDLE;
-use super::session::{LONGEST_COMMAND, Password, Session, Step, Totals};
-use super::{Options, Shared, serve};
+use super::connection::IDLE_TIMEOUT;
+use super::session::{MAX_COMMAND_BYTES, Password, Session, Step, Totals};
+use super::{Options, RespServer, serve};
 use crate::app::App;
 use crate::store::AnyStore;
 use proptest::prelude::*;
@@ -17,14 +17,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 struct Server {
-    arrivals: KeyedGcra<ManualClock>,
+    gcra: KeyedGcra<ManualClock>,
     clock: ManualClock,
     password: Option<Password>,
 }
 
-/// What became of some bytes.
+/// The result of some bytes.
 #[derive(PartialEq, Debug)]
-struct Answered {
+struct SessionResult {
     out: String,
     closed: bool,
     totals: Totals,
@@ -34,7 +34,7 @@ impl Server {
     fn new() -> Self {
         let clock = ManualClock::new();
         Self {
-            arrivals: KeyedGcra::builder()
+            gcra: KeyedGcra::builder()
                 .max_keys(1_000)
                 .clock(clock.clone())
                 .build(),
@@ -43,7 +43,7 @@ impl Server {
         }
     }
 
-    /// One with a password.
+    /// A session with a password.
     fn with_password(password: &'static [u8]) -> Self {
         Self {
             password: Some(Arc::new(move |given: &[u8]| given == password)),
@@ -56,7 +56,7 @@ impl Server {
         let mut session = Session::new(7, self.password.clone());
         session.run(
             bytes,
-            &self.arrivals,
+            &self.gcra,
             self.clock.now(),
             &mut Totals::default(),
             &mut Vec::new(),
@@ -64,9 +64,8 @@ impl Server {
         session.is_authenticated()
     }
 
-    /// All the bytes on one connection, in these pieces. A policy is not asked, but said to have
-    /// been.
-    fn pieces<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> Answered {
+    /// Runs all pieces on one connection. A policy command is recorded and not decided.
+    fn pieces<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> SessionResult {
         let (mut session, mut begun, mut out) = (
             Session::new(7, self.password.clone()),
             Vec::new(),
@@ -77,13 +76,8 @@ impl Server {
             begun.extend_from_slice(piece);
             loop {
                 let mut sent = Vec::new();
-                let (consumed, step) = session.run(
-                    &begun,
-                    &self.arrivals,
-                    self.clock.now(),
-                    &mut totals,
-                    &mut sent,
-                );
+                let (consumed, step) =
+                    session.run(&begun, &self.gcra, self.clock.now(), &mut totals, &mut sent);
                 begun.drain(..consumed);
                 out.append(&mut sent);
                 match step {
@@ -97,7 +91,7 @@ impl Server {
                         let (arguments, length) = session.arguments(&begun);
                         let words: Vec<_> = arguments.iter().map(String::from_utf8_lossy).collect();
                         out.extend_from_slice(format!("{verb:?} {words:?}\r\n").as_bytes());
-                        session.answered();
+                        session.policy_done();
                         begun.drain(..length);
                     }
                 }
@@ -106,23 +100,23 @@ impl Server {
                 break;
             }
             assert!(
-                begun.len() <= LONGEST_COMMAND,
+                begun.len() <= MAX_COMMAND_BYTES,
                 "{} bytes are kept",
                 begun.len()
             );
         }
-        Answered {
+        SessionResult {
             out: String::from_utf8_lossy(&out).into_owned(),
             closed,
             totals,
         }
     }
 
-    fn bytes(&self, bytes: &[u8]) -> Answered {
+    fn bytes(&self, bytes: &[u8]) -> SessionResult {
         self.pieces([bytes])
     }
 
-    /// Commands as a person types them.
+    /// Inline commands and their expected replies.
     #[track_caller]
     fn says(&self, lines: &str, answer: &str) {
         let answered = self.bytes(lines.as_bytes());
@@ -130,7 +124,7 @@ impl Server {
     }
 }
 
-/// A command as programs send it.
+/// A command as an array of bulk strings.
 fn command(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -145,12 +139,12 @@ fn words(line: &str) -> Vec<u8> {
     command(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
 }
 
-/// (milliseconds that pass, the call, limited, limit, remaining, retry_after, reset_after): worked
-/// out by hand from TAT = max(now, TAT) + quantity · T, tolerance = limit · T.
+/// (milliseconds that pass, the call, limited, limit, remaining, retry_after, reset_after): calculated
+/// by hand from TAT = max(now, TAT) + quantity · T, tolerance = limit · T.
 #[test]
-fn five_numbers_as_redis_cell_has_them() {
+fn five_numbers_match_redis_cell() {
     let server = Server::new();
-    for (pass, call, told) in [
+    for (pass, call, expected) in [
         // A limit of 5, one a second.
         (0, "a 4 1 1 6", [1, 5, 5, -1, 0]),
         (0, "a 4 1 1", [0, 5, 4, -1, 1]),
@@ -159,7 +153,7 @@ fn five_numbers_as_redis_cell_has_them() {
         (0, "a 4 1 1", [1, 5, 0, 1, 5]),
         (0, "a 4 1 1 5", [1, 5, 0, 5, 5]),
         (0, "a 4 1 1 0", [0, 5, 0, -1, 5]),
-        // 1.5 s later 1.5 are back; seconds are rounded up.
+        // 1.5 s later 1.5 are refilled; seconds are rounded up.
         (1_500, "a 4 1 1 0", [0, 5, 1, -1, 4]),
         (0, "a 4 1 1", [0, 5, 0, -1, 5]),
         (0, "a 4 1 1", [1, 5, 0, 1, 5]),
@@ -195,7 +189,7 @@ fn five_numbers_as_redis_cell_has_them() {
         ),
     ] {
         server.clock.advance(Duration::from_millis(pass));
-        let expected = told.map(|number: i64| format!(":{number}\n")).concat();
+        let expected = expected.map(|number: i64| format!(":{number}\n")).concat();
         server.says(
             &format!("CL.THROTTLE {call}\r\n"),
             &format!("*5\n{expected}"),
@@ -204,7 +198,7 @@ fn five_numbers_as_redis_cell_has_them() {
 }
 
 #[test]
-fn less_than_a_millisecond_is_no_second() {
+fn less_than_a_millisecond_is_zero_seconds() {
     let server = Server::new();
     server.says("cl.throttle a 0 1 1\n", "*5\n:0\n:1\n:0\n:-1\n:1\n");
     server.clock.advance(Duration::from_nanos(999_000_001));
@@ -214,10 +208,10 @@ fn less_than_a_millisecond_is_no_second() {
 }
 
 #[test]
-fn a_call_that_is_wrong_is_told_why() {
+fn an_invalid_call_gets_an_error() {
     let server = Server::new();
     let usage = "-ERR usage: CL.THROTTLE <key> <max_burst> <count per period> <period in seconds> [<quantity>]\n";
-    for (call, told) in [
+    for (call, expected) in [
         ("", usage),
         (" a", usage),
         (" a 1 1", usage),
@@ -243,10 +237,10 @@ fn a_call_that_is_wrong_is_told_why() {
         (" a 1 1 0", "-ERR period must be more than zero\n"),
         (
             " a 1 1 9223372036854775807",
-            "-ERR period / count is longer than 142 years; choose a shorter period\n",
+            "-ERR period / count is longer than 142 years; use a shorter period\n",
         ),
     ] {
-        server.says(&format!("CL.THROTTLE{call}\r\n"), told);
+        server.says(&format!("CL.THROTTLE{call}\r\n"), expected);
     }
     assert_eq!(
         server.bytes(b"CL.THROTTLE a x 1 1\r\n").totals,
@@ -267,14 +261,14 @@ fn calls_that_charge_are_counted() {
 }
 
 #[test]
-fn what_clients_say_on_connecting_is_understood() {
+fn connection_commands_of_clients_are_supported() {
     let server = Server::new();
     let hello = |kind: &str, proto: u8| {
         let fields = "$6\nserver\n$10\nratekeeper\n$7\nversion\n$5\n7.2.4\n$5\nproto\n:P\n$2\nid\n:7\n$4\nmode\n$10\nstandalone\n\
                       $4\nrole\n$6\nmaster\n$7\nmodules\n*0\n";
         format!("{kind}{}", fields.replace(":P", &format!(":{proto}")))
     };
-    for (said, told) in [
+    for (said, expected) in [
         ("PING\r\n", "+PONG\n".to_owned()),
         ("ping \"a b\"\r\n", "$3\na b\n".into()),
         ("PING a b\r\n", "-ERR wrong number of arguments for 'ping' command\n".into()),
@@ -302,7 +296,7 @@ fn what_clients_say_on_connecting_is_understood() {
         ("CLIENT X\r\n", "-ERR unknown subcommand 'x'. Try CLIENT HELP.\n".into()),
         ("COMMAND COUNT\r\n", ":19\n".into()),
         ("COMMAND INFO cl.throttle nope\r\n", "*2\n*10\n$11\ncl.throttle\n:-5\n*1\n+fast\n:1\n:1\n:1\n*0\n*0\n*0\n*0\n$-1\n".into()),
-        ("COMMAND DOCS ping\r\n", "*2\n$4\nping\n*2\n$7\nsummary\n$16\nWhether it runs.\n".into()),
+        ("COMMAND DOCS ping\r\n", "*2\n$4\nping\n*2\n$7\nsummary\n$13\nHealth check.\n".into()),
         ("GET a\r\n", "-ERR unknown command 'GET', with args beginning with: 'a' \n".into()),
         ("FOO\r\n", "-ERR unknown command 'FOO', with args beginning with: \n".into()),
         ("RATEKEEPER.CHECK api me 2\r\n", "Check [\"RATEKEEPER.CHECK\", \"api\", \"me\", \"2\"]\n".into()),
@@ -310,7 +304,7 @@ fn what_clients_say_on_connecting_is_understood() {
         ("RATEKEEPER.RESET api me 2\r\n", "-ERR wrong number of arguments for 'ratekeeper.reset' command\n".into()),
     ] {
         let answered = server.bytes(said.as_bytes());
-        assert_eq!(answered.out.replace("\r\n", "\n"), told, "{said:?}");
+        assert_eq!(answered.out.replace("\r\n", "\n"), expected, "{said:?}");
         assert!(!answered.closed, "{said:?}");
     }
     let quit = server.bytes(b"QUIT\r\nPING\r\n");
@@ -318,9 +312,9 @@ fn what_clients_say_on_connecting_is_understood() {
 }
 
 #[test]
-fn a_password_is_checked_by_auth_and_hello_and_forgotten_by_reset() {
+fn auth_and_hello_check_the_password_and_reset_clears_it() {
     let (open, server) = (Server::new(), Server::with_password(b"s3cret"));
-    for (lines, told, is_authenticated) in [
+    for (lines, expected, is_authenticated) in [
         ("AUTH s3cret\r\n", "+OK\n", true),
         ("AUTH default s3cret\r\n", "+OK\n", true),
         ("AUTH s3cret\r\nRESET\r\n", "+OK\n+RESET\n", false),
@@ -353,7 +347,7 @@ fn a_password_is_checked_by_auth_and_hello_and_forgotten_by_reset() {
         ),
         ("PING\r\n", "+PONG\n", false),
     ] {
-        server.says(lines, told);
+        server.says(lines, expected);
         assert_eq!(
             server.authenticates(lines.as_bytes()),
             is_authenticated,
@@ -375,7 +369,7 @@ fn a_password_is_checked_by_auth_and_hello_and_forgotten_by_reset() {
 
 /// A web page makes a browser send what it likes in the body of a request to this port.
 #[test]
-fn a_request_of_http_is_answered_with_an_error_and_nothing_of_it_is_run() {
+fn an_http_request_gets_an_error_and_runs_no_command() {
     let server = Server::new();
     let body = "CL.THROTTLE k 1 1 60\r\nRATEKEEPER.CHECK api me\r\n";
     let heads = [
@@ -399,7 +393,7 @@ fn a_request_of_http_is_answered_with_an_error_and_nothing_of_it_is_run() {
             answered.closed
                 && answered
                     .out
-                    .starts_with("-ERR Protocol error: this is a request of HTTP"),
+                    .starts_with("-ERR Protocol error: this is an HTTP request"),
             "{head:?}"
         );
         assert_eq!(
@@ -408,7 +402,7 @@ fn a_request_of_http_is_answered_with_an_error_and_nothing_of_it_is_run() {
             "{head:?}"
         );
     }
-    // Nothing of that keeps words of HTTP from being keys.
+    // Words of HTTP can still be keys.
     server.says("ECHO HTTP/1.1\r\n", "$8\nHTTP/1.1\n");
     server.says(
         "RATEKEEPER.CHECK api HTTP/1.1\r\n",
@@ -418,7 +412,7 @@ fn a_request_of_http_is_answered_with_an_error_and_nothing_of_it_is_run() {
 }
 
 #[test]
-fn empty_commands_are_passed_over() {
+fn empty_commands_are_ignored() {
     let server = Server::new();
     assert_eq!(
         server
@@ -429,7 +423,7 @@ fn empty_commands_are_passed_over() {
 }
 
 #[test]
-fn what_is_no_command_is_told_so_and_the_connection_closed() {
+fn a_protocol_error_closes_the_connection() {
     let server = Server::new();
     let long = [b"PING ".to_vec(), vec![b'x'; 70_000]].concat();
     let many = words(&"a ".repeat(1024));
@@ -440,7 +434,7 @@ fn what_is_no_command_is_told_so_and_the_connection_closed() {
             .into_bytes(),
     ]
     .concat();
-    for (bytes, told) in [
+    for (bytes, expected) in [
         (&b"*x\r\n"[..], "invalid multibulk length"),
         (b"*\r\n", "invalid multibulk length"),
         (b"*1\r$", "invalid multibulk length"),
@@ -458,7 +452,7 @@ fn what_is_no_command_is_told_so_and_the_connection_closed() {
         (b"*1\r\n$9223372036854775808\r\n", "invalid bulk length"),
         (b"*1\r\n$4\r\nPINGPING", "a bulk string must end with CRLF"),
         (b"*1\r\n$4\r\nPINGx", "a bulk string must end with CRLF"),
-        (&big, "a command may have 131072 bytes at most"),
+        (&big, "a command may have at most 131072 bytes"),
         (&long, "too big inline request"),
         (b"PING \"a\r\n", "unbalanced quotes in request"),
         (b"PING \"a\"b\r\n", "unbalanced quotes in request"),
@@ -467,7 +461,7 @@ fn what_is_no_command_is_told_so_and_the_connection_closed() {
         let answered = server.bytes(&[b"PING\r\n", bytes].concat());
         assert_eq!(
             answered.out,
-            format!("+PONG\r\n-ERR Protocol error: {told}\r\n"),
+            format!("+PONG\r\n-ERR Protocol error: {expected}\r\n"),
             "{:.40?}",
             bytes.escape_ascii()
         );
@@ -476,7 +470,7 @@ fn what_is_no_command_is_told_so_and_the_connection_closed() {
 }
 
 #[test]
-fn nothing_that_is_begun_is_more_than_waited_for() {
+fn an_incomplete_command_waits_for_the_rest() {
     let server = Server::new();
     let whole = words("CL.THROTTLE key 15 30 60");
     for end in 0..whole.len() {
@@ -491,13 +485,13 @@ fn nothing_that_is_begun_is_more_than_waited_for() {
 }
 
 #[test]
-fn quoted_words_are_read_as_redis_cli_writes_them() {
+fn quoted_words_are_parsed_as_in_redis_cli() {
     let server = Server::new();
     let answered = server.bytes(b"ECHO \"a\\x00\\n\\\"'\\q\"\r\nECHO '\\'\\n\"'\r\n");
     assert_eq!(answered.out, "$6\r\na\0\n\"'q\r\n$4\r\n'\\n\"\r\n");
 }
 
-/// Bytes that are commands, nearly commands, and nothing of the kind.
+/// Valid, almost valid and invalid commands.
 fn traffic() -> impl Strategy<Value = Vec<u8>> {
     let throttle = (0_u8..3, 0_i64..4, -1_i64..4, -1_i64..4, -1_i64..4).prop_map(
         |(key, burst, count, period, quantity)| {
@@ -542,7 +536,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn any_split_of_the_bytes_gives_the_same_answers(
+    fn any_split_of_the_bytes_gives_the_same_replies(
         bytes in traffic(),
         mut cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
     ) {
@@ -556,20 +550,20 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_answered_or_waited_for(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_get_a_reply_or_wait(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         Server::new().bytes(&bytes);
     }
 }
 
 #[test]
-fn a_few_letters_cannot_ask_for_much_at_once() {
+fn output_of_pipelined_commands_is_bounded() {
     let server = Server::new();
     let many = b"COMMAND\r\n".repeat(1_000);
     let mut session = Session::new(1, None);
     let mut out = Vec::new();
     let (consumed, step) = session.run(
         &many,
-        &server.arrivals,
+        &server.gcra,
         server.clock.now(),
         &mut Totals::default(),
         &mut out,
@@ -589,7 +583,7 @@ fn a_transaction_queues_commands_and_runs_them_at_exec() {
     let allowed = "*5\n:0\n:1\n:0\n:-1\n:60\n";
     for (said, answer) in [
         ("MULTI\r\nEXEC\r\n".to_owned(), "+OK\n*0\n".to_owned()),
-        // Each answer in its place, errors too, and what comes behind it after it.
+        // Replies are in order, errors too, and those to later commands follow.
         (
             format!(
                 "MULTI\r\n{}RATEKEEPER.CHECK api me\r\nCL.THROTTLE a x 1 60\r\nECHO \"a b\"\r\nRATEKEEPER.PEEK api me\r\nEXEC\r\n{}PING\r\n",
@@ -601,7 +595,7 @@ fn a_transaction_queues_commands_and_runs_them_at_exec() {
                  -ERR couldn't parse as integer: x\n$3\na b\nPeek [\"RATEKEEPER.PEEK\", \"api\", \"me\"]\n{allowed}+PONG\n"
             ),
         ),
-        // What cannot be queued has its error at once, and nothing runs.
+        // A command that cannot be queued has its error at once, and nothing runs.
         (
             format!("MULTI\r\n{}GET x\r\n{}EXEC\r\n{}", one("c"), one("c"), one("c")),
             format!(
@@ -628,7 +622,7 @@ fn a_transaction_queues_commands_and_runs_them_at_exec() {
         ),
         (
             "WATCH a\r\nUNWATCH\r\nWATCH\r\n".to_owned(),
-            "-ERR WATCH is not supported: there are no values to watch; send MULTI without it\n+OK\n\
+            "-ERR WATCH is not supported, since there are no values; send MULTI without it\n+OK\n\
              -ERR wrong number of arguments for 'watch' command\n"
                 .to_owned(),
         ),
@@ -651,19 +645,19 @@ fn a_transaction_queues_commands_and_runs_them_at_exec() {
         (quit.out.as_str(), quit.closed),
         ("+OK\r\n+QUEUED\r\n+OK\r\n", true)
     );
-    // A web page does not get round anything by it.
+    // An HTTP request cannot use it either.
     let http = server.bytes(b"MULTI\r\nPOST / HTTP/1.1\r\n\r\nEXEC\r\n");
     assert!(
         http.closed
             && http
                 .out
-                .starts_with("+OK\r\n-ERR Protocol error: this is a request of HTTP"),
+                .starts_with("+OK\r\n-ERR Protocol error: this is an HTTP request"),
         "{http:?}"
     );
 }
 
 #[test]
-fn queued_calls_are_decided_and_counted_as_others_are() {
+fn queued_calls_are_decided_and_counted_like_others() {
     let calls = words("CL.THROTTLE a 99 1 60").repeat(1_000);
     let plain = Server::new().bytes(&calls);
     let queued = Server::new().bytes(&[words("MULTI"), calls, words("EXEC")].concat());
@@ -679,18 +673,18 @@ fn queued_calls_are_decided_and_counted_as_others_are() {
 }
 
 #[test]
-fn a_transaction_has_bounds() {
+fn a_transaction_is_bounded() {
     let server = Server::new();
     let echo = words(&format!("ECHO {}", "x".repeat(60_000)));
-    // Four fit in 256 KiB, the fifth does not, and none runs; then there is room again.
+    // Four fit in 256 KiB, the fifth does not, and none runs; then commands are queued again.
     let answered =
         server.bytes(&[words("MULTI"), echo.repeat(6), words("EXEC"), words("PING")].concat());
     assert_eq!(
         answered.out.replace("\r\n", "\n"),
-        "+OK\n+QUEUED\n+QUEUED\n+QUEUED\n+QUEUED\n-ERR a transaction may have 256 KiB at most; send several\n+QUEUED\n\
+        "+OK\n+QUEUED\n+QUEUED\n+QUEUED\n+QUEUED\n-ERR a transaction may have at most 256 KiB; send several\n+QUEUED\n\
          -EXECABORT Transaction discarded because of previous errors.\n+PONG\n"
     );
-    // Its answers are sent as they grow.
+    // Its replies are sent as they grow.
     let mut session = Session::new(1, None);
     let many = [
         &b"MULTI\r\n"[..],
@@ -703,7 +697,7 @@ fn a_transaction_has_bounds() {
         let mut out = Vec::new();
         let (consumed, step) = session.run(
             rest,
-            &server.arrivals,
+            &server.gcra,
             server.clock.now(),
             &mut Totals::default(),
             &mut out,
@@ -719,10 +713,9 @@ fn a_transaction_has_bounds() {
     assert!(sent > 10 && last.ends_with(b"+PONG\r\n"), "{sent}");
 }
 
-/// However a call is written, and whatever comes before and after it, it is answered alike: those
-/// that are read ahead, and those that the parser reads.
+/// Calls get the same replies from the batch and from the parser, whatever surrounds them.
 #[test]
-fn calls_that_are_read_ahead_are_answered_as_others_are() {
+fn batched_calls_get_the_same_replies_as_others() {
     let long = "k".repeat(100);
     let calls = [
         "a 4 1 1",
@@ -747,14 +740,14 @@ fn calls_that_are_read_ahead_are_answered_as_others_are() {
         .map(|call| (*call).to_owned())
         .chain([format!("{long} 4 1 1"), format!("{} 4 1 1", &long[..99])]);
     for call in calls {
-        let told = |name: &str| {
+        let replies = |name: &str| {
             let (server, call) = (Server::new(), words(&format!("{name} {call}")));
             let ping = words("PING");
             server.bytes(&[&call[..], &call, &ping, &call, &call, &call].concat())
         };
-        let by_the_parser = told("Cl.Throttle");
-        assert_eq!(told("CL.THROTTLE"), by_the_parser, "{call}");
-        assert_eq!(told("cl.throttle"), by_the_parser, "{call}");
+        let by_the_parser = replies("Cl.Throttle");
+        assert_eq!(replies("CL.THROTTLE"), by_the_parser, "{call}");
+        assert_eq!(replies("cl.throttle"), by_the_parser, "{call}");
         let (server, bytes) = (
             Server::new(),
             words(&format!("CL.THROTTLE {call}")).repeat(20),
@@ -765,8 +758,7 @@ fn calls_that_are_read_ahead_are_answered_as_others_are() {
     }
 }
 
-/// Reading, deciding and answering, for keys that are new, known, turned away, and for calls that
-/// are wrong.
+/// For keys that are new, known or denied, and for invalid calls.
 #[test]
 fn a_call_allocates_nothing() {
     let server = Server::new();
@@ -782,14 +774,13 @@ fn a_call_allocates_nothing() {
         out.clear();
         session.run(
             bytes,
-            &server.arrivals,
+            &server.gcra,
             server.clock.now(),
             &mut Totals::default(),
             out,
         )
     };
-    // Room for arguments is made with the first command of a connection that is not written as
-    // nearly all are.
+    // The first command that is not batched allocates the list of arguments.
     run(&words("Cl.Throttle key:0 2 30 60 1"), &mut out);
     let allocated = allocation_counter::measure(|| {
         assert_eq!(run(&batch, &mut out), (batch.len(), Step::Read));
@@ -802,11 +793,11 @@ fn a_call_allocates_nothing() {
     );
 }
 
-/// A worker with room for so many, where it listens, and what stops it.
-async fn worker(most: usize) -> (SocketAddr, ManualClock, watch::Sender<bool>, JoinHandle<()>) {
-    let Server {
-        arrivals, clock, ..
-    } = Server::new();
+/// A worker with its address and the sender that stops it.
+async fn worker(
+    max_clients: usize,
+) -> (SocketAddr, ManualClock, watch::Sender<bool>, JoinHandle<()>) {
+    let Server { gcra, clock, .. } = Server::new();
     let store = MemoryStore::builder()
         .max_keys(10)
         .clock(clock.clone())
@@ -823,10 +814,10 @@ async fn worker(most: usize) -> (SocketAddr, ManualClock, watch::Sender<bool>, J
     let served = tokio::spawn(serve(
         listener,
         None,
-        most,
-        Arc::new(Shared::new(
+        max_clients,
+        Arc::new(RespServer::new(
             app,
-            arrivals,
+            gcra,
             Options {
                 token: None,
                 keys: KeyDisplay::Fingerprint,
@@ -847,7 +838,7 @@ async fn pinged(at: SocketAddr) -> TcpStream {
 }
 
 #[tokio::test]
-async fn one_client_too_many_is_told_so() {
+async fn one_client_too_many_gets_an_error() {
     let (at, _, stop, served) = worker(1).await;
     let mut first = pinged(at).await;
     let (mut second, mut answer) = (TcpStream::connect(at).await.unwrap(), String::new());
@@ -858,11 +849,11 @@ async fn one_client_too_many_is_told_so() {
     assert_eq!(first.read(&mut [0]).await.unwrap(), 0);
 }
 
-/// Tokio's clock stands still here, and goes to the next timer once everybody waits.
+/// Tokio's clock is paused: it advances to the next timer once all tasks wait.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_is_silent_for_too_long_is_cut_off() {
+async fn an_idle_client_is_disconnected() {
     let (at, clock, _stop, _served) = worker(1).await;
     let mut client = pinged(at).await;
-    clock.advance(IDLE);
+    clock.advance(IDLE_TIMEOUT);
     assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
 }

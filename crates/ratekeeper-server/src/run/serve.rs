@@ -294,10 +294,10 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
             token: admin_token,
             keys: key_display,
         };
-        Arc::new(resp::Shared::new(Arc::clone(&app), throttle_keys, options))
+        Arc::new(resp::RespServer::new(Arc::clone(&app), throttle_keys, options))
     });
     for (listener, shared) in resp.into_iter().flatten().zip(shared.iter().cycle()) {
-        let worker = Worker::new(listener, certificates.resp.as_ref(), resp::MOST_CLIENTS)?;
+        let worker = Worker::new(listener, certificates.resp.as_ref(), resp::MAX_CLIENTS)?;
         let shared = Arc::clone(shared);
         let stopped = stopped.clone();
         workers.spawn("resp", |heartbeat| {
@@ -420,7 +420,7 @@ pub(crate) fn max_connections(config: &Config) -> u64 {
     } else {
         0
     };
-    let all = http + grpc + of(resp, resp::MOST_CLIENTS * cores) + of(admin, MAX_ADMIN_CONNECTIONS);
+    let all = http + grpc + of(resp, resp::MAX_CLIENTS * cores) + of(admin, MAX_ADMIN_CONNECTIONS);
     u64::try_from(all).unwrap_or(u64::MAX)
 }
 

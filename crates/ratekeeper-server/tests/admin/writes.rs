@@ -108,7 +108,7 @@ fn changes_from_other_origins_are_rejected() {
     ] {
         let detail = post_with(&node, "/admin/ban", head, &body).problem(403, "forbidden");
         assert!(
-            detail.starts_with("a web page of another origin sent this"),
+            detail.starts_with("cross-origin request rejected"),
             "{detail}"
         );
     }
@@ -290,7 +290,7 @@ fn invalid_requests_are_rejected_and_change_nothing() {
             "/admin/ban",
             with("for", Value::Null),
             400,
-            "`for` is missing; a request has at least ",
+            "`for` is missing; the minimum is ",
         ),
         (
             "/admin/ban",
@@ -302,13 +302,13 @@ fn invalid_requests_are_rejected_and_change_nothing() {
             "/admin/ban",
             with("tokens", json!(1)),
             400,
-            "`tokens` is not a field; those known are policy, subject, for, reason",
+            "unknown field `tokens`; known: policy, subject, for, reason",
         ),
         (
             "/admin/override",
             ban("ann", "1h"),
             400,
-            "`limits` is missing; a request has at least ",
+            "`limits` is missing; the minimum is ",
         ),
         (
             "/admin/override",
@@ -332,19 +332,19 @@ fn invalid_requests_are_rejected_and_change_nothing() {
             "/admin/grant",
             about("ann"),
             400,
-            "`tokens` is missing; a request has at least ",
+            "`tokens` is missing; the minimum is ",
         ),
         (
             "/admin/reset",
             json!({"subject": {"user": "ann"}}),
             400,
-            "`policy` is missing; a request has at least ",
+            "`policy` is missing; the minimum is ",
         ),
         (
             "/admin/lift",
             json!({"policy": "user"}),
             400,
-            "`subject` is missing; a request has at least ",
+            "`subject` is missing; the minimum is ",
         ),
     ];
     for (path, body, status, message) in &cases {

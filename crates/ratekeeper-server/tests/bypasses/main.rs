@@ -26,7 +26,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, channel};
 use support::{Connection, Server, config_file, ratekeeper};
-use table::{GROUPS, Group, Place, TestRequest};
+use table::{EntryPoint, GROUPS, Group, TestRequest};
 
 /// A gateway in front of an upstream that reports every request that reaches it.
 struct Gateway {
@@ -49,16 +49,16 @@ impl Gateway {
     }
 
     /// The status of a request. Checks that it agrees with whether the upstream got the request.
-    fn status(&self, place: Place, sent: &TestRequest) -> u16 {
-        let status = match place {
-            Place::Http2 => http2_status(self.server.address, sent),
+    fn status(&self, entry_point: EntryPoint, sent: &TestRequest) -> u16 {
+        let status = match entry_point {
+            EntryPoint::Http2 => http2_status(self.server.address, sent),
             _ => http1_status(&mut self.server.connect(), sent),
         };
         let has_reached = self.requests.try_iter().count() > 0;
         let is_answered = (200..300).contains(&status);
         assert_eq!(
             has_reached, is_answered,
-            "{sent:?} at {place:?} is answered with {status}"
+            "{sent:?} at {entry_point:?} is answered with {status}"
         );
         status
     }
@@ -116,25 +116,25 @@ fn http2_status(address: SocketAddr, sent: &TestRequest) -> u16 {
 }
 
 /// The status when a proxy describes the request to `/auth`.
-fn auth_status(server: &Server, place: Place, sent: &TestRequest) -> u16 {
+fn auth_status(server: &Server, entry_point: EntryPoint, sent: &TestRequest) -> u16 {
     let target = sent.absolute.map_or(sent.path.to_owned(), |authority| {
         format!("http://{authority}{}", sent.path)
     });
     let host = sent.host.or(sent.absolute).unwrap_or("localhost");
-    let (path, told) = match place {
-        Place::Nginx => (
+    let (path, told) = match entry_point {
+        EntryPoint::Nginx => (
             "/auth/nginx".to_owned(),
             format!(
                 "X-Original-Method: {}\r\nX-Original-URI: {target}\r\nX-Real-IP: 203.0.113.7\r\nHost: {host}\r\n",
                 sent.method
             ),
         ),
-        Place::Envoy => (
+        EntryPoint::Envoy => (
             format!("/auth/envoy{}", sent.path),
             format!("X-Forwarded-For: 203.0.113.7\r\nHost: {host}\r\n"),
         ),
         _ => (
-            if place == Place::Caddy {
+            if entry_point == EntryPoint::Caddy {
                 "/auth/caddy"
             } else {
                 "/auth/traefik"
@@ -153,14 +153,14 @@ fn auth_status(server: &Server, place: Place, sent: &TestRequest) -> u16 {
         .map(|(name, value)| format!("{name}: {value}\r\n"))
         .collect();
     let mut connection = server.connect();
-    let method = if place == Place::Envoy {
+    let method = if entry_point == EntryPoint::Envoy {
         sent.method
     } else {
         "GET"
     };
     connection.write(&format!("{method} {path} HTTP/1.1\r\n{told}{lines}\r\n"));
     let answer = connection.answer();
-    if place == Place::Nginx && answer.status() != 200 {
+    if entry_point == EntryPoint::Nginx && answer.status() != 200 {
         // nginx supports no other status for a denial.
         assert_eq!(answer.status(), 403, "{answer:?}");
         return answer
@@ -172,79 +172,100 @@ fn auth_status(server: &Server, place: Place, sent: &TestRequest) -> u16 {
     answer.status()
 }
 
-/// Runs a group at a place: returns a line for each attempt that was allowed. `status` sends a
+/// Runs a group at an entry point: returns a line for each attempt that was allowed. `status` sends a
 /// request to a fresh server, whose tokens are all available.
-fn run(group: &Group, place: Place, status: impl Fn(&TestRequest) -> u16) -> String {
+fn run(group: &Group, entry_point: EntryPoint, status: impl Fn(&TestRequest) -> u16) -> String {
     let name = group.name;
-    for passes in group.passes.iter().filter(|sent| sent.applies_at(place)) {
+    for passes in group
+        .passes
+        .iter()
+        .filter(|sent| sent.applies_at(entry_point))
+    {
         assert_eq!(
             status(passes),
             200,
-            "{name}: {passes:?} at {place:?} is not allowed"
+            "{name}: {passes:?} at {entry_point:?} is not allowed"
         );
     }
     assert_eq!(
         status(&group.honest),
         200,
-        "{name}: {:?} at {place:?}",
+        "{name}: {:?} at {entry_point:?}",
         group.honest
     );
     assert_eq!(
         status(&group.honest),
         429,
-        "{name}: {:?} at {place:?} again",
+        "{name}: {:?} at {entry_point:?} again",
         group.honest
     );
-    let attempts = group.attempts.iter().filter(|sent| sent.applies_at(place));
+    let attempts = group
+        .attempts
+        .iter()
+        .filter(|sent| sent.applies_at(entry_point));
     let statuses = attempts
         .map(|sent| (sent, status(sent)))
         .filter(|(_, status)| ![400, 429].contains(status));
     statuses
-        .map(|(sent, status)| format!("{name} at {place:?}: {status} for {sent:?}\n"))
+        .map(|(sent, status)| format!("{name} at {entry_point:?}: {status} for {sent:?}\n"))
         .collect()
 }
 
 #[track_caller]
-fn run_all(places: &[Place], run: impl Fn(&Group, Place) -> String) {
+fn run_all(entry_points: &[EntryPoint], run: impl Fn(&Group, EntryPoint) -> String) {
     let passed: String = GROUPS
         .iter()
-        .flat_map(|group| places.iter().map(|place| run(group, *place)))
+        .flat_map(|group| {
+            entry_points
+                .iter()
+                .map(|entry_point| run(group, *entry_point))
+        })
         .collect();
     assert!(passed.is_empty(), "these bypass the limit:\n{passed}");
 }
 
 #[test]
 fn the_gateway_stops_every_bypass() {
-    run_all(&[Place::Http1, Place::Http2], |group, place| {
-        let gateway = Gateway::start(group);
-        run(group, place, |sent| gateway.status(place, sent))
-    });
+    run_all(
+        &[EntryPoint::Http1, EntryPoint::Http2],
+        |group, entry_point| {
+            let gateway = Gateway::start(group);
+            run(group, entry_point, |sent| gateway.status(entry_point, sent))
+        },
+    );
 }
 
 #[test]
 fn auth_stops_every_bypass() {
     run_all(
-        &[Place::Nginx, Place::Caddy, Place::Traefik, Place::Envoy],
-        |group, place| {
+        &[
+            EntryPoint::Nginx,
+            EntryPoint::Caddy,
+            EntryPoint::Traefik,
+            EntryPoint::Envoy,
+        ],
+        |group, entry_point| {
             let server =
                 Server::with_config(&(group.file("") + "[server]\nhttp = \"127.0.0.1:0\"\n"));
-            run(group, place, |sent| auth_status(&server, place, sent))
+            run(group, entry_point, |sent| {
+                auth_status(&server, entry_point, sent)
+            })
         },
     );
 }
 
 #[test]
 fn the_layer_stops_every_bypass() {
-    run_all(&[Place::Layer], |group, place| {
+    run_all(&[EntryPoint::Layer], |group, entry_point| {
         let layer = layer::of(group);
-        run(group, place, |sent| layer::status(&layer, sent))
+        run(group, entry_point, |sent| layer::status(&layer, sent))
     });
 }
 
 #[test]
 fn a_layer_counted_by_a_cookie_stops_every_bypass() {
     let layer = layer::by_cookie("sid");
-    let passed = run(&table::COOKIE, Place::Layer, |asked| {
+    let passed = run(&table::COOKIE, EntryPoint::Layer, |asked| {
         layer::status(&layer, asked)
     });
     assert!(passed.is_empty(), "these pass:\n{passed}");

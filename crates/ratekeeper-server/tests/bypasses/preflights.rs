@@ -3,7 +3,7 @@
 use crate::layer;
 use crate::service::echo;
 use crate::support::{Server, config_file, directory, eventually, ratekeeper};
-use crate::table::{Group, Place, TestRequest};
+use crate::table::{EntryPoint, Group, TestRequest};
 use crate::{auth_status, http1_status};
 use ratekeeper_policy::request::Preflight;
 use std::fs;
@@ -109,27 +109,32 @@ const ALL: Group = Group {
 /// Also where nothing says how preflights are counted.
 #[test]
 fn so_does_auth() {
-    for place in [Place::Nginx, Place::Caddy, Place::Traefik, Place::Envoy] {
+    for entry_point in [
+        EntryPoint::Nginx,
+        EntryPoint::Caddy,
+        EntryPoint::Traefik,
+        EntryPoint::Envoy,
+    ] {
         let server =
             Server::with_config(&format!("{}[server]\nhttp = \"127.0.0.1:0\"\n", ALL.config));
-        let status = |asked: &TestRequest| auth_status(&server, place, asked);
+        let status = |asked: &TestRequest| auth_status(&server, entry_point, asked);
         let statuses: Vec<u16> = (0..150).map(|_| status(&PREFLIGHT)).collect();
         let passed = statuses.iter().filter(|status| **status == 200).count();
-        assert!((100..150).contains(&passed), "{place:?}: {passed}");
+        assert!((100..150).contains(&passed), "{entry_point:?}: {passed}");
         assert!(
             statuses.iter().all(|status| [200, 429].contains(status)),
-            "{place:?}: {statuses:?}"
+            "{entry_point:?}: {statuses:?}"
         );
         // Apart from the policies, both ways.
         assert_eq!(
             [status(&TestRequest::GET), status(&TestRequest::GET)],
             [200, 429],
-            "{place:?}"
+            "{entry_point:?}"
         );
         assert_eq!(
             server.figure("ratekeeper_preflights_total{outcome=\"allowed\"}"),
             passed as f64,
-            "{place:?}"
+            "{entry_point:?}"
         );
     }
 }

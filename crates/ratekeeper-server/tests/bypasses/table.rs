@@ -3,7 +3,7 @@
 
 /// Where a request is decided on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum EntryPoint {
     /// The gateway over HTTP/1.1.
     Http1,
     /// The gateway over HTTP/2.
@@ -26,8 +26,8 @@ pub(crate) struct TestRequest {
     /// The authority of a target in absolute form, or `:authority` of HTTP/2.
     pub(crate) absolute: Option<&'static str>,
     pub(crate) headers: &'static [(&'static str, &'static str)],
-    /// The places to try it at; everywhere if empty.
-    pub(crate) places: &'static [Place],
+    /// Where to try it; everywhere if empty.
+    pub(crate) entry_points: &'static [EntryPoint],
 }
 
 impl TestRequest {
@@ -37,13 +37,13 @@ impl TestRequest {
         host: None,
         absolute: None,
         headers: &[],
-        places: &[],
+        entry_points: &[],
     };
 
-    pub(crate) fn applies_at(&self, place: Place) -> bool {
+    pub(crate) fn applies_at(&self, entry_point: EntryPoint) -> bool {
         // Envoy has no form for a target with an authority.
-        let has_form = place != Place::Envoy || self.absolute.is_none();
-        has_form && (self.places.is_empty() || self.places.contains(&place))
+        let has_form = entry_point != EntryPoint::Envoy || self.absolute.is_none();
+        has_form && (self.entry_points.is_empty() || self.entry_points.contains(&entry_point))
     }
 }
 
@@ -103,15 +103,23 @@ const fn headers(headers: &'static [(&'static str, &'static str)]) -> TestReques
 }
 
 /// Only where the client's own connection is visible.
-const fn at(places: &'static [Place], sent: TestRequest) -> TestRequest {
-    TestRequest { places, ..sent }
+const fn at(entry_points: &'static [EntryPoint], sent: TestRequest) -> TestRequest {
+    TestRequest {
+        entry_points,
+        ..sent
+    }
 }
 
 /// Places where a target in absolute form comes with another Host.
-const TARGETS: &[Place] = &[Place::Http1, Place::Http2, Place::Layer];
+const TARGETS: &[EntryPoint] = &[EntryPoint::Http1, EntryPoint::Http2, EntryPoint::Layer];
 /// HTTP/2 has no Connection header, and a proxy in front does not forward it.
-const CONNECTIONS: &[Place] = &[Place::Http1];
-const AUTH: &[Place] = &[Place::Nginx, Place::Caddy, Place::Traefik, Place::Envoy];
+const CONNECTIONS: &[EntryPoint] = &[EntryPoint::Http1];
+const AUTH: &[EntryPoint] = &[
+    EntryPoint::Nginx,
+    EntryPoint::Caddy,
+    EntryPoint::Traefik,
+    EntryPoint::Envoy,
+];
 
 pub(crate) const GROUPS: &[Group] = &[
     Group {
@@ -394,7 +402,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 headers(&[("content-type", "application/grpc-web-text")]),
             ),
             at(
-                &[Place::Http1],
+                &[EntryPoint::Http1],
                 headers(&[
                     ("x-forwarded-for", "192.0.2.1"),
                     ("forwarded", "for=192.0.2.1"),

@@ -1,4 +1,4 @@
-"""What a program with redis-py does, in RESP2 and RESP3; the port is the argument."""
+"""Uses redis-py, in RESP2 and RESP3; the port is the argument."""
 
 import sys
 
@@ -27,32 +27,32 @@ for protocol in (2, 3):
         *answers, checked, echoed = pipe.execute()
     assert [answer[0] for answer in answers] == [0] * 100 + [1] * 900
     assert (checked[:3], echoed) == ([0, 3, 2], "hello")
-    # One command that is not served, and nothing is charged.
+    # An unsupported command: nothing is charged.
     with client.pipeline() as pipe:
         pipe.execute_command("CL.THROTTLE", f"none-{protocol}", 0, 1, 86400)
         pipe.get("x")
         try:
             pipe.execute()
-            raise AssertionError("GET is not served")
+            raise AssertionError("GET is not supported")
         except redis.ResponseError as error:
             assert "unknown command 'GET'" in str(error), error
     assert client.execute_command("CL.THROTTLE", f"none-{protocol}", 0, 1, 86400)[0] == 0
-    # What fails when it runs has its own error, and the rest is answered.
+    # A command that fails has its own error, and the rest get replies.
     with client.pipeline() as pipe:
         pipe.execute_command("CL.THROTTLE", f"some-{protocol}", 0, "x", 86400)
         pipe.execute_command("CL.THROTTLE", f"some-{protocol}", 0, 1, 86400)
-        wrong, answer = pipe.execute(raise_on_error=False)
-    assert isinstance(wrong, redis.ResponseError) and answer[0] == 0
+        error, answer = pipe.execute(raise_on_error=False)
+    assert isinstance(error, redis.ResponseError) and answer[0] == 0
     with client.pipeline() as pipe:
         try:
             pipe.watch("x")
-            raise AssertionError("WATCH is not served")
+            raise AssertionError("WATCH is accepted")
         except redis.ResponseError as error:
             assert "WATCH is not supported" in str(error), error
     assert client.ping()
     try:
         client.get("x")
-        raise AssertionError("GET is not served")
+        raise AssertionError("GET is not supported")
     except redis.ResponseError as error:
         assert str(error).startswith("unknown command 'GET'"), error
     client.close()

@@ -188,7 +188,7 @@ fn trying_a_subject_charges_nothing() {
     page.fill("#try-more", "");
     page.fill("#try-fields [data-name=ip]", "nowhere");
     page.click("#try button[type=submit]");
-    page.until_text("#try-error", "which is no address");
+    page.until_text("#try-error", "is not an IP address");
     page.no_problems_except("400 (Bad Request)");
 }
 

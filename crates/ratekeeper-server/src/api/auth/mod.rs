@@ -1,18 +1,18 @@
-//! Forward-auth: another proxy asks whether to let a request through.
+//! Forward-auth: decisions for other proxies.
 //!
-//! | path | asked by | the request is in | a denial is |
+//! | path | for | the request is in | a denial is |
 //! | --- | --- | --- | --- |
 //! | `/auth/nginx` | `auth_request` | `X-Original-Method`, `X-Original-URI`, `X-Real-IP`, `Host` | 403, and `X-RateLimit-Status: 429` |
-//! | `/auth/caddy` | `forward_auth` | `X-Forwarded-Method`, `-Uri`, `-Host`, `-For` | 429, which the client gets as it is |
+//! | `/auth/caddy` | `forward_auth` | `X-Forwarded-Method`, `-Uri`, `-Host`, `-For` | 429, which the client gets unchanged |
 //! | `/auth/traefik` | `forwardAuth` | the same | 429, the same |
 //! | `/auth/envoy…` | `ext_authz` over HTTP | its own method and `Host`, the path behind the prefix, `X-Forwarded-For` | 429, the same |
 //!
-//! A denial with another status, such as 503, is sent as one that the proxy does not take for a
-//! failure of ratekeeper ([`Proxy::status`]); `X-RateLimit-Status` has the status that was meant.
+//! A denial with another status, such as 503, becomes one that the proxy does not treat as a
+//! failure of ratekeeper ([`Proxy::status`]); `X-RateLimit-Status` has the original status.
 //!
-//! The path alone chooses the proxy: it stands in the operator's configuration, and nothing that a
-//! client sends can become one of the first three. The query of the first three is ignored, since
-//! Caddy appends the client's own.
+//! Only the path selects the proxy: it is in the operator's configuration, and a client cannot
+//! cause one of the first three. The query of the first three is ignored, since Caddy appends the
+//! client's.
 
 mod original;
 
@@ -37,16 +37,16 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Everything below it belongs to forward-auth, whether it is served or not.
+/// The prefix of all forward-auth paths.
 const AUTH: &str = "/auth";
 
-/// The paths that are served, as an operator reads them.
+/// The available paths, for error messages.
 pub(super) const PATHS: &str = "/auth/nginx, /auth/caddy, /auth/traefik, /auth/envoy";
 
-/// The status that a denial had before it became one that the proxy understands.
+/// The header with the original status of a denial.
 const STATUS: HeaderName = HeaderName::from_static("x-ratelimit-status");
 
-/// The proxy that asks. Each one writes other headers, and overwrites what a client sent of those
+/// The calling proxy. Each one sets different headers, and overwrites the client's values of those
 /// only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Proxy {
@@ -57,7 +57,7 @@ enum Proxy {
 }
 
 impl Proxy {
-    /// Its path, which is the prefix of Envoy's.
+    /// The path of this proxy; for Envoy the path prefix.
     const fn path(self) -> &'static str {
         match self {
             Self::Nginx => "/auth/nginx",
@@ -67,15 +67,15 @@ impl Proxy {
         }
     }
 
-    /// The status in place of one that would make the proxy fail or, as docs/deploy sets it up, let
-    /// the request through.
+    /// The status to send in place of one that would make the proxy fail or, configured as in
+    /// docs/deploy, allow the request.
     fn status(self, status: StatusCode) -> StatusCode {
         match self {
             // It accepts 401 and 403 only.
             Self::Nginx => StatusCode::FORBIDDEN,
-            // It takes any 5xx for a failure, which `failure_mode_allow` lets through.
+            // It treats any 5xx as a failure, which `failure_mode_allow` allows.
             Self::Envoy if status.is_server_error() => StatusCode::TOO_MANY_REQUESTS,
-            // So does the snippet with the status of a timeout.
+            // So does the snippet in docs/deploy with the status of a timeout.
             Self::Traefik if status == StatusCode::GATEWAY_TIMEOUT => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -83,15 +83,15 @@ impl Proxy {
         }
     }
 
-    /// How a response that is not a success reaches it.
+    /// Converts a denial into one that this proxy understands.
     fn denial(self, mut response: Response) -> Response {
         let status = response.status();
-        let sent = self.status(status);
-        if sent != status {
+        let proxy_status = self.status(status);
+        if proxy_status != status {
             response
                 .headers_mut()
                 .insert(STATUS, HeaderValue::from(status.as_u16()));
-            *response.status_mut() = sent;
+            *response.status_mut() = proxy_status;
         }
         response
     }
@@ -105,10 +105,10 @@ pub(super) fn routes<C: Clock>() -> Router<Arc<App<C>>> {
                 decide(&app, proxy, request).await
             },
         )
-        .trace(refuse_trace)
+        .trace(reject_trace)
     };
     let prefix = Proxy::Envoy.path();
-    // The last of these needs something behind the slash.
+    // `{*path}` does not match an empty path.
     [Proxy::Nginx, Proxy::Caddy, Proxy::Traefik, Proxy::Envoy]
         .into_iter()
         .fold(Router::new(), |router, proxy| {
@@ -118,20 +118,18 @@ pub(super) fn routes<C: Clock>() -> Router<Arc<App<C>>> {
         .route(&format!("{prefix}/{{*path}}"), route(Proxy::Envoy))
 }
 
-/// The problem of a path below `/auth` that is not served.
+/// The problem for an unknown path below `/auth`.
 pub(super) fn not_found(path: &str) -> Option<Problem> {
     let below = path.strip_prefix(AUTH)?;
     let detail = || {
         let path = quoted(path);
-        format!(
-            "{path} is not served here; a proxy asks at the path named after it: {PATHS} (the path prefix of ext_authz)"
-        )
+        format!("no such path: {path}; available: {PATHS} (the path prefix of ext_authz)")
     };
     (below.is_empty() || below.starts_with('/')).then(|| Problem::new(Code::NotFound, detail()))
 }
 
-/// TRACE would tell back what a proxy added to a request: no proxy asks with it.
-async fn refuse_trace(uri: Uri) -> (HeaderMap, Problem) {
+/// Rejects TRACE, which would return headers that the proxy added. No proxy uses it.
+async fn reject_trace(uri: Uri) -> (HeaderMap, Problem) {
     let allow = HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     let headers = HeaderMap::from_iter([(ALLOW, allow)]);
     (headers, wrong_method(Method::TRACE, uri).await)
@@ -141,20 +139,20 @@ async fn decide<C: Clock>(app: &App<C>, proxy: Proxy, mut request: Request<Body>
     app.note_forward_auth();
     let identity = app.identity.load();
     if let Some(user) = UserHeader::of(&identity) {
-        // The peer is the proxy that asks: the client it asks about is no peer of ours.
+        // The peer is the proxy, not its client.
         user.strip(peer(request.extensions()), request.headers_mut());
     }
     let original = match original::request(proxy, &identity.header, request) {
         Ok(original) => original,
         Err(OriginalError::Client(problem)) => return proxy.denial(problem.into_response()),
         Err(OriginalError::Setup(problem)) => {
-            // nginx does not show its operator what it was answered.
+            // nginx does not log the response body.
             tracing::warn!("{} cannot decide: {}", proxy.path(), problem.detail());
             return problem.into_response();
         }
     };
     let mut service = app.layer.load().layer(AlwaysOk);
-    // The inner one is always ready.
+    // The inner service is always ready.
     let Ok(response) = service.call(original).await;
     let response = response.map(Body::new);
     if response.status().is_success() {
@@ -164,7 +162,7 @@ async fn decide<C: Clock>(app: &App<C>, proxy: Proxy, mut request: Request<Body>
     }
 }
 
-/// The inner service: what comes this far passes.
+/// The inner service, called for allowed requests.
 #[derive(Clone, Copy)]
 struct AlwaysOk;
 

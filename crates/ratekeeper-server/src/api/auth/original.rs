@@ -1,8 +1,7 @@
-//! The original request: the one that a proxy asks about, rebuilt from what the proxy says of it.
+//! The original request, rebuilt from the headers of the proxy.
 //!
-//! Each proxy is read by the one family of headers that its configuration in docs/deploy sets or
-//! that it always sets itself. Whatever else has the form of such a header came from the client,
-//! and is not read.
+//! For each proxy only one family of headers is read: those that its configuration in docs/deploy
+//! sets or that it always sets. Other headers of this kind come from the client and are not read.
 
 use super::Proxy;
 use crate::api::problem::{Code, Problem};
@@ -13,83 +12,82 @@ use std::net::{IpAddr, SocketAddr};
 
 /// The reason why a request cannot be decided on.
 pub(super) enum OriginalError {
-    /// The proxy is not set up as it has to be.
+    /// The proxy is not configured correctly.
     Setup(Problem),
-    /// The client sent what no server should accept.
+    /// The request of the client is malformed.
     Client(Problem),
 }
 
-/// A header that a proxy sets, and the line of its configuration that makes it do so.
-struct Setting {
+/// A header that a proxy must set, and how to configure that.
+struct ProxyHeader {
     name: &'static str,
-    line: &'static str,
+    setup: &'static str,
 }
 
-/// Headers in which a proxy describes a request.
-struct Family {
-    method: Setting,
-    target: Setting,
+/// The headers in which a proxy describes a request.
+struct HeaderFamily {
+    method: ProxyHeader,
+    target: ProxyHeader,
 }
 
-const NGINX: Family = Family {
-    method: Setting {
+const NGINX: HeaderFamily = HeaderFamily {
+    method: ProxyHeader {
         name: "x-original-method",
-        line: "add `proxy_set_header X-Original-Method $request_method;` to the location that asks",
+        setup: "add `proxy_set_header X-Original-Method $request_method;` to the location that asks",
     },
-    target: Setting {
+    target: ProxyHeader {
         name: "x-original-uri",
-        line: "add `proxy_set_header X-Original-URI $request_uri;` to the location that asks",
+        setup: "add `proxy_set_header X-Original-URI $request_uri;` to the location that asks",
     },
 };
 
-const NGINX_IP: Setting = Setting {
+const NGINX_IP: ProxyHeader = ProxyHeader {
     name: "x-real-ip",
-    line: "add `proxy_set_header X-Real-IP $remote_addr;` to the location that asks",
+    setup: "add `proxy_set_header X-Real-IP $remote_addr;` to the location that asks",
 };
 
-const CADDY: Family = Family {
-    method: Setting {
+const CADDY: HeaderFamily = HeaderFamily {
+    method: ProxyHeader {
         name: "x-forwarded-method",
-        line: "use `forward_auth`, which sets it, or add `header_up X-Forwarded-Method {method}`",
+        setup: "use `forward_auth`, which sets it, or add `header_up X-Forwarded-Method {method}`",
     },
-    target: Setting {
+    target: ProxyHeader {
         name: "x-forwarded-uri",
-        line: "use `forward_auth`, which sets it, or add `header_up X-Forwarded-Uri {uri}`",
+        setup: "use `forward_auth`, which sets it, or add `header_up X-Forwarded-Uri {uri}`",
     },
 };
 
-const TRAEFIK: Family = Family {
-    method: Setting {
+const TRAEFIK: HeaderFamily = HeaderFamily {
+    method: ProxyHeader {
         name: "x-forwarded-method",
-        line: "use the middleware `forwardAuth`, which sets it",
+        setup: "use the middleware `forwardAuth`, which sets it",
     },
-    target: Setting {
+    target: ProxyHeader {
         name: "x-forwarded-uri",
-        line: "use the middleware `forwardAuth`, which sets it",
+        setup: "use the middleware `forwardAuth`, which sets it",
     },
 };
 
-/// The request that `proxy` asks about. `identity_header` is the forwarding header that the
-/// configuration reads.
+/// The original request. `identity_header` is the configured forwarding header.
 pub(super) fn request(
     proxy: Proxy,
     identity_header: &str,
-    asked: Request<Body>,
+    auth_request: Request<Body>,
 ) -> Result<Request<()>, OriginalError> {
-    let (mut parts, _) = asked.into_parts();
+    let (mut parts, _) = auth_request.into_parts();
     let headers = &mut parts.headers;
     let family = match proxy {
         Proxy::Nginx => Some(&NGINX),
         Proxy::Caddy => Some(&CADDY),
         Proxy::Traefik => Some(&TRAEFIK),
-        // Its request is that of the client, but for the prefix.
+        // Its request is the client's with a prefix.
         Proxy::Envoy => None,
     };
     if let Some(family) = family {
         parts.method = method(proxy, headers, &family.method)?;
         parts.uri = target(only(proxy, headers, &family.target)?.as_bytes())?;
     } else {
-        parts.uri = behind_prefix(proxy, &parts.uri)?;
+        parts.uri = without_prefix(proxy, &parts.uri)?;
     }
     if matches!(proxy, Proxy::Caddy | Proxy::Traefik) {
         forwarded_host(headers);
@@ -99,7 +97,7 @@ pub(super) fn request(
         Proxy::Caddy => last_hop(
             proxy,
             headers,
-            "use `forward_auth`, which sets it; behind a Unix socket also `trusted_proxies`",
+            "use `forward_auth`, which sets it; on a Unix socket also `trusted_proxies`",
         )?,
         Proxy::Traefik => last_hop(
             proxy,
@@ -113,60 +111,63 @@ pub(super) fn request(
              of the filter",
         )?,
     };
-    // What is left of them is the client's own, unless the configuration names it.
+    // Forwarding headers left are the client's, unless the configuration reads them.
     for name in Forwarding::known()
         .iter()
         .filter(|name| !identity_header.eq_ignore_ascii_case(name.as_str()))
     {
         headers.remove(name);
     }
-    // That of the connection was the proxy's.
+    // Replaces the peer of the connection, which is the proxy.
     parts.extensions.insert(PeerAddr(SocketAddr::new(peer, 0)));
     Ok(Request::from_parts(parts, ()))
 }
 
-/// The only value of a header that the proxy sets.
+/// The value of a header that must be there once.
 fn only<'a>(
     proxy: Proxy,
     headers: &'a HeaderMap,
-    header: &Setting,
+    header: &ProxyHeader,
 ) -> Result<&'a HeaderValue, OriginalError> {
     let mut values = headers.get_all(header.name).iter();
     match (values.next(), values.next()) {
         (Some(value), None) => Ok(value),
-        (None, _) => Err(setup(proxy, header, "is missing")),
+        (None, _) => Err(setup_error(proxy, header, "is missing")),
         // One of them is the client's.
-        (Some(_), Some(_)) => Err(setup(
+        (Some(_), Some(_)) => Err(setup_error(
             proxy,
             header,
-            "came twice; the proxy has to overwrite that of the client",
+            "appeared twice; the proxy must overwrite the client's",
         )),
     }
 }
 
-fn method(proxy: Proxy, headers: &HeaderMap, header: &Setting) -> Result<Method, OriginalError> {
+fn method(
+    proxy: Proxy,
+    headers: &HeaderMap,
+    header: &ProxyHeader,
+) -> Result<Method, OriginalError> {
     let value = only(proxy, headers, header)?;
-    Method::from_bytes(value.as_bytes()).map_err(|_| setup(proxy, header, "is no method"))
+    Method::from_bytes(value.as_bytes()).map_err(|_| setup_error(proxy, header, "is not a method"))
 }
 
-/// The path and query of a request target, which may come as a whole URL.
+/// The path and query of a request target, which may be an absolute URL.
 fn target(target: &[u8]) -> Result<Uri, OriginalError> {
-    // The parser would leave out a fragment, which the service behind the proxy takes for a part of
-    // the path.
+    // The parser would drop a fragment, which the upstream treats as a part of the path.
     if target.contains(&b'#') {
-        return Err(unreadable());
+        return Err(malformed());
     }
-    let uri = Uri::try_from(target).map_err(|_| unreadable())?;
+    let uri = Uri::try_from(target).map_err(|_| malformed())?;
     uri.path_and_query()
         .cloned()
         .map(Uri::from)
-        .ok_or_else(unreadable)
+        .ok_or_else(malformed)
 }
 
 /// The request target that Envoy appended to its prefix.
-fn behind_prefix(proxy: Proxy, uri: &Uri) -> Result<Uri, OriginalError> {
-    let whole = uri.path_and_query().map_or("", |path| path.as_str());
-    let rest = whole.strip_prefix(proxy.path()).unwrap_or(whole);
+fn without_prefix(proxy: Proxy, uri: &Uri) -> Result<Uri, OriginalError> {
+    let full = uri.path_and_query().map_or("", |path| path.as_str());
+    let rest = full.strip_prefix(proxy.path()).unwrap_or(full);
     if rest.starts_with('/') {
         target(rest.as_bytes())
     } else {
@@ -174,8 +175,8 @@ fn behind_prefix(proxy: Proxy, uri: &Uri) -> Result<Uri, OriginalError> {
     }
 }
 
-/// Puts the host that the client asked for in place of ratekeeper's own, which stays if the client
-/// named none: without any, policies that count by host would not apply.
+/// Replaces `Host` by the client's. Without one ratekeeper's own stays, since policies that count
+/// by host would not apply without any.
 fn forwarded_host(headers: &mut HeaderMap) {
     if let Some(host) = headers
         .get("x-forwarded-host")
@@ -186,52 +187,54 @@ fn forwarded_host(headers: &mut HeaderMap) {
     }
 }
 
-/// The client of nginx. Its header is removed: to the policies it is no forwarding header.
+/// The client address from nginx. The header is removed: policies do not know it.
 fn real_ip(proxy: Proxy, headers: &mut HeaderMap) -> Result<IpAddr, OriginalError> {
     let value = only(proxy, headers, &NGINX_IP)?;
     let ip = value.to_str().ok().and_then(|ip| ip.trim().parse().ok());
     let ip = ip.ok_or_else(|| {
-        setup(
+        setup_error(
             proxy,
             &NGINX_IP,
-            "is no IP address (over a Unix socket nginx has none: see `set_real_ip_from`)",
+            "is not an IP address (on a Unix socket nginx has none: see `set_real_ip_from`)",
         )
     })?;
     headers.remove(NGINX_IP.name);
     Ok(ip)
 }
 
-/// The client of a proxy that appends it to `X-Forwarded-For`. What is before it came from there.
+/// The client address that a proxy appends to `X-Forwarded-For`. Addresses before it come from the
+/// client.
 fn last_hop(
     proxy: Proxy,
     headers: &mut HeaderMap,
-    line: &'static str,
+    setup: &'static str,
 ) -> Result<IpAddr, OriginalError> {
-    let header = Setting {
+    let header = ProxyHeader {
         name: "x-forwarded-for",
-        line,
+        setup,
     };
     Forwarding::XForwardedFor.take_last(headers).ok_or_else(|| {
-        match headers.contains_key(header.name) {
-            true => setup(proxy, &header, "does not end with an IP address"),
-            false => setup(proxy, &header, "is missing"),
+        if headers.contains_key(header.name) {
+            setup_error(proxy, &header, "does not end with an IP address")
+        } else {
+            setup_error(proxy, &header, "is missing")
         }
     })
 }
 
-fn setup(proxy: Proxy, header: &Setting, wrong: &str) -> OriginalError {
-    let Setting { name, line } = header;
+fn setup_error(proxy: Proxy, header: &ProxyHeader, fault: &str) -> OriginalError {
+    let ProxyHeader { name, setup } = header;
     OriginalError::Setup(Problem::new(
         Code::BadTarget,
         format!(
-            "the header {name}, which {} needs, {wrong}: {line} (see docs/deploy)",
+            "the header {name}, which {} needs, {fault}: {setup} (see docs/deploy)",
             proxy.path()
         ),
     ))
 }
 
-fn unreadable() -> OriginalError {
+fn malformed() -> OriginalError {
     let detail =
-        "the path of the request is malformed; percent-encode what is not allowed in a URL";
+        "the path of the request is malformed; percent-encode characters not allowed in a URL";
     OriginalError::Client(Problem::new(Code::BadTarget, detail))
 }

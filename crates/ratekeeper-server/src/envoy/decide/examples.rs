@@ -1,7 +1,7 @@
-//! The documented examples of envoyproxy/ratelimit where a request has several descriptors, or
-//! where what was used before matters: how each is answered.
+//! The documented examples of envoyproxy/ratelimit with several descriptors or with state: the
+//! response to each request.
 
-use super::tests::{FREE, Judge, OK, OVER};
+use super::tests::{FREE, OK, OVER, TestEnvoy};
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -10,14 +10,14 @@ use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 type Entries<'a> = &'a [(&'a str, &'a str)];
 
 struct Example {
-    judge: Judge,
+    envoy: TestEnvoy,
     domain: &'static str,
 }
 
 impl Example {
     fn new(domain: &'static str, descriptors: &str) -> Self {
         Self {
-            judge: Judge::of(
+            envoy: TestEnvoy::of(
                 &format!("domain: {domain}\ndescriptors:\n{descriptors}"),
                 FREE,
             ),
@@ -25,9 +25,8 @@ impl Example {
         }
     }
 
-    /// The answer to all of them, and of each its answer, the limit it met (none if it met none),
-    /// and what remains of it.
-    fn told(&self, descriptors: &[Entries<'_>]) -> (i32, Vec<(i32, Option<u32>, u32)>) {
+    /// The overall code, and the code, limit and remaining hits of each descriptor.
+    fn codes_and_limits(&self, descriptors: &[Entries<'_>]) -> (i32, Vec<(i32, Option<u32>, u32)>) {
         let entry = |(key, value): &(&str, &str)| Entry {
             key: (*key).into(),
             value: (*value).into(),
@@ -42,7 +41,7 @@ impl Example {
             descriptors,
             hits_addend: 0,
         };
-        let response = self.judge.answer(&request).unwrap();
+        let response = self.envoy.decide(&request).unwrap();
         let statuses = response.statuses.iter().map(|status| {
             let limit = status
                 .current_limit
@@ -53,10 +52,10 @@ impl Example {
         (response.overall_code, statuses.collect())
     }
 
-    /// How often in a row it passes, up to `most`.
-    fn passes(&self, descriptor: Entries<'_>, most: usize) -> usize {
-        (0..most)
-            .take_while(|_| self.told(&[descriptor]).0 == OK)
+    /// Number of consecutive allowed requests, up to `max`.
+    fn passes(&self, descriptor: Entries<'_>, max: usize) -> usize {
+        (0..max)
+            .take_while(|_| self.codes_and_limits(&[descriptor]).0 == OK)
             .count()
     }
 }
@@ -79,21 +78,24 @@ fn example_2_a_number_is_counted_twice() {
     let both = [marketing, &marketing[1..]];
     for left in (0..5).rev() {
         assert_eq!(
-            example.told(&both),
+            example.codes_and_limits(&both),
             (OK, vec![(OK, Some(5), left), (OK, Some(100), left + 95)])
         );
     }
-    // Either turns the request away, and what is turned away is not counted anywhere.
+    // Either limit denies the request, and a denied request is not counted anywhere.
     assert_eq!(
-        example.told(&both),
+        example.codes_and_limits(&both),
         (OVER, vec![(OVER, Some(5), 0), (OK, Some(100), 95)])
     );
     let other: Entries<'_> = &[("message_type", "marketing"), ("to_number", "2062222222")];
-    assert_eq!(example.told(&[other]), (OK, vec![(OK, Some(5), 4)]));
+    assert_eq!(
+        example.codes_and_limits(&[other]),
+        (OK, vec![(OK, Some(5), 4)])
+    );
 }
 
 #[test]
-fn example_3_an_address_that_may_not() {
+fn example_3_a_denied_address() {
     let example = Example::new(
         "edge_proxy_per_ip",
         "
@@ -105,7 +107,7 @@ fn example_3_an_address_that_may_not() {
 ",
     );
     assert_eq!(
-        example.told(&[&[("remote_address", "50.0.0.5")]]),
+        example.codes_and_limits(&[&[("remote_address", "50.0.0.5")]]),
         (OVER, vec![(OVER, Some(0), 0)])
     );
     assert_eq!(example.passes(&[("remote_address", "50.0.0.1")], 20), 10);
@@ -113,15 +115,15 @@ fn example_3_an_address_that_may_not() {
 }
 
 #[test]
-fn example_5_unlimited_is_told_apart_from_unknown() {
+fn example_5_unlimited_differs_from_unknown() {
     let example = Example::new(
         "internal",
         "\n  - key: ldap\n    rate_limit: { unlimited: true }\n",
     );
-    let (code, told) = example.told(&[&[("ldap", "x")], &[("unknown", "x")]]);
+    let (code, statuses) = example.codes_and_limits(&[&[("ldap", "x")], &[("unknown", "x")]]);
     assert_eq!(code, OK);
-    assert_eq!((told[0].0, told[0].2), (OK, u32::MAX));
-    assert_eq!(told[1], (OK, None, 0));
+    assert_eq!((statuses[0].0, statuses[0].2), (OK, u32::MAX));
+    assert_eq!(statuses[1], (OK, None, 0));
 }
 
 #[test]
@@ -148,16 +150,16 @@ fn example_6_shadow_mode() {
         example.passes(&[("service", "auth-service"), ("user", "user-b")], 50),
         20
     );
-    let figures = example.judge.envoy.figures();
+    let stats = example.envoy.envoy.stats();
     assert!(
-        figures
+        stats
             .iter()
             .any(|rule| (rule.allowed, rule.shadow_denied) == (10, 40))
     );
 }
 
 #[test]
-fn example_7_a_limit_in_place_of_another() {
+fn example_7_a_limit_replaces_another() {
     let example = Example::new(
         "example7",
         "
@@ -178,16 +180,16 @@ fn example_7_a_limit_in_place_of_another() {
     let first: Entries<'_> = &[("key_1", "value_1"), ("user", "ann")];
     let second: Entries<'_> = &[("key_2", "value_2"), ("user", "ann")];
     for left in (0..10).rev() {
-        let (code, told) = example.told(&[first, second]);
-        assert_eq!((code, told[1]), (OK, (OK, Some(10), left)));
+        let (code, statuses) = example.codes_and_limits(&[first, second]);
+        assert_eq!((code, statuses[1]), (OK, (OK, Some(10), left)));
     }
-    assert_eq!(example.told(&[first, second]).0, OVER);
-    // What was replaced was not used.
+    assert_eq!(example.codes_and_limits(&[first, second]).0, OVER);
+    // The replaced limit was not charged.
     assert_eq!(example.passes(first, 20), 5);
 }
 
 #[test]
-fn example_11_a_threshold_that_is_shared() {
+fn example_11_a_shared_threshold() {
     let example = Example::new(
         "example11",
         "
@@ -231,6 +233,6 @@ fn quotas_of_the_demonstration() {
     );
     let both: [Entries<'_>; 2] = [&[("service", "service_1")], &[("service", "service_2")]];
     // Over only when both are.
-    let codes: Vec<i32> = (0..4).map(|_| example.told(&both).0).collect();
+    let codes: Vec<i32> = (0..4).map(|_| example.codes_and_limits(&both).0).collect();
     assert_eq!(codes, [OK, OK, OVER, OVER]);
 }

@@ -1,6 +1,6 @@
-//! A request of Envoy, asked of the store: all its descriptors at once, all or nothing.
+//! Decisions on requests of Envoy: all descriptors at once, all or nothing.
 
-use super::config::{EnvoyConfig, LimitRef, overriding};
+use super::config::{EnvoyConfig, LimitRef, override_limit};
 use super::matching::{self, RuleIndex};
 use super::response::{self, DescriptorOutcome};
 use super::rules::{Registry, Rule, RuleStats, Rules, Settings};
@@ -19,27 +19,26 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// How many different limits requests may bring along. Each is remembered for as long as the server
-/// runs.
-const MOST_OVERRIDES: usize = 65_536;
+/// Number of different limits in requests. Each stays registered until the server stops.
+const MAX_OVERRIDES: usize = 65_536;
 
-/// The most descriptors of a request: all of them are decided at once. Envoy sends a few.
+/// Number of descriptors of a request, all of which are decided at once. Envoy sends a few.
 const MAX_DESCRIPTORS: usize = 128;
 
-/// The most entries of a descriptor.
+/// Number of entries of a descriptor.
 const MAX_ENTRIES: usize = 64;
 
-/// How often a bucket is charged for what is left of it while others are charged at the same time.
+/// Number of attempts to charge the rest of a bucket while others charge it concurrently.
 const USE_UP_ATTEMPTS: usize = 3;
 
-/// So many descriptors allocate nothing.
-const FEW: usize = 8;
+/// Number of descriptors without an allocation.
+const INLINE_DESCRIPTORS: usize = 8;
 
-pub(super) type Few<T> = SmallVec<[T; FEW]>;
+pub(super) type Few<T> = SmallVec<[T; INLINE_DESCRIPTORS]>;
 
 pub(crate) struct Envoy<C: Clock> {
     store: AnyStore<C>,
-    /// None if there is no configuration.
+    /// `None` if there is no configuration.
     rules: ArcSwapOption<Rules>,
     registry: Registry,
     overrides: RwLock<HashMap<Limit, LimitHandle>>,
@@ -47,28 +46,28 @@ pub(crate) struct Envoy<C: Clock> {
     denied: AtomicU64,
 }
 
-/// Why there is no answer.
+/// The reason why a request has no response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum DecideError {
-    /// The request says nothing that could be answered.
+    /// The request is invalid.
     Invalid(&'static str),
-    /// Nobody knows: whoever asks decides by its own failure mode.
+    /// No decision is possible; the caller decides by its own failure mode.
     Unavailable(&'static str),
 }
 
-/// What is known of one descriptor.
+/// A descriptor with a limit.
 pub(super) struct MatchedDescriptor<'r> {
-    /// None if the request brought its limit along.
+    /// `None` if the limit is in the request.
     pub(super) rule: Option<&'r Rule>,
-    pub(super) told: DescriptorStatus,
+    pub(super) limit: DescriptorLimit,
     handle: LimitHandleRef<'r>,
     bucket: Range<usize>,
     hits: Hits,
 }
 
-/// How its limit is told.
+/// A limit, and its numbers for the response.
 #[derive(Clone, Copy)]
-pub(super) struct DescriptorStatus {
+pub(super) struct DescriptorLimit {
     pub(super) limit: Limit,
     pub(super) requests_per_unit: u32,
     pub(super) unit: i32,
@@ -95,13 +94,13 @@ impl Hits {
     }
 }
 
-/// What the descriptor comes to before anybody is asked.
-pub(super) enum Part {
+/// The match of a descriptor in the configuration.
+pub(super) enum DescriptorMatch {
     /// No limit applies.
     None,
     Unlimited,
-    /// The number of its ask.
-    Asked(usize),
+    /// Index of its [`MatchedDescriptor`].
+    Limited(usize),
 }
 
 impl MatchedDescriptor<'_> {
@@ -109,17 +108,17 @@ impl MatchedDescriptor<'_> {
         self.rule.is_some_and(|rule| rule.config.quota)
     }
 
-    /// Whether its limit has no room for it, whatever becomes of the request.
+    /// Whether it is over its limit, regardless of the decision on the request.
     pub(super) fn is_over(&self, decision: &Decision) -> bool {
         decision.is_denied() || (self.hits == Hits::Peek && decision.remaining() == 0)
     }
 
-    /// Whether it is never over its limit, whatever the figures say.
+    /// Whether it is in shadow mode, which never denies.
     pub(super) fn is_shadow(&self) -> bool {
         self.rule.is_some_and(|rule| rule.config.shadow)
     }
 
-    /// Whether it asks for several hits of the bucket of `other`.
+    /// Whether it charges several hits to the bucket of `other`.
     fn is_batch_on(&self, other: &Self, keys: &[u8]) -> bool {
         self.hits.charged() > 1 && self.shares_bucket(other, keys)
     }
@@ -138,16 +137,16 @@ impl MatchedDescriptor<'_> {
 
     fn ask<'a>(&'a self, keys: &'a [u8]) -> Ask<'a> {
         let ask = Ask::new(self.handle(), &keys[self.bucket.clone()]);
-        let watches = self
+        let is_unenforced = self
             .rule
             .is_some_and(|rule| rule.config.shadow || rule.config.quota);
         match self.hits {
-            // Whether there is room for anything at all.
-            Hits::Peek if watches => ask.cost(0).mode(Mode::Peek),
+            // Never denied: only the remaining hits matter.
+            Hits::Peek if is_unenforced => ask.cost(0).mode(Mode::Peek),
             Hits::Peek => ask.mode(Mode::Peek),
-            // What was given back has been; these are the figures.
+            // Hits were refunded before; this reads the numbers for the response.
             Hits::Refund(_) => ask.cost(0).mode(Mode::Peek),
-            Hits::Charge(cost) if watches => ask.cost(cost).mode(Mode::Shadow),
+            Hits::Charge(cost) if is_unenforced => ask.cost(cost).mode(Mode::Shadow),
             Hits::Charge(cost) => ask.cost(cost),
         }
     }
@@ -155,19 +154,17 @@ impl MatchedDescriptor<'_> {
 
 impl<C: Clock> Envoy<C> {
     pub(crate) fn new(store: AnyStore<C>) -> Self {
-        let zero = || AtomicU64::new(0);
-        let (rules, registry) = (ArcSwapOption::empty(), Registry::default());
         Self {
             store,
-            rules,
-            registry,
+            rules: ArcSwapOption::empty(),
+            registry: Registry::default(),
             overrides: RwLock::default(),
-            allowed: zero(),
-            denied: zero(),
+            allowed: AtomicU64::new(0),
+            denied: AtomicU64::new(0),
         }
     }
 
-    /// Goes by this configuration from the next request on.
+    /// Replaces the configuration.
     pub(crate) fn replace(
         &self,
         config: EnvoyConfig,
@@ -181,21 +178,21 @@ impl<C: Clock> Envoy<C> {
         Ok(())
     }
 
-    /// How many requests passed, and how many were turned away.
+    /// Number of allowed and denied requests.
     pub(crate) fn totals(&self) -> (u64, u64) {
         (self.allowed.load(Relaxed), self.denied.load(Relaxed))
     }
 
-    pub(crate) fn figures(&self) -> Vec<RuleStats> {
+    pub(crate) fn stats(&self) -> Vec<RuleStats> {
         self.rules
             .load()
             .iter()
             .flat_map(|rules| rules.rules.iter())
-            .map(Rule::figures)
+            .map(Rule::stats)
             .collect()
     }
 
-    /// Every limit in force, by the name that other nodes know it by too.
+    /// The limits in force, by names that are the same on all nodes.
     pub(crate) fn shared_limits(&self) -> Vec<String> {
         self.rules
             .load()
@@ -204,25 +201,23 @@ impl<C: Clock> Envoy<C> {
             .collect()
     }
 
-    /// The answer to a request that needs it `within` some time.
-    pub(crate) async fn judge(
+    /// Decides a request whose caller waits for `timeout`.
+    pub(crate) async fn decide(
         &self,
         request: &RateLimitRequest,
-        within: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<RateLimitResponse, DecideError> {
         if request.domain.is_empty() {
             return Err(DecideError::Invalid(
-                "the domain is empty; name one of the configuration",
+                "the domain is empty; send one of the configuration",
             ));
         }
         if request.descriptors.is_empty() {
-            return Err(DecideError::Invalid(
-                "there are no descriptors; send at least one",
-            ));
+            return Err(DecideError::Invalid("no descriptors; send at least one"));
         }
         if request.descriptors.len() > MAX_DESCRIPTORS {
             return Err(DecideError::Invalid(
-                "there are more than 128 descriptors; send fewer, in several requests",
+                "more than 128 descriptors; send fewer, in several requests",
             ));
         }
         if request
@@ -241,10 +236,12 @@ impl<C: Clock> Envoy<C> {
                 None => response::no_limits(request.descriptors.len()),
                 Some((rules, level)) => {
                     let mut keys = Vec::with_capacity(64);
-                    let (found, parts) = self.found(rules, level, request, &mut keys)?;
-                    let outcome = self.asked(&found, &keys, &rules.settings, within).await?;
-                    count(&found, &outcome);
-                    response::response(request, &rules.settings, &found, &parts, &outcome)
+                    let (matched, matches) = self.match_all(rules, level, request, &mut keys)?;
+                    let outcome = self
+                        .decide_all(&matched, &keys, &rules.settings, timeout)
+                        .await?;
+                    count(&matched, &outcome);
+                    response::response(request, &rules.settings, &matched, &matches, &outcome)
                 }
             };
         if response::is_over(&response) {
@@ -256,49 +253,49 @@ impl<C: Clock> Envoy<C> {
         Ok(response)
     }
 
-    fn found<'r>(
+    /// Matches all descriptors, and writes their keys into `keys`.
+    fn match_all<'r>(
         &self,
         rules: &'r Rules,
         level: &matching::Level,
         request: &RateLimitRequest,
         keys: &mut Vec<u8>,
-    ) -> Result<(Few<MatchedDescriptor<'r>>, Few<Part>), DecideError> {
-        let mut found: Few<MatchedDescriptor<'r>> = SmallVec::new();
-        let mut parts: Few<Part> = SmallVec::new();
+    ) -> Result<(Few<MatchedDescriptor<'r>>, Few<DescriptorMatch>), DecideError> {
+        let mut matched: Few<MatchedDescriptor<'r>> = SmallVec::new();
+        let mut matches: Few<DescriptorMatch> = SmallVec::new();
         let mut replacing: Few<&'r str> = SmallVec::new();
         for descriptor in &request.descriptors {
             let start = keys.len();
             let hits = hits(request, descriptor);
             if let Some(own) = &descriptor.limit {
-                let Some(limit) = overriding(own.requests_per_unit, own.unit) else {
-                    return Err(DecideError::Invalid(
-                        "the limit of a descriptor has no unit; send one from SECOND on",
-                    ));
+                let Some(limit) = override_limit(own.requests_per_unit, own.unit) else {
+                    return Err(DecideError::Invalid("unit missing; use SECOND or longer"));
                 };
-                matching::whole(&request.domain, entries(descriptor), keys);
-                let handle = LimitHandleRef::Override(self.overriding(&limit, rules.settings)?);
-                let told = DescriptorStatus {
+                matching::override_bucket(&request.domain, entries(descriptor), keys);
+                let handle =
+                    LimitHandleRef::Override(self.override_handle(&limit, rules.settings)?);
+                let limit = DescriptorLimit {
                     limit,
                     requests_per_unit: own.requests_per_unit,
                     unit: own.unit,
                 };
-                parts.push(Part::Asked(found.len()));
-                found.push(MatchedDescriptor {
+                matches.push(DescriptorMatch::Limited(matched.len()));
+                matched.push(MatchedDescriptor {
                     rule: None,
-                    told,
+                    limit,
                     handle,
                     bucket: start..keys.len(),
                     hits,
                 });
                 continue;
             }
-            let Some(RuleIndex(place)) = matching::find(level, entries(descriptor), keys) else {
-                parts.push(Part::None);
+            let Some(RuleIndex(index)) = matching::find(level, entries(descriptor), keys) else {
+                matches.push(DescriptorMatch::None);
                 continue;
             };
-            let rule = &rules.rules[place];
+            let rule = &rules.rules[index];
             replacing.extend(rule.config.replaces.iter().map(String::as_str));
-            match (rule.config.limit, &rule.known.handle) {
+            match (rule.config.limit, &rule.state.handle) {
                 (
                     LimitRef::To {
                         limit,
@@ -307,33 +304,35 @@ impl<C: Clock> Envoy<C> {
                     },
                     Some(handle),
                 ) => {
-                    let told = DescriptorStatus {
+                    let limit = DescriptorLimit {
                         limit,
                         requests_per_unit,
                         unit,
                     };
-                    parts.push(Part::Asked(found.len()));
-                    let (rule, handle, bucket) =
-                        (Some(rule), LimitHandleRef::Rule(handle), start..keys.len());
-                    found.push(MatchedDescriptor {
-                        rule,
-                        told,
-                        handle,
-                        bucket,
+                    matches.push(DescriptorMatch::Limited(matched.len()));
+                    matched.push(MatchedDescriptor {
+                        rule: Some(rule),
+                        limit,
+                        handle: LimitHandleRef::Rule(handle),
+                        bucket: start..keys.len(),
                         hits,
                     });
                 }
-                _ => parts.push(Part::Unlimited),
+                _ => matches.push(DescriptorMatch::Unlimited),
             }
         }
         if !replacing.is_empty() {
-            drop_replaced(&replacing, &mut found, &mut parts);
+            drop_replaced(&replacing, &mut matched, &mut matches);
         }
-        Ok((found, parts))
+        Ok((matched, matches))
     }
 
-    /// The handle of a limit that a request brought along. Other nodes know it by what it says.
-    fn overriding(&self, limit: &Limit, settings: Settings) -> Result<LimitHandle, DecideError> {
+    /// The handle of a limit in a request, registered under the text of the limit.
+    fn override_handle(
+        &self,
+        limit: &Limit,
+        settings: Settings,
+    ) -> Result<LimitHandle, DecideError> {
         if let Some(handle) = self
             .overrides
             .read()
@@ -349,10 +348,8 @@ impl<C: Clock> Envoy<C> {
         if let Some(handle) = overrides.get(limit) {
             return Ok(handle.clone());
         }
-        let full = DecideError::Unavailable(
-            "as many different limits were sent as are told apart; send fewer, or restart",
-        );
-        if overrides.len() >= MOST_OVERRIDES {
+        let full = DecideError::Unavailable("too many different limits; send fewer, or restart");
+        if overrides.len() >= MAX_OVERRIDES {
             return Err(full);
         }
         let handle = self
@@ -364,80 +361,85 @@ impl<C: Clock> Envoy<C> {
         Ok(handle)
     }
 
-    async fn asked(
+    async fn decide_all(
         &self,
-        found: &[MatchedDescriptor<'_>],
+        matched: &[MatchedDescriptor<'_>],
         keys: &[u8],
         settings: &Settings,
-        within: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<DescriptorOutcome, DecideError> {
-        for of in found {
-            if let Hits::Refund(hits) = of.hits {
-                let given = self
-                    .store
-                    .grant(of.handle(), &keys[of.bucket.clone()], hits);
-                match within {
-                    // It may come back later than the caller waits for; it is not asked about
-                    // again.
-                    Some(within) => drop(tokio::time::timeout(within, given).await),
-                    None => given.await,
+        for descriptor in matched {
+            if let Hits::Refund(hits) = descriptor.hits {
+                let refund =
+                    self.store
+                        .grant(descriptor.handle(), &keys[descriptor.bucket.clone()], hits);
+                match timeout {
+                    // It may complete after the timeout; it is not awaited again.
+                    Some(timeout) => drop(tokio::time::timeout(timeout, refund).await),
+                    None => refund.await,
                 }
             }
         }
-        let asks: Few<Ask<'_>> = found.iter().map(|found| found.ask(keys)).collect();
+        let asks: Few<Ask<'_>> = matched
+            .iter()
+            .map(|descriptor| descriptor.ask(keys))
+            .collect();
         let now = self.store.now();
         if asks.is_empty() {
-            return Ok(DescriptorOutcome::new(found, SmallVec::new(), false, now));
+            return Ok(DescriptorOutcome::new(matched, SmallVec::new(), false, now));
         }
-        let verdict = self.decide(&asks, now, within).await;
+        let verdict = self.ask_store(&asks, now, timeout).await;
         if verdict.is_denied() && verdict.source() == Source::Closed {
             return Err(DecideError::Unavailable(
-                "the store does not answer, and limits are closed then",
+                "the store is unavailable and on_failure is \"closed\"",
             ));
         }
         let charged = verdict.is_allowed();
-        let mut outcome = DescriptorOutcome::new(found, decisions(&verdict), !charged, now);
+        let mut outcome = DescriptorOutcome::new(matched, decisions(&verdict), !charged, now);
         let consume = settings.denied_hits_consume;
         if outcome.is_over && charged && !consume {
-            // Quotas deny together. The limits that had room get back what they were charged.
+            // All quotas are over, so the request is denied: refund the limits that allowed it.
             self.store.settle(verdict, &vec![0; asks.len()]).await;
-            let others: Few<usize> = (0..found.len()).filter(|at| !outcome.over[*at]).collect();
+            let others: Few<usize> = (0..matched.len()).filter(|at| !outcome.over[*at]).collect();
             let peeks: Few<Ask<'_>> = others
                 .iter()
                 .map(|at| asks[*at].cost(0).mode(Mode::Peek))
                 .collect();
-            let verdict = self.decide(&peeks, now, self.left(within, now)).await;
+            let verdict = self
+                .ask_store(&peeks, now, self.remaining_timeout(timeout, now))
+                .await;
             outcome.update(&others, &verdict);
         }
-        let uses_up = |at: &usize| match found[*at].hits {
+        let uses_up = |at: &usize| match matched[*at].hits {
             Hits::Charge(_) if consume => outcome.over[*at] || !charged,
             Hits::Charge(_) => {
                 outcome.over[*at]
-                    && found
+                    && matched
                         .iter()
-                        .any(|other| other.is_batch_on(&found[*at], keys))
+                        .any(|other| other.is_batch_on(&matched[*at], keys))
             }
             Hits::Peek | Hits::Refund(_) => false,
         };
-        let short: Few<usize> = (0..found.len()).filter(uses_up).collect();
+        let short: Few<usize> = (0..matched.len()).filter(uses_up).collect();
         if !short.is_empty() {
-            self.use_up(found, keys, short, &mut outcome, within).await;
+            self.use_up(matched, keys, short, &mut outcome, timeout)
+                .await;
         }
         Ok(outcome)
     }
 
-    /// Charges hits that did not fit as far as there is something left for them.
+    /// Charges denied hits up to the rest of their buckets.
     ///
-    /// The first decision charged nothing for them, and somebody else may be charged between it and
-    /// this one: each bucket is charged alone and never for more than it has, so that no limit is
-    /// exceeded; what was taken in between is looked at again.
+    /// The first decision did not charge them, and concurrent requests may have charged the buckets
+    /// since: each bucket is charged separately and never more than it has, so no limit is
+    /// exceeded; it is retried with the new rest.
     async fn use_up(
         &self,
-        found: &[MatchedDescriptor<'_>],
+        matched: &[MatchedDescriptor<'_>],
         keys: &[u8],
         mut short: Few<usize>,
         outcome: &mut DescriptorOutcome,
-        within: Option<Duration>,
+        timeout: Option<Duration>,
     ) {
         for _ in 0..USE_UP_ATTEMPTS {
             let mut asks: Few<Ask<'_>> = SmallVec::new();
@@ -445,13 +447,13 @@ impl<C: Clock> Envoy<C> {
                 let same = short
                     .iter()
                     .zip(&asks)
-                    .filter(|(other, _)| found[**other].shares_bucket(&found[at], keys));
+                    .filter(|(other, _)| matched[**other].shares_bucket(&matched[at], keys));
                 let taken: u64 = same.map(|(_, ask)| ask.cost).sum();
                 let left = outcome.decisions[at].remaining().saturating_sub(taken);
                 asks.push(
-                    found[at]
+                    matched[at]
                         .ask(keys)
-                        .cost(found[at].hits.charged().min(left))
+                        .cost(matched[at].hits.charged().min(left))
                         .mode(Mode::Shadow),
                 );
             }
@@ -459,7 +461,11 @@ impl<C: Clock> Envoy<C> {
                 return;
             }
             let verdict = self
-                .decide(&asks, outcome.now, self.left(within, outcome.now))
+                .ask_store(
+                    &asks,
+                    outcome.now,
+                    self.remaining_timeout(timeout, outcome.now),
+                )
                 .await;
             if matches!(verdict.source(), Source::Closed | Source::Open) {
                 return;
@@ -469,17 +475,22 @@ impl<C: Clock> Envoy<C> {
         }
     }
 
-    /// What is left of the time that the caller has, for another call to the store.
-    fn left(&self, within: Option<Duration>, start: Timestamp) -> Option<Duration> {
-        within.map(|within| within.saturating_sub(self.store.now().saturating_since(start)))
+    /// The rest of the caller's timeout, for another call to the store.
+    fn remaining_timeout(&self, timeout: Option<Duration>, start: Timestamp) -> Option<Duration> {
+        timeout.map(|timeout| timeout.saturating_sub(self.store.now().saturating_since(start)))
     }
 
-    async fn decide(&self, asks: &[Ask<'_>], now: Timestamp, within: Option<Duration>) -> Verdict {
+    async fn ask_store(
+        &self,
+        asks: &[Ask<'_>],
+        now: Timestamp,
+        timeout: Option<Duration>,
+    ) -> Verdict {
         if let Some(verdict) = self.store.try_decide(asks, now) {
             return verdict;
         }
-        match within {
-            Some(within) => self.store.decide_within(asks, now, within).await,
+        match timeout {
+            Some(timeout) => self.store.decide_within(asks, now, timeout).await,
             None => self.store.decide_at(asks, now).await,
         }
     }
@@ -489,7 +500,7 @@ fn decisions(verdict: &Verdict) -> Few<Decision> {
     verdict.results().map(|status| status.decision()).collect()
 }
 
-/// How much a descriptor asks for: its own number, else that of the request, else 1.
+/// The hits of a descriptor: its own number, else that of the request, else 1.
 fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Hits {
     let hits = match &descriptor.hits_addend {
         Some(own) => own.value,
@@ -509,15 +520,21 @@ fn entries(descriptor: &RateLimitDescriptor) -> impl ExactSizeIterator<Item = (&
         .map(|entry| (&*entry.key, &*entry.value))
 }
 
-/// Limits that another one replaces are neither asked nor told.
-fn drop_replaced(replacing: &[&str], found: &mut Few<MatchedDescriptor<'_>>, parts: &mut [Part]) {
+/// Removes limits that another one replaces: they are neither charged nor in the response.
+fn drop_replaced(
+    replacing: &[&str],
+    matched: &mut Few<MatchedDescriptor<'_>>,
+    matches: &mut [DescriptorMatch],
+) {
     let mut at = 0;
-    for part in parts {
-        let Part::Asked(ask) = part else { continue };
-        let name = found[at].rule.map_or("", |rule| &rule.config.name);
+    for descriptor_match in matches {
+        let DescriptorMatch::Limited(ask) = descriptor_match else {
+            continue;
+        };
+        let name = matched[at].rule.map_or("", |rule| &rule.config.name);
         if !name.is_empty() && replacing.contains(&name) {
-            found.remove(at);
-            *part = Part::None;
+            matched.remove(at);
+            *descriptor_match = DescriptorMatch::None;
         } else {
             *ask = at;
             at += 1;
@@ -525,16 +542,18 @@ fn drop_replaced(replacing: &[&str], found: &mut Few<MatchedDescriptor<'_>>, par
     }
 }
 
-fn count(found: &[MatchedDescriptor<'_>], outcome: &DescriptorOutcome) {
-    for (found, over) in found.iter().zip(&outcome.over) {
-        let Some(rule) = found.rule else { continue };
-        let counts = &rule.known.counts;
-        let watches = rule.config.shadow || (rule.config.quota && !outcome.are_quotas_over);
+fn count(matched: &[MatchedDescriptor<'_>], outcome: &DescriptorOutcome) {
+    for (descriptor, over) in matched.iter().zip(&outcome.over) {
+        let Some(rule) = descriptor.rule else {
+            continue;
+        };
+        let counters = &rule.state.counters;
+        let is_unenforced = rule.config.shadow || (rule.config.quota && !outcome.are_quotas_over);
         match (over, outcome.is_over) {
-            (true, _) if watches => counts.shadow_denied.fetch_add(1, Relaxed),
-            (true, _) => counts.denied.fetch_add(1, Relaxed),
-            (false, false) => counts.allowed.fetch_add(1, Relaxed),
-            // Another one turned it away.
+            (true, _) if is_unenforced => counters.shadow_denied.fetch_add(1, Relaxed),
+            (true, _) => counters.denied.fetch_add(1, Relaxed),
+            (false, false) => counters.allowed.fetch_add(1, Relaxed),
+            // Denied by another limit.
             (false, true) => continue,
         };
     }

@@ -80,12 +80,12 @@ descriptors:
     rate_limit: { unit: second, requests_per_unit: 1, algorithm: token_bucket, burst: 5 }
 ";
 
-pub(super) struct Judge {
+pub(super) struct TestEnvoy {
     pub(super) envoy: Envoy<ManualClock>,
     pub(super) clock: ManualClock,
 }
 
-impl Judge {
+impl TestEnvoy {
     fn new(settings: Settings) -> Self {
         Self::of(YAML, settings)
     }
@@ -104,20 +104,20 @@ impl Judge {
         Self { envoy, clock }
     }
 
-    /// In memory there is nothing to wait for.
-    pub(super) fn answer(
+    /// Polls once: in memory every call is ready at once.
+    pub(super) fn decide(
         &self,
         request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, DecideError> {
-        match pin!(self.envoy.judge(request, None)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answer) => answer,
+        match pin!(self.envoy.decide(request, None)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => result,
             Poll::Pending => unreachable!(),
         }
     }
 
     /// Code and remaining of all descriptors.
-    fn told(&self, descriptors: &[RateLimitDescriptor]) -> (i32, Vec<(i32, u32)>) {
-        let response = self.answer(&request(descriptors)).unwrap();
+    fn codes_and_remaining(&self, descriptors: &[RateLimitDescriptor]) -> (i32, Vec<(i32, u32)>) {
+        let response = self.decide(&request(descriptors)).unwrap();
         let statuses = response
             .statuses
             .iter()
@@ -131,7 +131,7 @@ fn config(yaml: &str) -> EnvoyConfig {
     let mut config = EnvoyConfig::default();
     config
         .add("test.yaml", yaml)
-        .unwrap_or_else(|wrong| panic!("{wrong}"));
+        .unwrap_or_else(|error| panic!("{error}"));
     config
 }
 
@@ -163,18 +163,18 @@ fn hits(key: &str, hits: u64) -> RateLimitDescriptor {
     }
 }
 
-fn refund(key: &str, many: u64) -> RateLimitDescriptor {
+fn refund(key: &str, count: u64) -> RateLimitDescriptor {
     RateLimitDescriptor {
         is_negative_hits: true,
-        ..hits(key, many)
+        ..hits(key, count)
     }
 }
 
 #[test]
 fn statuses_are_complete_and_in_order() {
-    let judge = Judge::new(FREE);
-    let response = judge
-        .answer(&request(&[
+    let envoy = TestEnvoy::new(FREE);
+    let response = envoy
+        .decide(&request(&[
             of("hour"),
             of("unknown"),
             of("free"),
@@ -217,36 +217,51 @@ fn statuses_are_complete_and_in_order() {
 
 #[test]
 fn all_or_nothing() {
-    let judge = Judge::new(FREE);
+    let envoy = TestEnvoy::new(FREE);
     for left in [2, 1, 0] {
-        assert_eq!(judge.told(&[of("minute")]), (OK, vec![(OK, left)]));
+        assert_eq!(
+            envoy.codes_and_remaining(&[of("minute")]),
+            (OK, vec![(OK, left)])
+        );
     }
-    // The hour has room, and is not charged for what the minute turns away.
+    // The hour allows it, but is not charged for what the minute denies.
     assert_eq!(
-        judge.told(&[of("hour"), of("minute")]),
+        envoy.codes_and_remaining(&[of("hour"), of("minute")]),
         (OVER, vec![(OK, 10), (OVER, 0)])
     );
-    assert_eq!(judge.told(&[of("hour")]), (OK, vec![(OK, 9)]));
-    let over = judge.answer(&request(&[of("minute")])).unwrap();
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("hour")]),
+        (OK, vec![(OK, 9)])
+    );
+    let over = envoy.decide(&request(&[of("minute")])).unwrap();
     let header = &over.response_headers_to_add[0];
     assert_eq!((&*header.key, &*header.value), ("Retry-After", "30"));
-    judge.clock.advance(Duration::from_secs(30));
-    assert_eq!(judge.told(&[of("minute")]), (OK, vec![(OK, 2)]));
-    assert_eq!(judge.envoy.totals(), (5, 2));
+    envoy.clock.advance(Duration::from_secs(30));
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("minute")]),
+        (OK, vec![(OK, 2)])
+    );
+    assert_eq!(envoy.envoy.totals(), (5, 2));
 }
 
 #[test]
 fn denied_hits_may_consume_as_in_envoyproxy_ratelimit() {
-    let judge = Judge::new(Settings {
+    let envoy = TestEnvoy::new(Settings {
         denied_hits_consume: true,
         ..FREE
     });
-    assert_eq!(judge.told(&[hits("minute", 2)]), (OK, vec![(OK, 1)]));
     assert_eq!(
-        judge.told(&[of("hour"), hits("minute", 2)]),
+        envoy.codes_and_remaining(&[hits("minute", 2)]),
+        (OK, vec![(OK, 1)])
+    );
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("hour"), hits("minute", 2)]),
         (OVER, vec![(OK, 9), (OVER, 0)])
     );
-    assert_eq!(judge.told(&[of("minute")]), (OVER, vec![(OVER, 0)]));
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("minute")]),
+        (OVER, vec![(OVER, 0)])
+    );
 }
 
 /// Envoy with 0 hits before a request and the hits that it used, such as tokens of a model, after
@@ -254,7 +269,7 @@ fn denied_hits_may_consume_as_in_envoyproxy_ratelimit() {
 #[test]
 fn hits_charged_after_the_response_limit_the_next_request() {
     for consume in [false, true] {
-        let judge = Judge::of(
+        let envoy = TestEnvoy::of(
             AFTER,
             Settings {
                 denied_hits_consume: consume,
@@ -262,9 +277,9 @@ fn hits_charged_after_the_response_limit_the_next_request() {
             },
         );
         let answered = (0..30).filter(|_| {
-            let passes = judge.told(&[hits("tokens", 0)]).0 == OK;
+            let passes = envoy.codes_and_remaining(&[hits("tokens", 0)]).0 == OK;
             if passes {
-                judge.told(&[hits("tokens", 20)]);
+                envoy.codes_and_remaining(&[hits("tokens", 20)]);
             }
             passes
         });
@@ -274,47 +289,56 @@ fn hits_charged_after_the_response_limit_the_next_request() {
 }
 
 #[test]
-fn free_hits_that_do_not_fit_use_up_what_is_left_of_the_limits_that_were_short() {
-    let judge = Judge::of(AFTER, FREE);
-    let left = |key: &str| judge.told(&[refund(key, 0)]).1[0].1;
-    // The day is short of 60, the hour is not and stays as it was; a bucket of its own too.
+fn denied_hits_use_up_the_rest_of_exceeded_limits() {
+    let envoy = TestEnvoy::of(AFTER, FREE);
+    let left = |key: &str| envoy.codes_and_remaining(&[refund(key, 0)]).1[0].1;
+    // The day has less than 60 left; the hour has enough and is not charged, nor is another bucket.
     assert_eq!(
-        judge.told(&[hits("tokens", 60), hits("hour", 60)]),
+        envoy.codes_and_remaining(&[hits("tokens", 60), hits("hour", 60)]),
         (OVER, vec![(OVER, 0), (OK, 100)])
     );
     assert_eq!((left("tokens"), left("hour")), (0, 100));
-    // Two that are short are both used up.
+    // Two limits without enough hits are both used up.
     assert_eq!(
-        judge.told(&[hits("few", 11), hits("hour", 101)]),
+        envoy.codes_and_remaining(&[hits("few", 11), hits("hour", 101)]),
         (OVER, vec![(OVER, 0), (OVER, 0)])
     );
     assert_eq!((left("few"), left("hour")), (0, 0));
-    // One hit that does not fit costs nothing, whatever it waits for.
-    let judge = Judge::of(AFTER, FREE);
-    judge.told(&[hits("few", 10)]);
-    judge.told(&[of("few"), hits("tokens", 20)]);
-    assert_eq!(judge.told(&[hits("tokens", 0)]), (OK, vec![(OK, 50)]));
-    // Nor do two single hits of one bucket with one left; one of several does.
-    judge.told(&[hits("hour", 99)]);
+    // A single denied hit costs nothing.
+    let envoy = TestEnvoy::of(AFTER, FREE);
+    envoy.codes_and_remaining(&[hits("few", 10)]);
+    envoy.codes_and_remaining(&[of("few"), hits("tokens", 20)]);
     assert_eq!(
-        judge.told(&[of("hour"), of("hour")]),
+        envoy.codes_and_remaining(&[hits("tokens", 0)]),
+        (OK, vec![(OK, 50)])
+    );
+    // Nor do two single hits of one bucket with one left; one of several does.
+    envoy.codes_and_remaining(&[hits("hour", 99)]);
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("hour"), of("hour")]),
         (OVER, vec![(OVER, 1), (OVER, 1)])
     );
     assert_eq!(
-        judge.told(&[of("hour"), hits("hour", 2)]),
+        envoy.codes_and_remaining(&[of("hour"), hits("hour", 2)]),
         (OVER, vec![(OVER, 0), (OVER, 0)])
     );
-    // A shadow counts as it would if it were enforced, and the request passes.
-    assert_eq!(judge.told(&[hits("shadow", 4)]), (OK, vec![(OK, 0)]));
-    assert_eq!(judge.told(&[refund("shadow", 0)]), (OK, vec![(OK, 0)]));
+    // A shadow counts as if enforced, and the request is allowed.
+    assert_eq!(
+        envoy.codes_and_remaining(&[hits("shadow", 4)]),
+        (OK, vec![(OK, 0)])
+    );
+    assert_eq!(
+        envoy.codes_and_remaining(&[refund("shadow", 0)]),
+        (OK, vec![(OK, 0)])
+    );
 }
 
 #[test]
-fn what_was_used_up_comes_back_when_all_of_it_does() {
-    let judge = Judge::of(AFTER, FREE);
+fn retry_after_of_a_used_up_limit_is_its_reset() {
+    let envoy = TestEnvoy::of(AFTER, FREE);
     let retry_after = |descriptors: &[RateLimitDescriptor]| {
-        let headers = judge
-            .answer(&request(descriptors))
+        let headers = envoy
+            .decide(&request(descriptors))
             .unwrap()
             .response_headers_to_add;
         headers
@@ -322,49 +346,60 @@ fn what_was_used_up_comes_back_when_all_of_it_does() {
             .find(|header| header.key == "Retry-After")
             .map(|header| header.value.clone())
     };
-    // 4 of 5 are there; once they are used up it takes 5 s until 5 are.
-    assert_eq!(judge.told(&[of("bucket")]).0, OK);
+    // 4 of 5 are left; once they are used up it takes 5 s until 5 are.
+    assert_eq!(envoy.codes_and_remaining(&[of("bucket")]).0, OK);
     assert_eq!(retry_after(&[hits("bucket", 5)]).as_deref(), Some("5"));
     // One hit waits for one.
     assert_eq!(retry_after(&[of("bucket")]).as_deref(), Some("1"));
-    // More than there ever is never passes.
+    // More than the capacity is never allowed.
     assert_eq!(retry_after(&[hits("bucket", 6)]), None);
 }
 
 #[test]
-fn consumed_hits_count_wherever_they_do_not_fit() {
-    let judge = Judge::of(
+fn consumed_hits_count_in_every_exceeded_limit() {
+    let envoy = TestEnvoy::of(
         AFTER,
         Settings {
             denied_hits_consume: true,
             ..FREE
         },
     );
-    let left = |key: &str| judge.told(&[refund(key, 0)]).1[0].1;
-    // A shadow with more hits than are left, in a request that passes.
-    assert_eq!(judge.told(&[hits("shadow", 2)]), (OK, vec![(OK, 1)]));
+    let left = |key: &str| envoy.codes_and_remaining(&[refund(key, 0)]).1[0].1;
+    // A shadow with more hits than are left, in a request that is allowed.
     assert_eq!(
-        judge.told(&[hits("shadow", 2), of("hour")]),
+        envoy.codes_and_remaining(&[hits("shadow", 2)]),
+        (OK, vec![(OK, 1)])
+    );
+    assert_eq!(
+        envoy.codes_and_remaining(&[hits("shadow", 2), of("hour")]),
         (OK, vec![(OK, 0), (OK, 99)])
     );
     assert_eq!(left("shadow"), 0);
     // Two descriptors in one bucket.
     assert_eq!(
-        judge.told(&[hits("few", 6), hits("few", 6)]),
+        envoy.codes_and_remaining(&[hits("few", 6), hits("few", 6)]),
         (OVER, vec![(OVER, 0), (OVER, 0)])
     );
-    assert_eq!((judge.told(&[of("few")]).0, left("few")), (OVER, 0));
+    assert_eq!(
+        (envoy.codes_and_remaining(&[of("few")]).0, left("few")),
+        (OVER, 0)
+    );
     // Quotas that deny together.
     for (left_one, left_two, answer) in [(0, 1, OK), (0, 0, OK), (0, 0, OVER), (0, 0, OVER)] {
-        assert_eq!(judge.told(&[of("one"), of("two"), of("tokens")]).0, answer);
+        assert_eq!(
+            envoy
+                .codes_and_remaining(&[of("one"), of("two"), of("tokens")])
+                .0,
+            answer
+        );
         assert_eq!((left("one"), left("two")), (left_one, left_two));
     }
     // What they denied was consumed elsewhere: four times one of 50.
     assert_eq!(left("tokens"), 46);
-    // A quota that is short, where another has room.
-    judge.clock.advance(Duration::from_secs(60));
+    // A quota without enough hits, where another one has enough.
+    envoy.clock.advance(Duration::from_secs(60));
     assert_eq!(
-        judge.told(&[hits("two", 3), of("one")]),
+        envoy.codes_and_remaining(&[hits("two", 3), of("one")]),
         (OK, vec![(OVER, 0), (OK, 0)])
     );
     assert_eq!(left("two"), 0);
@@ -372,12 +407,12 @@ fn consumed_hits_count_wherever_they_do_not_fit() {
 
 #[test]
 fn hits_of_the_request_and_of_a_descriptor() {
-    let judge = Judge::new(FREE);
+    let envoy = TestEnvoy::new(FREE);
     let several = RateLimitRequest {
         hits_addend: 3,
         ..request(&[of("hour"), hits("minute", 1)])
     };
-    let response = judge.answer(&several).unwrap();
+    let response = envoy.decide(&several).unwrap();
     assert_eq!(
         response
             .statuses
@@ -386,28 +421,48 @@ fn hits_of_the_request_and_of_a_descriptor() {
             .collect::<Vec<_>>(),
         [7, 2]
     );
-    // A peek charges nothing, and says whether there is room.
-    assert_eq!(judge.told(&[hits("minute", 0)]), (OK, vec![(OK, 2)]));
-    assert_eq!(judge.told(&[hits("minute", 2)]), (OK, vec![(OK, 0)]));
-    assert_eq!(judge.told(&[hits("minute", 0)]), (OVER, vec![(OVER, 0)]));
-    // More than was used does not come back.
-    assert_eq!(judge.told(&[refund("minute", 1)]), (OK, vec![(OK, 1)]));
+    // A peek charges nothing, and is over if nothing is left.
     assert_eq!(
-        judge.told(&[refund("minute", u64::MAX)]),
+        envoy.codes_and_remaining(&[hits("minute", 0)]),
+        (OK, vec![(OK, 2)])
+    );
+    assert_eq!(
+        envoy.codes_and_remaining(&[hits("minute", 2)]),
+        (OK, vec![(OK, 0)])
+    );
+    assert_eq!(
+        envoy.codes_and_remaining(&[hits("minute", 0)]),
+        (OVER, vec![(OVER, 0)])
+    );
+    // A refund cannot exceed what was used.
+    assert_eq!(
+        envoy.codes_and_remaining(&[refund("minute", 1)]),
+        (OK, vec![(OK, 1)])
+    );
+    assert_eq!(
+        envoy.codes_and_remaining(&[refund("minute", u64::MAX)]),
         (OK, vec![(OK, 3)])
     );
     assert_eq!(
-        judge.told(&[hits("minute", u64::MAX)]),
+        envoy.codes_and_remaining(&[hits("minute", u64::MAX)]),
         (OVER, vec![(OVER, 0)])
     );
-    assert_eq!(judge.told(&[refund("minute", 3)]), (OK, vec![(OK, 3)]));
+    assert_eq!(
+        envoy.codes_and_remaining(&[refund("minute", 3)]),
+        (OK, vec![(OK, 3)])
+    );
     // The same bucket twice in a request costs twice.
-    assert_eq!(judge.told(&[hits("minute", 2), hits("minute", 2)]).0, OVER);
+    assert_eq!(
+        envoy
+            .codes_and_remaining(&[hits("minute", 2), hits("minute", 2)])
+            .0,
+        OVER
+    );
 }
 
 #[test]
-fn a_descriptor_may_bring_its_limit() {
-    let judge = Judge::new(FREE);
+fn a_descriptor_may_override_the_limit() {
+    let envoy = TestEnvoy::new(FREE);
     let own = |requests_per_unit, unit| RateLimitDescriptor {
         limit: Some(RateLimitOverride {
             requests_per_unit,
@@ -415,36 +470,48 @@ fn a_descriptor_may_bring_its_limit() {
         }),
         ..of("minute")
     };
-    assert_eq!(judge.told(&[own(2, 3)]), (OK, vec![(OK, 1)]));
-    assert_eq!(judge.told(&[own(2, 3)]), (OK, vec![(OK, 0)]));
-    assert_eq!(judge.told(&[own(2, 3)]), (OVER, vec![(OVER, 0)]));
-    assert_eq!(judge.told(&[of("minute")]), (OK, vec![(OK, 2)]));
-    let limit = judge.answer(&request(&[own(7, 6)])).unwrap().statuses[0]
+    assert_eq!(envoy.codes_and_remaining(&[own(2, 3)]), (OK, vec![(OK, 1)]));
+    assert_eq!(envoy.codes_and_remaining(&[own(2, 3)]), (OK, vec![(OK, 0)]));
+    assert_eq!(
+        envoy.codes_and_remaining(&[own(2, 3)]),
+        (OVER, vec![(OVER, 0)])
+    );
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("minute")]),
+        (OK, vec![(OK, 2)])
+    );
+    let limit = envoy.decide(&request(&[own(7, 6)])).unwrap().statuses[0]
         .current_limit
         .clone()
         .unwrap();
     assert_eq!((limit.requests_per_unit, limit.unit), (7, 6));
     assert!(matches!(
-        judge.answer(&request(&[own(1, 0)])),
+        envoy.decide(&request(&[own(1, 0)])),
         Err(DecideError::Invalid(_))
     ));
     assert!(matches!(
-        judge.answer(&request(&[own(1, 99)])),
+        envoy.decide(&request(&[own(1, 99)])),
         Err(DecideError::Invalid(_))
     ));
 }
 
 #[test]
-fn shadow_watches_and_turns_nobody_away() {
-    let judge = Judge::new(FREE);
-    assert_eq!(judge.told(&[of("shadow")]), (OK, vec![(OK, 0)]));
+fn shadow_mode_counts_and_never_denies() {
+    let envoy = TestEnvoy::new(FREE);
     assert_eq!(
-        judge.told(&[of("shadow"), of("minute")]),
+        envoy.codes_and_remaining(&[of("shadow")]),
+        (OK, vec![(OK, 0)])
+    );
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("shadow"), of("minute")]),
         (OK, vec![(OK, 0), (OK, 2)])
     );
-    assert_eq!(judge.told(&[hits("shadow", 0)]), (OK, vec![(OK, 0)]));
-    let figures = judge.envoy.figures();
-    let shadow = figures.iter().find(|rule| rule.path == "d.shadow").unwrap();
+    assert_eq!(
+        envoy.codes_and_remaining(&[hits("shadow", 0)]),
+        (OK, vec![(OK, 0)])
+    );
+    let stats = envoy.envoy.stats();
+    let shadow = stats.iter().find(|rule| rule.path == "d.shadow").unwrap();
     assert_eq!(
         (shadow.allowed, shadow.denied, shadow.shadow_denied),
         (1, 0, 2)
@@ -452,54 +519,74 @@ fn shadow_watches_and_turns_nobody_away() {
 }
 
 #[test]
-fn a_limit_that_is_replaced_is_neither_told_nor_charged() {
-    let judge = Judge::new(FREE);
+fn a_replaced_limit_is_neither_charged_nor_in_the_response() {
+    let envoy = TestEnvoy::new(FREE);
     assert_eq!(
-        judge.told(&[of("hour"), of("minute"), of("instead")]),
+        envoy.codes_and_remaining(&[of("hour"), of("minute"), of("instead")]),
         (OK, vec![(OK, 0), (OK, 2), (OK, 4)])
     );
-    assert_eq!(judge.told(&[of("hour")]), (OK, vec![(OK, 9)]));
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("hour")]),
+        (OK, vec![(OK, 9)])
+    );
 }
 
 #[test]
-fn quotas_turn_away_together() {
-    let judge = Judge::new(FREE);
+fn quotas_deny_together() {
+    let envoy = TestEnvoy::new(FREE);
     let all = [of("one"), of("two"), of("hour")];
-    assert_eq!(judge.told(&all), (OK, vec![(OK, 0), (OK, 1), (OK, 9)]));
-    // An exhausted quota is over, though another has room and the request passes.
-    assert_eq!(judge.told(&all), (OK, vec![(OVER, 0), (OK, 0), (OK, 8)]));
     assert_eq!(
-        judge.told(&all),
+        envoy.codes_and_remaining(&all),
+        (OK, vec![(OK, 0), (OK, 1), (OK, 9)])
+    );
+    // An exhausted quota is over, though another one allows the request.
+    assert_eq!(
+        envoy.codes_and_remaining(&all),
+        (OK, vec![(OVER, 0), (OK, 0), (OK, 8)])
+    );
+    assert_eq!(
+        envoy.codes_and_remaining(&all),
         (OVER, vec![(OVER, 0), (OVER, 0), (OK, 8)])
     );
     assert_eq!(
-        judge.told(&[hits("one", 0), hits("two", 0)]),
+        envoy.codes_and_remaining(&[hits("one", 0), hits("two", 0)]),
         (OVER, vec![(OVER, 0), (OVER, 0)])
     );
-    // Another limit still turns away alone.
-    assert_eq!(judge.told(&[hits("two", 0), hits("minute", 4)]).0, OVER);
-    judge.clock.advance(Duration::from_secs(60));
-    assert_eq!(judge.told(&[of("one")]).0, OK);
+    // Another limit still denies alone.
+    assert_eq!(
+        envoy
+            .codes_and_remaining(&[hits("two", 0), hits("minute", 4)])
+            .0,
+        OVER
+    );
+    envoy.clock.advance(Duration::from_secs(60));
+    assert_eq!(envoy.codes_and_remaining(&[of("one")]).0, OK);
     // In shadow mode a quota is never over, so that it and others never deny together.
     assert_eq!(
-        judge.told(&[hits("watched", 6), of("one")]),
+        envoy.codes_and_remaining(&[hits("watched", 6), of("one")]),
         (OK, vec![(OK, 0), (OVER, 0)])
     );
-    let counts = judge.envoy.figures();
+    let counts = envoy.envoy.stats();
     let one = counts.iter().find(|rule| rule.path == "d.one").unwrap();
-    // Allowed twice; over while another quota had room twice; denied twice.
+    // Allowed twice; over while another quota allowed it twice; denied twice.
     assert_eq!((one.allowed, one.denied, one.shadow_denied), (2, 2, 2));
 }
 
-/// The quota that comes back first lets the request in again.
+/// The quota that refills first allows the request again.
 #[test]
-fn quotas_that_deny_together_say_when_the_first_of_them_is_back() {
-    let judge = Judge::of(AFTER, FREE);
+fn retry_after_of_quotas_is_that_of_the_first_to_refill() {
+    let envoy = TestEnvoy::of(AFTER, FREE);
     let both = [of("one"), of("slow")];
-    assert_eq!((judge.told(&both).0, judge.told(&both).0), (OK, OVER));
+    assert_eq!(
+        (
+            envoy.codes_and_remaining(&both).0,
+            envoy.codes_and_remaining(&both).0
+        ),
+        (OK, OVER)
+    );
     let retry_after = |descriptors: &[RateLimitDescriptor]| {
-        let headers = judge
-            .answer(&request(descriptors))
+        let headers = envoy
+            .decide(&request(descriptors))
             .unwrap()
             .response_headers_to_add;
         headers
@@ -508,8 +595,8 @@ fn quotas_that_deny_together_say_when_the_first_of_them_is_back() {
             .map(|header| header.value.clone())
     };
     assert_eq!(retry_after(&both).as_deref(), Some("30"));
-    // Denied by a limit while a quota has room, it waits for the limit, not for the other quota.
-    judge.told(&[hits("few", 10)]);
+    // Denied by a limit while a quota allows it, it waits for the limit, not for the other quota.
+    envoy.codes_and_remaining(&[hits("few", 10)]);
     assert_eq!(
         retry_after(&[of("slow"), of("two"), of("few")]).as_deref(),
         Some("30")
@@ -517,8 +604,8 @@ fn quotas_that_deny_together_say_when_the_first_of_them_is_back() {
 }
 
 #[test]
-fn dynamic_metadata_has_the_merged_metadata_of_the_limits_that_have_room() {
-    let judge = Judge::of(
+fn dynamic_metadata_merges_that_of_limits_that_are_not_over() {
+    let envoy = TestEnvoy::of(
         AFTER,
         Settings {
             dynamic_metadata: true,
@@ -526,7 +613,7 @@ fn dynamic_metadata_has_the_merged_metadata_of_the_limits_that_have_room() {
         },
     );
     let metadata = |request: RateLimitRequest| {
-        crate::envoy::json::object(&judge.answer(&request).unwrap().dynamic_metadata.unwrap())
+        crate::envoy::json::object(&envoy.decide(&request).unwrap().dynamic_metadata.unwrap())
     };
     let own = RateLimitDescriptor {
         limit: Some(RateLimitOverride {
@@ -553,7 +640,7 @@ fn dynamic_metadata_has_the_merged_metadata_of_the_limits_that_have_room() {
             "metadata": { "tier": ["gold", 1, true], "of": { "a": 1, "b": 2 } },
         })
     );
-    // The first is over its limit now, and has no say.
+    // The first is over its limit now, and adds nothing.
     assert_eq!(
         metadata(RateLimitRequest {
             hits_addend: 1,
@@ -573,16 +660,25 @@ fn dynamic_metadata_has_the_merged_metadata_of_the_limits_that_have_room() {
 }
 
 #[test]
-fn other_algorithms_and_a_limit_of_none() {
-    let judge = Judge::new(Settings {
+fn other_algorithms_and_a_limit_of_zero() {
+    let envoy = TestEnvoy::new(Settings {
         response_headers: true,
         ..FREE
     });
-    assert_eq!(judge.told(&[hits("bucket", 4)]), (OK, vec![(OK, 0)]));
-    assert_eq!(judge.told(&[of("bucket")]), (OVER, vec![(OVER, 0)]));
-    judge.clock.advance(Duration::from_secs(1));
-    assert_eq!(judge.told(&[of("bucket")]), (OK, vec![(OK, 0)]));
-    let never = judge.answer(&request(&[of("never"), of("hour")])).unwrap();
+    assert_eq!(
+        envoy.codes_and_remaining(&[hits("bucket", 4)]),
+        (OK, vec![(OK, 0)])
+    );
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("bucket")]),
+        (OVER, vec![(OVER, 0)])
+    );
+    envoy.clock.advance(Duration::from_secs(1));
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("bucket")]),
+        (OK, vec![(OK, 0)])
+    );
+    let never = envoy.decide(&request(&[of("never"), of("hour")])).unwrap();
     let headers: Vec<_> = never
         .response_headers_to_add
         .iter()
@@ -598,25 +694,25 @@ fn other_algorithms_and_a_limit_of_none() {
 }
 
 #[test]
-fn what_cannot_be_answered_is_told_and_what_is_unknown_passes() {
-    let judge = Judge::new(FREE);
+fn invalid_requests_are_rejected_and_unknown_ones_allowed() {
+    let envoy = TestEnvoy::new(FREE);
     let nowhere = RateLimitRequest {
         domain: String::new(),
         ..request(&[of("minute")])
     };
     assert!(matches!(
-        judge.answer(&nowhere),
+        envoy.decide(&nowhere),
         Err(DecideError::Invalid(_))
     ));
     assert!(matches!(
-        judge.answer(&request(&[])),
+        envoy.decide(&request(&[])),
         Err(DecideError::Invalid(_))
     ));
     let elsewhere = RateLimitRequest {
         domain: "e".into(),
         ..request(&[of("minute"), of("never")])
     };
-    let response = judge.answer(&elsewhere).unwrap();
+    let response = envoy.decide(&elsewhere).unwrap();
     assert_eq!((response.overall_code, response.statuses.len()), (OK, 2));
     assert!(
         response
@@ -624,7 +720,7 @@ fn what_cannot_be_answered_is_told_and_what_is_unknown_passes() {
             .iter()
             .all(|status| status.code == OK && status.current_limit.is_none())
     );
-    judge
+    envoy
         .envoy
         .replace(
             config(YAML),
@@ -634,20 +730,29 @@ fn what_cannot_be_answered_is_told_and_what_is_unknown_passes() {
             },
         )
         .unwrap();
-    assert_eq!(judge.told(&[of("never")]), (OK, vec![(OK, 0)]));
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("never")]),
+        (OK, vec![(OK, 0)])
+    );
 }
 
 #[test]
-fn a_changed_file_keeps_what_was_counted() {
-    let judge = Judge::new(FREE);
-    assert_eq!(judge.told(&[hits("minute", 2)]), (OK, vec![(OK, 1)]));
+fn a_changed_file_keeps_counts() {
+    let envoy = TestEnvoy::new(FREE);
+    assert_eq!(
+        envoy.codes_and_remaining(&[hits("minute", 2)]),
+        (OK, vec![(OK, 1)])
+    );
     let more = YAML.replace("requests_per_unit: 3", "requests_per_unit: 5");
-    judge.envoy.replace(config(&more), FREE).unwrap();
-    let (_, statuses) = judge.told(&[of("minute")]);
+    envoy.envoy.replace(config(&more), FREE).unwrap();
+    let (_, statuses) = envoy.codes_and_remaining(&[of("minute")]);
     assert!(statuses[0].1 <= 2, "{statuses:?}");
-    // Gone for a while, and back.
-    judge.envoy.replace(config("domain: d"), FREE).unwrap();
-    assert_eq!(judge.told(&[of("minute")]), (OK, vec![(OK, 0)]));
-    judge.envoy.replace(config(&more), FREE).unwrap();
-    assert!(judge.told(&[of("minute")]).1[0].1 <= 1);
+    // Removed for a while, and added again.
+    envoy.envoy.replace(config("domain: d"), FREE).unwrap();
+    assert_eq!(
+        envoy.codes_and_remaining(&[of("minute")]),
+        (OK, vec![(OK, 0)])
+    );
+    envoy.envoy.replace(config(&more), FREE).unwrap();
+    assert!(envoy.codes_and_remaining(&[of("minute")]).1[0].1 <= 1);
 }

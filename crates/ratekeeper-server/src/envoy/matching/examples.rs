@@ -1,5 +1,4 @@
-//! The documented examples of envoyproxy/ratelimit, by their numbers there: a file, descriptors,
-//! and the limit each meets.
+//! The documented examples of envoyproxy/ratelimit by number: a file, descriptors and their limits.
 
 use super::tests::table;
 
@@ -57,7 +56,7 @@ fn example_2_nested_and_any_value() {
 }
 
 #[test]
-fn example_3_a_value_comes_before_the_key_alone() {
+fn example_3_a_value_takes_precedence_over_the_key_alone() {
     table(
         "
         domain: edge_proxy_per_ip
@@ -122,7 +121,7 @@ fn example_5_unlimited() {
 }
 
 #[test]
-fn example_6_any_value_above_a_value() {
+fn example_6_any_value_as_parent_of_a_value() {
     table(
         "
         domain: example6
@@ -152,7 +151,7 @@ fn example_6_any_value_above_a_value() {
 }
 
 #[test]
-fn example_7_each_alone_has_its_limit() {
+fn example_7_each_descriptor_has_its_limit() {
     table(
         "
         domain: example7
@@ -180,7 +179,7 @@ fn example_7_each_alone_has_its_limit() {
 }
 
 #[test]
-fn example_8_the_settings_of_its_figures_are_accepted() {
+fn example_8_settings_of_statistics_are_accepted() {
     table(
         "
         domain: example8
@@ -201,7 +200,7 @@ fn example_8_the_settings_of_its_figures_are_accepted() {
 }
 
 #[test]
-fn example_9_values_with_a_star() {
+fn example_9_values_with_wildcards() {
     table(
         "
         domain: example9
@@ -222,7 +221,7 @@ fn example_9_values_with_a_star() {
             rate_limit: { unit: minute, requests_per_unit: 24 }
         ",
         &[
-            // The first of the file, not the longest.
+            // The first match in the file, not the longest.
             (&[("key1", "value_1")], Some("20/min fixed_window")),
             (&[("key1", "value")], Some("20/min fixed_window")),
             (&[("key1", "value_2")], Some("22/min fixed_window")),
@@ -236,7 +235,7 @@ fn example_9_values_with_a_star() {
 }
 
 #[test]
-fn example_10_values_in_figures_change_no_limit() {
+fn example_10_values_in_statistics_change_no_limit() {
     table(
         "
         domain: example10
@@ -306,7 +305,7 @@ fn example_10_values_in_figures_change_no_limit() {
 }
 
 #[test]
-fn example_11_one_bucket_for_a_star() {
+fn example_11_one_bucket_for_a_wildcard() {
     table(
         "
         domain: example11
@@ -351,7 +350,7 @@ fn example_11_one_bucket_for_a_star() {
     );
 }
 
-/// The files that come with its demonstration.
+/// The files of the demonstration in envoyproxy/ratelimit.
 #[test]
 fn the_demonstration() {
     table(

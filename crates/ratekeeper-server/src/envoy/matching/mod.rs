@@ -1,25 +1,23 @@
-//! Which limit a descriptor has: a walk down a tree, one entry a level. Pure, and it allocates
-//! nothing.
+//! Matching of descriptors to limits: a tree with one level per entry. Pure, without allocations.
 //!
-//! On each level an entry is looked for by key and value, then by the values with a `*` in the
-//! order of the file, then by its key alone. There is no way back up. A limit applies only if it is
-//! reached with the last entry.
+//! Each level is searched by key and value, then by the values with a `*` in the order of the file,
+//! then by the key alone, without backtracking. A limit applies only if the last entry reaches it.
 
 use std::collections::HashMap;
 
-/// The number of a rule.
+/// Index of a rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RuleIndex(pub(crate) usize);
 
 /// The descriptors of one level, by key.
 #[derive(Default, Debug)]
 pub(crate) struct Level {
-    keys: HashMap<String, Key, foldhash::fast::RandomState>,
+    keys: HashMap<String, KeyNodes, foldhash::fast::RandomState>,
 }
 
-/// What a level has of one key.
+/// The descriptors of one level with the same key.
 #[derive(Default, Debug)]
-struct Key {
+struct KeyNodes {
     values: HashMap<String, Node, foldhash::fast::RandomState>,
     /// In the order of the file.
     patterns: Vec<(Pattern, Node)>,
@@ -32,17 +30,17 @@ pub(crate) struct Node {
     pub(crate) level: Level,
 }
 
-/// The value that a descriptor asks for.
+/// The value of a descriptor in the configuration.
 pub(crate) enum Value {
     Exact(String),
     Pattern(Pattern),
 }
 
-/// A value with a `*` or several, each of which is anything or nothing.
+/// A value with wildcards: each `*` matches any text, also none.
 #[derive(PartialEq, Debug)]
 pub(crate) struct Pattern {
     text: String,
-    /// Whether all that match have one bucket.
+    /// Whether all matching values share one bucket.
     shared: bool,
 }
 
@@ -76,7 +74,7 @@ impl Pattern {
 }
 
 impl Level {
-    /// False if the same is there already.
+    /// Adds a descriptor; false if it is a duplicate.
     #[must_use]
     pub(crate) fn add(&mut self, key: String, value: Option<Value>, node: Node) -> bool {
         let key = self.keys.entry(key).or_default();
@@ -95,8 +93,8 @@ impl Level {
     }
 }
 
-/// The rule of a descriptor. What its bucket is known by within the rule is written behind
-/// `bucket`, without ambiguity: the values that the rule leaves open, each behind its length.
+/// Finds the rule of a descriptor, and appends the key of its bucket within the rule to `bucket`:
+/// the values that the rule does not fix, each after its length, so keys are unambiguous.
 pub(crate) fn find<'e>(
     mut level: &Level,
     entries: impl ExactSizeIterator<Item = (&'e str, &'e str)>,
@@ -107,7 +105,7 @@ pub(crate) fn find<'e>(
     for (key, value) in entries {
         left -= 1;
         let key = level.keys.get(key)?;
-        let (node, open) = match key.values.get(value) {
+        let (node, variable) = match key.values.get(value) {
             Some(node) => (node, None),
             None => match key
                 .patterns
@@ -118,7 +116,7 @@ pub(crate) fn find<'e>(
                 None => (key.any.as_deref()?, Some(value)),
             },
         };
-        if let Some(value) = open {
+        if let Some(value) = variable {
             put(bucket, value);
         }
         rule = node.rule.filter(|_| left == 0);
@@ -127,8 +125,8 @@ pub(crate) fn find<'e>(
     rule
 }
 
-/// What names the bucket of a limit that a request brings along: its domain and all its entries.
-pub(crate) fn whole<'e>(
+/// Appends the bucket key of an override in a request: its domain and all its entries.
+pub(crate) fn override_bucket<'e>(
     domain: &str,
     entries: impl ExactSizeIterator<Item = (&'e str, &'e str)>,
     bucket: &mut Vec<u8>,

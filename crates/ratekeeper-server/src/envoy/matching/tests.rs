@@ -1,21 +1,21 @@
 use super::*;
 use crate::envoy::config::{EnvoyConfig, LimitRef};
 
-/// A descriptor, and the limit it meets.
+/// A descriptor and its expected limit.
 pub(super) type Case<'a> = (&'a [(&'a str, &'a str)], Option<&'a str>);
 
-/// The limit that a descriptor of `domain` meets, as text; none if there is none.
-fn met(
+/// The limit of a descriptor of `domain` as text, and its bucket key.
+fn find_limit(
     config: &EnvoyConfig,
     domain: &str,
     descriptor: &[(&str, &str)],
 ) -> (Option<String>, Vec<u8>) {
     let mut bucket = Vec::new();
-    let place = config
+    let index = config
         .domains
         .get(domain)
         .and_then(|level| find(level, descriptor.iter().copied(), &mut bucket));
-    let limit = place.map(|RuleIndex(place)| match config.rules[place].limit {
+    let limit = index.map(|RuleIndex(index)| match config.rules[index].limit {
         LimitRef::Unlimited => "unlimited".to_owned(),
         LimitRef::To { limit, .. } => limit.to_string(),
     });
@@ -27,11 +27,11 @@ pub(super) fn table(yaml: &str, cases: &[Case<'_>]) {
     let mut config = EnvoyConfig::default();
     config
         .add("test.yaml", yaml)
-        .unwrap_or_else(|wrong| panic!("{wrong}"));
+        .unwrap_or_else(|error| panic!("{error}"));
     let domain = config.domains.keys().next().unwrap().clone();
     for (descriptor, limit) in cases {
         assert_eq!(
-            met(&config, &domain, descriptor).0.as_deref(),
+            find_limit(&config, &domain, descriptor).0.as_deref(),
             *limit,
             "{descriptor:?}"
         );
@@ -39,7 +39,7 @@ pub(super) fn table(yaml: &str, cases: &[Case<'_>]) {
 }
 
 #[test]
-fn a_way_once_taken_is_not_left() {
+fn matching_does_not_backtrack() {
     table(
         "
         domain: d
@@ -63,7 +63,7 @@ fn a_way_once_taken_is_not_left() {
             (&[("a", "x"), ("b", "only")], Some("1/h fixed_window")),
             (&[("a", "x"), ("b", "other")], None),
             (&[("a", "y"), ("b", "other")], Some("2/h fixed_window")),
-            // A value without a limit is let through.
+            // A value without a limit is allowed.
             (&[("free", "me")], None),
             (&[("free", "you")], Some("3/h fixed_window")),
         ],
@@ -90,7 +90,7 @@ fn units_windows_and_algorithms() {
 }
 
 #[test]
-fn buckets_are_told_apart() {
+fn buckets_are_distinct() {
     let yaml = "
         domain: d
         descriptors:
@@ -108,7 +108,7 @@ fn buckets_are_told_apart() {
         ";
     let mut config = EnvoyConfig::default();
     config.add("test.yaml", yaml).unwrap();
-    let bucket = |descriptor: &[(&str, &str)]| met(&config, "d", descriptor).1;
+    let bucket = |descriptor: &[(&str, &str)]| find_limit(&config, "d", descriptor).1;
     assert_ne!(
         bucket(&[("a", "x"), ("b", "yz")]),
         bucket(&[("a", "xy"), ("b", "z")])

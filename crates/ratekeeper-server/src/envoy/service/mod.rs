@@ -35,30 +35,29 @@ use tower_service::Service;
 
 pub(super) const RATE_LIMIT: &str = SERVICE_NAME;
 
-/// rls.proto and what it needs, as protoc describes them; see the test that makes it.
+/// File descriptors of rls.proto and its imports from protoc; see the test that generates them.
 const DESCRIPTORS: &[u8] = include_bytes!("rls.bin");
 
-/// Far more than a request has.
-const LARGEST_MESSAGE: usize = 1024 * 1024;
+/// Size limit of a message, far more than a request needs.
+const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 
-/// The largest head of a request.
-const LARGEST_HEAD: u32 = 16 * 1024;
+/// Size limit of the headers of a request.
+const MAX_HEAD_BYTES: u32 = 16 * 1024;
 
-/// Requests of one connection at once.
-const MOST_STREAMS: u32 = 1024;
+/// Number of concurrent requests on one connection.
+const MAX_STREAMS: u32 = 1024;
 
-/// A connection on which nothing comes is asked whether it is still there.
-const PING: Duration = Duration::from_secs(30);
+/// Interval of HTTP/2 pings on an idle connection.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long the one message of a request may be waited for.
-const ONE_MESSAGE: BodyRate = BodyRate {
+/// Timeout for the message of a unary request.
+const UNARY_BODY_RATE: BodyRate = BodyRate {
     timeout: Duration::from_secs(10),
     min_rate: NonZero::new(1_024).unwrap(),
 };
 
-/// The same where messages follow each other, as a person may type them; each gives back a second
-/// for a byte.
-const MANY_MESSAGES: BodyRate = BodyRate {
+/// Timeout for a stream of messages, which a person may type; each byte extends it by a second.
+const STREAM_BODY_RATE: BodyRate = BodyRate {
     timeout: Duration::from_secs(60),
     min_rate: NonZero::<u64>::MIN,
 };
@@ -71,17 +70,17 @@ impl<C: Clock> RateLimitService for ShouldRateLimit<C> {
         &self,
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
-        let within = timeout(request.metadata());
-        match self.0.envoy.judge(request.get_ref(), within).await {
+        let timeout = timeout(request.metadata());
+        match self.0.envoy.decide(request.get_ref(), timeout).await {
             Ok(response) => Ok(tonic::Response::new(response)),
-            Err(DecideError::Invalid(why)) => Err(Status::invalid_argument(why)),
-            Err(DecideError::Unavailable(why)) => Err(Status::unavailable(why)),
+            Err(DecideError::Invalid(message)) => Err(Status::invalid_argument(message)),
+            Err(DecideError::Unavailable(message)) => Err(Status::unavailable(message)),
         }
     }
 }
 
-/// How long the caller waits: `grpc-timeout`, up to eight digits and a unit. What is not one is
-/// ignored, as gRPC has it.
+/// The caller's timeout from `grpc-timeout`: up to eight digits and a unit. An invalid value is
+/// ignored, as defined by gRPC.
 fn timeout(metadata: &MetadataMap) -> Option<Duration> {
     let text = metadata.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -100,10 +99,10 @@ fn timeout(metadata: &MetadataMap) -> Option<Duration> {
     })
 }
 
-type Answer = BoxFuture<Response<body::Body>, Infallible>;
+type ResponseFuture = BoxFuture<Response<body::Body>, Infallible>;
 
-/// One of the two versions of the reflection service.
-type ReflectionHandler = Arc<dyn Fn(Request<RequestBody>) -> Answer + Send + Sync>;
+/// A version of the reflection service.
+type ReflectionHandler = Arc<dyn Fn(Request<RequestBody>) -> ResponseFuture + Send + Sync>;
 
 /// All services of the gRPC listener.
 pub(crate) struct Grpc<C: Clock> {
@@ -135,36 +134,36 @@ impl<C: Clock> Grpc<C> {
             stopped,
         });
         Self {
-            limits: limits.max_decoding_message_size(LARGEST_MESSAGE),
+            limits: limits.max_decoding_message_size(MAX_MESSAGE_BYTES),
             health,
             reflection: reflection(),
         }
     }
 }
 
-/// Both versions: clients that are a few years old ask for the alpha one.
+/// Both versions of the reflection service: older clients use the alpha one.
 fn reflection() -> [(&'static str, ReflectionHandler); 2] {
-    let describing = || {
+    let builder = || {
         Reflection::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let v1 = describing()
+    let v1 = builder()
         .build_v1()
-        .expect("what was generated can be read");
-    let v1alpha = describing()
+        .expect("generated descriptors are valid");
+    let v1alpha = builder()
         .build_v1alpha()
-        .expect("what was generated can be read");
-    [described(v1), described(v1alpha)]
+        .expect("generated descriptors are valid");
+    [handler(v1), handler(v1alpha)]
 }
 
-fn described<S>(service: S) -> (&'static str, ReflectionHandler)
+fn handler<S>(service: S) -> (&'static str, ReflectionHandler)
 where
     S: Service<
             Request<RequestBody>,
             Response = Response<body::Body>,
             Error = Infallible,
-            Future = Answer,
+            Future = ResponseFuture,
         >,
     S: NamedService + Clone + Send + Sync + 'static,
 {
@@ -177,13 +176,13 @@ where
 impl<C: Clock> Service<Request<Incoming>> for Grpc<C> {
     type Response = Response<body::Body>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Answer {
+    fn call(&mut self, request: Request<Incoming>) -> ResponseFuture {
         let service = request
             .uri()
             .path()
@@ -191,18 +190,18 @@ impl<C: Clock> Service<Request<Incoming>> for Grpc<C> {
             .split('/')
             .next()
             .unwrap_or_default();
-        let within =
+        let with_timeout =
             |rate, request: Request<Incoming>| request.map(|body| RequestBody::new(body, rate));
         if service == RATE_LIMIT {
-            return self.limits.call(within(ONE_MESSAGE, request));
+            return self.limits.call(with_timeout(UNARY_BODY_RATE, request));
         }
         if service == HealthServer::<HealthService<C>>::NAME {
-            return self.health.call(within(ONE_MESSAGE, request));
+            return self.health.call(with_timeout(UNARY_BODY_RATE, request));
         }
         match self.reflection.iter().find(|(name, _)| *name == service) {
-            Some((_, described)) => described(within(MANY_MESSAGES, request)),
+            Some((_, handler)) => handler(with_timeout(STREAM_BODY_RATE, request)),
             None => Box::pin(async {
-                Ok(Status::new(Code::Unimplemented, "no such service is served here").into_http())
+                Ok(Status::new(Code::Unimplemented, "unknown service").into_http())
             }),
         }
     }
@@ -222,7 +221,7 @@ impl<C: Clock> GracefulConnection for Connection<C> {
     }
 }
 
-/// One client's connection: HTTP/2 with bounds on what it may hold and how long.
+/// A client connection: HTTP/2 with limits and timeouts.
 pub(crate) fn connection<C: Clock>(
     stream: WriteTimeoutStream,
     services: Grpc<C>,
@@ -233,9 +232,9 @@ pub(crate) fn connection<C: Clock>(
         idle_timeout: WRITE_TIMEOUT,
     })
     .timer(TokioTimer::new())
-    .max_concurrent_streams(MOST_STREAMS)
-    .max_header_list_size(LARGEST_HEAD)
-    .keep_alive_interval(PING)
+    .max_concurrent_streams(MAX_STREAMS)
+    .max_header_list_size(MAX_HEAD_BYTES)
+    .keep_alive_interval(PING_INTERVAL)
     .serve_connection(
         TokioIo::new(stream),
         TowerToHyperService::new(CountInFlight::new(services, activity)),

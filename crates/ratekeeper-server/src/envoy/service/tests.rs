@@ -1,5 +1,5 @@
-//! How long a connection and its streams last. Tokio's clock stands still here, and goes to the
-//! next timer once everybody waits.
+//! Timeouts of connections and streams. Tokio's clock is paused: it advances to the next timer once
+//! all tasks wait.
 
 use super::*;
 use crate::net::stream::Stream;
@@ -27,7 +27,7 @@ fn app() -> Arc<App<SystemClock>> {
 fn connect(app: Arc<App<SystemClock>>) -> (UnixStream, JoinHandle<()>, watch::Sender<bool>) {
     let (stop, stopped) = watch::channel(false);
     let (client, server) = UnixStream::pair().unwrap();
-    let served = tokio::spawn(async move {
+    let server_task = tokio::spawn(async move {
         let activity = Arc::new(Activity::default());
         let services = Grpc::new(&app, stopped.clone());
         let connection = connection(
@@ -37,20 +37,20 @@ fn connect(app: Arc<App<SystemClock>>) -> (UnixStream, JoinHandle<()>, watch::Se
         );
         drop(serve_connection(connection, &activity, stopped).await);
     });
-    (client, served, stop)
+    (client, server_task, stop)
 }
 
-type Sent = BoxBody<Bytes, Infallible>;
+type BoxedBody = BoxBody<Bytes, Infallible>;
 
-async fn client(window: u32) -> (SendRequest<Sent>, JoinHandle<()>, watch::Sender<bool>) {
+async fn client(window: u32) -> (SendRequest<BoxedBody>, JoinHandle<()>, watch::Sender<bool>) {
     client_of(app(), window).await
 }
 
 async fn client_of(
     app: Arc<App<SystemClock>>,
     window: u32,
-) -> (SendRequest<Sent>, JoinHandle<()>, watch::Sender<bool>) {
-    let (stream, served, stop) = connect(app);
+) -> (SendRequest<BoxedBody>, JoinHandle<()>, watch::Sender<bool>) {
+    let (stream, server_task, stop) = connect(app);
     let mut client = http2::Builder::new(TokioExecutor::new());
     let (send, connection) = client
         .initial_stream_window_size(window)
@@ -58,10 +58,10 @@ async fn client_of(
         .await
         .unwrap();
     tokio::spawn(connection);
-    (send, served, stop)
+    (send, server_task, stop)
 }
 
-fn call(path: &str, body: Sent) -> Request<Sent> {
+fn call(path: &str, body: BoxedBody) -> Request<BoxedBody> {
     let request =
         Request::post(format!("http://x{path}")).header("content-type", "application/grpc");
     request.header("te", "trailers").body(body).unwrap()
@@ -70,17 +70,17 @@ fn call(path: &str, body: Sent) -> Request<Sent> {
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 
 /// An empty message.
-fn message() -> Sent {
+fn message() -> BoxedBody {
     Full::new(Bytes::from_static(&[0; 5])).boxed()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_without_a_request_is_closed_after_some_minutes() {
-    // It answers all that it is asked for a sign of life, and goes when it is told to.
-    let (mut send, served, _stop) = client(65_535).await;
+    // The client answers pings, and closes the connection on GOAWAY.
+    let (mut send, server_task, _stop) = client(65_535).await;
     assert!(send.send_request(call(CHECK, message())).await.is_ok());
     let start = Instant::now();
-    served.await.unwrap();
+    server_task.await.unwrap();
     assert!(
         (300..=601).contains(&start.elapsed().as_secs()),
         "{:?}",
@@ -91,7 +91,7 @@ async fn a_connection_without_a_request_is_closed_after_some_minutes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_is_idle_and_does_not_read_does_not_hold_up_a_stop() {
-    let (mut client, served, stop) = connect(app());
+    let (mut client, server_task, stop) = connect(app());
     client
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .await
@@ -99,12 +99,12 @@ async fn a_client_that_is_idle_and_does_not_read_does_not_hold_up_a_stop() {
     sleep(Duration::from_secs(1)).await;
     let start = Instant::now();
     stop.send_replace(true);
-    served.await.unwrap();
+    server_task.await.unwrap();
     assert_eq!(start.elapsed().as_secs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_does_not_come_ends_its_stream() {
+async fn a_message_timeout_ends_its_stream() {
     let (mut send, _served, _stop) = client(65_535).await;
     let start = Instant::now();
     let never = StreamBody::new(futures_util::stream::pending::<
@@ -128,7 +128,7 @@ async fn a_message_that_does_not_come_ends_its_stream() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_that_is_not_taken_ends_its_stream() {
+async fn a_response_write_timeout_ends_its_stream() {
     let (mut send, _served, _stop) = client(0).await;
     let start = Instant::now();
     let response = send.send_request(call(CHECK, message())).await.unwrap();

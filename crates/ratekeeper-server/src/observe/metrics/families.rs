@@ -89,7 +89,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
             decisions.sample(&[("policy", &policy.policy), ("outcome", outcome)], count);
         }
     }
-    for rule in app.envoy.figures() {
+    for rule in app.envoy.stats() {
         let outcomes = [
             ("allowed", rule.allowed),
             ("denied", rule.denied),

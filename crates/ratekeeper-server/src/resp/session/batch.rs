@@ -1,26 +1,26 @@
-//! Calls of `CL.THROTTLE` as programs write them, read in one go, so that memory is asked for all
-//! their keys at once.
+//! Fast path for pipelined calls of `CL.THROTTLE`: they are parsed together, so that the memory of
+//! all their keys can be prefetched.
 
 use ratekeeper::keyed::GcraParams;
 
-/// So many calls are read ahead.
-pub(super) const MOST: usize = 16;
+/// Number of calls in a batch.
+pub(super) const MAX_BATCH: usize = 16;
 
-/// One call, its numbers read.
+/// A parsed call.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
     pub(super) key: &'a [u8],
     pub(super) limit: u64,
     pub(super) quantity: u64,
-    pub(super) by: GcraParams,
+    pub(super) params: GcraParams,
 }
 
-/// The calls at the start of some bytes, and how many bytes they have. What is written in any other
-/// way, or is wrong, ends them and is left to the parser: its name in mixed case, a key of 100
-/// bytes, a number of ten digits or with a sign.
+/// The calls at the start of some bytes, and their length. An unusual or invalid call ends the
+/// batch and is left to the parser: a name in mixed case, a key of 100 bytes, a number of ten
+/// digits or with a sign.
 pub(super) struct Batch<'a> {
-    calls: [Option<Call<'a>>; MOST],
-    pub(super) many: usize,
+    calls: [Option<Call<'a>>; MAX_BATCH],
+    pub(super) len: usize,
     pub(super) length: usize,
 }
 
@@ -28,19 +28,19 @@ impl<'a> Batch<'a> {
     #[inline]
     pub(super) fn read(input: &'a [u8]) -> Self {
         let mut batch = Self {
-            calls: [None; MOST],
-            many: 0,
+            calls: [None; MAX_BATCH],
+            len: 0,
             length: 0,
         };
         let mut rest = input;
-        // Callers that send many at once tend to send the same numbers.
+        // Pipelined calls often have the same numbers.
         let mut last = ([0; 3], None);
-        for place in &mut batch.calls {
+        for slot in &mut batch.calls {
             let Some((call, after)) = call(rest, &mut last) else {
                 break;
             };
-            *place = Some(call);
-            batch.many += 1;
+            *slot = Some(call);
+            batch.len += 1;
             rest = after;
         }
         batch.length = input.len() - rest.len();
@@ -49,7 +49,7 @@ impl<'a> Batch<'a> {
 
     #[inline]
     pub(super) fn calls(&self) -> impl Iterator<Item = &Call<'a>> {
-        self.calls[..self.many].iter().flatten()
+        self.calls[..self.len].iter().flatten()
     }
 }
 
@@ -80,7 +80,7 @@ fn call<'a>(
     if last.0 != numbers || last.1.is_none() {
         *last = (
             numbers,
-            super::throttle::of(max_burst + 1, count, period).ok(),
+            super::throttle::params(max_burst + 1, count, period).ok(),
         );
     }
     Some((
@@ -88,7 +88,7 @@ fn call<'a>(
             key,
             limit: max_burst + 1,
             quantity,
-            by: last.1?,
+            params: last.1?,
         },
         rest,
     ))

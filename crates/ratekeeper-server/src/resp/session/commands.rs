@@ -1,4 +1,4 @@
-//! What clients say on connecting, and what else they expect of a server that speaks RESP.
+//! Connection and server commands that Redis clients expect.
 
 use super::Step;
 use super::parse::{Arguments, integer};
@@ -7,11 +7,10 @@ use super::reply::{Protocol, Reply};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Whose commands clients may expect to be spoken here; our own version is told beside it.
-const COMPATIBLE: &str = "7.2.4";
+/// The Redis version in `HELLO` and `INFO`; `INFO` also has our own version.
+const REDIS_VERSION: &str = "7.2.4";
 
-/// A command: its name, how many arguments it has (fewer than none: at least so many), and where
-/// its key is.
+/// A command: its name, its arity as in Redis (negative: a minimum), and the position of its key.
 pub(super) struct Command {
     pub(super) name: &'static str,
     arity: i64,
@@ -29,69 +28,44 @@ const fn command(name: &'static str, arity: i64, key: i64, summary: &'static str
 }
 
 const COMMANDS: [Command; 19] = [
-    command(
-        "auth",
-        -2,
-        0,
-        "Sends the admin_token, which RATEKEEPER.RESET needs where one is set.",
-    ),
-    command(
-        "cl.throttle",
-        -5,
-        1,
-        "Charges a key by the numbers given, as redis-cell does.",
-    ),
-    command("client", -2, 0, "What this connection is called."),
-    command("command", -1, 0, "This list."),
-    command("discard", 1, 0, "Forgets the commands since MULTI."),
-    command("echo", 2, 0, "Returns what was said."),
-    command(
-        "exec",
-        1,
-        0,
-        "Runs the commands since MULTI, one after the other.",
-    ),
-    command("hello", -1, 0, "Chooses between RESP2 and RESP3."),
-    command("info", -1, 0, "What runs here."),
-    command(
-        "multi",
-        1,
-        0,
-        "Queues the commands that follow, until EXEC or DISCARD.",
-    ),
-    command("ping", -1, 0, "Whether it runs."),
+    command("auth", -2, 0, "Authenticates with admin_token."),
+    command("cl.throttle", -5, 1, "Rate limits a key, as redis-cell."),
+    command("client", -2, 0, "Connection name."),
+    command("command", -1, 0, "Lists commands."),
+    command("discard", 1, 0, "Discards queued commands."),
+    command("echo", 2, 0, "Returns its argument."),
+    command("exec", 1, 0, "Runs queued commands."),
+    command("hello", -1, 0, "Selects RESP2 or RESP3."),
+    command("info", -1, 0, "Server information."),
+    command("multi", 1, 0, "Queues commands until EXEC or DISCARD."),
+    command("ping", -1, 0, "Health check."),
     command("quit", -1, 0, "Closes the connection."),
-    command("reset", 1, 0, "Resets this connection, and no limit."),
-    command("select", 2, 0, "There is one database, 0."),
+    command("reset", 1, 0, "Resets the connection state only."),
+    command("select", 2, 0, "Database 0 only."),
     command(
         "ratekeeper.check",
         -3,
         2,
-        "Charges a key of a policy, if it passes.",
+        "Charges a policy's key if allowed.",
     ),
-    command(
-        "ratekeeper.peek",
-        -3,
-        2,
-        "Says whether a key of a policy would pass.",
-    ),
+    command("ratekeeper.peek", -3, 2, "Checks without charging."),
     command(
         "ratekeeper.reset",
         3,
         2,
-        "Makes the limits of a key of a policy full again; for operators.",
+        "Refills a policy's key (operators).",
     ),
-    command("unwatch", 1, 0, "Nothing is watched."),
+    command("unwatch", 1, 0, "No-op."),
     command("watch", -2, 0, "Not supported."),
 ];
 
-/// Whether that is the password.
+/// Checks a password.
 pub(crate) type Password = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
-/// A client's connection, as far as it has said anything.
+/// The state of a connection that its client has set.
 #[derive(Default)]
 pub(crate) struct Client {
-    /// What `AUTH` checks; None where there is no password.
+    /// The check of `AUTH`; `None` without a password.
     pub(crate) password: Option<Password>,
     /// Whether the client has sent the password.
     pub(crate) is_authenticated: bool,
@@ -101,27 +75,27 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Answers one command that has nothing to do with limits.
-    pub(super) fn answer(
+    /// Runs a command other than `CL.THROTTLE` and those of transactions.
+    pub(super) fn run(
         &mut self,
         known: &Command,
         arguments: Arguments<'_>,
         out: &mut Vec<u8>,
     ) -> Step {
         let mut reply = Reply::new(out, self.protocol);
-        let many = arguments.len() as i64;
+        let count = arguments.len() as i64;
         let first = arguments.get(1);
         match known.name {
-            "ping" => match (first, many) {
+            "ping" => match (first, count) {
                 (None, _) => reply.status("PONG"),
-                (Some(said), 2) => reply.bulk(said),
-                _ => wrong_number("ping", &mut reply),
+                (Some(text), 2) => reply.bulk(text),
+                _ => wrong_arity("ping", &mut reply),
             },
             "echo" => reply.bulk(first.unwrap_or_default()),
             "hello" => self.hello(arguments, out),
             "auth" => self.auth(arguments, &mut reply),
             "client" => self.client(arguments, out),
-            "command" => listed(arguments, &mut reply),
+            "command" => command_info(arguments, &mut reply),
             "info" => reply.text(&self.info()),
             "select" => match first.and_then(integer) {
                 Some(0) => reply.ok(),
@@ -140,21 +114,19 @@ impl Client {
                 reply.ok();
                 return Step::Close;
             }
-            "ratekeeper.check" | "ratekeeper.peek" if many > 4 => {
-                wrong_number(known.name, &mut reply);
+            "ratekeeper.check" | "ratekeeper.peek" if count > 4 => {
+                wrong_arity(known.name, &mut reply);
             }
             "ratekeeper.check" => return Step::Policy(Verb::Check),
             "ratekeeper.peek" => return Step::Policy(Verb::Peek),
             "ratekeeper.reset" => return Step::Policy(Verb::Reset),
-            // Nothing is watched.
             "unwatch" => reply.ok(),
-            _ => return UnsupportedCommand::Unknown(arguments).answer(&mut reply),
+            _ => return UnsupportedCommand::Unknown(arguments).reply(&mut reply),
         }
         Step::Next
     }
 
-    /// `HELLO [version [AUTH user password] [SETNAME name]]`: nothing changes if any of it is
-    /// wrong.
+    /// `HELLO [version [AUTH user password] [SETNAME name]]`: an error in it changes nothing.
     fn hello(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) {
         let mut reply = Reply::new(out, self.protocol);
         let protocol = match arguments.get(1).map(integer) {
@@ -166,20 +138,24 @@ impl Client {
                 return reply.error("ERR Protocol version is not an integer or out of range");
             }
         };
-        let (mut at, mut name, mut authenticates) = (2, None, false);
+        let mut at = 2;
+        let mut name = None;
+        let mut authenticates = false;
         while let Some(option) = arguments.get(at) {
             match (arguments.get(at + 1), arguments.get(at + 2)) {
                 (Some(user), Some(password)) if option.eq_ignore_ascii_case(b"AUTH") => {
                     if !self.accepts(user, password) {
                         return reply.error(WRONG_PASSWORD);
                     }
-                    (authenticates, at) = (self.password.is_some(), at + 3);
+                    authenticates = self.password.is_some();
+                    at += 3;
                 }
-                (Some(wanted), _) if option.eq_ignore_ascii_case(b"SETNAME") => {
-                    if !is_name(wanted) {
-                        return reply.error(WRONG_NAME);
+                (Some(new_name), _) if option.eq_ignore_ascii_case(b"SETNAME") => {
+                    if !is_name(new_name) {
+                        return reply.error(INVALID_NAME);
                     }
-                    (name, at) = (Some(wanted), at + 2);
+                    name = Some(new_name);
+                    at += 2;
                 }
                 _ => {
                     return reply.error(format_args!(
@@ -196,7 +172,7 @@ impl Client {
         self.protocol = protocol;
         let mut reply = Reply::new(out, protocol);
         reply.map(7);
-        for (key, value) in [("server", "ratekeeper"), ("version", COMPATIBLE)] {
+        for (key, value) in [("server", "ratekeeper"), ("version", REDIS_VERSION)] {
             reply.bulk(key);
             reply.bulk(value);
         }
@@ -212,8 +188,8 @@ impl Client {
         reply.array(0);
     }
 
-    /// `AUTH password` or `AUTH user password`. Without a password it is as in Redis: its default
-    /// user may send any.
+    /// `AUTH password` or `AUTH user password`. Without a configured password any is accepted for
+    /// the default user, as in Redis.
     fn auth(&mut self, arguments: Arguments<'_>, reply: &mut Reply<'_>) {
         let (user, password) = match (arguments.get(1), arguments.get(2), arguments.len()) {
             (Some(_), None, 2) if self.password.is_none() => return reply.error(NO_PASSWORD),
@@ -228,7 +204,7 @@ impl Client {
         reply.ok();
     }
 
-    /// Whether a user may log in so. There is one, the default user.
+    /// Whether the credentials are valid. Only the default user exists.
     fn accepts(&self, user: &[u8], password: &[u8]) -> bool {
         user == DEFAULT_USER
             && self
@@ -240,15 +216,15 @@ impl Client {
     fn client(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) {
         let mut reply = Reply::new(out, self.protocol);
         let subcommand = arguments.get(1).unwrap_or_default().to_ascii_lowercase();
-        let wanted = match &*subcommand {
+        let expected = match &*subcommand {
             b"setname" | b"no-evict" | b"no-touch" => 3,
             b"setinfo" => 4,
             b"getname" | b"id" | b"info" => 2,
             _ => arguments.len(),
         };
-        if arguments.len() != wanted {
+        if arguments.len() != expected {
             let name = String::from_utf8_lossy(&subcommand).into_owned();
-            return wrong_number(&format!("client|{name}"), &mut reply);
+            return wrong_arity(&format!("client|{name}"), &mut reply);
         }
         let first = arguments.get(2).unwrap_or_default();
         match &*subcommand {
@@ -256,14 +232,14 @@ impl Client {
                 self.name = first.to_vec();
                 reply.ok();
             }
-            b"setname" => reply.error(WRONG_NAME),
+            b"setname" => reply.error(INVALID_NAME),
             b"getname" if self.name.is_empty() => reply.null(),
             b"getname" => reply.bulk(&self.name),
             b"id" => reply.integer(self.id),
             b"setinfo" => reply.ok(),
             b"no-evict" | b"no-touch" if is_switch(first) => reply.ok(),
             b"no-evict" | b"no-touch" => reply.error("ERR syntax error"),
-            // Of others a client is told nothing.
+            // Only this connection: others are not shown.
             b"info" | b"list" => {
                 let name = String::from_utf8_lossy(&self.name);
                 let text = format!(
@@ -286,7 +262,7 @@ impl Client {
         let mut text = String::from("# Server\r\n");
         let version = env!("CARGO_PKG_VERSION");
         for (name, value) in [
-            ("redis_version", COMPATIBLE),
+            ("redis_version", REDIS_VERSION),
             ("redis_mode", "standalone"),
             ("server_name", "ratekeeper"),
             ("ratekeeper_version", version),
@@ -294,14 +270,14 @@ impl Client {
             // Writing to a string cannot fail.
             let _ = write!(text, "{name}:{value}\r\n");
         }
-        // What clients wait for before they send anything, and where they look for other nodes.
+        // Clients wait for `loading:0`, and look for replicas and cluster nodes.
         text.push_str("\r\n# Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
         text.push_str("\r\n# Cluster\r\ncluster_enabled:0\r\n");
         text
     }
 }
 
-/// What is asked of a policy.
+/// The operation of a policy command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verb {
     Check,
@@ -311,7 +287,8 @@ pub(crate) enum Verb {
 
 const DEFAULT_USER: &[u8] = b"default";
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
-const WRONG_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+const INVALID_NAME: &str =
+    "ERR Client names cannot contain spaces, newlines or special characters.";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure \
                            your configuration is correct?";
 
@@ -324,7 +301,7 @@ fn is_switch(word: &[u8]) -> bool {
 }
 
 /// `COMMAND`, `COMMAND COUNT`, `COMMAND LIST`, `COMMAND INFO …`, `COMMAND DOCS …`.
-fn listed(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
+fn command_info(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
     let find = |name: &[u8]| {
         COMMANDS
             .iter()
@@ -334,7 +311,7 @@ fn listed(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
         reply.array(COMMANDS.len());
         return COMMANDS.iter().for_each(|command| info(command, reply));
     };
-    let asked = || arguments.iter().skip(2).map(find);
+    let requested = || arguments.iter().skip(2).map(find);
     match &*subcommand.to_ascii_lowercase() {
         b"count" => reply.integer(COMMANDS.len() as i64),
         b"list" => {
@@ -347,7 +324,7 @@ fn listed(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
         }
         b"info" => {
             reply.array(arguments.len() - 2);
-            for command in asked() {
+            for command in requested() {
                 match command {
                     Some(command) => info(command, reply),
                     None => reply.null(),
@@ -359,8 +336,10 @@ fn listed(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
             COMMANDS.iter().for_each(|command| docs(command, reply));
         }
         b"docs" => {
-            reply.map(asked().flatten().count());
-            asked().flatten().for_each(|command| docs(command, reply));
+            reply.map(requested().flatten().count());
+            requested()
+                .flatten()
+                .for_each(|command| docs(command, reply));
         }
         other => {
             let name = QuotedBytes(other);
@@ -391,25 +370,25 @@ fn docs(command: &Command, reply: &mut Reply<'_>) {
     reply.bulk(command.summary);
 }
 
-fn wrong_number(name: &str, reply: &mut Reply<'_>) {
+fn wrong_arity(name: &str, reply: &mut Reply<'_>) {
     reply.error(format_args!(
         "ERR wrong number of arguments for '{}' command",
         QuotedBytes(name.as_bytes())
     ));
 }
 
-/// Why a command is not run.
+/// The reason why a command is rejected.
 pub(super) enum UnsupportedCommand<'a> {
-    /// It is the beginning of a request of HTTP.
+    /// It is the beginning of an HTTP request.
     Http,
     Unknown(Arguments<'a>),
-    WrongNumber(&'static Command),
+    WrongArity(&'static Command),
 }
 
-/// The command that the arguments name, if they can be its own.
+/// Finds the command, and checks its arity.
 pub(super) fn find(arguments: Arguments<'_>) -> Result<&'static Command, UnsupportedCommand<'_>> {
     let name = arguments.get(0).unwrap_or_default();
-    // As Redis does: no command has these names, and requests of HTTP begin with them.
+    // As in Redis: HTTP requests begin with these words.
     if name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:") {
         return Err(UnsupportedCommand::Http);
     }
@@ -417,33 +396,34 @@ pub(super) fn find(arguments: Arguments<'_>) -> Result<&'static Command, Unsuppo
         .iter()
         .find(|known| known.name.as_bytes().eq_ignore_ascii_case(name));
     let known = known.ok_or(UnsupportedCommand::Unknown(arguments))?;
-    let many = arguments.len() as i64;
-    match known.arity > 0 && many != known.arity || many < -known.arity {
-        true => Err(UnsupportedCommand::WrongNumber(known)),
-        false => Ok(known),
+    let count = arguments.len() as i64;
+    if known.arity > 0 && count != known.arity || count < -known.arity {
+        Err(UnsupportedCommand::WrongArity(known))
+    } else {
+        Ok(known)
     }
 }
 
 impl UnsupportedCommand<'_> {
-    /// In Redis's words.
-    pub(super) fn answer(&self, reply: &mut Reply<'_>) -> Step {
+    /// Replies with the error of Redis.
+    pub(super) fn reply(&self, reply: &mut Reply<'_>) -> Step {
         match self {
             Self::Http => {
                 reply.error(super::HTTP);
                 return Step::Close;
             }
-            Self::WrongNumber(command) => wrong_number(command.name, reply),
+            Self::WrongArity(command) => wrong_arity(command.name, reply),
             Self::Unknown(arguments) => {
-                const LONGEST: usize = 128;
+                const MAX_BYTES: usize = 128;
                 let mut beginning = String::new();
                 for argument in arguments.iter().skip(1) {
-                    let Some(room @ 1..) = LONGEST.checked_sub(beginning.len()) else {
+                    let Some(left @ 1..) = MAX_BYTES.checked_sub(beginning.len()) else {
                         break;
                     };
                     let _ = write!(
                         beginning,
                         "'{}' ",
-                        QuotedBytes(&argument[..argument.len().min(room)])
+                        QuotedBytes(&argument[..argument.len().min(left)])
                     );
                 }
                 let name = QuotedBytes(arguments.get(0).unwrap_or_default());

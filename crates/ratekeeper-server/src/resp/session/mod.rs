@@ -1,5 +1,5 @@
-//! One client's commands: bytes in, bytes out. It does no I/O and knows nothing but limits, so that
-//! it can be tried with anything, in any pieces.
+//! The commands of a client, from bytes to bytes. It does no I/O, so tests can split the input
+//! anywhere.
 
 mod batch;
 mod commands;
@@ -10,10 +10,10 @@ mod throttle;
 mod transaction;
 
 pub(crate) use commands::{Password, Verb};
-pub(crate) use parse::{Arguments, LONGEST_COMMAND, integer};
+pub(crate) use parse::{Arguments, MAX_COMMAND_BYTES, integer};
 pub(crate) use quoted::QuotedBytes;
 pub(crate) use reply::Reply;
-pub(crate) use throttle::{Totals, figures, seconds, signed};
+pub(crate) use throttle::{Totals, fields, seconds, signed};
 
 use batch::Batch;
 use commands::Client;
@@ -21,38 +21,38 @@ use parse::Parser;
 use ratekeeper::{Clock, Timestamp, keyed::KeyedGcra};
 use transaction::Transaction;
 
-/// Answers are sent once there are so many bytes of them: a few letters may ask for much.
-const ENOUGH: usize = 64 * 1024;
+/// Replies are sent once they have this size: a short command may have a long reply.
+const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 
-/// What a client of HTTP is told before its connection is closed: a web page that makes a browser
-/// send a request here must not have its body run as commands.
-const HTTP: &str = "ERR Protocol error: this is a request of HTTP, and this port speaks RESP; send it to the HTTP listener";
+/// The reply to an HTTP request before the connection is closed: the body of a request that a web
+/// page causes must not run as commands.
+const HTTP: &str = "ERR Protocol error: this is an HTTP request, and this port speaks RESP; send it to the HTTP listener";
 
-/// What one client has said so far.
+/// The state of a client's connection.
 pub(crate) struct Session {
     parser: Parser,
     client: Client,
     transaction: Transaction,
 }
 
-/// What is to be done after some commands.
+/// The next step for the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
-    /// Answer the next.
+    /// Run the next command.
     Next,
-    /// Send the answers, then go on.
+    /// Send the replies, then continue.
     Send,
-    /// Read more: the rest is not a whole command.
+    /// Read more: the rest is not a complete command.
     Read,
-    /// Send the answers and close.
+    /// Send the replies and close.
     Close,
-    /// Ask a policy; [`arguments`](Session::arguments) has the command,
-    /// [`answered`](Session::answered) goes on.
+    /// Decide by a policy; [`arguments`](Session::arguments) returns the command, and
+    /// [`policy_done`](Session::policy_done) must follow.
     Policy(Verb),
 }
 
 impl Session {
-    /// A client that has not said anything. Where there is a password, `AUTH` checks it.
+    /// A session of a new connection. `password` checks `AUTH`.
     pub(crate) fn new(id: i64, password: Option<Password>) -> Self {
         let client = Client {
             id,
@@ -71,12 +71,12 @@ impl Session {
         self.client.is_authenticated
     }
 
-    /// Answers the commands at the start of `input`, all as of `now`: how many bytes they had, and
-    /// what is next. What is not consumed must be there again at the next call.
+    /// Runs the commands at the start of `input`, all as of `now`. Returns their length and the
+    /// next step. Bytes that are not consumed must be in the input of the next call.
     pub(crate) fn run<C: Clock>(
         &mut self,
         input: &[u8],
-        arrivals: &KeyedGcra<C>,
+        gcra: &KeyedGcra<C>,
         now: Timestamp,
         totals: &mut Totals,
         out: &mut Vec<u8>,
@@ -84,16 +84,16 @@ impl Session {
         let mut consumed = 0;
         loop {
             if self.transaction.is_running() {
-                let (commands, at) = self.transaction.lend();
-                let (ran, step) = self.run_commands(&commands[at..], arrivals, now, totals, out);
-                self.transaction.take_back(commands);
-                self.transaction.ran(ran);
+                let (commands, at) = self.transaction.take();
+                let (length, step) = self.run_commands(&commands[at..], gcra, now, totals, out);
+                self.transaction.restore(commands);
+                self.transaction.advance(length);
                 if step != Step::Read {
                     return (consumed, step);
                 }
                 self.transaction = Transaction::default();
             }
-            let (read, step) = self.run_commands(&input[consumed..], arrivals, now, totals, out);
+            let (read, step) = self.run_commands(&input[consumed..], gcra, now, totals, out);
             consumed += read;
             if step != Step::Next {
                 return (consumed, step);
@@ -101,11 +101,11 @@ impl Session {
         }
     }
 
-    /// Answers commands until there is something else to do: after `EXEC` the queued ones are next.
+    /// Runs commands until another step is next: after `EXEC` the queued ones.
     fn run_commands<C: Clock>(
         &mut self,
         input: &[u8],
-        arrivals: &KeyedGcra<C>,
+        gcra: &KeyedGcra<C>,
         now: Timestamp,
         totals: &mut Totals,
         out: &mut Vec<u8>,
@@ -114,23 +114,21 @@ impl Session {
         let mut consumed = 0;
         loop {
             let mut rest = &input[consumed..];
-            // Nothing of a command was read before: it may be one of many that are written as
-            // nearly all are.
+            // The fast path, unless the next command is partly parsed.
             while self.parser.is_fresh() && !self.transaction.is_queuing() {
                 let batch = Batch::read(rest);
-                if batch.many == 0 {
+                if batch.len == 0 {
                     break;
                 }
-                if batch.many > 1 {
-                    // What is known of their keys is fetched for all at once.
-                    arrivals.prefetch(batch.calls().map(|call| call.key));
+                if batch.len > 1 {
+                    gcra.prefetch(batch.calls().map(|call| call.key));
                 }
                 let mut reply = Reply::new(out, self.client.protocol);
                 for call in batch.calls() {
-                    throttle::decide(call, arrivals, now, totals, &mut reply);
+                    throttle::decide(call, gcra, now, totals, &mut reply);
                 }
                 consumed += batch.length;
-                if out.len() >= ENOUGH {
+                if out.len() >= MAX_OUTPUT_BYTES {
                     return (consumed, Step::Send);
                 }
                 rest = &input[consumed..];
@@ -150,21 +148,20 @@ impl Session {
                         && !self.transaction.is_queuing() =>
                 {
                     let mut reply = Reply::new(out, self.client.protocol);
-                    throttle::throttle(arguments, arrivals, now, totals, &mut reply);
+                    throttle::throttle(arguments, gcra, now, totals, &mut reply);
                     Step::Next
                 }
                 Some(_) if self.parser.is_http_request(rest) => {
                     self.reply(out).error(HTTP);
                     Step::Close
                 }
-                Some(_) => {
-                    self.transaction
-                        .answer(&mut self.client, arguments, &rest[..length], out)
-                }
+                Some(_) => self
+                    .transaction
+                    .run(&mut self.client, arguments, &rest[..length], out),
                 None => Step::Next,
             };
             match step {
-                // Its arguments are still needed.
+                // The arguments are still needed.
                 Step::Policy(_) => return (consumed, step),
                 _ => self.parser.consumed(),
             }
@@ -173,26 +170,27 @@ impl Session {
                 Step::Next if self.transaction.is_running() != was_running => {
                     return (consumed, step);
                 }
-                Step::Next if out.len() < ENOUGH => {}
+                Step::Next if out.len() < MAX_OUTPUT_BYTES => {}
                 Step::Next => return (consumed, Step::Send),
                 other => return (consumed, other),
             }
         }
     }
 
-    /// The command that a policy is to be asked about, and how many of the bytes that were not
-    /// consumed it has: none if it was queued by a transaction.
+    /// The command for a policy, and its length in the bytes not consumed: 0 if a transaction
+    /// queued it.
     pub(crate) fn arguments<'a>(&'a self, input: &'a [u8]) -> (Arguments<'a>, usize) {
-        match self.transaction.is_running() {
-            true => (self.parser.arguments(self.transaction.rest()), 0),
-            false => (self.parser.arguments(input), self.parser.length()),
+        if self.transaction.is_running() {
+            (self.parser.arguments(self.transaction.rest()), 0)
+        } else {
+            (self.parser.arguments(input), self.parser.length())
         }
     }
 
-    /// A policy was asked.
-    pub(crate) fn answered(&mut self) {
+    /// Continues after the reply to a policy command.
+    pub(crate) fn policy_done(&mut self) {
         if self.transaction.is_running() {
-            self.transaction.ran(self.parser.length());
+            self.transaction.advance(self.parser.length());
         }
         self.parser.consumed();
     }

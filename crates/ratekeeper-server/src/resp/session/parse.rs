@@ -1,37 +1,37 @@
-//! Bytes into commands: arrays of bulk strings, and lines as a person types them. In place,
-//! wherever the bytes end.
+//! Incremental parser of commands: arrays of bulk strings, and inline commands. Arguments are not
+//! copied.
 
 use std::fmt;
 use std::ops::Range;
 
-/// The longest argument. Redis takes 512 MB; a name of a limit has no use for that.
-pub(crate) const LONGEST_ARGUMENT: usize = 64 * 1024;
+/// Size limit of an argument. Redis accepts 512 MB, which keys do not need.
+pub(crate) const MAX_ARGUMENT_BYTES: usize = 64 * 1024;
 
-/// The most arguments of a command, its name among them.
-pub(crate) const MOST_ARGUMENTS: usize = 1024;
+/// Number of arguments of a command, with its name.
+pub(crate) const MAX_ARGUMENTS: usize = 1024;
 
-/// The longest command, all in all: what a connection may make us keep.
-pub(crate) const LONGEST_COMMAND: usize = 128 * 1024;
+/// Size limit of a command, which bounds the memory of a connection.
+pub(crate) const MAX_COMMAND_BYTES: usize = 128 * 1024;
 
-/// The longest `*3` or `$5` before its end of line.
-const LONGEST_HEAD: usize = 32;
+/// Length limit of a header such as `*3` or `$5`, without its line break.
+const MAX_HEAD_BYTES: usize = 32;
 
-/// Reads one command after the other. What it knows of one that has not come whole stays for the
-/// next call.
+/// Parses one command at a time. The state of an incomplete one stays for the next call.
 #[derive(Default)]
 pub(crate) struct Parser {
-    /// Where the arguments are: in the input, from the start of the command on, or in `unquoted`.
+    /// Spans of the arguments, in the input from the start of the command, or in `unquoted`.
     arguments: Vec<Range<u32>>,
-    /// Arguments of a line, without their quotes.
+    /// Arguments of an inline command, without their quotes.
     unquoted: Vec<u8>,
-    is_line: bool,
-    /// How many arguments are still to come; none before the head of a command was read.
+    is_inline: bool,
+    /// Number of missing arguments; `None` before the header of a command was parsed.
     missing: Option<usize>,
-    /// How far the command was read.
+    /// Length of the parsed part of the command.
     at: usize,
 }
 
-/// Why a connection is closed: its bytes are no commands. The words are Redis's where it has some.
+/// A violation of the protocol, which closes the connection. The messages are those of Redis where
+/// it has one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProtocolError {
     MultibulkLength,
@@ -51,7 +51,7 @@ impl fmt::Display for ProtocolError {
             Self::BulkLength => f.write_str("invalid bulk length"),
             Self::NoDollar(byte) => write!(f, "expected '$', got '{}'", byte.escape_ascii()),
             Self::NoEndOfBulk => f.write_str("a bulk string must end with CRLF"),
-            Self::TooBig => write!(f, "a command may have {LONGEST_COMMAND} bytes at most"),
+            Self::TooBig => write!(f, "a command may have at most {MAX_COMMAND_BYTES} bytes"),
             Self::LineTooBig => f.write_str("too big inline request"),
             Self::Quotes => f.write_str("unbalanced quotes in request"),
         }
@@ -62,19 +62,19 @@ impl fmt::Display for ProtocolError {
 #[derive(Clone, Copy)]
 pub(crate) struct Arguments<'a> {
     bytes: &'a [u8],
-    places: &'a [Range<u32>],
+    spans: &'a [Range<u32>],
 }
 
 impl<'a> Arguments<'a> {
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.spans.len()
     }
 
     #[inline]
     pub(crate) fn get(&self, at: usize) -> Option<&'a [u8]> {
-        let place = self.places.get(at)?;
-        self.bytes.get(place.start as usize..place.end as usize)
+        let span = self.spans.get(at)?;
+        self.bytes.get(span.start as usize..span.end as usize)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'a [u8]> {
@@ -84,15 +84,15 @@ impl<'a> Arguments<'a> {
 }
 
 impl Parser {
-    /// Whether nothing is known of the next command.
+    /// Whether nothing of the next command was parsed yet.
     #[inline]
     pub(crate) fn is_fresh(&self) -> bool {
         self.missing.is_none() && self.at == 0
     }
 
-    /// How many bytes the command at the start of `input` has, once all of them are there. Until it
-    /// is consumed, each call must be with the same bytes, and perhaps more. A command without
-    /// arguments is to be passed over.
+    /// The length of the command at the start of `input`, or `None` while it is incomplete. Until
+    /// it is consumed, each call must have the same bytes, and maybe more. A command without
+    /// arguments must be ignored.
     #[inline]
     pub(crate) fn read(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
         if self.missing.is_none() {
@@ -100,40 +100,41 @@ impl Parser {
                 None => return Ok(None),
                 Some(b'*') => {
                     self.begin(false);
-                    let Some((many, after)) = head(input, 1, ProtocolError::MultibulkLength)?
+                    let Some((count, after)) = head(input, 1, ProtocolError::MultibulkLength)?
                     else {
                         return Ok(None);
                     };
-                    // Redis passes over empty ones and null.
-                    let many = usize::try_from(many).unwrap_or(0);
-                    if many > MOST_ARGUMENTS {
+                    // Redis ignores empty arrays and null.
+                    let count = usize::try_from(count).unwrap_or(0);
+                    if count > MAX_ARGUMENTS {
                         return Err(ProtocolError::MultibulkLength);
                     }
-                    (self.missing, self.at) = (Some(many), after);
+                    self.missing = Some(count);
+                    self.at = after;
                 }
-                Some(_) => return self.read_line(input),
+                Some(_) => return self.read_inline(input),
             }
         }
         while let Some(missing @ 1..) = self.missing {
             match input.get(self.at) {
-                None => return within_bounds(input),
+                None => return incomplete(input),
                 Some(b'$') => {}
                 Some(other) => return Err(ProtocolError::NoDollar(*other)),
             }
             let Some((length, start)) = head(input, self.at + 1, ProtocolError::BulkLength)? else {
-                return within_bounds(input);
+                return incomplete(input);
             };
             let length = usize::try_from(length)
                 .ok()
-                .filter(|length| *length <= LONGEST_ARGUMENT);
+                .filter(|length| *length <= MAX_ARGUMENT_BYTES);
             let end = start + length.ok_or(ProtocolError::BulkLength)?;
-            if end > LONGEST_COMMAND {
+            if end > MAX_COMMAND_BYTES {
                 return Err(ProtocolError::TooBig);
             }
             match input.get(end..end + 2) {
                 None => {
-                    let wrong = input.get(end).is_some_and(|byte| *byte != b'\r');
-                    return if wrong {
+                    let is_invalid = input.get(end).is_some_and(|byte| *byte != b'\r');
+                    return if is_invalid {
                         Err(ProtocolError::NoEndOfBulk)
                     } else {
                         Ok(None)
@@ -143,42 +144,47 @@ impl Parser {
                 Some(_) => return Err(ProtocolError::NoEndOfBulk),
             }
             self.arguments.push(start as u32..end as u32);
-            (self.missing, self.at) = (Some(missing - 1), end + 2);
+            self.missing = Some(missing - 1);
+            self.at = end + 2;
         }
         self.missing = None;
         Ok(Some(self.at))
     }
 
-    /// The arguments of the command that was read last, from the same bytes.
+    /// The arguments of the last command, from the same bytes.
     #[inline]
     pub(crate) fn arguments<'a>(&'a self, input: &'a [u8]) -> Arguments<'a> {
-        let bytes = if self.is_line { &self.unquoted } else { input };
+        let bytes = if self.is_inline {
+            &self.unquoted
+        } else {
+            input
+        };
         Arguments {
             bytes,
-            places: &self.arguments,
+            spans: &self.arguments,
         }
     }
 
-    /// Whether the command that was read last is a line as `GET / HTTP/1.1`.
+    /// Whether the last command is a request line such as `GET / HTTP/1.1`.
     pub(crate) fn is_http_request(&self, input: &[u8]) -> bool {
         let arguments = self.arguments(input);
-        let is = |target: &[u8]| {
+        let is_target = |target: &[u8]| {
             matches!(target, b"*" | [b'/', ..]) || target.windows(3).any(|three| three == b"://")
         };
-        match (self.is_line, arguments.get(1), arguments.get(2)) {
+        match (self.is_inline, arguments.get(1), arguments.get(2)) {
             (true, Some(target), Some(version)) => {
-                arguments.len() == 3 && version.starts_with(b"HTTP/") && is(target)
+                arguments.len() == 3 && version.starts_with(b"HTTP/") && is_target(target)
             }
             _ => false,
         }
     }
 
-    /// How many bytes the command has that was read last.
+    /// The length of the last command.
     pub(crate) fn length(&self) -> usize {
         self.at
     }
 
-    /// Forgets the command that was read, and what room it needed beyond the usual.
+    /// Clears the state of the last command, and frees unusually large buffers.
     #[inline]
     pub(crate) fn consumed(&mut self) {
         self.at = 0;
@@ -187,14 +193,14 @@ impl Parser {
     }
 
     #[inline]
-    fn begin(&mut self, is_line: bool) {
-        self.is_line = is_line;
+    fn begin(&mut self, is_inline: bool) {
+        self.is_inline = is_inline;
         self.arguments.clear();
     }
 
-    /// A command as a person types it.
+    /// Parses an inline command, as a person types it.
     #[cold]
-    fn read_line(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    fn read_inline(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
         self.begin(true);
         self.unquoted.clear();
         self.unquoted.shrink_to(1024);
@@ -205,13 +211,13 @@ impl Parser {
             .map(|end| self.at + end)
         else {
             self.at = input.len();
-            return if input.len() > LONGEST_ARGUMENT {
+            return if input.len() > MAX_ARGUMENT_BYTES {
                 Err(ProtocolError::LineTooBig)
             } else {
                 Ok(None)
             };
         };
-        if end > LONGEST_ARGUMENT {
+        if end > MAX_ARGUMENT_BYTES {
             return Err(ProtocolError::LineTooBig);
         }
         let line = &input[..end];
@@ -220,7 +226,7 @@ impl Parser {
         Ok(Some(end + 1))
     }
 
-    /// Words and quoted words, as redis-cli has them: `"a\n\x01"` and `'b'`.
+    /// Splits a line into words and quoted words as in redis-cli: `"a\n\x01"` and `'b'`.
     fn split(&mut self, line: &[u8]) -> Result<(), ProtocolError> {
         let mut rest = line;
         loop {
@@ -228,7 +234,7 @@ impl Parser {
             let Some(first) = rest.first().copied() else {
                 return Ok(());
             };
-            if self.arguments.len() == MOST_ARGUMENTS {
+            if self.arguments.len() == MAX_ARGUMENTS {
                 return Err(ProtocolError::MultibulkLength);
             }
             let start = self.unquoted.len() as u32;
@@ -250,7 +256,7 @@ impl Parser {
         }
     }
 
-    /// What is after the quote that ends it, which must be the end of a word.
+    /// Parses a quoted word, and returns the input after the closing quote, which must end the word.
     fn quoted<'a>(&mut self, quote: u8, mut rest: &'a [u8]) -> Result<&'a [u8], ProtocolError> {
         loop {
             let (byte, after) = match *rest {
@@ -278,9 +284,9 @@ impl Parser {
     }
 }
 
-/// A command that is not whole may have so many bytes.
-fn within_bounds(input: &[u8]) -> Result<Option<usize>, ProtocolError> {
-    if input.len() > LONGEST_COMMAND {
+/// The result for an incomplete command, whose size is limited.
+fn incomplete(input: &[u8]) -> Result<Option<usize>, ProtocolError> {
+    if input.len() > MAX_COMMAND_BYTES {
         Err(ProtocolError::TooBig)
     } else {
         Ok(None)
@@ -306,47 +312,46 @@ fn escaped(byte: u8) -> u8 {
     }
 }
 
-/// The number that a line from `at` on consists of, and where the next begins.
+/// Parses the number in a header line at `at`; returns it and the offset of the next line.
 #[inline]
 fn head(
     input: &[u8],
     at: usize,
-    wrong: ProtocolError,
+    error: ProtocolError,
 ) -> Result<Option<(i64, usize)>, ProtocolError> {
     let rest = input.get(at..).unwrap_or_default();
-    // One digit and the end: nearly all of them.
+    // The fast path: most numbers have one digit.
     if let [digit @ b'0'..=b'9', b'\r', b'\n', ..] = rest {
         return Ok(Some((i64::from(digit - b'0'), at + 3)));
     }
-    long_head(rest, at, wrong)
+    long_head(rest, at, error)
 }
 
 fn long_head(
     rest: &[u8],
     at: usize,
-    wrong: ProtocolError,
+    error: ProtocolError,
 ) -> Result<Option<(i64, usize)>, ProtocolError> {
     let digits = usize::from(rest.first() == Some(&b'-'));
     let end = rest
         .iter()
-        .take(LONGEST_HEAD + 2)
+        .take(MAX_HEAD_BYTES + 2)
         .skip(digits)
         .take_while(|byte| byte.is_ascii_digit())
         .count()
         + digits;
     match rest.get(end..) {
-        _ if end > LONGEST_HEAD => Err(wrong),
+        _ if end > MAX_HEAD_BYTES => Err(error),
         None | Some([] | [b'\r']) if end > digits || rest.len() == digits => Ok(None),
         Some([b'\r', b'\n', ..]) => match integer(&rest[..end]) {
             Some(number) => Ok(Some((number, at + end + 2))),
-            None => Err(wrong),
+            None => Err(error),
         },
-        _ => Err(wrong),
+        _ => Err(error),
     }
 }
 
-/// A whole number as programs write it. A sign may stand before it, zeros too: redis-cell takes
-/// both.
+/// Parses a whole number. As in redis-cell it may have a sign and leading zeros.
 #[inline]
 pub(crate) fn integer(digits: &[u8]) -> Option<i64> {
     let (negative, digits) = match digits {
@@ -375,7 +380,7 @@ pub(crate) fn integer(digits: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // Counted downwards: the lowest number has no counterpart above.
+        // Negative, since `i64::MIN` has no positive counterpart.
         number = number.checked_mul(10)?.checked_sub(i64::from(digit))?;
     }
     if negative {

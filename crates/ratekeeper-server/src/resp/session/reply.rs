@@ -1,9 +1,9 @@
-//! What clients are answered, in RESP2 and RESP3.
+//! Replies in RESP2 and RESP3.
 
 use std::fmt;
 use std::io::Write;
 
-/// Which of the two a client speaks.
+/// The protocol version of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Protocol {
     #[default]
@@ -20,7 +20,7 @@ impl Protocol {
     }
 }
 
-/// Appends answers to what is to be sent.
+/// Appends replies to an output buffer.
 pub(crate) struct Reply<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
@@ -36,7 +36,7 @@ impl<'a> Reply<'a> {
         self.status("OK");
     }
 
-    /// A word of our own: it has no line breaks.
+    /// A simple string, which has no line breaks.
     pub(crate) fn status(&mut self, word: &str) {
         self.line(b'+', word.as_bytes());
     }
@@ -45,7 +45,7 @@ impl<'a> Reply<'a> {
         let start = self.out.len();
         // Writing to memory cannot fail.
         let _ = write!(self.out, "-{text}");
-        // An error is one line, whatever a client has put in it.
+        // Text of a client in an error may have line breaks.
         for byte in &mut self.out[start..] {
             if matches!(byte, b'\r' | b'\n') {
                 *byte = b' ';
@@ -60,7 +60,7 @@ impl<'a> Reply<'a> {
 
     #[inline]
     pub(crate) fn five(&mut self, numbers: [i64; 5]) {
-        let mut line = Line::<128>::new();
+        let mut line = StackBuffer::<128>::new();
         line.put(b"*5\r\n");
         for number in numbers {
             line.put(b":");
@@ -77,7 +77,7 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Text for a person, which RESP3 tells apart.
+    /// Text for people: a verbatim string in RESP3.
     pub(crate) fn text(&mut self, text: &str) {
         if self.protocol == Protocol::Resp2 {
             return self.bulk(text);
@@ -96,11 +96,11 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(null);
     }
 
-    pub(crate) fn array(&mut self, many: usize) {
-        self.number(b'*', many as i64);
+    pub(crate) fn array(&mut self, count: usize) {
+        self.number(b'*', count as i64);
     }
 
-    /// So many pairs.
+    /// Begins a map with a number of pairs.
     pub(crate) fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.array(2 * pairs),
@@ -109,7 +109,7 @@ impl<'a> Reply<'a> {
     }
 
     fn number(&mut self, kind: u8, number: i64) {
-        let mut line = Line::<32>::new();
+        let mut line = StackBuffer::<32>::new();
         line.put(&[kind]);
         line.digits(number);
         line.put(b"\r\n");
@@ -123,14 +123,13 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// A few bytes that are sent together. What does not fit is left out: callers know how much they
-/// write.
-struct Line<const N: usize> {
+/// A small stack buffer. Bytes that do not fit are dropped: callers know how much they write.
+struct StackBuffer<const N: usize> {
     bytes: [u8; N],
     length: usize,
 }
 
-impl<const N: usize> Line<N> {
+impl<const N: usize> StackBuffer<N> {
     #[inline]
     fn new() -> Self {
         Self {
@@ -146,15 +145,15 @@ impl<const N: usize> Line<N> {
 
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
-        if let Some(room) = self.bytes.get_mut(self.length..self.length + bytes.len()) {
-            room.copy_from_slice(bytes);
+        if let Some(target) = self.bytes.get_mut(self.length..self.length + bytes.len()) {
+            target.copy_from_slice(bytes);
             self.length += bytes.len();
         }
     }
 
     #[inline]
     fn digits(&mut self, number: i64) {
-        // Nearly all of them.
+        // The fast path: most numbers are small.
         match u8::try_from(number) {
             Ok(digit @ 0..=9) => return self.put(&[b'0' + digit]),
             Ok(two @ 10..=99) => return self.put(&[b'0' + two / 10, b'0' + two % 10]),
@@ -162,7 +161,8 @@ impl<const N: usize> Line<N> {
             _ => {}
         }
         let mut digits = [0_u8; 20];
-        let (mut left, mut at) = (number.unsigned_abs(), digits.len());
+        let mut left = number.unsigned_abs();
+        let mut at = digits.len();
         while left > 0 {
             at -= 1;
             digits[at] = b'0' + (left % 10) as u8;

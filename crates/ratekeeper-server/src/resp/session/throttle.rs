@@ -1,4 +1,4 @@
-//! `CL.THROTTLE`, as redis-cell answers it.
+//! `CL.THROTTLE`, compatible with redis-cell.
 
 use super::batch::Call;
 use super::parse::{Arguments, integer};
@@ -10,14 +10,14 @@ use ratekeeper::{
 use std::fmt;
 use std::time::Duration;
 
-/// How many calls passed, and how many were turned away. Peeks are not among them.
+/// Number of allowed and denied calls, without peeks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
 }
 
-/// What is wrong with a call.
+/// The reason why a call is invalid.
 enum ThrottleError<'a> {
     Usage,
     NotAnInteger(&'a [u8]),
@@ -33,48 +33,48 @@ impl fmt::Display for ThrottleError<'_> {
                 "ERR usage: CL.THROTTLE <key> <max_burst> <count per period> <period in seconds> [<quantity>]",
             ),
             Self::NotAnInteger(text) => write!(f, "ERR couldn't parse as integer: {}", QuotedBytes(text)),
-            Self::Negative(what) => write!(f, "ERR {what} must not be negative"),
-            Self::Zero(what) => write!(f, "ERR {what} must be more than zero"),
-            Self::TooSlow => f.write_str("ERR period / count is longer than 142 years; choose a shorter period"),
+            Self::Negative(name) => write!(f, "ERR {name} must not be negative"),
+            Self::Zero(name) => write!(f, "ERR {name} must be more than zero"),
+            Self::TooSlow => f.write_str("ERR period / count is longer than 142 years; use a shorter period"),
         }
     }
 }
 
-/// Reads one call, decides on it and answers it.
+/// Parses a call, decides it and replies.
 pub(super) fn throttle<C: Clock>(
     arguments: Arguments<'_>,
-    arrivals: &KeyedGcra<C>,
+    gcra: &KeyedGcra<C>,
     now: Timestamp,
     totals: &mut Totals,
     reply: &mut Reply<'_>,
 ) {
     match read(arguments) {
-        Ok(call) => decide(&call, arrivals, now, totals, reply),
-        Err(wrong) => reply.error(wrong),
+        Ok(call) => decide(&call, gcra, now, totals, reply),
+        Err(error) => reply.error(error),
     }
 }
 
-/// Decides on one call and answers it.
+/// Decides a call and replies.
 #[inline]
 pub(super) fn decide<C: Clock>(
     call: &Call<'_>,
-    arrivals: &KeyedGcra<C>,
+    gcra: &KeyedGcra<C>,
     now: Timestamp,
     totals: &mut Totals,
     reply: &mut Reply<'_>,
 ) {
-    let decision = arrivals.check(call.key, &call.by, call.quantity, now);
+    let decision = gcra.check(call.key, &call.params, call.quantity, now);
     if call.quantity > 0 {
         let allowed = u64::from(decision.is_allowed());
         totals.allowed += allowed;
         totals.denied += 1 - allowed;
     }
-    reply.five(figures(&decision, call.limit));
+    reply.five(fields(&decision, call.limit));
 }
 
-/// What a call is judged by.
+/// The GCRA parameters of a call.
 #[inline]
-pub(super) fn of(limit: u64, count: u64, period: u64) -> Result<GcraParams, GcraParamsError> {
+pub(super) fn params(limit: u64, count: u64, period: u64) -> Result<GcraParams, GcraParamsError> {
     GcraParams::new(limit, count, Duration::from_secs(period))
 }
 
@@ -88,19 +88,17 @@ fn read(arguments: Arguments<'_>) -> Result<Call<'_>, ThrottleError<'_>> {
         u64::try_from(number).map_err(|_| ThrottleError::Negative(name))
     };
     let key = arguments.get(1).unwrap_or_default();
-    let (max_burst, count, period) = (
-        number(2, "max_burst")?,
-        number(3, "count")?,
-        number(4, "period")?,
-    );
+    let max_burst = number(2, "max_burst")?;
+    let count = number(3, "count")?;
+    let period = number(4, "period")?;
     let quantity = if arguments.len() == 6 {
         number(5, "quantity")?
     } else {
         1
     };
-    // It came from a signed number.
+    // Cannot overflow: it was a signed number.
     let limit = max_burst + 1;
-    let by = of(limit, count, period).map_err(|wrong| match wrong {
+    let params = params(limit, count, period).map_err(|error| match error {
         GcraParamsError::Zero => ThrottleError::Zero(if count == 0 { "count" } else { "period" }),
         _ => ThrottleError::TooSlow,
     })?;
@@ -108,14 +106,14 @@ fn read(arguments: Arguments<'_>) -> Result<Call<'_>, ThrottleError<'_>> {
         key,
         limit,
         quantity,
-        by,
+        params,
     })
 }
 
-/// Limited or not, the limit, what remains of it, and when to come back and when all is back, in
-/// seconds.
+/// The five numbers of a reply: denied or not, the limit, the remaining quantity, and the seconds
+/// until retry and until reset.
 #[inline]
-pub(crate) fn figures(decision: &Decision, limit: u64) -> [i64; 5] {
+pub(crate) fn fields(decision: &Decision, limit: u64) -> [i64; 5] {
     [
         i64::from(decision.is_denied()),
         signed(limit),
@@ -125,7 +123,7 @@ pub(crate) fn figures(decision: &Decision, limit: u64) -> [i64; 5] {
     ]
 }
 
-/// As redis-cell rounds: up, but less than a millisecond is nothing.
+/// Seconds as redis-cell rounds them: up, but less than a millisecond is 0.
 #[inline]
 pub(crate) fn seconds(time: Duration) -> i64 {
     signed(

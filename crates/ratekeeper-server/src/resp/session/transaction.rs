@@ -1,12 +1,11 @@
-//! `MULTI`, `EXEC` and `DISCARD`: commands that are queued as they came, and run one after the
-//! other at the end.
+//! `MULTI`, `EXEC` and `DISCARD`: raw commands are queued, and run in order by `EXEC`.
 
 use super::Step;
 use super::commands::{self, Client};
 use super::parse::Arguments;
 use super::reply::Reply;
 
-/// The most bytes that the queued commands of a connection have.
+/// Size limit of the queued commands of a connection.
 pub(super) const MAX_QUEUED_BYTES: usize = 256 * 1024;
 
 const NESTED: &str = "ERR MULTI calls can not be nested";
@@ -14,17 +13,16 @@ const EXEC_ALONE: &str = "ERR EXEC without MULTI";
 const DISCARD_ALONE: &str = "ERR DISCARD without MULTI";
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
 const WATCH_INSIDE: &str = "ERR WATCH inside MULTI is not allowed";
-const WATCH: &str =
-    "ERR WATCH is not supported: there are no values to watch; send MULTI without it";
+const WATCH: &str = "ERR WATCH is not supported, since there are no values; send MULTI without it";
 
 /// The transaction of a connection, if there is one.
 #[derive(Default)]
 pub(super) struct Transaction {
     state: State,
-    /// The queued commands in the bytes of the client.
+    /// The queued commands, as the client sent them.
     commands: Vec<u8>,
     count: usize,
-    /// How many of those bytes have run.
+    /// Number of these bytes that have run.
     at: usize,
 }
 
@@ -33,7 +31,7 @@ enum State {
     #[default]
     None,
     Queuing,
-    /// A command could not be queued, so that none will run.
+    /// A command could not be queued, so none will run.
     Failed,
     Running,
 }
@@ -45,7 +43,7 @@ impl Transaction {
         matches!(self.state, State::Queuing | State::Failed)
     }
 
-    /// Whether the queued commands are to run before anything else.
+    /// Whether the queued commands are running.
     #[inline]
     pub(super) fn is_running(&self) -> bool {
         self.state == State::Running
@@ -56,25 +54,25 @@ impl Transaction {
         &self.commands[self.at..]
     }
 
-    /// Lends the queued commands to whoever runs them, with where to go on.
-    pub(super) fn lend(&mut self) -> (Vec<u8>, usize) {
+    /// Takes the queued commands to run them, with the offset of the next one.
+    pub(super) fn take(&mut self) -> (Vec<u8>, usize) {
         (std::mem::take(&mut self.commands), self.at)
     }
 
-    /// Takes back what was [lent](Self::lend).
-    pub(super) fn take_back(&mut self, commands: Vec<u8>) {
+    /// Returns the commands after [`take`](Self::take).
+    pub(super) fn restore(&mut self, commands: Vec<u8>) {
         self.commands = commands;
     }
 
-    /// So many more bytes of the queued commands have run.
-    pub(super) fn ran(&mut self, bytes: usize) {
+    /// Advances past commands that have run.
+    pub(super) fn advance(&mut self, bytes: usize) {
         self.at += bytes;
     }
 
-    /// Answers a command, `raw` as it came: begins or ends a transaction, queues it, or has the
-    /// client run it.
+    /// Handles a command with its bytes `raw`: begins or ends a transaction, queues the command, or
+    /// lets the client run it.
     #[cold]
-    pub(super) fn answer(
+    pub(super) fn run(
         &mut self,
         client: &mut Client,
         arguments: Arguments<'_>,
@@ -87,7 +85,7 @@ impl Transaction {
                 if self.is_queuing() {
                     self.fail();
                 }
-                return error.answer(&mut Reply::new(out, client.protocol));
+                return error.reply(&mut Reply::new(out, client.protocol));
             }
         };
         let mut reply = Reply::new(out, client.protocol);
@@ -115,10 +113,10 @@ impl Transaction {
             ("watch", _) => reply.error(WATCH_INSIDE),
             ("reset" | "quit", State::Queuing | State::Failed) => {
                 *self = Self::default();
-                return client.answer(command, arguments, out);
+                return client.run(command, arguments, out);
             }
             (_, State::Queuing | State::Failed) => self.queue(raw, &mut reply),
-            (_, State::None | State::Running) => return client.answer(command, arguments, out),
+            (_, State::None | State::Running) => return client.run(command, arguments, out),
         }
         Step::Next
     }
@@ -128,7 +126,7 @@ impl Transaction {
             self.fail();
             let limit = MAX_QUEUED_BYTES / 1024;
             return reply.error(format_args!(
-                "ERR a transaction may have {limit} KiB at most; send several"
+                "ERR a transaction may have at most {limit} KiB; send several"
             ));
         }
         if self.state == State::Queuing {

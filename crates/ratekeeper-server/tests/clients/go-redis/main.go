@@ -1,4 +1,4 @@
-// What a program with go-redis does, in RESP2 and RESP3; the port is the argument.
+// Uses go-redis, in RESP2 and RESP3; the port is the argument.
 package main
 
 import (
@@ -13,9 +13,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func check(is bool, what string, told ...any) {
+func check(is bool, what string, details ...any) {
 	if !is {
-		fmt.Fprintln(os.Stderr, append([]any{what + ":"}, told...)...)
+		fmt.Fprintln(os.Stderr, append([]any{what + ":"}, details...)...)
 		os.Exit(1)
 	}
 }
@@ -29,8 +29,8 @@ func session(name string, options *redis.Options) {
 
 	pong, err := client.Ping(ctx).Result()
 	check(err == nil && pong == "PONG", name+" ping", pong, err)
-	said, err := client.Echo(ctx, "hello").Result()
-	check(err == nil && said == "hello", name+" echo", said, err)
+	echoed, err := client.Echo(ctx, "hello").Result()
+	check(err == nil && echoed == "hello", name+" echo", echoed, err)
 	called, err := client.ClientGetName(ctx).Result()
 	check(err == nil && called == "me", name+" client getname", called, err)
 	info, err := client.Info(ctx).Result()
@@ -72,24 +72,24 @@ func session(name string, options *redis.Options) {
 		pipe.Get(ctx, "x")
 		return nil
 	})
-	check(err != nil, name+" a transaction with a command that is not served", err)
+	check(err != nil, name+" a transaction with an unsupported command", err)
 	answer, err = client.Do(ctx, "CL.THROTTLE", "none-"+name, 0, 1, 86400).Int64Slice()
 	check(err == nil && answer[0] == 0, name+" nothing was charged", answer, err)
 	err = client.Watch(ctx, func(*redis.Tx) error { return nil }, "x")
 	check(err != nil && strings.Contains(err.Error(), "WATCH is not supported"), name+" watch", err)
 
-	// Many callers at once, on as many connections as it likes.
+	// Concurrent calls on a pool of connections.
 	var passed atomic.Int64
 	var callers sync.WaitGroup
 	for range 100 {
 		callers.Go(func() {
 			numbers, err := client.Do(ctx, "CL.THROTTLE", "calls-"+name, 9, 1, 86400).Int64Slice()
-			check(err == nil, name+" at once", err)
+			check(err == nil, name+" concurrent", err)
 			passed.Add(1 - numbers[0])
 		})
 	}
 	callers.Wait()
-	check(passed.Load() == 10, name+" at once", passed.Load())
+	check(passed.Load() == 10, name+" concurrent", passed.Load())
 
 	err = client.Get(ctx, "x").Err()
 	check(err != nil && strings.Contains(err.Error(), "unknown command 'get'"), name+" get", err)
@@ -106,7 +106,7 @@ func main() {
 		check(err != nil && strings.Contains(err.Error(), "WRONGPASS"), "nobody", err)
 		nobody.Close()
 	}
-	// As it is when nothing is said.
+	// As it is when nothing is echoed.
 	session("default", &redis.Options{Addr: address})
 	fmt.Println("done")
 }

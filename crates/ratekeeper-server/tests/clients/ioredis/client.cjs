@@ -1,4 +1,4 @@
-// What a program with ioredis does; the port is the argument. NODE_PATH says where it is installed.
+// Uses ioredis; the port is the argument. NODE_PATH is where it is installed.
 const assert = require("node:assert/strict");
 
 const port = Number(process.argv[2]);
@@ -7,7 +7,7 @@ async function session(name, options) {
   const { Redis } = require(name);
   const client = new Redis({ port, connectionName: "me", maxRetriesPerRequest: 0, retryStrategy: null, ...options });
   const key = `${name}-${JSON.stringify(options)}`;
-  // It is ready once the server has said in INFO that it is not loading.
+  // It is ready once INFO has `loading:0`.
   await new Promise((ready, fail) => client.once("ready", ready).once("error", fail));
   assert.equal(await client.ping(), "PONG");
   assert.equal(await client.echo("hello"), "hello");
@@ -31,7 +31,7 @@ async function session(name, options) {
   assert.equal((await client.call("CL.THROTTLE", `none-${key}`, 0, 1, 86400))[0], 0);
   await assert.rejects(client.watch("x"), /WATCH is not supported/);
 
-  // Many callers at once on one connection.
+  // Concurrent calls on one connection.
   const calls = Array.from({ length: 100 }, () => client.call("CL.THROTTLE", `calls-${key}`, 9, 1, 86400));
   assert.equal((await Promise.all(calls)).filter((answer) => answer[0] === 0).length, 10);
 
@@ -47,7 +47,7 @@ async function all() {
       { protocol: 3 },
       { enableAutoPipelining: true },
       { db: 0, username: "default", password: "any" },
-      // Redis without a password answers this with an error that ioredis knows and goes on from.
+      // Redis without a password replies with an error that ioredis handles.
       { password: "any" },
     ]) {
       await session(name, options);

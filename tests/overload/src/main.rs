@@ -98,14 +98,15 @@ fn run() -> Result<bool, String> {
         met &= bound.holds(goodput / peak);
     }
     println!();
-    match met {
-        true => println!(
+    if met {
+        println!(
             "As it must be: an adaptive limit keeps {:.0} % or more, and without one it collapses.",
             KEPT * 100.0
-        ),
-        false => println!(
+        )
+    } else {
+        println!(
             "NOT as it must be: at least {KEPT} of the peak with an adaptive limit, at most {COLLAPSED} without."
-        ),
+        )
     }
     Ok(met)
 }

@@ -42,7 +42,7 @@ mod value;
 pub use attributes::{UnknownAttributeError, known_attribute};
 pub use diagnostic::{Diagnostic, Location};
 pub use file_watcher::{FileWatcher, yaml_files};
-pub use gateway::{AccessLog, Balance, Certificate, GatewayConfig, Upstream, UpstreamError};
+pub use gateway::{AccessLog, Balance, Certificate, GatewayConfig, Upstream, UpstreamUrlError};
 pub use listen::{Listen, ListenError, ListenerTls};
 pub use observability::{LogConfig, LogFormat, TracesConfig};
 pub use redis::{RedisConfig, RedisUrl, RedisUrlError, Secret};
@@ -242,9 +242,9 @@ impl Config {
             Err(error) => {
                 let valid = error.utf8_error().valid_up_to();
                 let text = String::from_utf8_lossy(&error.as_bytes()[..valid]);
-                let place = FileText::new(&name, &text).location(Position::File(text.len()));
+                let location = FileText::new(&name, &text).location(Position::File(text.len()));
                 failed(Diagnostic::error(
-                    place,
+                    location,
                     "the file is not valid UTF-8; save it as UTF-8 text".to_owned(),
                 ))
             }

@@ -43,7 +43,7 @@ pub(crate) enum Item {
 }
 
 /// Maximum number of denials of a penalty: each key stores as many words.
-pub(crate) const MOST_DENIALS: u64 = 10_000;
+pub(crate) const MAX_DENIALS: u64 = 10_000;
 
 /// Minimum capacity of a limit that can be leased.
 const MIN_LEASED_CAPACITY: u64 = 16;
@@ -317,11 +317,11 @@ impl Policies {
             findings.warn(item(), "mode", message);
         }
         if let Some(penalty) = &policy.penalty {
-            if penalty.denials == 0 || penalty.denials > MOST_DENIALS {
+            if penalty.denials == 0 || penalty.denials > MAX_DENIALS {
                 findings.error(
                     item(),
                     "penalty",
-                    format!("`denials` must be from 1 to {MOST_DENIALS}"),
+                    format!("`denials` must be from 1 to {MAX_DENIALS}"),
                 );
             }
             if penalty.within.is_zero() || penalty.ban.is_zero() {

@@ -74,7 +74,7 @@ enum Position {
 
 /// What a head says about the length of its body.
 #[derive(Clone, Copy, Default)]
-struct Framing {
+struct RequestFraming {
     length: Option<u64>,
     chunked: bool,
     is_http10: bool,
@@ -83,7 +83,7 @@ struct Framing {
 /// The smuggling guard of one connection.
 pub(super) struct SmugglingGuard {
     position: Position,
-    framing: Framing,
+    framing: RequestFraming,
     /// The size of the current chunk.
     chunk: u64,
     /// A line that has not ended yet.
@@ -103,7 +103,7 @@ impl SmugglingGuard {
     pub(super) fn new(max_bytes: usize) -> Self {
         Self {
             position: Position::Start,
-            framing: Framing::default(),
+            framing: RequestFraming::default(),
             chunk: 0,
             partial_line: Vec::new(),
             has_next_request: false,
@@ -280,17 +280,17 @@ impl SmugglingGuard {
             // Some clients send an empty line after a body.
             (Position::Start, []) => {}
             (Position::Start | Position::Head { first: true }, line) => {
-                self.framing = Framing {
+                self.framing = RequestFraming {
                     is_http10: !line.ends_with(b" HTTP/1.1"),
-                    ..Framing::default()
+                    ..RequestFraming::default()
                 };
                 self.position = Position::Head { first: false };
             }
             (Position::Head { .. }, []) => {
                 self.left = self.max_bytes;
                 self.position = match self.framing {
-                    Framing { chunked: true, .. } => Position::Size { size: 0, digits: 0 },
-                    Framing {
+                    RequestFraming { chunked: true, .. } => Position::Size { size: 0, digits: 0 },
+                    RequestFraming {
                         length: Some(length),
                         ..
                     } if length > 0 => Position::Body(length),
@@ -324,7 +324,7 @@ impl SmugglingGuard {
         // The length rules out most names.
         match name.len() {
             14 if is(b"content-length") => {
-                let Framing {
+                let RequestFraming {
                     length, chunked, ..
                 } = &mut self.framing;
                 match (is_trailer, *chunked, &*length) {
@@ -345,7 +345,7 @@ impl SmugglingGuard {
                 Ok(())
             }
             17 if is(b"transfer-encoding") => {
-                let Framing {
+                let RequestFraming {
                     length,
                     chunked,
                     is_http10,

@@ -48,9 +48,10 @@ impl Block {
             .text
             .lines()
             .find(|line| !matches!(line.trim().chars().next(), None | Some('#')))?;
-        let text = match first.trim_start().starts_with('[') {
-            true => self.text.clone(),
-            false => format!("{FRAGMENT}{}", self.text),
+        let text = if first.trim_start().starts_with('[') {
+            self.text.clone()
+        } else {
+            format!("{FRAGMENT}{}", self.text)
         };
         let is_of_cargo = |table: Table| OF_CARGO.iter().any(|name| table.contains_key(*name));
         (!text.parse().is_ok_and(is_of_cargo)).then_some(text)

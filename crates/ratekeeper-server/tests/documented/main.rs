@@ -160,11 +160,12 @@ fn decided(policy: &Documented) -> Result<bool, String> {
             .take_while(|answer| !is_denied(answer))
             .count() as u64;
         let expected = capacity + waiting..=capacity + waiting + 1;
-        return match expected.contains(&allowed) {
-            true => Ok(true),
-            false => Err(format!(
+        return if expected.contains(&allowed) {
+            Ok(true)
+        } else {
+            Err(format!(
                 "{allowed} wait or pass, not {expected:?}: {answers}"
-            )),
+            ))
         };
     }
     if policy.is_leased() {
@@ -335,11 +336,13 @@ fn forwarded(policy: &Documented, upstream: SocketAddr) -> Result<bool, String> 
         let answer = connection.answer();
         if answer.header("x-upstream").is_none() {
             let most = requests + (start.elapsed().as_secs_f64() * per_second) as u64 + 1;
-            return match answer.body.contains(&format!("\"{}\"", policy.name)) {
-                true if (requests..=most).contains(&passed) => Ok(true),
-                _ => Err(format!(
+            let is_denied_by_policy = answer.body.contains(&format!("\"{}\"", policy.name));
+            return if is_denied_by_policy && (requests..=most).contains(&passed) {
+                Ok(true)
+            } else {
+                Err(format!(
                     "after {passed} of {requests} it answers {answer:?}"
-                )),
+                ))
             };
         }
         if passed > 4 * MANY {
@@ -368,12 +371,13 @@ fn held(node: &Server, policy: &Documented, many: RangeInclusive<u64>) -> Result
         };
         let answer = String::from_utf8_lossy(&answer[..length]);
         let is_expected = many.contains(&(waiting.len() as u64));
-        return match answer.contains(&format!("\"{}\"", policy.name)) && is_expected {
-            true => Ok(true),
-            false => Err(format!(
+        return if answer.contains(&format!("\"{}\"", policy.name)) && is_expected {
+            Ok(true)
+        } else {
+            Err(format!(
                 "with {} in flight, and {many:?} may be: {answer}",
                 waiting.len()
-            )),
+            ))
         };
     }
     Err("hundreds are in flight, and none is denied".to_owned())

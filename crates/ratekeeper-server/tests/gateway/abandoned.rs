@@ -85,17 +85,18 @@ impl Slow {
                 let service = service_fn(move |request| Arc::clone(&work).answer(request));
                 let io = TokioIo::new(stream);
                 tokio::spawn(async move {
-                    match http2 {
-                        true => drop(
+                    if http2 {
+                        drop(
                             hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                                 .serve_connection(io, service)
                                 .await,
-                        ),
-                        false => drop(
+                        )
+                    } else {
+                        drop(
                             hyper::server::conn::http1::Builder::new()
                                 .serve_connection(io, service)
                                 .await,
-                        ),
+                        )
                     }
                 });
             }
@@ -178,9 +179,10 @@ async fn clients_that_hang_up_do_not_exceed_the_concurrency_limit() {
         let server = two_at_once(&upstream, http2_upstream, "abandoned_timeout = \"1h\"\n");
         let mut client = http2_client(&server).await;
         for _ in 0..20 {
-            match http2_client_side {
-                true => reset(&server, &mut client, "/").await,
-                false => hang_up(&server, GET),
+            if http2_client_side {
+                reset(&server, &mut client, "/").await
+            } else {
+                hang_up(&server, GET)
             }
         }
         assert_eq!(

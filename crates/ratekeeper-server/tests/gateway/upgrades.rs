@@ -117,11 +117,10 @@ fn early_bytes_belong_to_the_protocol_that_is_spoken_next() {
                 came.send(()).unwrap();
                 released.lock().unwrap().recv().unwrap();
             }
-            let answer = match switches {
-                true => {
-                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
-                }
-                false => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno",
+            let answer = if switches {
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
+            } else {
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"
             };
             stream.write_all(answer.as_bytes()).unwrap();
             if switches {

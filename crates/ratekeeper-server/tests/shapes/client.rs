@@ -343,9 +343,10 @@ pub(crate) fn request(kind: Kind, shape: &Shape) -> Request<Body> {
         .map_or_else(|| Empty::new().boxed_unsync(), upload_body);
     let mut request = Request::new(body);
     *request.method_mut() = shape.method.parse().expect("a method");
-    *request.uri_mut() = match kind.is_http2() {
-        true => format!("http://localhost{}", shape.path()),
-        false => shape.path(),
+    *request.uri_mut() = if kind.is_http2() {
+        format!("http://localhost{}", shape.path())
+    } else {
+        shape.path()
     }
     .parse()
     .expect("a path");

@@ -53,11 +53,10 @@ fn seconds() -> u64 {
 /// counts on.
 fn policies(turn: u64) -> String {
     let gone = 1000 + turn % 7;
-    let sometimes = match turn.is_multiple_of(2) {
-        true => {
-            "[[policy]]\nname = \"sometimes\"\nmatch = { path = \"/never-asked\" }\nlimit = \"1/h sliding_log\"\n"
-        }
-        false => "",
+    let sometimes = if turn.is_multiple_of(2) {
+        "[[policy]]\nname = \"sometimes\"\nmatch = { path = \"/never-asked\" }\nlimit = \"1/h sliding_log\"\n"
+    } else {
+        ""
     };
     format!(
         "[server]\nhttp = \"127.0.0.1:0\"\nresp = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:0\"\n\

@@ -171,9 +171,10 @@ impl<C: Clock> ClientShared<C> {
             .map(|authority| authority.as_str())
             .or_else(host)
             .unwrap_or_default();
-        match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            true => name.to_ascii_lowercase().into(),
-            false => name.into(),
+        if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            name.to_ascii_lowercase().into()
+        } else {
+            name.into()
         }
     }
 

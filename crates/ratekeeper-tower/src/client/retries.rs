@@ -53,8 +53,8 @@ impl Default for Retries {
 impl Retries {
     /// Sets how often a request is retried at most; twice unless set.
     #[must_use]
-    pub fn max_retries(mut self, many: u32) -> Self {
-        self.max_retries = many;
+    pub fn max_retries(mut self, max: u32) -> Self {
+        self.max_retries = max;
         self
     }
 

@@ -147,11 +147,11 @@ impl<C: Clock> ShedLayer<C> {
 impl<C: Clock> ShedShared<C> {
     /// The client of a request, if an option needs it.
     pub(super) fn client_of<B>(&self, request: &Request<B>) -> Client {
-        match self.class.is_some() || self.key.is_some() {
-            true => self
-                .identity
-                .client(identity::peer(request.extensions()), request.headers()),
-            false => Client::unknown(),
+        if self.class.is_some() || self.key.is_some() {
+            self.identity
+                .client(identity::peer(request.extensions()), request.headers())
+        } else {
+            Client::unknown()
         }
     }
 

@@ -6,7 +6,7 @@ use super::{
 use crate::gateway::body::{ProxyBody, RequestBody, UpstreamBody};
 use crate::gateway::headers::{self, RequestHeaderRewriter};
 use crate::gateway::upstream::{
-    Http2Body, Http2Error, Http2Exchange, Received, SelectedUpstream, Timeouts, Timer,
+    Http2Body, Http2Error, Http2Exchange, ResponseEvent, SelectedUpstream, Timeouts, Timer,
     UpstreamError, authority,
 };
 use axum::http::header::HOST;
@@ -130,11 +130,11 @@ impl Forward {
         poll_fn(|cx| {
             loop {
                 match exchange.poll(cx) {
-                    Poll::Ready(Ok(Received::Informational(status, mut headers))) => {
+                    Poll::Ready(Ok(ResponseEvent::Informational(status, mut headers))) => {
                         headers::strip(&mut headers);
                         self.inform(version, status, &headers, cx);
                     }
-                    Poll::Ready(Ok(Received::Response(head, body))) => {
+                    Poll::Ready(Ok(ResponseEvent::Response(head, body))) => {
                         return Poll::Ready(Ok((head, body)));
                     }
                     Poll::Ready(Err(error)) => {

@@ -107,15 +107,12 @@ impl Forward {
                 record.upstream(&selected.peer.upstream);
             }
             let index = selected.index;
-            let result = match gateway.http2 {
+            let result = if gateway.http2 {
                 // Boxed, as few requests need it: the futures of all others are cheaper to move.
-                true => {
-                    Box::pin(self.over_http2(&mut selected, request, &rewriter, &timeouts)).await
-                }
-                false => {
-                    self.over_http1(&mut selected, request, &rewriter, &timeouts)
-                        .await
-                }
+                Box::pin(self.over_http2(&mut selected, request, &rewriter, &timeouts)).await
+            } else {
+                self.over_http1(&mut selected, request, &rewriter, &timeouts)
+                    .await
             };
             match result {
                 Ok(mut response) => {

@@ -145,18 +145,17 @@ impl RequestHeaderRewriter<'_> {
                 put_header(lines, name, value);
             });
         };
-        match existing == ExistingHeaders::default() && self.upgrade.is_none() {
+        if existing == ExistingHeaders::default() && self.upgrade.is_none() {
             // The lines are then the same for all requests of a client to that host.
-            true => self.client.forwarded_headers.add(
+            self.client.forwarded_headers.add(
                 host.map(HeaderValue::as_bytes),
                 self.version,
                 head,
                 write_own_headers,
-            ),
-            false => {
-                self.connection(&existing, head);
-                write_own_headers(head);
-            }
+            )
+        } else {
+            self.connection(&existing, head);
+            write_own_headers(head);
         }
     }
 

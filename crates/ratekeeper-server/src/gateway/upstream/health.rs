@@ -62,9 +62,10 @@ async fn check_once(peer: &Peer, check: &HealthCheck) -> Result<u16, String> {
         .await
         .map_err(|error| error.to_string())?;
     let authority = authority(upstream);
-    let target = match check.http2 {
-        true => format!("http://{authority}{}{}", upstream.prefix(), check.path),
-        false => format!("{}{}", upstream.prefix(), check.path),
+    let target = if check.http2 {
+        format!("http://{authority}{}{}", upstream.prefix(), check.path)
+    } else {
+        format!("{}{}", upstream.prefix(), check.path)
     };
     let request = Request::get(target)
         .header(HOST, authority)

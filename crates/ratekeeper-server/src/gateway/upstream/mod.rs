@@ -12,7 +12,7 @@ pub(crate) use connect::Connector;
 pub(crate) use error::UpstreamError;
 pub(crate) use health::{HealthCheck, run_health_checks};
 pub(crate) use http1::{H1Error, H1UpstreamConn, Head, MAX_HEADERS};
-pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, Received};
+pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, ResponseEvent};
 pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};
 pub(crate) use timer::{Progress, TimeoutKind, Timeouts, Timer};
 

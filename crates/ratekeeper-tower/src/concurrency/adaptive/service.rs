@@ -1,7 +1,7 @@
 //! `AdaptiveConcurrencyService`: the service that takes a permit of an adaptive limit before each
 //! call.
 
-use super::future::{AcquireFailure, AdaptiveResponseFuture, Queued};
+use super::future::{AcquireFailure, AdaptiveResponseFuture, QueuedCall};
 use super::layer::AdaptiveShared;
 use super::permit_guard::PermitGuard;
 use super::{ClassifyResponse, HeadClassifier, TimedBody};
@@ -145,7 +145,7 @@ impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
         // next.
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
-        let queued = Queued::new(queue, ticket, deadline, service, request);
+        let queued = QueuedCall::new(queue, ticket, deadline, service, request);
         AdaptiveResponseFuture::queued(queued, self.classifier.clone())
     }
 }

@@ -177,20 +177,23 @@ impl Future for Http1 {
                     }
                     let mut state = this.socket.lock();
                     state.end_request(cx);
-                    match info.keep_alive && !*this.is_last {
-                        true if state.has_body_left() => State::Discarding {
-                            left: MAX_DISCARDED,
-                        },
-                        true => State::Reading,
-                        false => State::Closing {
+                    if !info.keep_alive || *this.is_last {
+                        State::Closing {
                             linger: state.has_body_left() || !state.is_idle(),
-                        },
+                        }
+                    } else if state.has_body_left() {
+                        State::Discarding {
+                            left: MAX_DISCARDED,
+                        }
+                    } else {
+                        State::Reading
                     }
                 }
                 StateProjection::Discarding { left } => {
-                    match ready!(this.socket.lock().poll_discard(left, cx)) {
-                        true => State::Reading,
-                        false => State::Closing { linger: true },
+                    if ready!(this.socket.lock().poll_discard(left, cx)) {
+                        State::Reading
+                    } else {
+                        State::Closing { linger: true }
                     }
                 }
                 StateProjection::Closing { linger } => {

@@ -290,11 +290,12 @@ fn write_one(
     // Each poll but the last waits for a pause, or has spent its budget.
     for _ in 0..1_000 {
         calls.0.set(0);
-        let begun = match connection.head_first {
-            true => writer
+        let begun = if connection.head_first {
+            writer
                 .poll_begun(&mut Counted(socket), cx)
-                .map_err(WriteError::Io),
-            false => Poll::Ready(Ok(())),
+                .map_err(WriteError::Io)
+        } else {
+            Poll::Ready(Ok(()))
         };
         let polled = match begun {
             Poll::Ready(Ok(())) => writer.poll(&mut Counted(socket), &mut PollBudget::new(), cx),
@@ -307,9 +308,10 @@ fn write_one(
             continue;
         }
         let mut open_body = || writer.body.as_mut().is_some_and(|body| body.gate.open());
-        let is_awaited = match connection.socket_first {
-            true => socket.gate.open() || open_body(),
-            false => open_body() || socket.gate.open(),
+        let is_awaited = if connection.socket_first {
+            socket.gate.open() || open_body()
+        } else {
+            open_body() || socket.gate.open()
         };
         assert!(is_awaited, "pending, and nothing wakes it");
     }

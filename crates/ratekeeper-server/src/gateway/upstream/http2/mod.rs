@@ -12,7 +12,7 @@ mod frame_buffer;
 mod upload;
 
 pub(crate) use download::Http2Body;
-pub(crate) use exchange::{Http2Error, Http2Exchange, Received};
+pub(crate) use exchange::{Http2Error, Http2Exchange, ResponseEvent};
 
 use super::{Connector, UpstreamError};
 use connection::{H2UpstreamConn, StreamPermit};

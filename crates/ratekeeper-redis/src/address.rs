@@ -1,4 +1,4 @@
-//! Where Redis is: one server, the primary that sentinels name, or a Cluster.
+//! The location of Redis: one server, the primary that sentinels name, or a Cluster.
 
 use crate::builder::ConnectError;
 use crate::connection::{Endpoint, EndpointAddress};
@@ -45,9 +45,9 @@ pub(crate) enum Deployment {
 #[derive(Clone)]
 pub(crate) struct Dialer {
     scheme: &'static str,
-    /// `user:password@`, or nothing.
+    /// `user:password@`, or empty.
     user_info: String,
-    /// `/1`, or nothing.
+    /// `/1`, or empty.
     database: String,
     certificates: Option<Certificates>,
 }
@@ -232,8 +232,8 @@ fn tls(certificates: Option<&Certificates>) -> Result<Arc<ClientConfig>, Connect
 fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
     let invalid = |why: String| ConnectError::Certificates(path.to_owned(), why);
     let file = std::fs::read(path).map_err(|error| invalid(error.to_string()))?;
-    // The PEM reader returns an empty list for a file without certificates; then nothing would be
-    // trusted.
+    // The PEM reader returns an empty list for a file without certificates; then no certificate
+    // would be trusted.
     if String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
         Ok(file)
     } else {

@@ -105,8 +105,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how many nodes divide the limits among them during an outage, until Redis has told how
-    /// many there are.
+    /// Sets how many nodes divide the limits among them during an outage, until Redis has returned
+    /// their number.
     pub fn nodes(mut self, nodes: u64) -> Self {
         self.nodes = nodes;
         self

@@ -29,7 +29,7 @@ impl ConnectionHandle {
         }
     }
 
-    /// The handle of the single connection; none for a Cluster.
+    /// The handle of the single connection; `None` for a Cluster.
     pub(crate) fn single(&self) -> Option<&BatchHandle> {
         match self {
             Self::Single(handle) => Some(handle),

@@ -21,10 +21,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Keys whose spending during an outage is tracked. What further keys spend is not charged later.
+/// The most keys whose spending during an outage is tracked. Spending of further keys is not
+/// charged later.
 const MAX_TRACKED_KEYS: usize = 65_536;
 
-/// How long the number of nodes must stay lower before it is believed: as long as a node counts as
+/// How long the number of nodes must stay lower before it is used: as long as a node counts as
 /// alive without a heartbeat.
 const FEWER_NODES_DELAY: Duration = Duration::from_secs(5);
 
@@ -39,10 +40,9 @@ pub(crate) struct Fallback {
 
 #[derive(Default)]
 struct Outages {
-    /// By the number of the server. A server without an entry is healthy, as far as decisions have
-    /// shown.
+    /// By the number of the server. A server without an entry is considered healthy.
     by_server: HashMap<u64, Outage>,
-    /// Since when fewer nodes are alive than the known number.
+    /// When fewer nodes than the known number were first seen.
     fewer_since: Option<Timestamp>,
 }
 
@@ -104,8 +104,8 @@ impl Fallback {
     /// Sets how many nodes are alive. Returns whether that has changed, so that the shares must be
     /// set again.
     ///
-    /// A lower number is believed when it has stayed so for a while: a server that has lost its
-    /// memory, or whose clock was stepped, has not heard from the other nodes yet.
+    /// A lower number is used only after it has lasted for a while: a server that has lost its
+    /// memory, or whose clock was stepped, has no heartbeats of the other nodes yet.
     pub(crate) fn set_nodes(&self, nodes: u64) -> bool {
         let nodes = nodes.max(1);
         let known = self.nodes();

@@ -103,7 +103,7 @@ impl Permits {
         }
     }
 
-    /// The amendments that renew all held permits, and those that release the pending ones.
+    /// The amendments that renew all permits in use, and those that release the pending ones.
     pub(crate) fn renewals(&self, ttl: u64) -> Vec<Amendment> {
         let renewal =
             |(key, (limit, names)): (&Arc<[u8]>, &(MicrosLimit, Vec<PermitName>))| Amendment {

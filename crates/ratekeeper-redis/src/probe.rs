@@ -1,7 +1,7 @@
 //! Probes: decisions made by the store itself, to find out whether Redis decides in time.
 //!
-//! A heartbeat tells less: it has more time, runs another script, and uses another connection. So a
-//! server that failed decisions is healthy again only when it has made some.
+//! A heartbeat does not prove that: it has a longer timeout, runs another script, and uses another
+//! connection. So a server that failed decisions is healthy again only when it has made some.
 
 use crate::batched_connection::BatchHandle;
 use crate::health::Health;

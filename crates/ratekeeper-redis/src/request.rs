@@ -36,7 +36,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// `limits` are those of the asks, in order; none for a limit of another store.
+    /// `limits` are those of the asks, in order; `None` for a limit of another store.
     pub(crate) fn new(
         asks: &[Ask<'_>],
         limits: &[Option<Arc<RegisteredLimit>>],
@@ -330,7 +330,7 @@ impl Receipt {
         })
     }
 
-    /// The amendment from the charge to the actual cost; none if they are equal.
+    /// The amendment from the charge to the actual cost; `None` if they are equal.
     pub(crate) fn corrected(self, actual: u64) -> Option<Amendment> {
         let Self {
             key,

@@ -98,7 +98,7 @@ impl<B, G> ResponseBody<B, G> {
     /// Takes a layer's own response out of the future that holds it.
     ///
     /// # Panics
-    /// If it was taken already: a future must not be polled after it is done.
+    /// Taken only if a future is polled after it is done.
     pub(crate) fn once(response: &mut Option<Response<Bytes>>) -> Response<Self> {
         response
             .take()
@@ -141,7 +141,7 @@ where
         match self.project().kind.project() {
             KindPinned::Inner { mut body, guard } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
-                // Readers stop at an error, and at the last frame if `is_end_stream` says so: they
+                // Readers stop at an error, and at the last frame if `is_end_stream` is true: they
                 // may keep the body, but do not poll it again.
                 match &frame {
                     Some(Err(_)) => *guard = None,

@@ -5,7 +5,7 @@ mod support;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use ratekeeper::ManualClock;
-use ratekeeper_tower::breaker::{CircuitOpenError, CallOutcome, State};
+use ratekeeper_tower::breaker::{CallOutcome, CircuitOpenError, State};
 use ratekeeper_tower::{CircuitBreaker, CircuitBreakerLayer};
 use std::convert::Infallible;
 use std::future::{pending, ready};

@@ -23,7 +23,7 @@ pub struct GatewayConfig {
     pub balance_by: Attribute,
     /// Whether HTTP/2 is used to the upstreams.
     pub http2: bool,
-    /// The file with the CA certificates (PEM) for `https://` upstreams; if none, those of the
+    /// The file with the CA certificates (PEM) for `https://` upstreams; by default those of the
     /// system.
     pub ca_file: Option<PathBuf>,
     /// The number of retries of a request that could not be sent.
@@ -52,8 +52,8 @@ pub struct GatewayConfig {
     pub idle_timeout: Duration,
     /// The timeout of a whole request.
     pub total_timeout: Option<Duration>,
-    /// How long a request that holds a permit of a concurrency limit is kept after its client has
-    /// left; zero ends it at once.
+    /// How long a request with a permit of a concurrency limit continues after its client has left;
+    /// zero ends it at once.
     pub abandoned_timeout: Duration,
     /// The idle timeout of an upgraded connection, such as a WebSocket.
     pub upgrade_timeout: Duration,
@@ -121,7 +121,7 @@ pub enum Balance {
     /// `least`: the one with the fewest requests in flight.
     #[default]
     Least,
-    /// `round_robin`: each in turn.
+    /// `round_robin`: one after the other.
     RoundRobin,
     /// `by_key`: the same one for the same key, while it is healthy.
     ByKey,

@@ -121,7 +121,7 @@ impl<S: Store> Engine<S> {
         let now = self.inner.store.now();
         let mut verdict = PolicyVerdict::new(self.inner.rules.load(), now);
         let (rules, query) = verdict.state.rules_and_query();
-        // Such a caller holds no permit, so it does not queue for one.
+        // A caller by name holds no permit, so it does not queue for one.
         query.no_wait = true;
         verdict.state.reason = self.gather_by(rules, query, policy, value, cost, now)?;
         Ok(verdict)
@@ -144,7 +144,7 @@ impl<S: Store> Engine<S> {
         let attribute = only(&rule.policy.key)?;
         let header = OneHeader::new(attribute, value);
         let subject = subject(attribute, value, &header);
-        // The value is all there is: no attribute can replace it.
+        // There is only the value: no attribute can replace it.
         if let Some(attribute) = attribute.filter(|attribute| !subject.has(attribute)) {
             return Err(ByNameError::NotA(attribute.clone()));
         }

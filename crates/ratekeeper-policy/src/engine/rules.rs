@@ -43,7 +43,7 @@ pub(crate) struct Rules {
 /// One policy with its limits in the store.
 pub(crate) struct Rule {
     pub(crate) policy: Policy,
-    /// A unique number for the life of the engine, kept over reloads.
+    /// A unique number for the life of the engine, preserved by reloads.
     pub(crate) number: u32,
     pub(crate) key_name: Box<str>,
     /// Its own limits, or one set for each plan.
@@ -54,7 +54,7 @@ pub(crate) struct Rule {
     pub(crate) adaptive_queue: Option<AdaptiveQueue<SharedClock>>,
 }
 
-/// The counters of a policy, kept over reloads.
+/// The counters of a policy, preserved by reloads.
 pub(crate) struct PolicyCounters {
     pub(crate) tally: Tally,
     pub(crate) bans: AtomicU64,
@@ -508,8 +508,8 @@ impl Registry {
         Ok(PenaltyHandles { denials, ban })
     }
 
-    /// Handles for these limits: existing ones are kept, and changed ones are to be changed in
-    /// place with their levels.
+    /// Handles for these limits: existing ones are reused, and changes to limits are applied in
+    /// place, with their levels.
     fn handles(
         &mut self,
         number: u32,

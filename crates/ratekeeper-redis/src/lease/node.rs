@@ -245,7 +245,7 @@ impl KeyLeases {
         } else if second.left == 0 {
             *second = lease;
         } else {
-            // Three leases are held as two: the two that end first are merged, with the earlier
+            // Three leases are stored as two: the two that end first are merged, with the earlier
             // end.
             let mut all = [*first, *second, lease];
             all.sort_unstable_by_key(|lease| lease.until);
@@ -258,7 +258,7 @@ impl KeyLeases {
         }
     }
 
-    /// Redis had nothing for `cost`, and will not for `retry_after` nanoseconds from `sent`.
+    /// Redis denied `cost`, and will for `retry_after` nanoseconds from `sent`.
     pub(crate) fn denied(
         &mut self,
         sent: u64,

@@ -470,7 +470,7 @@ proptest! {
         let mut now = 0;
         let mut granted = 0;
         for turn in 0..turns {
-            // In turns, until nothing is granted.
+            // One after the other, until nothing is granted.
             loop {
                 let demand = LeaseDemand { min: 1, want: wants[turn as usize % wants.len()], ttl, expires: u64::MAX };
                 let some = central.lease(now, params, &demand);

@@ -34,7 +34,7 @@ pub(crate) enum Amend {
     Grant(u64),
     /// Makes the key as if it had never been used.
     Reset,
-    /// Renews held permits for `ttl` microseconds, or releases them if that is 0.
+    /// Renews permits for `ttl` microseconds, or releases them if that is 0.
     RenewPermits { ttl: u64, names: Vec<PermitName> },
     /// Stops the renewal of permits: they live for `ttl` microseconds, unless they are released.
     DetachPermits { ttl: u64, names: Vec<PermitName> },
@@ -47,11 +47,11 @@ pub(crate) enum Amend {
 pub(crate) struct AmendOnce {
     /// The key of the mark that it was executed.
     pub(crate) mark: Arc<[u8]>,
-    /// How long the mark is kept, in milliseconds.
+    /// The TTL of the mark, in milliseconds.
     pub(crate) mark_ttl: u64,
     /// The number of this attempt: if the mark has it, the same attempt arrived twice.
     pub(crate) attempt: [u8; 16],
-    /// The amendment; none to write only the mark.
+    /// The amendment; `None` to write only the mark.
     pub(crate) then: Option<Box<Amend>>,
 }
 
@@ -119,7 +119,7 @@ impl Amend {
     }
 }
 
-/// The encoding of an amendment that does nothing.
+/// The encoding of an amendment without effect.
 const NOTHING: (u8, [u64; 7], &[PermitName]) = (6, [0; 7], &[]);
 
 /// Added to the kind of amendments that are executed once.
@@ -181,8 +181,8 @@ pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone
     builder.into_call(body)
 }
 
-/// Decodes the outcome of each amendment: tokens, permits or calls, or [`ALREADY_DONE`]; none where
-/// the key holds data of another kind.
+/// Decodes the outcome of each amendment: tokens, permits or calls, or [`ALREADY_DONE`]; `None`
+/// where the key holds data of another kind.
 pub(crate) fn decode(reply: redis::Value) -> Result<Vec<Option<u64>>, InvalidReplyError> {
     let mut integers = Integers::of(reply)?;
     let mut outcomes = Vec::new();

@@ -455,7 +455,7 @@ local function log_write(k, window, time, gone, count)
   call('PEXPIRE', key, expiry(time - now + window))
 end
 
--- The suffix of the names of detached permits, which nobody renews: they end at the time set when
+-- The suffix of the names of detached permits, which are not renewed: they end at the time set when
 -- they were detached.
 local DETACHED = '*'
 

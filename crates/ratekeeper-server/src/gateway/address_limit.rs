@@ -9,7 +9,7 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The interval between two log lines about refused connections, in milliseconds.
+/// The interval between two log lines about rejected connections, in milliseconds.
 const LOG_INTERVAL_MS: u64 = 60_000;
 
 /// Counts the open connections of each address.
@@ -19,7 +19,7 @@ pub(crate) struct AddressLimit {
     ipv6_prefix: u8,
     open: Mutex<HashMap<IpAddr, usize>>,
     refused: AtomicU64,
-    /// When that was logged last; 0 for never.
+    /// When a rejection was logged last; 0 for never.
     logged: AtomicU64,
 }
 
@@ -76,7 +76,7 @@ impl AddressLimit {
         }
     }
 
-    /// How many connections were refused.
+    /// The number of rejected connections.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Relaxed)
     }

@@ -1,9 +1,9 @@
-//! The PROXY protocol, versions 1 and 2: the client address that a trusted proxy announces. Pure:
-//! bytes in, an address out.
+//! The PROXY protocol, versions 1 and 2: the client address that a trusted proxy announces. A pure
+//! function of the bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest accepted head: version 2, with room for the data after the addresses.
+/// The longest accepted head: version 2, with the data after the addresses.
 pub(super) const MAX_BYTES: usize = 16 + 1024;
 
 /// The longest head of version 1.
@@ -16,9 +16,10 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 pub(super) enum ParsedHeader {
     /// More bytes are needed.
     Partial,
-    /// A head of this length, with the client's address, or `None` if the proxy speaks for itself.
+    /// A head of this length, with the client's address, or `None` for a connection of the proxy
+    /// itself.
     Complete(usize, Option<SocketAddr>),
-    /// No valid head.
+    /// Not a valid head.
     Invalid,
 }
 

@@ -1,5 +1,5 @@
 //! Request smuggling guard: checks the bytes of a client before the HTTP/1 parser does, and rejects
-//! whatever two parsers could understand differently. Pure: bytes in, yes or no out.
+//! everything that two parsers could understand differently. A pure function of the bytes.
 //!
 //! Rejected beside what the parser rejects itself: Content-Length together with chunks, a repeated
 //! Content-Length, lines that end without CR, a CR elsewhere, folded lines, spaces before a colon,
@@ -72,7 +72,7 @@ enum Position {
     Trailers,
 }
 
-/// What a head says about the length of its body.
+/// The framing of a request body, by its head.
 #[derive(Clone, Copy, Default)]
 struct RequestFraming {
     length: Option<u64>,
@@ -387,7 +387,7 @@ fn is_token(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    /// Feeds the bytes in pieces of every size; the result must be the same.
+    /// Feeds the bytes in parts of several sizes; the result must be the same.
     fn check(bytes: &[u8]) -> Result<(), (usize, RejectReason)> {
         let whole = SmugglingGuard::new(1024).feed(bytes);
         for piece in [1, 2, 3, 7] {

@@ -123,8 +123,8 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
         self
     }
 
-    /// A probe without an outcome after this time makes room for another; 10 seconds unless set.
-    /// Its outcome still counts when it comes.
+    /// A probe without an outcome after this time frees its slot for another; 10 seconds unless
+    /// set. Its outcome still counts when it comes.
     pub fn probe_timeout(mut self, time: Duration) -> Self {
         self.probe_timeout = time;
         self

@@ -81,7 +81,7 @@ where
         Poll::Ready(match result {
             Ok(response) => {
                 let (head, body) = response.into_parts();
-                // A response marked `NotReached` says nothing about the service.
+                // A response marked `NotReached` is no measure of the service.
                 let call = call.filter(|_| head.extensions.get::<NotReached>().is_none());
                 match (call, classifier(&head)) {
                     (Some(call), CallOutcome::Success) => call.success(),

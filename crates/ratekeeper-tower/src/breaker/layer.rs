@@ -15,8 +15,8 @@ use tower_layer::Layer;
 /// reader, too, and is not measured.
 ///
 /// All services of a layer, its clones, and other holders of the breaker share its state. The 503
-/// has a [`CircuitOpenError`](super::CircuitOpenError) extension, by which outer layers can tell it
-/// from a 503 of the service.
+/// has a [`CircuitOpenError`](super::CircuitOpenError) extension, by which outer layers can
+/// distinguish it from a 503 of the service.
 #[derive(Clone)]
 pub struct CircuitBreakerLayer<C: Clock = SystemClock, J = fn(&Parts) -> CallOutcome> {
     breaker: CircuitBreaker<C>,
@@ -30,7 +30,7 @@ pub enum CallOutcome {
     Success,
     /// The service fails.
     Failure,
-    /// The response says nothing about the service.
+    /// The response is no measure of the service.
     Ignored,
 }
 
@@ -59,7 +59,10 @@ impl<C: Clock, J> CircuitBreakerLayer<C, J> {
     ///     _ => CallOutcome::Success,
     /// });
     /// ```
-    pub fn classify<F: Fn(&Parts) -> CallOutcome>(self, classifier: F) -> CircuitBreakerLayer<C, F> {
+    pub fn classify<F: Fn(&Parts) -> CallOutcome>(
+        self,
+        classifier: F,
+    ) -> CircuitBreakerLayer<C, F> {
         CircuitBreakerLayer {
             breaker: self.breaker,
             classifier,

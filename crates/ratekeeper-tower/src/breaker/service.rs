@@ -1,6 +1,6 @@
 //! `CircuitBreakerService`: the service that asks the breaker before each call.
 
-use super::{CircuitBreaker, CallOutcome, ResponseFuture};
+use super::{CallOutcome, CircuitBreaker, ResponseFuture};
 use crate::body::ResponseBody;
 use crate::response::{self, Denial, DenialFormat};
 use http::response::Parts;

@@ -263,7 +263,7 @@ impl<S, B, C: Clock, R> OutgoingCall<S, B, C, R> {
         }
     }
 
-    /// Releases what the call holds: the future may be kept long after it is done.
+    /// Releases what the call holds: the future may live long after it is done.
     fn release(&mut self) {
         self.reservation = ReservationGuard(None);
         self.in_flight = None;

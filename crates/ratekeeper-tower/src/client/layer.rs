@@ -73,7 +73,7 @@ impl Default for ClientLayer {
 }
 
 impl<C: Clock> ClientLayer<C> {
-    /// With a clock of your choice.
+    /// With this clock.
     pub fn with_clock(clock: C) -> Self {
         let shared = ClientShared {
             hosts: Arc::default(),
@@ -136,8 +136,8 @@ impl<C: Clock, R> ClientLayer<C, R> {
         self.with(|shared| shared.jitter = if share > 0.0 { share.min(10.0) } else { 0.0 })
     }
 
-    /// Sets the key that tells servers apart; host and port unless set. Include an API key that has
-    /// a limit of its own.
+    /// Sets the key that identifies servers; host and port unless set. Include an API key that has
+    /// its own limit.
     #[must_use]
     pub fn key(self, key: impl Fn(&Head<'_>) -> String + Send + Sync + 'static) -> Self {
         self.with(|shared| shared.key = Some(Arc::new(key)))

@@ -23,7 +23,7 @@ const BOUNDS: [u64; 15] = [
 #[derive(Clone, Debug, Default)]
 pub struct DelayStats(Arc<Counters>);
 
-// Not sharded by thread: whoever updates these counters is about to sleep.
+// Not sharded by thread: a task that updates these counters is about to sleep.
 #[derive(Debug, Default)]
 struct Counters {
     waiting: AtomicUsize,

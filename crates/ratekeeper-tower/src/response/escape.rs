@@ -1,4 +1,4 @@
-//! EscapeWriter for structured fields, JSON and HTML.
+//! Escaping for structured fields, JSON and HTML.
 
 use std::fmt::{self, Display, Formatter, Write};
 

@@ -27,7 +27,7 @@ pub(crate) struct Reader<'a> {
     pub(crate) diagnostics: Vec<Diagnostic>,
     /// The number of errors among them.
     errors: usize,
-    /// The attributes that `[identity]` declares; none if that has an error or is not read yet.
+    /// The attributes that `[identity]` declares; `None` if that has an error or is not read yet.
     pub(crate) declared: Option<Vec<String>>,
 }
 
@@ -194,7 +194,7 @@ impl<'v> Section<'v> {
         keys::table_of(name).filter(|_| self.path.is_empty())
     }
 
-    /// Where its keys are, in words: `in [server]`.
+    /// The location of its keys, in words: `in [server]`.
     fn describe(&self) -> String {
         match (self.title.is_empty(), self.path.is_empty()) {
             (true, _) => "at the top level".to_owned(),
@@ -236,8 +236,8 @@ impl<'v> Section<'v> {
         self.entries.iter().any(|entry| entry.name == name)
     }
 
-    /// The value of a key, or its default. None if there is neither, or if it is invalid, which is
-    /// reported.
+    /// The value of a key, or its default. `None` if there is neither, or if it is invalid, which
+    /// is reported.
     pub(crate) fn get<T>(
         &mut self,
         reader: &mut Reader<'_>,
@@ -370,7 +370,7 @@ impl<'v> Section<'v> {
     }
 
     /// Ends the reading of this table. In debug builds it panics if a key of the table of keys was
-    /// not read, because such a key would silently do nothing.
+    /// not read, because that key would silently have no effect.
     pub(crate) fn close(self) {
         let unread = || {
             self.table

@@ -37,7 +37,7 @@ pub(super) fn plan(reader: &mut Reader<'_>, table: &'static TableSpec, entry: &E
     plan
 }
 
-/// Reads `limit` or `limits` of a plan or a policy. None if they are missing or have errors.
+/// Reads `limit` or `limits` of a plan or a policy. `None` if they are missing or have errors.
 fn limits(
     reader: &mut Reader<'_>,
     section: &mut Section<'_>,

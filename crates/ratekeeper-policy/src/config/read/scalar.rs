@@ -201,7 +201,7 @@ pub(super) fn on_failure(key_type: &KeyType, value: &Value) -> ReadResult<OnFail
     OnFailure::from_name(word(key_type, value)?).ok_or(ReadError::WrongType)
 }
 
-/// Reads the URL of Redis. The message repeats nothing of it, because it may contain a password.
+/// Reads the URL of Redis. The message repeats no part of it, because it may contain a password.
 pub(super) fn redis_url(_: &KeyType, value: &Value) -> ReadResult<RedisUrl> {
     str(value)?
         .parse()

@@ -20,8 +20,8 @@ use std::task::Poll;
 /// How often a request is sent again to an upstream that did not process it.
 const MAX_REFUSALS: u32 = 10;
 
-/// After this many refusals the request becomes the first one on a new connection: on a shared
-/// connection with few streams it could be the refused one again and again.
+/// After this many rejections the request becomes the first one on a new connection: on a shared
+/// connection with few streams it could be rejected repeatedly.
 const SHARED_REFUSALS: u32 = 3;
 
 impl Forward {

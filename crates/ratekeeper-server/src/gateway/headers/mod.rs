@@ -59,7 +59,7 @@ pub(super) fn has_other_codings(headers: &HeaderMap) -> bool {
         .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
-/// Makes target and Host name one host, which must be one of those that are served.
+/// Makes target and Host name the same host, which must be a served one.
 pub(super) fn validate_host(
     headers: &mut HeaderMap,
     target: Option<&Authority>,

@@ -15,7 +15,7 @@ const MAX_TRAILERS: usize = 64;
 /// Available chunks are merged up to this size.
 const MAX_MERGED: usize = 4 * 1024;
 
-/// What is malformed in a body: a phrase that follows its sender.
+/// The error of a malformed body: a phrase to follow the name of its sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MalformedError(pub(crate) &'static str);
 
@@ -68,8 +68,8 @@ impl ChunkedDecoder {
     }
 
     /// Decodes the next part of the buffer, with at most `max` bytes of data. Small chunks that are
-    /// available together are merged: each would be an HTTP/2 frame, and a client may take many
-    /// small frames for an attack.
+    /// available together are merged: each would be an HTTP/2 frame, and a client may treat many
+    /// small frames as an attack.
     pub(crate) fn next(
         &mut self,
         read: &mut BytesMut,
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The data and the trailers of a body that arrives in pieces of this size. Nothing may be left
+    /// The data and the trailers of a body that arrives in parts of this size. Nothing may be left
     /// over.
     fn taken_apart(
         text: &[u8],

@@ -26,7 +26,7 @@ pub(crate) enum UpstreamError {
     /// An HTTP/1.1 exchange failed.
     Http1(H1Error),
     Timeout(TimeoutKind),
-    /// The response was not what was asked for.
+    /// The response does not match the request.
     InvalidResponse(&'static str),
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct HealthCheck {
     pub(crate) connector: Connector,
 }
 
-/// Checks an upstream for ever.
+/// Checks an upstream forever.
 pub(crate) async fn run_health_checks(peer: Arc<Peer>, check: HealthCheck) {
     let mut ticks = interval(check.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock, Timestamp};
 use std::time::Duration;
 
-/// Which reset the server's headers tell.
+/// The meaning of the reset in the server's headers.
 #[derive(Clone, Copy, Debug)]
 enum ResetKind {
     /// The time until everything is available again: X-RateLimit-….

@@ -176,7 +176,7 @@ where
                     permit_guard,
                 } => {
                     let result = ready!(inner.poll(cx));
-                    // Taken out of the future, which may be kept long after it is done.
+                    // Taken out of the future, which may live long after it is done.
                     return Poll::Ready(match result {
                         Ok(mut response) => {
                             let outcome = this.classifier.outcome(&mut response);

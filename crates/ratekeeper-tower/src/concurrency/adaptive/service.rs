@@ -77,7 +77,7 @@ impl<C: Clock> AdaptiveShared<C> {
         )
     }
 
-    /// A permit. Otherwise the limit's error, or `None` because others are queued.
+    /// Takes a permit. Otherwise returns the limit's error, or `None` because others are queued.
     #[inline]
     fn try_acquire(
         &self,
@@ -141,8 +141,7 @@ impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
             .extensions()
             .get::<Deadline>()
             .map(|deadline| deadline.0);
-        // The inner service that is ready goes with this request; a clone of it is kept for the
-        // next.
+        // The inner service that is ready goes with this request; a clone of it stays for the next.
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
         let queued = QueuedCall::new(queue, ticket, deadline, service, request);

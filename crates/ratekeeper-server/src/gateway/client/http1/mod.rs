@@ -42,7 +42,7 @@ use tokio::time::{Sleep, sleep};
 const MAX_DISCARDED: usize = 64 * 1024;
 
 /// For how long, and for how many bytes, a client that is still sending is read before its
-/// connection is closed: else it may lose the response.
+/// connection is closed: otherwise it may lose the response.
 const LINGER: Duration = Duration::from_secs(2);
 const MAX_LINGER_BYTES: usize = 16 << 20;
 

@@ -1,5 +1,5 @@
 //! Any sequence of frames, over a connection that takes any number of bytes at a time: the output
-//! is the message, and each poll makes progress and ends. A poll that loops for ever fails here
+//! is the message, and each poll makes progress and ends. A poll that loops forever fails here
 //! instead of hanging.
 
 use super::*;
@@ -514,7 +514,7 @@ proptest! {
     }
 }
 
-/// Heads and small pieces that fill the buffer: they were still counted after they were written,
+/// Heads and small chunks that fill the buffer: they were still counted after they were written,
 /// and the worker hung.
 #[test]
 fn messages_larger_than_the_buffer_are_written() {

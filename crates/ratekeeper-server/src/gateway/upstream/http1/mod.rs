@@ -30,8 +30,8 @@ use std::task::{Context, Poll, ready};
 /// How much of a head is read at once.
 const HEAD_ROOM: usize = 8 * 1024;
 
-/// The longest chunk of a body for an HTTP/2 client: how soon the next one is asked for shows
-/// whether the client takes any.
+/// The longest chunk of a body for an HTTP/2 client: how soon the next one is polled shows whether
+/// the client takes data.
 const MAX_HTTP2_CHUNK: u64 = 16 * 1024;
 
 pub(crate) struct H1UpstreamConn {
@@ -51,7 +51,7 @@ pub(crate) enum H1Error {
     Io(io::Error),
     /// The connection was closed too early.
     Closed,
-    /// The response was invalid; the phrase says what it had.
+    /// The response was invalid; the phrase describes it.
     InvalidResponse(&'static str),
     /// The request body of the client failed.
     Body(BodyError),

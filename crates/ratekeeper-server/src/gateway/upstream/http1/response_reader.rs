@@ -2,7 +2,7 @@
 //! `read`. Fuzzed as a whole (fuzz/src/gateway/response.rs).
 
 use super::H1Error;
-use super::head::{self, ResponseBodyLength, Head};
+use super::head::{self, Head, ResponseBodyLength};
 use crate::gateway::http1::{ChunkEvent, ChunkedDecoder, empty_line_end, take};
 use axum::body::Bytes;
 use axum::http::Method;
@@ -31,7 +31,7 @@ pub(super) struct ResponseReader {
     pub(super) parsed: usize,
 }
 
-/// The next part of the response.
+/// The part of the response that comes next.
 #[derive(Debug)]
 enum ReceiveState {
     Head,
@@ -96,9 +96,9 @@ impl ResponseReader {
         Ok(Some(head))
     }
 
-    /// Whether parsing the head is worth another try: its end has come, or so many more bytes that
-    /// an invalid one is found early. So each byte is parsed a bounded number of times, however a
-    /// head is split.
+    /// Whether parsing the head is worth another try: its end has come, or as many more bytes, so
+    /// that an invalid head is found early. So each byte is parsed a bounded number of times,
+    /// however a head is split.
     fn may_have_head(&mut self) -> bool {
         let from = std::mem::replace(&mut self.scanned, self.read.len());
         let has_line = || self.read[from..].contains(&b'\n');
@@ -150,7 +150,10 @@ impl ResponseReader {
                 if self.read.is_empty() {
                     return Ok(Next::More(BODY_READ_BYTES));
                 }
-                Ok(Next::Frame(Frame::data(take(&mut self.read, self.max_chunk))))
+                Ok(Next::Frame(Frame::data(take(
+                    &mut self.read,
+                    self.max_chunk,
+                ))))
             }
             ReceiveState::Chunked(chunks) => {
                 let event = chunks

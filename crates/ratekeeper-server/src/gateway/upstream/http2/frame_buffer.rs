@@ -1,4 +1,4 @@
-//! Bytes that were received and not read yet. Small chunks are merged: a frame of one byte costs
+//! Bytes that were received and not read yet. Small chunks are merged: a frame of one byte takes
 //! one byte here.
 
 use axum::body::Bytes;
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// A shorter chunk is copied. A longer one is passed on in its own memory.
 const SMALL: usize = 1024;
 
-/// The longest chunk: how soon the next one is asked for shows whether the client takes any.
+/// The longest chunk: how soon the next one is polled shows whether the client takes data.
 const MAX_CHUNK: usize = 16 * 1024;
 
 /// A queue of bytes.

@@ -107,7 +107,7 @@ impl Upload {
                 }
                 continue;
             }
-            // The upstream may have all that it wants, or be gone.
+            // The upstream may need no more of the body, or have closed the connection.
             if self.stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(Ok(()));
             }

@@ -2,7 +2,7 @@
 //! between.
 
 use super::body::ClientBody;
-use super::request::{self, RequestBodyLength, Head, HeadLimits};
+use super::request::{self, Head, HeadLimits, RequestBodyLength};
 use super::response::write_informational;
 use crate::api::{Code, Problem};
 use crate::gateway::body::BodyError;
@@ -55,7 +55,7 @@ pub(super) struct SocketState {
     /// ones, which may be of another protocol.
     pub(super) read: BytesMut,
     unchecked: usize,
-    /// How much of that was tried to be parsed as a head.
+    /// How many of these bytes were already parsed as an incomplete head.
     parsed: usize,
     /// Whether the buffer was enlarged for a body.
     is_large: bool,
@@ -144,7 +144,8 @@ impl ClientSocket {
 
     /// The body of the current request, if it has one.
     pub(super) fn body(&self, length: RequestBodyLength) -> Option<ClientBody> {
-        (length != RequestBodyLength::Known(0)).then(|| ClientBody::new(self.weak(), self.lock().number))
+        (length != RequestBodyLength::Known(0))
+            .then(|| ClientBody::new(self.weak(), self.lock().number))
     }
 }
 
@@ -212,7 +213,7 @@ impl SocketState {
         }
     }
 
-    /// Reads the available bytes; false at the end.
+    /// Reads the available bytes. Ready with false at the end of the stream.
     fn poll_fill(&mut self, capacity: usize, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.is_closed || self.rejected.is_some() {
             return Poll::Ready(Ok(false));
@@ -291,7 +292,7 @@ impl SocketState {
         self.rejected.is_none() && self.read.is_empty()
     }
 
-    /// The remaining length of the body, as far as it is known.
+    /// The remaining length of the body, if it is known.
     pub(super) fn size_hint(&self) -> SizeHint {
         match self.body {
             RemainingBody::Nothing => SizeHint::with_exact(0),

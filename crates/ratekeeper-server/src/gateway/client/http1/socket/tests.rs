@@ -1,4 +1,4 @@
-//! Requests that arrive in pieces, over a socket pair.
+//! Requests that arrive in parts, over a socket pair.
 
 use super::*;
 use crate::gateway::client::state::InFlightRequest;
@@ -14,7 +14,7 @@ const LIMITS: HeadLimits = HeadLimits {
     headers: 16,
 };
 
-/// The requests parsed from these bytes, sent in pieces of this size, each with its body; and how
+/// The requests parsed from these bytes, sent in parts of this size, each with its body; and how
 /// the connection ends.
 fn parse_requests(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -35,8 +35,8 @@ fn parse_requests(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'stat
             }
             drop(far);
         };
-        // The reader closes its side when it rejects something: else the writer may wait for room
-        // for ever.
+        // The reader closes its side when it rejects something: otherwise the writer may wait
+        // forever for buffer capacity.
         let hearing = async move {
             let socket = socket;
             let mut requests = Vec::new();
@@ -197,8 +197,7 @@ fn message() -> impl Strategy<Value = (Vec<u8>, Option<usize>)> {
 }
 
 proptest! {
-    /// Whatever the bodies contain, and wherever the bytes are split: the guard and the parser
-    /// agree on each request.
+    /// The guard and the parser agree on each request, for any bodies and any split of the bytes.
     #[test]
     fn pipelined_requests_are_parsed_as_they_were_sent(
         messages in prop::collection::vec(message(), 1..6),

@@ -213,7 +213,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Unlike a [`Key`], a policy does not apply to a request that lacks its key: hence `visitors`,
+//! Unlike a [`Key`], a policy does not apply to a request that lacks its key; so there is `visitors`,
 //! which applies to all. With the feature `axum`, a layer on a router or a route knows the route's
 //! template (`/users/{id}`) as [`Attribute::Endpoint`](ratekeeper_policy::Attribute::Endpoint). A
 //! layer around a router does not: there each path is its own endpoint.

@@ -1,5 +1,5 @@
-//! The measuring harness: short runs, the contestants in turn (A B C A B C …), so that noise
-//! affects all alike.
+//! The measuring harness: short runs, alternating between the contestants (A B C A B C …), so that
+//! noise affects all alike.
 //!
 //! On one thread the best run counts: a disturbance only makes a run longer. On two threads that
 //! contend the lower quartile counts: not the best, because a lucky round is one in which a thread
@@ -26,7 +26,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// For what stays in the nearest cache.
+    /// For data that stays in the nearest cache.
     pub(crate) const SHORT: Self = Self {
         runs: 41,
         run: Duration::from_millis(2),
@@ -50,9 +50,9 @@ const WARM_UP_CALLS: u64 = 20_000;
 /// Calls between two reads of the stop flag.
 pub(crate) const BATCH: u64 = 64;
 
-/// Something to be called over and over. Each call returns whether it did what its row is about,
-/// and every single one is checked: no row can measure the wrong path. A user of the result has the
-/// same branch.
+/// A function to be called repeatedly. Each call returns whether it had the outcome of its row, and
+/// every one is checked: no row can measure the wrong path. A user of the result has the same
+/// branch.
 pub(crate) struct Contestant {
     pub(crate) who: String,
     /// Whether it sleeps while it waits for another thread: then being off its core does not mean

@@ -129,7 +129,7 @@ impl Report {
     }
 }
 
-/// The workspace's target directory, wherever cargo was told to build.
+/// The workspace's target directory, also if cargo uses another one.
 pub(crate) fn target() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target"))
 }

@@ -1,5 +1,5 @@
-//! Serves one of the web services on a free port, which it prints, until its input ends. A program
-//! of its own, as those of users are: unused code would lie between the code that runs.
+//! Serves one of the web services on a free port, which it prints, until its input ends. A separate
+//! program, like those of users: unused code would lie between the code that runs.
 
 #[allow(unreachable_pub, dead_code, reason = "shared with another program")]
 mod web;
@@ -80,7 +80,7 @@ impl AppVisitor for ServeForever {
 }
 
 /// Gives each request extensions that were created once per connection, with capacity for three
-/// more, as ours does around a router, and does nothing else.
+/// more, as our layer around a router does.
 struct ReserveExtensions(Router);
 
 impl Service<IncomingStream<'_, TcpListener>> for ReserveExtensions {

@@ -313,7 +313,7 @@ async fn call(
 }
 
 /// Returns Jain's index of what four nodes allow when all have more demand than the limit: 1 if
-/// they allow the same, 1/4 if one has it all.
+/// they allow the same, 1/4 if one node allows everything.
 async fn fair(server: &RedisServer, staleness: u64) -> f64 {
     const LONG: Duration = Duration::from_millis(2_500);
     let limit = Limit::per_second(10_000).burst(20_000);

@@ -230,7 +230,7 @@ struct Round {
     client: f64,
 }
 
-/// Runs rounds of each contestant, in turn; returns the medians.
+/// Runs rounds of each contestant, alternating; returns the medians.
 fn throughput(runtime: &Runtime, server: &RedisServer) -> [Round; 2] {
     let (store, limit) = runtime.block_on(connect(server, Duration::from_secs(10)));
     let peer = runtime

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_urls_say_why() {
+    fn invalid_urls_are_errors_with_a_reason() {
         for (url, why) in [
             ("redis+sentinel://a:1", "/mymaster"),
             ("redis+sentinel://a:1/m/x", "database"),

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_be_skipped_unless_a_variable_says_otherwise() {
+    fn tests_may_be_skipped_unless_a_variable_is_set() {
         let required = |ci: Option<&str>, all: Option<&str>| {
             is_required(ci.map(OsStr::new), all.map(OsStr::new))
         };

@@ -438,7 +438,7 @@ fn a_step_that_does_not_exist_is_found() {
 }
 
 #[test]
-fn planted_mistakes_are_found_and_nothing_else() {
+fn exactly_the_planted_mistakes_are_found() {
     let root = tempfile::tempdir().unwrap();
     let write = |path: &str, text: &str| {
         let path = root.path().join(path);

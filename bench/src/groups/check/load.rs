@@ -92,7 +92,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have exited already; then there is nothing to do.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -84,7 +84,7 @@ impl Server {
             .into_iter()
             .flat_map(BufRead::lines)
             .map_while(Result::ok);
-        // The bare service prints its port and nothing else, the server where it serves Envoy.
+        // The bare service prints only its port, the server prints its gRPC address.
         let port = text
             .take(4)
             .find_map(|line| line.rsplit("grpc://127.0.0.1:").next()?.parse().ok());
@@ -102,7 +102,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have exited already; then there is nothing to do.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -18,7 +18,7 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// How often every contestant is under load, in turn.
+/// The number of runs of each contestant, alternating.
 const RUNS: usize = 5;
 
 /// Concurrent requests of a client.

@@ -48,7 +48,7 @@ struct Workload {
     /// How many turns each contestant has in a round, one after the other's; the median of them
     /// counts.
     turns: usize,
-    /// The length of a turn, and of another one at a fixed pace.
+    /// The length of a run at full load, and of one at a fixed rate.
     length: Duration,
 }
 
@@ -74,8 +74,8 @@ const WORKLOADS: [Workload; 6] = [
         turns: 5,
         ..USUAL
     },
-    // All connections shake hands at once, and the first wait for the others. That must be less
-    // than a percent of all requests, or the 99th percentile measures nothing else.
+    // All connections shake hands at once, and the first wait for the others. These must be less
+    // than a percent of all requests, or they determine the 99th percentile.
     Workload {
         name: "TLS",
         tls: true,
@@ -116,8 +116,8 @@ type WorkloadResults = [WorkloadResult; WORKLOADS.len()];
 struct WorkloadResult {
     /// The medians, a column for each contestant.
     medians: [Run; Competitor::ALL.len()],
-    /// The medians of the ratios to nginx in the same round: what changes from minute to minute
-    /// affects both.
+    /// The medians of the ratios to nginx in the same round: slow changes of the machine affect
+    /// both.
     ratios: [Run; Competitor::ALL.len()],
 }
 
@@ -132,7 +132,7 @@ struct Metric {
     of: fn(&Run) -> f64,
 }
 
-const FIGURES: [Metric; 4] = [
+const METRICS: [Metric; 4] = [
     Metric {
         name: "requests/s",
         unit: "requests/s",
@@ -182,7 +182,7 @@ fn run(group: &'static str) -> Findings {
             digits,
             of,
             ..
-        } in FIGURES
+        } in METRICS
             .into_iter()
             .filter(|figure| workload.is_goal || !figure.of_goals)
         {

@@ -64,7 +64,7 @@ const SOME_ROWS: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Uniform, 2), (
 const ONE_THREAD: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Zipf, 1)];
 const ONE_ROW: &[(Order, u32)] = &[(Order::Uniform, 1)];
 
-/// Without what ours could have been built on.
+/// Without the maps that ratekeeper could have been built on.
 const LIMITERS: &[Competitor] = &[
     Competitor::Ratekeeper,
     Competitor::Governor,

@@ -27,7 +27,7 @@ impl Competitor {
         Self::Papaya,
     ];
 
-    /// Those in brackets are not limiters one can use, but what ours could have been built on.
+    /// Those in brackets are not limiters, but maps that ratekeeper could have been built on.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ratekeeper => "ratekeeper",

@@ -38,7 +38,7 @@ pub(super) fn nanos() -> Result<Vec<f64>, String> {
     ))
 }
 
-/// Returns instructions of a request through each, the same whatever else the machine does; an
+/// Returns instructions of a request through each, independent of other load on the machine; an
 /// error without valgrind.
 pub(super) fn instructions() -> Result<Vec<f64>, String> {
     // tower_governor's clock is calibrated before, for as long as that takes.
@@ -65,8 +65,8 @@ pub(crate) fn run(who: &str, requests: &str) -> ExitCode {
 }
 
 /// Returns nanoseconds of requests that each come after what a server does for one: reads and
-/// writes of a socket, after which little of the application is left in the nearest cache. In turn;
-/// the medians.
+/// writes of a socket, after which little of the application is left in the nearest cache.
+/// Alternates between them, and returns the medians.
 pub(super) fn nanos_after_a_socket() -> Result<Vec<f64>, String> {
     let (near, far) = connected().map_err(|error| format!("a connection to itself: {error}"))?;
     let mut timed = Vec::new();

@@ -154,8 +154,8 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
     Ok((timed.chain(counted.into_iter().flatten()).collect(), nanos))
 }
 
-/// Returns the median of the ratios of the rounds: what changes from minute to minute affects both
-/// values of a round.
+/// Returns the median of the ratios of the rounds: slow changes of the machine affect both values
+/// of a round.
 fn ratio(
     runs: &PerCompetitor<Vec<Run>>,
     of: Competitor,

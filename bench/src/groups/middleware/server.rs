@@ -16,8 +16,8 @@ pub(super) fn program() -> Result<PathBuf, String> {
     programs::program("ratekeeper-bench", PROGRAM)
 }
 
-/// A copy of the program, at another place in memory. Removed when it is dropped; processes that
-/// run it continue.
+/// A copy of the program, at another memory address. Removed when it is dropped; processes that run
+/// it continue.
 pub(super) struct ProgramCopy(PathBuf);
 
 impl ProgramCopy {
@@ -85,7 +85,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have exited already; then there is nothing to do.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -101,7 +101,7 @@ fn run(group: &'static str) -> Findings {
     found
 }
 
-/// Reading the time and nothing else.
+/// Only reading the time.
 fn clock_alone(group: &'static str, found: &mut Findings) {
     fn reading<T>(now: impl Fn() -> T) -> bool {
         black_box(now());

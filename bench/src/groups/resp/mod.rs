@@ -1,4 +1,4 @@
-//! `CL.THROTTLE` by redis-benchmark, beside a responder that decides nothing, and beside INCR on
+//! `CL.THROTTLE` by redis-benchmark, beside a responder without decisions, and beside INCR on
 //! Redis.
 
 mod bare;
@@ -31,7 +31,7 @@ const ROUNDS: usize = 7;
 const OURS: &str = "ratekeeper CL.THROTTLE";
 const BARE: &str = "a bare responder";
 const REDIS: &str = "Redis INCR";
-const WHO: [&str; 3] = [OURS, BARE, REDIS];
+const CONTESTANTS: [&str; 3] = [OURS, BARE, REDIS];
 
 const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60", "1"];
 const INCR: [&str; 2] = ["INCR", "key:__rand_int__"];
@@ -54,7 +54,7 @@ fn run(group: &'static str) -> Findings {
     };
     let mut lines = Vec::new();
     for ((pipeline, requests, _), rates) in PIPELINES.iter().zip(&rates) {
-        for (who, rate) in WHO.iter().zip(rates) {
+        for (who, rate) in CONTESTANTS.iter().zip(rates) {
             let ratio = rates[0] / rate;
             let shown = [
                 format!("{rate:.0}"),

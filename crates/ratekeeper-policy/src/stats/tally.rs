@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumped_ahead_and_came_back_leaves_nothing_stuck() {
+    fn a_clock_that_jumped_ahead_and_back_does_not_block() {
         let (tally, start) = tally();
         tally.add_cost(5, at(start + 1_000 * SECOND));
         tally.add_cost(1, at(start));

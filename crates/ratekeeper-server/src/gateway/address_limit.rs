@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_connection_is_forgotten() {
+    fn an_address_without_a_connection_is_removed() {
         let limit = limit(3);
         let slots: Vec<_> = (0..100u8)
             .map(|last| limit.admit([192, 0, 2, last].into()))

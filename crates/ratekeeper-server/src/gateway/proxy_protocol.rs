@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_parsed_in_pieces_too() {
+    fn both_versions_are_parsed_in_parts_too() {
         let one = b"PROXY TCP4 203.0.113.7 10.0.0.1 4711 80\r\nGET";
         let address = Some("203.0.113.7:4711".parse().unwrap());
         assert_eq!(parse(one), ParsedHeader::Complete(one.len() - 3, address));

@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(fed(&notify, &workers, &socket), None, "nobody wants it");
         notify.alive_every = Some(Duration::from_secs(1));
         drop(end);
-        workers.wait_for_end_of_one();
+        workers.wait_until_one_ends();
         assert_eq!(fed(&notify, &workers, &socket), None, "ended");
         std::fs::remove_file(place).unwrap();
     }

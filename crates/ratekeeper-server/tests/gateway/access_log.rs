@@ -282,7 +282,7 @@ fn a_renamed_file_is_reopened_on_sighup() {
 }
 
 #[test]
-fn the_time_of_a_line_is_that_of_the_decision() {
+fn a_line_has_the_time_of_the_decision() {
     let file = log_file();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let upstream = listener.local_addr().unwrap();

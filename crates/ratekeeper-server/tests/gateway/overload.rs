@@ -37,12 +37,12 @@ fn an_adaptive_permit_is_held_until_the_response_has_ended() {
     let mut first = server.connect();
     first.send("GET", "/", "");
     assert!(first.head().starts_with("HTTP/1.1 200 "));
-    let refused = server.request("GET", "/", "");
+    let response = server.request("GET", "/", "");
     assert_eq!(
-        (refused.status(), refused.header("retry-after")),
+        (response.status(), response.header("retry-after")),
         (503, Some("1"))
     );
-    let problem = refused.json();
+    let problem = response.json();
     assert_eq!(
         problem["type"],
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"

@@ -35,12 +35,12 @@ fn a_queued_request_is_served_when_another_ends() {
         1.0
     );
     // The queue has one slot.
-    let refused = server.request("GET", "/", "");
+    let response = server.request("GET", "/", "");
     assert_eq!(
-        (refused.status(), refused.header("retry-after")),
+        (response.status(), response.header("retry-after")),
         (503, Some("1"))
     );
-    let problem = refused.json();
+    let problem = response.json();
     assert_eq!(
         problem["type"],
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
@@ -74,9 +74,9 @@ fn no_request_waits_longer_than_the_interval() {
     let mut first = server.connect();
     first.send("GET", "/", "");
     assert!(first.head().starts_with("HTTP/1.1 200 "));
-    let refused = server.request("GET", "/", "");
-    assert_eq!(refused.status(), 503);
-    let problem = refused.json();
+    let response = server.request("GET", "/", "");
+    assert_eq!(response.status(), 503);
+    let problem = response.json();
     assert!(
         problem["detail"]
             .as_str()

@@ -178,7 +178,7 @@ fn connections_per_address_are_limited() {
     drop(open.pop());
     eventually("room", || {
         let mut stream = TcpStream::connect(server.address).unwrap();
-        // A refused connection may be closed before this is written.
+        // A rejected connection may be closed before this is written.
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);

@@ -205,7 +205,7 @@ mod tests {
     /// A connection established before is served, and none can be established after.
     #[test]
     #[cfg(target_os = "linux")]
-    fn no_connection_is_established_after_new_ones_are_refused() {
+    fn no_connection_is_established_after_new_ones_are_rejected() {
         use std::time::Duration;
         let listener = bind_tcp(any_port(), 1).unwrap().remove(0);
         let address = listener.local_addr().unwrap();

@@ -142,7 +142,7 @@ proptest! {
 
 /// The cost: times are whole seconds, and one request is sent first after each pause.
 #[test]
-fn and_most_of_what_may_be_used_is_used() {
+fn most_of_the_allowance_is_used() {
     let delays = [(3, 5), (10, 2), (1, 1), (20, 20)];
     for reset_kind in [ResetKind::Full, ResetKind::Ietf] {
         let (served, ..) = run(Limit::per_second(10).burst(20), 8, reset_kind, &delays, 60);

@@ -64,7 +64,7 @@ async fn an_available_proxy_protocol_header_is_read_at_once() {
 }
 
 #[tokio::test]
-async fn a_proxy_protocol_header_may_come_in_pieces_and_later_bytes_stay() {
+async fn a_proxy_protocol_header_may_come_in_parts_and_later_bytes_stay() {
     for piece in [1, 5, 16, 100] {
         for (mut near, mut far) in pairs().await {
             let writing = async {

@@ -251,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_read_without_a_panic(
+        fn any_bytes_are_parsed_without_a_panic(
             head in "((GET|\\PC{0,3}) \\PC{0,6} HTTP/1.[01]\r\n)?((Content-Length|Connection|TE|x): ?\\PC{0,8}\r\n){0,4}(\r\n)?",
             bytes in prop::collection::vec(any::<u8>(), 0..60),
         ) {

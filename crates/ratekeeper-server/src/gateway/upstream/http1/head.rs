@@ -237,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_read_without_a_panic(
+        fn any_bytes_are_parsed_without_a_panic(
             head in "(HTTP/1.[01] [0-9]{3} ?\\PC{0,4}\r\n)?((Content-Length|Connection|Transfer-Encoding|x): ?\\PC{0,8}\r\n){0,4}(\r\n)?",
             bytes in prop::collection::vec(any::<u8>(), 0..60),
         ) {

@@ -168,7 +168,7 @@ async fn a_client_that_may_switch_protocols_is_read_before_the_switch() {
 /// The CR of an empty line comes alone, then its LF with more bytes: that is not a request line
 /// yet.
 #[tokio::test]
-async fn an_empty_line_in_two_pieces_is_skipped() {
+async fn an_empty_line_in_two_parts_is_skipped() {
     let (mut far, near) = UnixStream::pair().unwrap();
     let client = Arc::new(Client::new(None, false, false, None));
     let socket = ClientSocket::new(Stream::Unix(near), client, LIMITS, b"");

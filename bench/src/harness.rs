@@ -54,7 +54,7 @@ pub(crate) const BATCH: u64 = 64;
 /// every one is checked: no row can measure the wrong path. A user of the result has the same
 /// branch.
 pub(crate) struct Contestant {
-    pub(crate) who: String,
+    pub(crate) name: String,
     /// Whether it sleeps while it waits for another thread: then being off its core does not mean
     /// that another process took it.
     sleeps: bool,
@@ -70,15 +70,15 @@ type CallsUntil = dyn Fn(&AtomicBool) -> (u64, Duration) + Sync;
 
 impl Contestant {
     pub(crate) fn new(
-        who: impl Into<String>,
+        name: impl Into<String>,
         call: impl Fn() -> bool + Clone + Sync + 'static,
     ) -> Self {
-        Self::inside(who, |calls| calls(), call)
+        Self::inside(name, |calls| calls(), call)
     }
 
     /// Creates a contestant with something set up around each run of calls.
     pub(crate) fn inside(
-        who: impl Into<String>,
+        name: impl Into<String>,
         around: impl Fn(&mut dyn FnMut()) + Clone + Sync + 'static,
         call: impl Fn() -> bool + Clone + Sync + 'static,
     ) -> Self {
@@ -104,18 +104,18 @@ impl Contestant {
             });
             (done, start.elapsed())
         };
-        Self::timed(who, times, until)
+        Self::timed(name, times, until)
     }
 
     /// Creates a contestant from two loops, one for a number of calls and one until stopped, which
     /// return how long they took.
     pub(crate) fn timed(
-        who: impl Into<String>,
+        name: impl Into<String>,
         times: impl Fn(u64) -> Duration + 'static,
         until: impl Fn(&AtomicBool) -> (u64, Duration) + Sync + 'static,
     ) -> Self {
         Self {
-            who: who.into(),
+            name: name.into(),
             sleeps: false,
             times: Box::new(times),
             until: Box::new(until),

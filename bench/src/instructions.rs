@@ -39,10 +39,10 @@ pub(crate) fn report() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut lines = Vec::new();
-    for who in WHO {
-        let mut line = vec![who.to_owned()];
+    for competitor in WHO {
+        let mut line = vec![competitor.to_owned()];
         for row in ROWS {
-            let case = format!("{who}/{row}");
+            let case = format!("{competitor}/{row}");
             match of_a_call(&[CHILD, &case], CALLS) {
                 Ok(counted) => line.push(format!("{counted:.1}")),
                 Err(error) => {

@@ -25,8 +25,8 @@ use web::{AppVisitor, Competitor, Web};
 
 fn main() -> ExitCode {
     let service = std::env::args().nth(1).unwrap_or_default();
-    let who = Competitor::named(&service);
-    if who.is_none() && service != CHUNKS {
+    let competitor = Competitor::named(&service);
+    if competitor.is_none() && service != CHUNKS {
         return ExitCode::from(2);
     }
     // The parent's exit closes it.
@@ -34,10 +34,10 @@ fn main() -> ExitCode {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    match who.map_or_else(serve_chunks, serve) {
+    match competitor.map_or_else(serve_chunks, serve) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("{why}");
+        Err(error) => {
+            eprintln!("{error}");
             ExitCode::FAILURE
         }
     }
@@ -56,8 +56,8 @@ fn serve_chunks() -> Result<(), String> {
     on_a_free_port(Router::new().fallback(chunks).into_make_service())
 }
 
-fn serve(who: Competitor) -> Result<(), String> {
-    who.app(SystemClock, ServeForever)?
+fn serve(competitor: Competitor) -> Result<(), String> {
+    competitor.app(SystemClock, ServeForever)?
 }
 
 /// Serves an application on a free port until the process is killed.

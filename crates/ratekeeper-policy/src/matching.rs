@@ -206,9 +206,9 @@ impl Match {
         subject: &Subject<'_>,
         path: Option<&Path<'_>>,
     ) -> Option<MismatchReason> {
-        let unless_missing = |attribute: Attribute, why: MismatchReason| {
+        let unless_missing = |attribute: Attribute, reason: MismatchReason| {
             if subject.has(&attribute) {
-                why
+                reason
             } else {
                 MismatchReason::Missing(attribute)
             }

@@ -92,10 +92,10 @@ impl RedisCharge {
             let then = if is_changed {
                 None
             } else {
-                receipt.corrected(actual).map(|amendment| amendment.what)
+                receipt.corrected(actual).map(|amendment| amendment.change)
             };
             amendments.push(Amendment {
-                what: Amend::Once(once(&key, then)),
+                change: Amend::Once(once(&key, then)),
                 key,
                 limit,
             });
@@ -103,7 +103,7 @@ impl RedisCharge {
         for (key, limit, names) in self.permits {
             let then = Some(Amend::RenewPermits { ttl: 0, names });
             amendments.push(Amendment {
-                what: Amend::Once(once(&key, then)),
+                change: Amend::Once(once(&key, then)),
                 key,
                 limit,
             });

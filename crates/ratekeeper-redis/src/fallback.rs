@@ -128,7 +128,7 @@ impl Fallback {
     ) -> Result<LimitHandle, TooManyLimitsError> {
         match *rule {
             Rule::Rate(limit) => self.shares.limit(name, limit.share(self.nodes())),
-            Rule::InFlight(most) => self.shares.concurrency(name, share_of(most, self.nodes())),
+            Rule::InFlight(max) => self.shares.concurrency(name, share_of(max, self.nodes())),
         }
     }
 
@@ -136,9 +136,9 @@ impl Fallback {
     pub(crate) fn set(&self, limit: &RegisteredLimit) {
         match limit.rule {
             Rule::Rate(rate) => self.set_if_new(&limit.share, rate.share(self.nodes())),
-            Rule::InFlight(most) => self
+            Rule::InFlight(max) => self
                 .shares
-                .set_concurrency(&limit.share, share_of(most, self.nodes())),
+                .set_concurrency(&limit.share, share_of(max, self.nodes())),
         }
     }
 
@@ -440,8 +440,8 @@ impl Outage {
     }
 }
 
-fn share_of(most: u64, nodes: u64) -> u64 {
-    if most == 0 { 0 } else { (most / nodes).max(1) }
+fn share_of(max: u64, nodes: u64) -> u64 {
+    if max == 0 { 0 } else { (max / nodes).max(1) }
 }
 
 /// The decision of a limit that fails open.

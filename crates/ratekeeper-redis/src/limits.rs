@@ -68,8 +68,8 @@ impl Rule {
         match *self {
             Self::Rate(limit) => limit.in_micros(),
             // A double counts exactly up to here, and no limit is reached beyond it.
-            Self::InFlight(most) => MicrosLimit::InFlight {
-                most: most.min(1 << 52),
+            Self::InFlight(max) => MicrosLimit::InFlight {
+                most: max.min(1 << 52),
             },
         }
     }

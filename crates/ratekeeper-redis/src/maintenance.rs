@@ -336,7 +336,7 @@ impl Maintenance {
         let mut bad_key = None;
         match inner.secret.check(secret) {
             SecretCheck::Same => {}
-            SecretCheck::Differs(why) => tracing::warn!(target: "ratekeeper::redis", "{why}"),
+            SecretCheck::Differs(reason) => tracing::warn!(target: "ratekeeper::redis", "{reason}"),
             SecretCheck::Invalid => bad_key = Some("secret"),
         }
         match u64::try_from(*nodes) {
@@ -434,7 +434,7 @@ fn debit(inner: &Arc<Inner>, server: u64) {
         Some(Amendment {
             key,
             limit: limit.form,
-            what: Amend::ChargeMore(spent.tokens),
+            change: Amend::ChargeMore(spent.tokens),
         })
     });
     let batches = batches(inner, debits);

@@ -106,7 +106,7 @@ async fn amend(handle: &BatchHandle, question: &Question, slot: u16) -> Result<(
     let amendment = Amendment {
         key: Arc::clone(&question.key),
         limit: question.limit,
-        what: Amend::ChargeMore(0),
+        change: Amend::ChargeMore(0),
     };
     handle
         .probe_amendment(amendment, slot, FIRST_PROBE_TIMEOUT)?

@@ -355,16 +355,16 @@ impl Receipt {
             let unused = units(cost.saturating_sub(actual));
             // Cost beyond the charge is charged in the same step.
             let before = actual.saturating_sub(cost);
-            let what = Amend::Refund(Refund {
+            let change = Amend::Refund(Refund {
                 unused,
                 charged_at: time,
                 after,
                 before,
                 history,
             });
-            return Some(Amendment { key, limit, what });
+            return Some(Amendment { key, limit, change });
         }
-        let what = match actual.cmp(&cost) {
+        let change = match actual.cmp(&cost) {
             std::cmp::Ordering::Equal => return None,
             std::cmp::Ordering::Greater => Amend::ChargeMore(actual - cost),
             std::cmp::Ordering::Less => {
@@ -378,6 +378,6 @@ impl Receipt {
                 })
             }
         };
-        Some(Amendment { key, limit, what })
+        Some(Amendment { key, limit, change })
     }
 }

@@ -148,11 +148,11 @@ impl Sentinels {
                 tokio::time::timeout(SENTINEL_TIMEOUT, sentinel.ask(&master))
                     .await
                     .unwrap_or_else(|_| {
-                        let why = format!(
+                        let reason = format!(
                             "the sentinel {} did not answer within {SENTINEL_TIMEOUT:?}",
                             sentinel.address
                         );
-                        Err(StoreError::Unreachable(why))
+                        Err(StoreError::Unreachable(reason))
                     })
             }
         };
@@ -227,8 +227,8 @@ impl Sentinel {
     fn sentinel_error(&self, error: StoreError) -> StoreError {
         let at = &self.address;
         match error {
-            StoreError::Unreachable(why) => {
-                StoreError::Unreachable(format!("the sentinel {at}: {why}"))
+            StoreError::Unreachable(reason) => {
+                StoreError::Unreachable(format!("the sentinel {at}: {reason}"))
             }
             StoreError::Refused { code, message } => {
                 let message = match code.as_str() {

@@ -385,7 +385,7 @@ impl RedisStore {
     }
 
     /// Amends one key now.
-    async fn amend_key(&self, handle: &LimitHandle, key: &[u8], what: Amend) {
+    async fn amend_key(&self, handle: &LimitHandle, key: &[u8], change: Amend) {
         let inner = &self.inner;
         let limit = inner
             .registry
@@ -406,7 +406,7 @@ impl RedisStore {
         let amendment = Amendment {
             key,
             limit: limit.form,
-            what,
+            change,
         };
         inner.report(connection.amend(vec![amendment], OPERATOR_TIMEOUT).await);
     }
@@ -804,7 +804,7 @@ impl RedisStore {
                 amendments.push(Amendment {
                     key,
                     limit: limit.form,
-                    what: Amend::ChargeMore(actual - cost),
+                    change: Amend::ChargeMore(actual - cost),
                 });
             }
         }

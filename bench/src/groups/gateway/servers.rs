@@ -161,11 +161,11 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(
-        who: Competitor,
+        competitor: Competitor,
         upstream: &Upstream,
         workload: &Workload,
     ) -> Result<Self, String> {
-        let (process, port) = match who {
+        let (process, port) = match competitor {
             Competitor::Nginx => Self::nginx(upstream, workload)?,
             Competitor::Ratekeeper => Self::ratekeeper(upstream, workload)?,
         };

@@ -50,8 +50,8 @@ pub(super) struct Pair {
 
 impl Pair {
     /// Starts both, and makes their first run.
-    pub(super) fn start(program: &Path, who: Competitor) -> Result<Self, String> {
-        let server = Server::start(program, who)?;
+    pub(super) fn start(program: &Path, competitor: Competitor) -> Result<Self, String> {
+        let server = Server::start(program, competitor)?;
         let before = cpu_time::times(server.id())?;
         let start = Instant::now();
         let wrk = Wrk::start(&server.url())?;
@@ -85,7 +85,7 @@ impl Pair {
     /// counted.
     pub(super) fn end(self) -> Result<Run, String> {
         let after = cpu_time::times(self.server.id())?;
-        let [asking, _] = cpu_time::times(self.wrk.0.id())?;
+        let [client_cpu, _] = cpu_time::times(self.wrk.0.id())?;
         let [spent, waited] =
             [0, 1].map(|at| after[at].saturating_sub(self.before[at]).as_secs_f64());
         let text = self.wrk.end()?;
@@ -105,11 +105,11 @@ impl Pair {
         };
         let ran = self.ran.as_secs_f64();
         let micros = |seconds: f64| seconds * 1e6 / requests;
-        let (micros, asking) = (micros(spent), micros(asking.as_secs_f64()));
+        let (micros, client_cpu) = (micros(spent), micros(client_cpu.as_secs_f64()));
         Ok(Run {
             rate: requests / ran,
             micros,
-            asking,
+            client_cpu,
             waited: waited / ran,
         })
     }

@@ -101,14 +101,16 @@ impl<S: Store> Engine<S> {
         let header = OneHeader::new(attribute, value);
         let subject = subject(attribute, value, &header);
         let selector = KeySelector::new(&subject, fingerprint.as_slice());
-        let wrong = |error| match error {
+        let to_by_name_error = |error| match error {
             OverrideError::NoKey(attribute) => ByNameError::NotA(attribute),
             OverrideError::NotSeen(key) => ByNameError::NotSeen(key),
             // The policy may have been removed in between.
             _ => ByNameError::NoPolicy,
         };
-        let key = self.key_of(policy, selector).map_err(wrong)?;
-        self.reset_limits(policy, selector).await.map_err(wrong)?;
+        let key = self.key_of(policy, selector).map_err(to_by_name_error)?;
+        self.reset_limits(policy, selector)
+            .await
+            .map_err(to_by_name_error)?;
         Ok(key)
     }
 

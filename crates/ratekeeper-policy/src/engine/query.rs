@@ -186,7 +186,7 @@ impl Query {
             let applied = match last {
                 Some(last) => Err(MismatchReason::After(last.policy.name.as_str().into())),
                 None => match rule.policy.matching.mismatch(request.subject, request.path) {
-                    Some(why) => Err(why),
+                    Some(reason) => Err(reason),
                     None => self
                         .apply(rules, number, rule, overrides, request)
                         .map_err(MismatchReason::from),

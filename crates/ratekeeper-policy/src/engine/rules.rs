@@ -74,12 +74,12 @@ impl Rule {
         if self.counters.warned_unknown.swap(true, Ordering::Relaxed) {
             return;
         }
-        let what = match attribute {
+        let missing = match attribute {
             Attribute::Ip => "no client address".to_owned(),
             other => format!("neither `{other}` nor a client address"),
         };
         tracing::warn!(
-            "requests with {what} share one bucket, `unknown`, in the policy `{}`; send the address, or set `missing` of the \
+            "requests with {missing} share one bucket, `unknown`, in the policy `{}`; send the address, or set `missing` of the \
              policy to \"skip\", \"shared\" or \"deny\"",
             self.policy.name
         );
@@ -179,8 +179,8 @@ impl Change {
     fn apply(self, store: &impl Store) {
         match self {
             Self::Limit(handle, PolicyLimit::Rate(rate)) => store.set_limit(&handle, rate),
-            Self::Limit(handle, PolicyLimit::Concurrent(many)) => {
-                store.set_concurrency(&handle, many);
+            Self::Limit(handle, PolicyLimit::Concurrent(max)) => {
+                store.set_concurrency(&handle, max);
             }
             Self::SharedName(handle, name) => store.set_shared_name(&handle, &name),
             Self::Tag(handle, parts) => {
@@ -561,7 +561,7 @@ impl Registry {
                 None => {
                     let handle = match limit {
                         PolicyLimit::Rate(rate) => store.limit(&policy.name, *rate)?,
-                        PolicyLimit::Concurrent(many) => store.concurrency(&policy.name, *many)?,
+                        PolicyLimit::Concurrent(max) => store.concurrency(&policy.name, *max)?,
                     };
                     registered.push(LimitRegistration {
                         limit: *limit,

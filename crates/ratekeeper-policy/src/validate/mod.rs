@@ -309,10 +309,10 @@ impl Policies {
             self.check_class(at, policy, class, findings);
         }
         if policy.leased.is_some()
-            && let Some(why) = self.lease_blocker(policy)
+            && let Some(reason) = self.lease_blocker(policy)
         {
             let message = format!(
-                "the policy `{name}` is leased, but Redis is asked about each of its requests, because {why}; remove `mode`"
+                "the policy `{name}` is leased, but Redis is asked about each of its requests, because {reason}; remove `mode`"
             );
             findings.warn(item(), "mode", message);
         }
@@ -360,7 +360,7 @@ impl Policies {
         };
         limits.iter().find_map(|limit| {
             let stored = policy.stored(limit);
-            let why = match stored.rate().map(ratekeeper::Limit::in_micros) {
+            let reason = match stored.rate().map(ratekeeper::Limit::in_micros) {
                 None => "is a concurrency limit",
                 Some(MicrosLimit::Pacing { .. }) => "is a pacing limit",
                 Some(MicrosLimit::Window {
@@ -375,7 +375,7 @@ impl Policies {
                 Some(_) if limit.capacity() < MIN_LEASED_CAPACITY => "is too small to be leased",
                 Some(_) => return None,
             };
-            Some(format!("`{limit}` {why}"))
+            Some(format!("`{limit}` {reason}"))
         })
     }
 

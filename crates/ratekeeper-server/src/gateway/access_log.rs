@@ -517,14 +517,14 @@ mod tests {
                 None,
                 Arc::clone(&shared),
             );
-            for (line, room) in [
+            for (line, capacity) in [
                 ("a1\nb2\nc3\n", 0),
                 ("d4\n", 0),
                 ("e5\n", 1),
                 ("f6\n", 100),
                 ("g7\n", 0),
             ] {
-                writer.out.free += room;
+                writer.out.free += capacity;
                 writer.batch.extend_from_slice(line.as_bytes());
                 writer.write_batch();
             }

@@ -390,21 +390,21 @@ mod tests {
     /// Feeds the bytes in parts of several sizes; the result must be the same.
     fn check(bytes: &[u8]) -> Result<(), (usize, RejectReason)> {
         let whole = SmugglingGuard::new(1024).feed(bytes);
-        for piece in [1, 2, 3, 7] {
+        for part in [1, 2, 3, 7] {
             let (mut guard, mut before) = (SmugglingGuard::new(1024), 0);
             let mut result = Ok(());
-            for piece in bytes.chunks(piece) {
+            for part in bytes.chunks(part) {
                 result = guard
-                    .feed(piece)
+                    .feed(part)
                     .map_err(|(position, reason)| (before + position, reason));
                 if result.is_err() {
                     break;
                 }
-                before += piece.len();
+                before += part.len();
             }
             assert_eq!(
-                result.map_err(|(_, why)| why),
-                whole.map_err(|(_, why)| why),
+                result.map_err(|(_, reason)| reason),
+                whole.map_err(|(_, reason)| reason),
                 "{:?}",
                 bytes.escape_ascii().to_string()
             );
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn ambiguous_requests_are_rejected() {
         let head = |lines: &str| format!("POST / HTTP/1.1\r\nHost: x\r\n{lines}\r\n\r\n");
-        for (bad, why) in [
+        for (bad, reason) in [
             (
                 head("Content-Length: 3\r\nTransfer-Encoding: chunked"),
                 RejectReason::Both,
@@ -543,8 +543,8 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                check(bad.as_bytes()).map_err(|(_, why)| why),
-                Err(why),
+                check(bad.as_bytes()).map_err(|(_, reason)| reason),
+                Err(reason),
                 "{bad:?}"
             );
         }

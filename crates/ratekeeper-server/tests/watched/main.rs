@@ -2,8 +2,8 @@
 //! by them, logs.
 
 mod documents;
-mod figures;
 mod log;
+mod metrics;
 mod promtool;
 mod queries;
 mod scraped;

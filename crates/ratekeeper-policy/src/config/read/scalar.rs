@@ -214,11 +214,11 @@ pub(super) fn upstream(_: &KeyType, value: &Value) -> ReadResult<Upstream> {
 
 pub(super) fn preflight(_: &KeyType, value: &Value) -> ReadResult<Preflight> {
     let text = str(value)?;
-    let wrong = |error: ParseLimitError| ReadError::Message {
+    let limit_error = |error: ParseLimitError| ReadError::Message {
         at: error.at().min(text.len()),
         message: error.to_string(),
     };
-    text.parse().map_err(wrong)
+    text.parse().map_err(limit_error)
 }
 
 pub(super) fn secret(key_type: &KeyType, value: &Value) -> ReadResult<Secret> {

@@ -254,7 +254,7 @@ mod tests {
             idle: Duration::from_secs(60),
         };
         let client = Arc::new(Client::new(None, false, false, None));
-        let asked = InFlightRequest::new(&client);
+        let request = InFlightRequest::new(&client);
         client.on_read(true, false);
         client.head_since.store(1, Relaxed);
         assert_eq!(
@@ -262,7 +262,7 @@ mod tests {
             None,
             "no deadline while another request is in flight"
         );
-        drop(asked);
+        drop(request);
         client.idle_since.store(5_000, Relaxed);
         assert_eq!(client.deadline(&timeouts), Some(5_100));
 

@@ -170,8 +170,8 @@ fn head(
 
 /// The URI of the request at an HTTP/2 upstream, or `None` if it is not a valid target.
 fn target(request: &Request<RequestBody>, upstream: &Upstream) -> Option<Uri> {
-    let asked = request.uri();
-    let path = asked.path_and_query()?;
+    let uri = request.uri();
+    let path = uri.path_and_query()?;
     // The target `*` of `OPTIONS *` stands for the whole service and has no path.
     let path = match upstream.prefix() {
         "" => path.clone(),
@@ -183,7 +183,7 @@ fn target(request: &Request<RequestBody>, upstream: &Upstream) -> Option<Uri> {
     } else {
         Scheme::HTTP
     };
-    let authority = match asked.authority() {
+    let authority = match uri.authority() {
         Some(authority) => authority.clone(),
         // The host that an HTTP/1.1 client requests.
         None => {

@@ -263,13 +263,13 @@ pub(super) fn count(headers: &HeaderMap) -> usize {
 /// Joins the cookie headers that HTTP/2 may split; HTTP/1.1 has one for all of them.
 pub(super) fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().count() > 1 {
-        let pieces: Vec<&[u8]> = headers
+        let values: Vec<&[u8]> = headers
             .get_all(COOKIE)
             .iter()
             .map(HeaderValue::as_bytes)
             .collect();
         // Header values joined by `; ` are a valid value.
-        if let Ok(whole) = HeaderValue::from_bytes(&pieces.join(&b"; "[..])) {
+        if let Ok(whole) = HeaderValue::from_bytes(&values.join(&b"; "[..])) {
             headers.insert(COOKIE, whole);
         }
     }

@@ -163,9 +163,9 @@ fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, Ma
         None if read.len() <= MAX_OVERHEAD_BYTES => return Ok(None),
         _ => return Err(MALFORMED),
     };
-    let mut room = [httparse::EMPTY_HEADER; MAX_TRAILERS];
+    let mut storage = [httparse::EMPTY_HEADER; MAX_TRAILERS];
     let Ok(httparse::Status::Complete((length, found))) =
-        httparse::parse_headers(&read[..end], &mut room)
+        httparse::parse_headers(&read[..end], &mut storage)
     else {
         return Err(MALFORMED);
     };
@@ -238,20 +238,17 @@ mod tests {
 
     /// The data and the trailers of a body that arrives in parts of this size. Nothing may be left
     /// over.
-    fn taken_apart(
-        text: &[u8],
-        size: usize,
-    ) -> Result<(Vec<u8>, HeaderMap), Option<MalformedError>> {
+    fn decode(text: &[u8], size: usize) -> Result<(Vec<u8>, HeaderMap), Option<MalformedError>> {
         let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::new());
         let (mut data, mut trailers) = (Vec::new(), HeaderMap::new());
-        let mut pieces = text.chunks(size);
+        let mut parts = text.chunks(size);
         loop {
             match decoder.next(&mut read, u64::MAX).map_err(Some)? {
                 ChunkEvent::Data(more) => data.extend_from_slice(&more),
                 ChunkEvent::Trailers(found) => trailers = found,
-                ChunkEvent::More => read.extend_from_slice(pieces.next().ok_or(None)?),
+                ChunkEvent::More => read.extend_from_slice(parts.next().ok_or(None)?),
                 ChunkEvent::Finished => {
-                    assert!(decoder.is_finished() && read.is_empty() && pieces.next().is_none());
+                    assert!(decoder.is_finished() && read.is_empty() && parts.next().is_none());
                     return Ok((data, trailers));
                 }
             }
@@ -262,7 +259,7 @@ mod tests {
     fn data_extensions_and_trailers() {
         let text = b"5\r\nhello\r\n00006;name=\"a;b\"\r\n world\r\n1 \r\n!\r\n0\r\nX-Sum: 12\r\nx-sum: 13\r\n\r\n";
         for size in 1..text.len() {
-            let (data, trailers) = taken_apart(text, size).unwrap();
+            let (data, trailers) = decode(text, size).unwrap();
             assert_eq!(data, b"hello world!");
             assert_eq!(
                 trailers.get_all("x-sum").iter().collect::<Vec<_>>(),
@@ -270,7 +267,7 @@ mod tests {
             );
         }
         assert_eq!(
-            taken_apart(b"0\r\n\r\n", 1).unwrap(),
+            decode(b"0\r\n\r\n", 1).unwrap(),
             (Vec::new(), HeaderMap::new())
         );
     }
@@ -278,7 +275,7 @@ mod tests {
     #[test]
     fn available_small_chunks_are_merged() {
         let of = |size: usize| format!("{size:x}\r\n{}\r\n", "x".repeat(size));
-        for (sizes, pieces) in [
+        for (sizes, parts) in [
             (&[1; 1_000][..], &[1_000][..]),
             (&[1_000; 10], &[4_000, 4_000, 2_000]),
             (&[4_096, 1, 4_095, 1], &[4_096, 4_096, 1]),
@@ -293,7 +290,7 @@ mod tests {
             while let ChunkEvent::Data(data) = decoder.next(&mut read, u64::MAX).unwrap() {
                 found.push(data.len());
             }
-            assert_eq!(found, pieces, "{sizes:?}");
+            assert_eq!(found, parts, "{sizes:?}");
             let mut read = BytesMut::from(text.as_bytes());
             let Ok(ChunkEvent::Data(data)) = ChunkedDecoder::new().next(&mut read, 7) else {
                 panic!("no data")
@@ -336,7 +333,7 @@ mod tests {
             b"0\r\n: 1\r\n\r\n",
         ] {
             for size in [1, text.len()] {
-                let fault = taken_apart(text, size).unwrap_err();
+                let fault = decode(text, size).unwrap_err();
                 assert!(fault.is_some(), "{}", String::from_utf8_lossy(text));
             }
         }
@@ -345,13 +342,13 @@ mod tests {
     #[test]
     fn extensions_and_trailers_are_bounded() {
         let extension = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(MAX_OVERHEAD_BYTES + 1));
-        assert!(taken_apart(extension.as_bytes(), 1_000).is_err());
+        assert!(decode(extension.as_bytes(), 1_000).is_err());
         let again = format!("{}0\r\n\r\n", "1;xx\r\na\r\n".repeat(MAX_OVERHEAD_BYTES));
-        assert!(taken_apart(again.as_bytes(), 1_000).is_err());
+        assert!(decode(again.as_bytes(), 1_000).is_err());
         let trailers = format!("0\r\na: {}\r\n\r\n", "x".repeat(MAX_OVERHEAD_BYTES * 2));
-        assert!(taken_apart(trailers.as_bytes(), 1_000).is_err());
-        let many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MAX_TRAILERS + 1));
-        assert!(taken_apart(many.as_bytes(), 1_000).is_err());
+        assert!(decode(trailers.as_bytes(), 1_000).is_err());
+        let too_many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MAX_TRAILERS + 1));
+        assert!(decode(too_many.as_bytes(), 1_000).is_err());
     }
 
     #[test]
@@ -397,17 +394,17 @@ mod tests {
     proptest! {
         #[test]
         fn bodies_survive_any_split(
-            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
             size in 1usize..64,
         ) {
             let mut text = Vec::new();
-            for piece in &pieces {
-                text.extend_from_slice(format!("{:X}\r\n", piece.len()).as_bytes());
-                text.extend_from_slice(piece);
+            for part in &parts {
+                text.extend_from_slice(format!("{:X}\r\n", part.len()).as_bytes());
+                text.extend_from_slice(part);
                 text.extend_from_slice(b"\r\n");
             }
             text.extend_from_slice(b"0\r\n\r\n");
-            prop_assert_eq!(taken_apart(&text, size).unwrap().0, pieces.concat());
+            prop_assert_eq!(decode(&text, size).unwrap().0, parts.concat());
         }
 
         #[test]

@@ -83,7 +83,7 @@ impl fmt::Display for UpstreamError {
             Self::Http1(fault) => fault.fmt(f),
             Self::Timeout(TimeoutKind::Idle(time)) => write!(f, "no data for {time:?}"),
             Self::Timeout(TimeoutKind::Total(time)) => write!(f, "not finished within {time:?}"),
-            Self::InvalidResponse(what) => f.write_str(what),
+            Self::InvalidResponse(phrase) => f.write_str(phrase),
         }
     }
 }

@@ -48,7 +48,7 @@ pub(crate) async fn run_health_checks(peer: Arc<Peer>, check: HealthCheck) {
             peer.healthy.store(is, Relaxed);
             match result {
                 Ok(()) => tracing::info!("upstream {} is healthy again", peer.upstream),
-                Err(why) => tracing::warn!("upstream {} is unhealthy: {why}", peer.upstream),
+                Err(error) => tracing::warn!("upstream {} is unhealthy: {error}", peer.upstream),
             }
         }
     }

@@ -406,7 +406,7 @@ fn body_steps() -> impl Strategy<Value = Vec<BodyStep>> {
         1 => Just(BodyStep::Error),
     ];
     let many_small =
-        (1..60usize, 0..900usize).prop_map(|(length, many)| vec![BodyStep::Data(length); many]);
+        (1..60usize, 0..900usize).prop_map(|(length, count)| vec![BodyStep::Data(length); count]);
     (
         prop::collection::vec(step, 0..12),
         many_small,
@@ -518,7 +518,7 @@ proptest! {
 /// and the worker hung.
 #[test]
 fn messages_larger_than_the_buffer_are_written() {
-    for (head, length, pieces) in [
+    for (head, length, chunks) in [
         (16 << 10, 1, 1),
         (64 << 10, 0, 0),
         (100, 1_000, 40),
@@ -526,7 +526,7 @@ fn messages_larger_than_the_buffer_are_written() {
     ] {
         let message = Message {
             head,
-            body: vec![BodyStep::Data(length); pieces],
+            body: vec![BodyStep::Data(length); chunks],
             framing: Framing::Chunked,
             trailers: Trailers::None,
             tells_end: true,
@@ -539,7 +539,7 @@ fn messages_larger_than_the_buffer_are_written() {
         };
         let (out, ended) = written(std::slice::from_ref(&message), &connection);
         ended.unwrap();
-        assert!(out == expected(&message).0, "{head} {length} {pieces}");
+        assert!(out == expected(&message).0, "{head} {length} {chunks}");
     }
 }
 

@@ -53,13 +53,13 @@ pub(super) enum ResponseBodyLength {
 /// Parses a head, and returns its length with it, or `None` if more must be read.
 pub(super) fn read(bytes: &[u8], method: &Method) -> Result<Option<(usize, Head)>, H1Error> {
     let config = httparse::ParserConfig::default();
-    let (mut usual, mut many) = ([const { MaybeUninit::uninit() }; USUAL_HEADERS], Vec::new());
+    let (mut usual, mut more) = ([const { MaybeUninit::uninit() }; USUAL_HEADERS], Vec::new());
     let mut response = httparse::Response::new(&mut []);
     let mut parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut usual);
     if parsed == Err(httparse::Error::TooManyHeaders) {
-        many.resize_with(MAX_HEADERS, MaybeUninit::uninit);
+        more.resize_with(MAX_HEADERS, MaybeUninit::uninit);
         response = httparse::Response::new(&mut []);
-        parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut many);
+        parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut more);
     }
     let end = match parsed {
         Ok(httparse::Status::Complete(end)) if end <= MAX_HEAD_BYTES => end,
@@ -407,15 +407,15 @@ mod tests {
         assert_eq!(of_bytes(MAX_HEAD_BYTES, "").unwrap(), None);
         assert!(of_bytes(MAX_HEAD_BYTES + 1, "\r\n\r\n").is_err());
         assert!(of_bytes(MAX_HEAD_BYTES + 1, "").is_err());
-        let of_headers = |many: usize| {
+        let of_headers = |more: usize| {
             let text = format!(
                 "HTTP/1.1 200 OK\r\n{}\r\n",
-                "set-cookie: a=b\r\n".repeat(many)
+                "set-cookie: a=b\r\n".repeat(more)
             );
             read(text.as_bytes(), &Method::GET).map(|read| read.unwrap().1.headers.len())
         };
-        for many in [USUAL_HEADERS, USUAL_HEADERS + 1, MAX_HEADERS] {
-            assert_eq!(of_headers(many).unwrap(), many);
+        for more in [USUAL_HEADERS, USUAL_HEADERS + 1, MAX_HEADERS] {
+            assert_eq!(of_headers(more).unwrap(), more);
         }
         assert!(of_headers(MAX_HEADERS + 1).is_err());
     }

@@ -340,7 +340,7 @@ impl SocketState {
                 RemainingBody::Chunked(decoder) => {
                     let event = decoder
                         .next(&mut self.read, u64::MAX)
-                        .map_err(|wrong| body_error(wrong.0))?;
+                        .map_err(|error| body_error(error.0))?;
                     if decoder.is_finished() {
                         self.body = RemainingBody::Nothing;
                     }

@@ -102,11 +102,11 @@ fn run() -> Result<bool, String> {
         println!(
             "PASSED: at least {:.0} % of the peak with an adaptive limit, and collapse without one.",
             MIN_GOODPUT * 100.0
-        )
+        );
     } else {
         println!(
             "FAILED: expected at least {MIN_GOODPUT} of the peak with an adaptive limit, at most {MAX_COLLAPSED_GOODPUT} without."
-        )
+        );
     }
     Ok(is_passed)
 }

@@ -90,13 +90,13 @@ impl Slow {
                             hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                                 .serve_connection(io, service)
                                 .await,
-                        )
+                        );
                     } else {
                         drop(
                             hyper::server::conn::http1::Builder::new()
                                 .serve_connection(io, service)
                                 .await,
-                        )
+                        );
                     }
                 });
             }
@@ -180,9 +180,9 @@ async fn clients_that_hang_up_do_not_exceed_the_concurrency_limit() {
         let mut client = http2_client(&server).await;
         for _ in 0..20 {
             if http2_client_side {
-                reset(&server, &mut client, "/").await
+                reset(&server, &mut client, "/").await;
             } else {
-                hang_up(&server, GET)
+                hang_up(&server, GET);
             }
         }
         assert_eq!(

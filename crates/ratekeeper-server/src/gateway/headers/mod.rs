@@ -152,7 +152,7 @@ impl RequestHeaderRewriter<'_> {
                 self.version,
                 head,
                 write_own_headers,
-            )
+            );
         } else {
             self.connection(&existing, head);
             write_own_headers(head);

@@ -308,6 +308,7 @@ fn write_one(
             continue;
         }
         let mut open_body = || writer.body.as_mut().is_some_and(|body| body.gate.open());
+        #[allow(clippy::if_same_then_else, reason = "the order of the calls differs")]
         let is_awaited = if connection.socket_first {
             socket.gate.open() || open_body()
         } else {

@@ -21,9 +21,10 @@ impl Program {
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/go"))
             .output()
             .map_err(|error| format!("cannot start go: {error}"))?;
-        match built.status.success() {
-            true => Ok(Self(binary)),
-            false => Err(format!("go build: {}", one_line(&built.stderr))),
+        if built.status.success() {
+            Ok(Self(binary))
+        } else {
+            Err(format!("go build: {}", one_line(&built.stderr)))
         }
     }
 
@@ -32,11 +33,10 @@ impl Program {
         let run = Command::new(&self.0)
             .output()
             .map_err(|error| error.to_string())?;
-        match run.status.success() {
-            true => {
-                serde_json::from_slice(&run.stdout).map_err(|error| format!("bench-go: {error}"))
-            }
-            false => Err(format!("bench-go: {}", one_line(&run.stderr))),
+        if run.status.success() {
+            serde_json::from_slice(&run.stdout).map_err(|error| format!("bench-go: {error}"))
+        } else {
+            Err(format!("bench-go: {}", one_line(&run.stderr)))
         }
     }
 }

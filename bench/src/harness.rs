@@ -1,5 +1,5 @@
-//! The measuring harness: short runs, the contestants in turn (A B C A B C …), so that noise
-//! affects all alike.
+//! The measuring harness: short runs, alternating between the contestants (A B C A B C …), so that
+//! noise affects all alike.
 //!
 //! On one thread the best run counts: a disturbance only makes a run longer. On two threads that
 //! contend the lower quartile counts: not the best, because a lucky round is one in which a thread
@@ -26,7 +26,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// For what stays in the nearest cache.
+    /// For data that stays in the nearest cache.
     pub(crate) const SHORT: Self = Self {
         runs: 41,
         run: Duration::from_millis(2),
@@ -50,11 +50,11 @@ const WARM_UP_CALLS: u64 = 20_000;
 /// Calls between two reads of the stop flag.
 pub(crate) const BATCH: u64 = 64;
 
-/// Something to be called over and over. Each call returns whether it did what its row is about,
-/// and every single one is checked: no row can measure the wrong path. A user of the result has the
-/// same branch.
+/// A function to be called repeatedly. Each call returns whether it had the outcome of its row, and
+/// every one is checked: no row can measure the wrong path. A user of the result has the same
+/// branch.
 pub(crate) struct Contestant {
-    pub(crate) who: String,
+    pub(crate) name: String,
     /// Whether it sleeps while it waits for another thread: then being off its core does not mean
     /// that another process took it.
     sleeps: bool,
@@ -70,15 +70,15 @@ type CallsUntil = dyn Fn(&AtomicBool) -> (u64, Duration) + Sync;
 
 impl Contestant {
     pub(crate) fn new(
-        who: impl Into<String>,
+        name: impl Into<String>,
         call: impl Fn() -> bool + Clone + Sync + 'static,
     ) -> Self {
-        Self::inside(who, |calls| calls(), call)
+        Self::inside(name, |calls| calls(), call)
     }
 
     /// Creates a contestant with something set up around each run of calls.
     pub(crate) fn inside(
-        who: impl Into<String>,
+        name: impl Into<String>,
         around: impl Fn(&mut dyn FnMut()) + Clone + Sync + 'static,
         call: impl Fn() -> bool + Clone + Sync + 'static,
     ) -> Self {
@@ -104,18 +104,18 @@ impl Contestant {
             });
             (done, start.elapsed())
         };
-        Self::timed(who, times, until)
+        Self::timed(name, times, until)
     }
 
     /// Creates a contestant from two loops, one for a number of calls and one until stopped, which
     /// return how long they took.
     pub(crate) fn timed(
-        who: impl Into<String>,
+        name: impl Into<String>,
         times: impl Fn(u64) -> Duration + 'static,
         until: impl Fn(&AtomicBool) -> (u64, Duration) + Sync + 'static,
     ) -> Self {
         Self {
-            who: who.into(),
+            name: name.into(),
             sleeps: false,
             times: Box::new(times),
             until: Box::new(until),

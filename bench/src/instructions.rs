@@ -1,9 +1,8 @@
-//! Instructions per call, counted by valgrind: the same number on every run, whatever else the
-//! machine does.
+//! Instructions per call, counted by valgrind: the same number on every run, independent of other
+//! load.
 //!
 //! The binary runs itself twice under callgrind, the second time with twice the calls. The
-//! difference is the calls alone. The clock is frozen and costs nothing, so what is counted is the
-//! limiter.
+//! difference is the calls alone. The clock is frozen and free, so only the limiter is counted.
 
 use crate::peers::clocks::{ClockAdapter, FrozenClock};
 use crate::peers::{governor, mutex_bucket, ours, ratelimit};
@@ -14,7 +13,7 @@ use ratekeeper_policy::Completion;
 use std::hint::black_box;
 use std::process::{Command, ExitCode};
 
-/// The argument that makes the binary run what is counted.
+/// The argument for the binary to run the counted calls.
 pub(crate) const CHILD: &str = "--count-instructions-of";
 
 const CALLS: u64 = 100_000;
@@ -22,7 +21,7 @@ const CALLS: u64 = 100_000;
 const WHO: [&str; 4] = ["ratekeeper", "governor", "ratelimit", "Mutex bucket"];
 const ROWS: [&str; 2] = ["allowed", "denied"];
 
-/// Cases that only ratekeeper has. All calls are allowed, unless the name says otherwise.
+/// Cases that only ratekeeper has. All calls are allowed, unless the name has another outcome.
 const OWN_CASES: [&str; 7] = [
     "limiter reserve",
     "keyed check, 1,000 strings",
@@ -40,10 +39,10 @@ pub(crate) fn report() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut lines = Vec::new();
-    for who in WHO {
-        let mut line = vec![who.to_owned()];
+    for competitor in WHO {
+        let mut line = vec![competitor.to_owned()];
         for row in ROWS {
-            let case = format!("{who}/{row}");
+            let case = format!("{competitor}/{row}");
             match of_a_call(&[CHILD, &case], CALLS) {
                 Ok(counted) => line.push(format!("{counted:.1}")),
                 Err(error) => {
@@ -91,8 +90,8 @@ fn of_a_call(args: &[&str], calls: u64) -> Result<f64, String> {
     Ok((twice - once) as f64 / calls as f64)
 }
 
-/// Returns the instructions of one call of a function, and nothing else. It must not be inlined;
-/// `*` matches anything.
+/// Returns the instructions of one call of a function alone. It must not be inlined; `*` matches
+/// anything.
 pub(crate) fn of_a_function(function: &str, args: &[&str], calls: u64) -> Result<f64, String> {
     let only = format!("--toggle-collect={function}");
     Ok(collected(&[&only], args, calls)? as f64 / calls as f64)

@@ -13,7 +13,7 @@ pub(crate) trait Key: Hash + Eq + Clone + Send + Sync + 'static {
         *self = Self::nth(n);
     }
 
-    /// The key as text, for a peer that takes nothing else.
+    /// The key as text, for a peer that takes only text.
     fn text(&self) -> Option<&str> {
         None
     }

@@ -32,11 +32,15 @@ fn main() -> ExitCode {
             .for_each(|group| println!("{}: {}", group.name, group.about)),
         ["--instructions"] => return instructions::report(),
         [instructions::CHILD, case, calls] => return instructions::run(case, calls),
-        [keyed::CHILD, what, who, kind, keys] => return keyed::child(what, who, kind, keys),
+        [keyed::CHILD, what, competitor, kind, keys] => {
+            return keyed::child(what, competitor, kind, keys);
+        }
         [check::CHILD] => return check::child(),
         [envoy::CHILD] => return envoy::child(),
         [resp::CHILD] => return resp::child(),
-        [middleware::NO_SOCKET, who, requests] => return middleware::no_socket(who, requests),
+        [middleware::NO_SOCKET, competitor, requests] => {
+            return middleware::no_socket(competitor, requests);
+        }
         [ref names @ .., "--save"] => return run(names, true),
         ref names => return run(names, false),
     }

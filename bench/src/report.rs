@@ -12,17 +12,19 @@ use std::path::PathBuf;
 pub(crate) struct Row {
     pub(crate) group: &'static str,
     pub(crate) row: String,
-    pub(crate) who: String,
+    #[serde(rename = "who")]
+    pub(crate) competitor: String,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
     pub(crate) ratio_to: Option<Ratio>,
     pub(crate) params: Map<String, Value>,
 }
 
-/// This row's value divided by that of `who` in the same row of the same group.
+/// This row's value divided by that of `competitor` in the same row of the same group.
 #[derive(Serialize)]
 pub(crate) struct Ratio {
-    pub(crate) who: String,
+    #[serde(rename = "who")]
+    pub(crate) competitor: String,
     pub(crate) ratio: f64,
 }
 
@@ -112,7 +114,7 @@ impl Report {
             self.found.rows.push(Row {
                 group: "goals",
                 row: goal.text.clone(),
-                who: "ratekeeper".into(),
+                competitor: "ratekeeper".into(),
                 value,
                 unit: "ratio",
                 ratio_to: None,
@@ -129,7 +131,7 @@ impl Report {
     }
 }
 
-/// The workspace's target directory, wherever cargo was told to build.
+/// The workspace's target directory, also if cargo uses another one.
 pub(crate) fn target() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target"))
 }

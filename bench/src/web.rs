@@ -48,7 +48,7 @@ pub enum Competitor {
     Room,
 }
 
-/// A generic operation on a web service, whatever its type.
+/// A generic operation on a web service of any type.
 pub trait AppVisitor {
     type Into;
 
@@ -131,7 +131,7 @@ impl Competitor {
         Self::ALL.into_iter().find(|known| known.name() == name)
     }
 
-    /// As a web developer writes it, except for the clock of ours.
+    /// As in a usual web service, except for our clock.
     pub fn app<P: AppVisitor>(self, clock: impl Clock, to: P) -> Result<P::Into, String> {
         let app = Router::new().route("/", get(async || "Hello, World!"));
         // As servers do, once: otherwise axum builds every route anew for each request.
@@ -172,8 +172,7 @@ fn per_ip<C: Clock>(clock: C) -> RateLimitLayer<LimitDecider<C>> {
     RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip())
 }
 
-/// A layer that writes the headers of ours, without a limit and always the same: the least that
-/// such a layer can cost.
+/// A layer that writes constant rate limit headers, without a limit: the minimum cost of a layer.
 fn with_three_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(

@@ -1,5 +1,5 @@
-//! Serves one of the web services on a free port, which it prints, until its input ends. A program
-//! of its own, as those of users are: unused code would lie between the code that runs.
+//! Serves one of the web services on a free port, which it prints, until its input ends. A separate
+//! program, like those of users: unused code would lie between the code that runs.
 
 #[allow(unreachable_pub, dead_code, reason = "shared with another program")]
 mod web;
@@ -25,8 +25,8 @@ use web::{AppVisitor, Competitor, Web};
 
 fn main() -> ExitCode {
     let service = std::env::args().nth(1).unwrap_or_default();
-    let who = Competitor::named(&service);
-    if who.is_none() && service != CHUNKS {
+    let competitor = Competitor::named(&service);
+    if competitor.is_none() && service != CHUNKS {
         return ExitCode::from(2);
     }
     // The parent's exit closes it.
@@ -34,10 +34,10 @@ fn main() -> ExitCode {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    match who.map_or_else(serve_chunks, serve) {
+    match competitor.map_or_else(serve_chunks, serve) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("{why}");
+        Err(error) => {
+            eprintln!("{error}");
             ExitCode::FAILURE
         }
     }
@@ -56,8 +56,8 @@ fn serve_chunks() -> Result<(), String> {
     on_a_free_port(Router::new().fallback(chunks).into_make_service())
 }
 
-fn serve(who: Competitor) -> Result<(), String> {
-    who.app(SystemClock, ServeForever)?
+fn serve(competitor: Competitor) -> Result<(), String> {
+    competitor.app(SystemClock, ServeForever)?
 }
 
 /// Serves an application on a free port until the process is killed.
@@ -80,7 +80,7 @@ impl AppVisitor for ServeForever {
 }
 
 /// Gives each request extensions that were created once per connection, with capacity for three
-/// more, as ours does around a router, and does nothing else.
+/// more, as our layer around a router does.
 struct ReserveExtensions(Router);
 
 impl Service<IncomingStream<'_, TcpListener>> for ReserveExtensions {

@@ -1,11 +1,11 @@
-//! What the fuzz target of `ratekeeper-tower` runs.
+//! The fuzz target of `ratekeeper-tower`.
 
 use http::{HeaderMap, HeaderValue};
 use ratekeeper_tower::{Identity, identity::Forwarding};
 use std::net::IpAddr;
 
-/// Any header of any lines: the client is the peer or an address that stands in it, a stranger is
-/// always itself, and what a client writes before the proxies append is not read.
+/// Reads any header lines: the client is the peer or an address in them, an untrusted peer is
+/// always the client, and text before what the proxies append is not read.
 pub fn identity(data: &[u8]) {
     let Some((choice, text)) = data.split_first() else {
         return;
@@ -31,18 +31,21 @@ pub fn identity(data: &[u8]) {
             .expect("there is a peer")
     };
 
-    let stranger = IpAddr::from([198, 51, 100, 9]);
-    assert_eq!(client(stranger, &lines), stranger);
+    let untrusted = IpAddr::from([198, 51, 100, 9]);
+    assert_eq!(client(untrusted, &lines), untrusted);
 
     let proxy = IpAddr::from([10, 0, 0, 1]);
     let found = client(proxy, &lines);
     assert_eq!(found, ratekeeper_policy::address::canonical(found));
     assert!(
-        found == proxy || lines.iter().any(|line| stands_in(found, line.as_bytes())),
+        found == proxy
+            || lines
+                .iter()
+                .any(|line| contains_address(found, line.as_bytes())),
         "{found} in {lines:?}"
     );
 
-    // The nearest proxy appends who called it, to the last line or as one of its own.
+    // The nearest proxy appends its peer, to the last line or as a new line.
     let caller = IpAddr::from([203, 0, 113, 7]);
     let hop = match header {
         Forwarding::Forwarded => r#"for="203.0.113.7:80";host="a,b""#,
@@ -57,8 +60,8 @@ pub fn identity(data: &[u8]) {
     }
 }
 
-/// Whether some run of what addresses are made of is this one, with or without a port.
-fn stands_in(ip: IpAddr, line: &[u8]) -> bool {
+/// Whether the line contains this address, with or without a port.
+fn contains_address(ip: IpAddr, line: &[u8]) -> bool {
     let text: String = line
         .iter()
         .filter(|byte| **byte != b'\\')

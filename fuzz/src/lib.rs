@@ -1,8 +1,7 @@
-//! What the fuzz targets run, apart from the fuzzer: the corpus replay of `make test` runs the same
-//! on stable, the limits from crates/ratekeeper/tests, the policies from
-//! crates/ratekeeper-policy/tests, the identity from crates/ratekeeper-tower/tests, RESP and the
-//! gateway from crates/ratekeeper-server/tests, Envoy's limits from
-//! crates/ratekeeper-server/src/envoy.
+//! The fuzz targets without the fuzzer: the corpus replay of `make test` runs them on stable, the
+//! limits from crates/ratekeeper/tests, the policies from crates/ratekeeper-policy/tests, the
+//! identity from crates/ratekeeper-tower/tests, RESP and the gateway from
+//! crates/ratekeeper-server/tests, Envoy's limits from crates/ratekeeper-server/src/envoy.
 
 mod envoy;
 mod gateway;

@@ -1,9 +1,10 @@
-//! What the fuzz targets of `ratekeeper` run.
+//! The fuzz targets of `ratekeeper`.
 
 use ratekeeper::{Limit, Limiter, ManualClock, Timestamp, limiter::Carry};
 use std::time::Duration;
 
-/// Any text: a limit that prints back to itself, or an error that points into it.
+/// Parses any text: a limit that prints and parses to itself, or an error with a position in the
+/// text.
 pub fn parse(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -25,8 +26,8 @@ pub fn parse(data: &[u8]) {
     }
 }
 
-/// Any limit and any calls at any instants: nothing panics, a frozen clock never admits more than
-/// the capacity, a denial changes nothing, and who obeys `retry_after` is admitted.
+/// Runs any calls at any times on any limit: no panic, at most the capacity on a frozen clock, no
+/// change by a denial, and a call after `retry_after` is allowed.
 pub fn decide(data: &[u8]) {
     let mut bytes = Bytes(data);
     let limit =
@@ -49,7 +50,7 @@ pub fn decide(data: &[u8]) {
                 if let Ok(slot) = slot {
                     limiter.at(Timestamp::from_unix_nanos(later)).cancel(slot);
                 }
-                // Slots act at other instants than they were asked for.
+                // Slots take effect at other times than the calls.
                 at_this_instant = 0;
             }
             2 => {

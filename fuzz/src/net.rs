@@ -1,4 +1,4 @@
-//! What parts of the server need of its sockets.
+//! The part of the socket module that the included server modules use.
 
 #[allow(dead_code, reason = "a part of the server")]
 #[path = "../../crates/ratekeeper-server/src/net/stream/read_budget.rs"]

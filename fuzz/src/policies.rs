@@ -1,21 +1,24 @@
-//! What the fuzz targets of `ratekeeper-policy` run.
+//! The fuzz targets of `ratekeeper-policy`.
 
 use ratekeeper_policy::config::{Config, Location};
 use ratekeeper_policy::matching::PathPattern;
 
-/// Any text as a file: what is said of it lies within it, and what is good is shown as a file that
-/// loads to the same.
+/// Loads any text as a file: diagnostics have positions in it, and a valid configuration prints as
+/// a file that loads to the same.
 pub fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
     let loaded = Config::parse("ratekeeper.toml", text, []);
     assert_eq!(loaded.config.is_none(), loaded.has_errors());
-    for said in &loaded.diagnostics {
-        assert!(!said.message.contains('\n'), "one line: {said}");
-        if let Location::File { line, column, .. } = said.location {
+    for diagnostic in &loaded.diagnostics {
+        assert!(!diagnostic.message.contains('\n'), "one line: {diagnostic}");
+        if let Location::File { line, column, .. } = diagnostic.location {
             let there = text.split('\n').nth(line - 1).expect("a line of the file");
-            assert!((1..=there.chars().count() + 1).contains(&column), "{said}");
+            assert!(
+                (1..=there.chars().count() + 1).contains(&column),
+                "{diagnostic}"
+            );
         }
     }
     if let Some(config) = &loaded.config {
@@ -36,8 +39,8 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// Any pattern, and behind a line break any path: a pattern matches its own text, and a path is the
-/// same however it is spelled.
+/// Matches any pattern with any path after a line break: a pattern matches its own text, and all
+/// spellings of a path give the same result.
 pub fn path(data: &[u8]) {
     let (pattern, path) = match data.iter().position(|byte| *byte == b'\n') {
         Some(at) => (&data[..at], &data[at + 1..]),
@@ -70,14 +73,14 @@ pub fn path(data: &[u8]) {
         matches,
         "{text:?} {path:?}"
     );
-    // A path with dots has a reading more, in which they are segments.
+    // A path with dots has another reading, in which they are segments.
     if matches && !path.iter().any(|byte| matches!(byte, b'.' | b'%')) {
         assert!(
             pattern.matches_path([b"/./", path, b"/"].concat()),
             "{text:?} {path:?}"
         );
     }
-    // What has escapes already would have them twice; an escaped semicolon begins no parameters.
+    // Escapes would be escaped twice; an escaped semicolon begins no parameters.
     if !path.iter().any(|byte| matches!(byte, b'%' | b';')) {
         let escaped = path.iter().map(|byte| match byte {
             b'/' => "/".to_owned(),

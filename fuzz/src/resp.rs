@@ -1,4 +1,4 @@
-//! Bytes of a client that speaks RESP, or does not.
+//! The fuzz target of RESP: any bytes of a client.
 
 use ratekeeper::{Clock, ManualClock, keyed::KeyedGcra};
 
@@ -13,8 +13,8 @@ mod session;
 
 use session::{MAX_COMMAND_BYTES, Session, Step, Totals};
 
-/// The answers are the same whether the bytes come at once or one by one, and nobody keeps more of
-/// them than a command has.
+/// The replies are the same whether the bytes come at once or one by one, and no more bytes are
+/// buffered than a command has.
 pub fn resp(data: &[u8]) {
     let whole = answers(data, data.len().max(1));
     assert_eq!(whole, answers(data, 1));

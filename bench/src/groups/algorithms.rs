@@ -67,18 +67,18 @@ fn run(group: &'static str) -> Findings {
                     per_second[0] / 1e6,
                     per_second[0] / per_second[1]
                 ));
-                for (at, who) in ["ratekeeper", "a Mutex"].into_iter().enumerate() {
+                for (at, competitor) in ["ratekeeper", "a Mutex"].into_iter().enumerate() {
                     found.rows.push(Row {
                         group,
                         row: format!(
                             "{name} {outcome}, {threads} thread{}",
                             if threads == 1 { "" } else { "s" }
                         ),
-                        who: who.into(),
+                        competitor: competitor.into(),
                         value: per_second[at],
                         unit: "decisions/s",
                         ratio_to: Some(Ratio {
-                            who: ["a Mutex", "ratekeeper"][at].into(),
+                            competitor: ["a Mutex", "ratekeeper"][at].into(),
                             ratio: per_second[at] / per_second[1 - at],
                         }),
                         params: object(json!({ "limit": limit, "threads": threads })),
@@ -141,11 +141,11 @@ fn adaptive(group: &'static str, found: &mut Findings) {
         found.rows.push(Row {
             group,
             row: "adaptive, 1 thread".into(),
-            who: contestant.who.clone(),
+            competitor: contestant.name.clone(),
             value: *value,
             unit: "ns",
             ratio_to: Some(Ratio {
-                who: "plain".into(),
+                competitor: "plain".into(),
                 ratio: value / nanos[0],
             }),
             params: object(json!({ "threads": 1, "statistic": "best" })),

@@ -56,12 +56,12 @@ fn run(group: &'static str) -> Findings {
         ("leased", &leased, CALLERS[0]),
         ("exact", &exact, CALLERS[1]),
     ]
-    .map(|(who, nodes, callers)| (who, load(&server, nodes, callers)));
+    .map(|(competitor, nodes, callers)| (competitor, load(&server, nodes, callers)));
     let [memory, lease] = one_decision(&leased[0]);
 
-    let lines = [("memory", memory), ("leased", lease)].map(|(who, nanos)| {
+    let lines = [("memory", memory), ("leased", lease)].map(|(competitor, nanos)| {
         vec![
-            who.to_owned(),
+            competitor.to_owned(),
             format!("{nanos:.1}"),
             format!("{:.2}", nanos / memory),
         ]
@@ -75,7 +75,7 @@ fn run(group: &'static str) -> Findings {
     );
     let lines = loads.iter().map(
         |(
-            who,
+            competitor,
             Load {
                 decided,
                 calls,
@@ -86,7 +86,7 @@ fn run(group: &'static str) -> Findings {
             let share = 100.0 * *here as f64 / (*decided).max(1) as f64;
             let each = *decided as f64 / (*calls).max(1) as f64;
             vec![
-                (*who).to_owned(),
+                (*competitor).to_owned(),
                 format!("{rate:.0}"),
                 calls.to_string(),
                 format!("{each:.0}"),
@@ -121,16 +121,16 @@ fn run(group: &'static str) -> Findings {
 
     let mut found = Findings::default();
     let params = || object(json!({ "nodes": NODES, "keys": KEYS, "staleness_ms": 1_000 }));
-    for (who, value) in [("memory", memory), ("leased", lease)] {
-        let ratio_to = (who == "leased").then(|| Ratio {
-            who: "memory".into(),
+    for (competitor, value) in [("memory", memory), ("leased", lease)] {
+        let ratio_to = (competitor == "leased").then(|| Ratio {
+            competitor: "memory".into(),
             ratio: lease / memory,
         });
         let row = "a decision, one thread".into();
         found.rows.push(Row {
             group,
             row,
-            who: who.into(),
+            competitor: competitor.into(),
             value,
             unit: "ns",
             ratio_to,
@@ -138,13 +138,13 @@ fn run(group: &'static str) -> Findings {
         });
     }
     let per_call = |load: &Load| load.decided as f64 / load.calls.max(1) as f64;
-    for (who, load) in &loads {
+    for (competitor, load) in &loads {
         let row = "decisions a call of Redis".into();
-        let (who, value) = ((*who).to_owned(), per_call(load));
+        let (competitor, value) = ((*competitor).to_owned(), per_call(load));
         found.rows.push(Row {
             group,
             row,
-            who,
+            competitor,
             value,
             unit: "decisions",
             ratio_to: None,
@@ -153,11 +153,11 @@ fn run(group: &'static str) -> Findings {
     }
     for (staleness, value) in fairness {
         let row = format!("Jain's index of 4 nodes, staleness {staleness} ms");
-        let who = "leased".into();
+        let competitor = "leased".into();
         found.rows.push(Row {
             group,
             row,
-            who,
+            competitor,
             value,
             unit: "index",
             ratio_to: None,
@@ -210,21 +210,21 @@ fn one_decision((store, handle): &Node) -> [f64; 2] {
         .limit("hot", Limit::per_second(1_000_000).burst(2_000_000))
         .expect("a limit");
     let keys: Arc<[String]> = keys().into();
-    let asked = Arc::new(AtomicU64::new(0));
-    let missed = Arc::clone(&asked);
+    let fallbacks = Arc::new(AtomicU64::new(0));
+    let missed = Arc::clone(&fallbacks);
     let (leased, limit, ours) = (store.clone(), handle.clone(), Arc::clone(&keys));
-    let turn = |place: &Cell<usize>| {
-        place.set((place.get() + 1) % KEYS);
-        place.get()
+    let next_key = |index: &Cell<usize>| {
+        index.set((index.get() + 1) % KEYS);
+        index.get()
     };
-    thread_local!(static PLACE: Cell<usize> = const { Cell::new(0) });
+    thread_local!(static KEY_INDEX: Cell<usize> = const { Cell::new(0) });
     let in_memory = move || {
-        let key = &keys[PLACE.with(turn)];
+        let key = &keys[KEY_INDEX.with(next_key)];
         let verdict = memory.try_decide(&[Ask::new(&own, key)], memory.now());
         verdict.is_some_and(|verdict| verdict.is_allowed())
     };
     let on_lease = move || {
-        let key = &ours[PLACE.with(turn)];
+        let key = &ours[KEY_INDEX.with(next_key)];
         let verdict = leased.try_decide(&[Ask::new(&limit, key)], leased.now());
         match verdict {
             Some(verdict) => verdict.is_allowed(),
@@ -236,12 +236,15 @@ fn one_decision((store, handle): &Node) -> [f64; 2] {
         Contestant::new("memory", in_memory),
         Contestant::new("leased", on_lease),
     ]);
-    let (here, asked) = (
+    let (here, fallbacks) = (
         store.status().counts.leases.decisions - before,
-        asked.load(Relaxed),
+        fallbacks.load(Relaxed),
     );
     // Between its turns there are no calls, and its leases have expired.
-    println!("{asked} of {} decisions were not held\n", here + asked);
+    println!(
+        "{fallbacks} of {} decisions had no lease\n",
+        here + fallbacks
+    );
     [times[0], times[1]]
 }
 
@@ -298,14 +301,14 @@ async fn call(
     until: Instant,
 ) -> (u64, u64) {
     let (mut all, mut here) = (0_u64, 0_u64);
-    for turn in caller.. {
+    for call in caller.. {
         if all.is_multiple_of(64) {
             if Instant::now() >= until {
                 break;
             }
             tokio::task::yield_now().await;
         }
-        let verdict = store.decide(&[Ask::new(&handle, &keys[turn % KEYS])]).await;
+        let verdict = store.decide(&[Ask::new(&handle, &keys[call % KEYS])]).await;
         all += 1;
         here += u64::from(verdict.source() == Source::Lease);
     }
@@ -313,7 +316,7 @@ async fn call(
 }
 
 /// Returns Jain's index of what four nodes allow when all have more demand than the limit: 1 if
-/// they allow the same, 1/4 if one has it all.
+/// they allow the same, 1/4 if one node allows everything.
 async fn fair(server: &RedisServer, staleness: u64) -> f64 {
     const LONG: Duration = Duration::from_millis(2_500);
     let limit = Limit::per_second(10_000).burst(20_000);

@@ -44,10 +44,10 @@ fn run(group: &'static str) -> Findings {
             found.rows.push(Row {
                 group,
                 row: format!("decide, {row}"),
-                who: format!("{size} policies"),
+                competitor: format!("{size} policies"),
                 value: nanos[at],
                 unit: "ns",
-                ratio_to: Some(Ratio { who: format!("{} policies", SIZES[0]), ratio: nanos[at] / nanos[0] }),
+                ratio_to: Some(Ratio { competitor: format!("{} policies", SIZES[0]), ratio: nanos[at] / nanos[0] }),
                 params: object(
                     json!({ "threads": 1, "statistic": "best", "allocations": allocations.map(|counts| counts[at]) }),
                 ),
@@ -62,11 +62,11 @@ fn run(group: &'static str) -> Findings {
         found.rows.push(Row {
             group,
             row: format!("decide, {THREE_APPLY}"),
-            who: format!("limitador, {size} limits"),
+            competitor: format!("limitador, {size} limits"),
             value: limitador[at],
             unit: "ns",
             ratio_to: Some(Ratio {
-                who: format!("{size} policies"),
+                competitor: format!("{size} policies"),
                 ratio,
             }),
             params: object(json!({ "threads": 1, "statistic": "best" })),

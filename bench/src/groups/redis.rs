@@ -52,7 +52,7 @@ fn run(group: &'static str) -> Findings {
     let both = throughput(&runtime, &server);
     let lines = [(OURS, both[0]), (PEER, both[1])].map(
         |(
-            who,
+            competitor,
             Round {
                 rate,
                 redis,
@@ -61,7 +61,7 @@ fn run(group: &'static str) -> Findings {
         )| {
             let ratio = format!("{:.2}", rate / both[1].rate);
             vec![
-                who.to_owned(),
+                competitor.to_owned(),
                 format!("{rate:.0}"),
                 ratio,
                 format!("{redis:.2}"),
@@ -78,14 +78,14 @@ fn run(group: &'static str) -> Findings {
     ];
     println!("{}\n", table(&header, lines.into_iter()));
     let [ours, peer] = both.map(|round| round.rate);
-    for (who, Round { redis, client, .. }) in [(OURS, both[0]), (PEER, both[1])] {
+    for (competitor, Round { redis, client, .. }) in [(OURS, both[0]), (PEER, both[1])] {
         for (of, value) in [("Redis", redis), ("the client", client)] {
             let row = format!("processor time of {of}, a decision");
             let params = object(json!({ "callers": CALLERS, "keys": KEYS, "statistic": "median" }));
             found.rows.push(Row {
                 group,
                 row,
-                who: who.into(),
+                competitor: competitor.into(),
                 value,
                 unit: "µs",
                 ratio_to: None,
@@ -93,17 +93,17 @@ fn run(group: &'static str) -> Findings {
             });
         }
     }
-    for (who, rate) in [(OURS, ours), (PEER, peer)] {
+    for (competitor, rate) in [(OURS, ours), (PEER, peer)] {
         let params = json!({ "callers": CALLERS, "keys": KEYS, "statistic": "median", "limit": format!("{RATE}/s burst {BURST}") });
-        let ratio_to = (who == OURS).then(|| Ratio {
-            who: PEER.into(),
+        let ratio_to = (competitor == OURS).then(|| Ratio {
+            competitor: PEER.into(),
             ratio: ours / peer,
         });
         let row = "decisions a second".into();
         found.rows.push(Row {
             group,
             row,
-            who: who.into(),
+            competitor: competitor.into(),
             value: rate,
             unit: "decisions/s",
             ratio_to,
@@ -131,7 +131,7 @@ fn run(group: &'static str) -> Findings {
         found.rows.push(Row {
             group,
             row,
-            who: OURS.into(),
+            competitor: OURS.into(),
             value: *calls,
             unit: "calls",
             ratio_to: None,
@@ -163,7 +163,7 @@ fn run(group: &'static str) -> Findings {
     found.rows.push(Row {
         group,
         row: "a decision while Redis hangs, p99.9".into(),
-        who: OURS.into(),
+        competitor: OURS.into(),
         value: slowest.as_nanos() as f64,
         unit: "ns",
         ratio_to: None,
@@ -230,7 +230,7 @@ struct Round {
     client: f64,
 }
 
-/// Runs rounds of each contestant, in turn; returns the medians.
+/// Runs rounds of each contestant, alternating; returns the medians.
 fn throughput(runtime: &Runtime, server: &RedisServer) -> [Round; 2] {
     let (store, limit) = runtime.block_on(connect(server, Duration::from_secs(10)));
     let peer = runtime

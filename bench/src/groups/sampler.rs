@@ -62,11 +62,11 @@ fn run(group: &'static str) -> Findings {
             found.rows.push(Row {
                 group,
                 row: format!("debug! suppressed {row}, 1 thread"),
-                who: contestant.who.clone(),
+                competitor: contestant.name.clone(),
                 value: nanos[at],
                 unit: "ns",
                 ratio_to: Some(Ratio {
-                    who: contestants[1 - at].who.clone(),
+                    competitor: contestants[1 - at].name.clone(),
                     ratio: nanos[at] / nanos[1 - at],
                 }),
                 params: object(json!({ "threads": 1, "statistic": "best" })),
@@ -83,10 +83,10 @@ fn run(group: &'static str) -> Findings {
     found
 }
 
-fn event(who: &str, to: &Dispatch, event: impl Fn() + Clone + Sync + 'static) -> Contestant {
+fn event(competitor: &str, to: &Dispatch, event: impl Fn() + Clone + Sync + 'static) -> Contestant {
     let to = to.clone();
     let around = move |events: &mut dyn FnMut()| tracing::dispatcher::with_default(&to, events);
-    Contestant::inside(who, around, move || {
+    Contestant::inside(competitor, around, move || {
         event();
         true
     })

@@ -75,11 +75,11 @@ fn run(group: &'static str) -> Findings {
                         "{name}, skips, {threads} thread{}",
                         if threads == 1 { "" } else { "s" }
                     ),
-                    who: contestant.who.clone(),
+                    competitor: contestant.name.clone(),
                     value: nanos[at],
                     unit: "ns",
                     ratio_to: Some(Ratio {
-                        who: contestants[1 - at].who.clone(),
+                        competitor: contestants[1 - at].name.clone(),
                         ratio: nanos[at] / nanos[1 - at],
                     }),
                     params: object(json!({ "threads": threads })),
@@ -97,11 +97,11 @@ fn run(group: &'static str) -> Findings {
             found.rows.push(Row {
                 group,
                 row: format!("{name}, skips, 1 thread"),
-                who: "Go's Sometimes".into(),
+                competitor: "Go's Sometimes".into(),
                 value,
                 unit: "ns",
                 ratio_to: Some(Ratio {
-                    who: "ratekeeper".into(),
+                    competitor: "ratekeeper".into(),
                     ratio: value / one[0],
                 }),
                 params: object(json!({ "threads": 1 })),
@@ -124,8 +124,8 @@ fn run(group: &'static str) -> Findings {
         "Go\n1 thread",
     ];
     println!("{}\n", table(&header, lines.into_iter()));
-    if let Err(why) = from_go {
-        println!("The Go row is skipped: {why}\n");
+    if let Err(error) = from_go {
+        println!("The Go row is skipped: {error}\n");
     }
     found
 }

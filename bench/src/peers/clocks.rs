@@ -1,4 +1,4 @@
-//! Clocks: adapters of ours for the peers that take a clock, and clocks that cost nothing.
+//! Clocks: adapters for the peers that take a clock, and clocks without cost.
 
 use governor::clock::{Clock as GovernorClock, ReasonablyRealtime, Reference};
 use governor::nanos::Nanos;
@@ -70,7 +70,7 @@ impl<C: Clock> ratelimit::Clock for ClockAdapter<C> {
 /// The first instant of the clocks below.
 const START: u64 = 1_700_000_000_000_000_000;
 
-/// A frozen clock that costs nothing: what remains is the limiter.
+/// A frozen clock without cost: only the limiter is measured.
 #[derive(Clone, Copy)]
 pub(crate) struct FrozenClock;
 

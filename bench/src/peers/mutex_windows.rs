@@ -11,12 +11,12 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
     let limit: Limit = limit.parse().expect("a limit");
     let rate = limit.rate().expect("a rate");
     let (most, window) = (rate.count(), rate.period().as_nanos() as u64);
-    let who = "a Mutex";
+    let competitor = "a Mutex";
     match name {
         "token_bucket" => {
             let (burst, per_nano) = (limit.capacity() as f64, most as f64 / window as f64);
             held(
-                who,
+                competitor,
                 allowed,
                 (burst, 0),
                 move |(tokens, last): &mut (f64, u64), now| {
@@ -30,7 +30,7 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
         }
         "pacing" => {
             let (interval, longest) = (window as f64 / most as f64, (limit.capacity() - 1) as f64);
-            held(who, allowed, 0.0, move |free: &mut f64, now| {
+            held(competitor, allowed, 0.0, move |free: &mut f64, now| {
                 let start = free.max(now as f64);
                 let fits = start - now as f64 <= longest * interval;
                 if fits {
@@ -40,7 +40,7 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
             })
         }
         "fixed_window" => held(
-            who,
+            competitor,
             allowed,
             (0, 0),
             move |(start, count): &mut (u64, u64), now| {
@@ -54,7 +54,7 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
             },
         ),
         "fixed_window_first_hit" => held(
-            who,
+            competitor,
             allowed,
             (0, 0),
             move |(start, count): &mut (u64, u64), now| {
@@ -67,7 +67,7 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
             },
         ),
         "sliding_window" => held(
-            who,
+            competitor,
             allowed,
             (0, 0, 0),
             move |(index, current, before): &mut (u64, u64, u64), now| {
@@ -83,7 +83,7 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
             },
         ),
         "sliding_window_strict" => held(
-            who,
+            competitor,
             allowed,
             VecDeque::from([(0, 0)]),
             move |steps: &mut VecDeque<(u64, u64)>, now| {
@@ -102,7 +102,7 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
             },
         ),
         _ => held(
-            who,
+            competitor,
             allowed,
             VecDeque::new(),
             move |times: &mut VecDeque<u64>, now| {
@@ -121,7 +121,7 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
 
 /// Puts the state behind a lock; the clock is read under it.
 fn held<S: Send + 'static>(
-    who: &str,
+    competitor: &str,
     allowed: bool,
     state: S,
     check: impl Fn(&mut S, u64) -> bool + Clone + Send + Sync + 'static,
@@ -134,5 +134,5 @@ fn held<S: Send + 'static>(
     if !allowed {
         while call() {}
     }
-    Contestant::new(who, move || call() == allowed)
+    Contestant::new(competitor, move || call() == allowed)
 }

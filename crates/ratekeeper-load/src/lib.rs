@@ -89,7 +89,7 @@ impl LoadReader {
             let used: f64 = self.own("memory.current")?.trim().parse().ok()?;
             Some(((used - cached) / max).clamp(0.0, 1.0))
         };
-        // Whichever runs out first.
+        // The one that runs out first.
         Some(own().unwrap_or(0.0).max(machine))
     }
 

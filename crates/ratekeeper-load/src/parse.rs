@@ -1,4 +1,4 @@
-//! Parsers for the kernel's files. Unexpected content is none, never a panic.
+//! Parsers for the kernel's files. Unexpected content gives `None`, never a panic.
 
 use super::Sample;
 
@@ -17,7 +17,7 @@ pub(super) fn field(text: &str, name: &str) -> Option<f64> {
     line.trim().parse().ok()
 }
 
-/// The cores of `quota period` in microseconds; none for `max`.
+/// The cores of `quota period` in microseconds; `None` for `max`.
 pub(super) fn quota(text: &str) -> Option<f64> {
     let mut words = text.split_ascii_whitespace();
     let (quota, period): (f64, f64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);

@@ -276,7 +276,7 @@ mod tests {
             assert_eq!((text.len(), text.parse()), (17, Ok(fingerprint)));
             assert_eq!(text.to_uppercase().parse(), Ok(fingerprint));
         }
-        for wrong in [
+        for invalid in [
             "",
             "#",
             "f8c0a1b2c3d4e5f6",
@@ -288,9 +288,9 @@ mod tests {
             "#ä8c0a1b2c3d4e5f",
         ] {
             assert_eq!(
-                wrong.parse::<Fingerprint>(),
+                invalid.parse::<Fingerprint>(),
                 Err(FingerprintError),
-                "{wrong}"
+                "{invalid}"
             );
         }
         for meant in [

@@ -3,7 +3,7 @@
 use crate::request_check::RequestError;
 
 /// The name in a host as sent by clients: without user information, port and trailing dot. The case
-/// is kept; comparisons ignore it.
+/// is preserved; comparisons ignore it.
 pub fn host_name(host: &[u8]) -> &[u8] {
     let after_user = host
         .iter()

@@ -48,9 +48,9 @@
 //!   [`decide`](Engine::decide), [`peek`](Engine::peek), [`explain`](Engine::explain),
 //!   [`settle`](Engine::settle) at the [completion](Completion) of a request,
 //!   [`set_policies`](Engine::set_policies) to reload.
-//! - A [`PolicyVerdict`] says whether the request is allowed, [which policy](PolicyVerdict::policy)
-//!   denied it, [when](PolicyVerdict::retry_after) to retry, and the state of [every
-//!   limit](PolicyVerdict::limits).
+//! - A [`PolicyVerdict`] contains whether the request is allowed, [which
+//!   policy](PolicyVerdict::policy) denied it, [when](PolicyVerdict::retry_after) to retry, and the
+//!   state of [every limit](PolicyVerdict::limits).
 //!
 //! # Bans and overrides
 //!

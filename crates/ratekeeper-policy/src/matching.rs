@@ -195,7 +195,7 @@ impl Match {
             .is_none()
     }
 
-    /// Whether it matches a request of whose path some reading is known to match.
+    /// Whether it matches a request, if some reading of the path is known to match.
     pub(crate) fn holds_on_path(&self, subject: &Subject<'_>, path: Option<&Path<'_>>) -> bool {
         self.first_failed(subject, path, PathTest::Known).is_none()
     }
@@ -206,9 +206,9 @@ impl Match {
         subject: &Subject<'_>,
         path: Option<&Path<'_>>,
     ) -> Option<MismatchReason> {
-        let unless_missing = |attribute: Attribute, why: MismatchReason| {
+        let unless_missing = |attribute: Attribute, reason: MismatchReason| {
             if subject.has(&attribute) {
-                why
+                reason
             } else {
                 MismatchReason::Missing(attribute)
             }

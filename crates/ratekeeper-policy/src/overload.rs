@@ -37,7 +37,7 @@ impl AdaptiveLimit {
         Self::default()
     }
 
-    /// Sets the minimum and the maximum; the start is clamped to them.
+    /// Sets the minimum and the maximum, `min` and `max` in a file; the start is clamped to them.
     #[must_use]
     pub fn between(mut self, min: u64, max: u64) -> Self {
         self.min = min;
@@ -139,7 +139,7 @@ impl Shed {
         Self::default()
     }
 
-    /// Sets the class of requests without one.
+    /// Sets the class of requests without one: `default` of `[shed]` in a file.
     #[must_use]
     pub fn default_class(mut self, class: Class) -> Self {
         self.default = class;

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_covers_what_is_narrower() {
+    fn a_pattern_covers_narrower_ones() {
         let covers = |wide: &str, narrow: &str| {
             wide.parse::<PathPattern>()
                 .unwrap()

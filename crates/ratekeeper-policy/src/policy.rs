@@ -353,7 +353,7 @@ impl Policy {
     }
 
     /// Takes the limits from the plan that an attribute names, or from the default plan if it names
-    /// none. Without a default the policy does not apply to such requests.
+    /// none. Without a default the policy does not apply to requests without a plan.
     #[must_use]
     pub fn plan(mut self, attribute: impl Into<Attribute>, default: Option<&str>) -> Self {
         self.limits = Limits::Plan {
@@ -398,7 +398,8 @@ impl Policy {
         self
     }
 
-    /// Sets classes of requests, with the reserve that each leaves to the others.
+    /// Sets classes of requests, with the reserve that each leaves to the others: `class` as a
+    /// table in a file.
     #[must_use]
     pub fn reserves(mut self, class: ReserveClasses) -> Self {
         self.reserves = Some(class);
@@ -442,19 +443,20 @@ impl Policy {
         self
     }
 
-    /// Sets how its requests are decided while the store cannot be reached; by default as the
-    /// [policies](crate::Policies::on_failure) say. Meanwhile its penalty counts nothing and bans
-    /// no key.
+    /// Sets how its requests are decided while the store cannot be reached; by default as set for
+    /// the [policies](crate::Policies::on_failure). Meanwhile its penalty counts no denials and
+    /// bans no key.
     #[must_use]
     pub fn on_failure(mut self, then: OnFailure) -> Self {
         self.on_failure = Some(then);
         self
     }
 
-    /// Lets every node decide by tokens that it leases from the store, for `staleness` at most: at
-    /// the speed of memory, within the same bound. A shorter time is fairer between nodes, a longer
-    /// one asks the store less often. It has no effect on a store in memory. See
-    /// docs/distributed.md for the trade-offs.
+    /// Lets every node decide by tokens that it leases from the store, for `staleness` at most:
+    /// `mode = "leased"` and `staleness` in a file. Decisions are made at the speed of memory,
+    /// within the same bound. A shorter time is fairer between nodes, a longer one asks the store
+    /// less often. It has no effect on a store in memory. See docs/distributed.md for the
+    /// trade-offs.
     #[must_use]
     pub fn leased(mut self, staleness: Duration) -> Self {
         self.leased = Some(staleness);
@@ -520,7 +522,7 @@ impl ReserveClasses {
         self
     }
 
-    /// Sets the reserve of a class. A class without one leaves nothing.
+    /// Sets the reserve of a class. A class without one leaves no reserve.
     #[must_use]
     pub fn reserve(mut self, class: &str, reserve: Reserve) -> Self {
         self.reserves.push((class.to_owned(), reserve));

@@ -20,7 +20,7 @@ impl PolicyLimit {
         if let (Some(number), Some("concurrent"), None) = (words.next(), words.next(), words.next())
         {
             return match number.parse() {
-                Ok(many) if many > 0 => Ok(Self::Concurrent(many)),
+                Ok(max) if max > 0 => Ok(Self::Concurrent(max)),
                 _ => Err(ParsePolicyLimitError::Concurrent),
             };
         }
@@ -45,7 +45,7 @@ impl PolicyLimit {
     pub fn capacity(&self) -> u64 {
         match self {
             Self::Rate(limit) => limit.capacity(),
-            Self::Concurrent(many) => *many,
+            Self::Concurrent(max) => *max,
         }
     }
 
@@ -68,7 +68,7 @@ impl fmt::Display for PolicyLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rate(limit) => limit.fmt(f),
-            Self::Concurrent(many) => write!(f, "{many} concurrent"),
+            Self::Concurrent(max) => write!(f, "{max} concurrent"),
         }
     }
 }

@@ -27,7 +27,7 @@ impl TrustedPeers {
         Self::default()
     }
 
-    /// Every peer, whatever its address: only where only trusted programs can connect.
+    /// Every peer: for listeners that only trusted programs can reach.
     pub fn everyone() -> Self {
         Self {
             networks: vec![Ipv4Net::default().into(), Ipv6Net::default().into()],

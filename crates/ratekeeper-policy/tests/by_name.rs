@@ -107,7 +107,7 @@ fn invalid_decisions_by_name_return_errors() {
 }
 
 #[test]
-fn a_fingerprint_as_shown_resets_the_key_or_is_refused() {
+fn a_shown_fingerprint_resets_the_key_or_is_rejected() {
     let engine = new_engine();
     let spent = |value: &str| {
         for _ in 0..2 {

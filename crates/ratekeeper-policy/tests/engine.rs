@@ -632,7 +632,7 @@ async fn an_operator_bans_overrides_grants_and_resets_one_key() {
 }
 
 #[tokio::test]
-async fn explain_says_why_and_when() {
+async fn explain_has_the_reason_and_the_time() {
     let (engine, _) = new_engine(
         Policies::new()
             .policy(

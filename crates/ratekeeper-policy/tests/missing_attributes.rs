@@ -66,7 +66,7 @@ fn by_default_the_address_is_counted() {
         ),
         (2, 0)
     );
-    // A user is another key, whatever its name.
+    // A user is another key, even with the same text.
     assert_eq!(of_five(&engine, &ip("203.0.113.7").user("203.0.113.7")), 2);
     assert_eq!(
         of_five(&engine, &ip("203.0.113.7").user(&[203, 0, 113, 7])),
@@ -98,7 +98,7 @@ fn without_an_address_there_is_one_bucket() {
 }
 
 #[test]
-fn a_policy_may_skip_such_requests() {
+fn a_policy_may_skip_requests_without_the_attribute() {
     let engine = per_user(Missing::Skip);
     assert_eq!(of_five(&engine, &ip("203.0.113.7")), 5);
     let explained = now(engine.explain(&ip("203.0.113.7"), 1));
@@ -109,7 +109,7 @@ fn a_policy_may_skip_such_requests() {
 }
 
 #[test]
-fn a_policy_may_count_such_requests_together() {
+fn a_policy_may_count_requests_without_the_attribute_together() {
     let engine = per_user(Missing::Shared);
     assert_eq!(
         (
@@ -122,7 +122,7 @@ fn a_policy_may_count_such_requests_together() {
 }
 
 #[test]
-fn a_policy_may_deny_such_requests() {
+fn a_policy_may_deny_requests_without_the_attribute() {
     let engine = per_user(Missing::Deny);
     let verdict = engine.decide_now(&ip("203.0.113.7"));
     assert_eq!(
@@ -212,7 +212,7 @@ fn explain_shows_the_substitute() {
 }
 
 #[test]
-fn an_operator_selects_such_a_key_by_its_address() {
+fn an_operator_selects_a_substituted_key_by_its_address() {
     let engine = per_user(Missing::Address);
     let address = ip("203.0.113.7");
     let ban = engine

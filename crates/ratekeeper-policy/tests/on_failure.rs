@@ -27,7 +27,7 @@ struct DisconnectableStore {
     share: MemoryStore<ManualClock>,
     clock: ManualClock,
     is_off: AtomicBool,
-    /// The source of the answers, whatever the counters say.
+    /// The source of the answers, independent of the counters.
     says: Mutex<Option<Source>>,
     /// The fallbacks set for each limit, by its number.
     fallbacks: Mutex<BTreeMap<u64, Vec<OnFailure>>>,
@@ -305,7 +305,7 @@ fn a_reload_updates_changed_fallbacks_and_resets_nothing() {
     };
     assert_eq!(left(&engine), 6);
 
-    // Invalid policies change nothing, and a policy that comes back is set up again.
+    // Invalid policies have no effect, and a policy that comes back is set up again.
     assert!(
         engine
             .set_policies(policies(Closed, None).policy(Policy::new("b")))
@@ -321,7 +321,7 @@ fn a_reload_updates_changed_fallbacks_and_resets_nothing() {
 }
 
 #[test]
-fn closed_is_a_503_whatever_the_status_of_the_policy() {
+fn closed_is_always_a_503() {
     for status in [
         DenialStatus::TooManyRequests,
         DenialStatus::ServiceUnavailable,
@@ -449,7 +449,7 @@ fn each_limit_uses_its_own_fallback_and_the_strictest_holds() {
 }
 
 #[test]
-fn nothing_is_banned_while_the_store_is_away_and_bans_are_kept() {
+fn no_key_is_banned_while_the_store_is_unavailable_and_bans_stay() {
     let penalty = Penalty {
         denials: 2,
         within: MINUTE,
@@ -484,7 +484,7 @@ fn nothing_is_banned_while_the_store_is_away_and_bans_are_kept() {
 }
 
 #[test]
-fn a_deadline_is_passed_on_and_what_is_left_of_it_to_penalties() {
+fn a_deadline_and_its_remainder_are_passed_to_the_store() {
     let ms = Duration::from_millis;
     let penalty = Penalty {
         denials: 2,

@@ -82,7 +82,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// For each completion: the limit of 10 after a wave of ten such requests.
+/// For each completion: the limit of 10 after a wave of ten requests with it.
 #[test]
 fn completions_move_the_limit() {
     for (ending, limit) in [
@@ -376,7 +376,7 @@ fn an_adaptive_limit_holds_capacity_for_important_requests() {
 
 /// Without configured importance, all requests may use the whole limit.
 #[test]
-fn without_importance_all_requests_may_use_the_whole_limit() {
+fn requests_without_a_class_may_use_the_whole_limit() {
     let all = Policy::new("all").adaptive(AdaptiveLimit::new().between(10, 10));
     let batch = Policy::new("batch")
         .matching(Match::new().path("/batch".parse().unwrap()))

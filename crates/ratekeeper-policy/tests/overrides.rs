@@ -649,7 +649,7 @@ fn shared_overrides_of_an_unknown_policy_wait_for_it() {
         ),
         (1, 0)
     );
-    // With another key attribute it is another key, whatever its name.
+    // With another key attribute it is another key, even with the same text.
     engine
         .set_policies(Policies::new().policy(Policy::new("b").key("ip").limit(Limit::per_hour(3))))
         .unwrap();
@@ -758,8 +758,7 @@ fn a_key_is_banned_lifted_and_overridden_by_its_fingerprint() {
     );
 }
 
-/// What the lists show of keys counted by something else in place of a missing attribute can be
-/// acted on.
+/// Keys in the lists that were counted by a substitute for a missing attribute can be selected.
 #[test]
 fn a_fingerprint_of_a_substitute_names_the_key_that_it_was_shown_for() {
     let by = |missing| Policies::new().policy(by_user("a", 3).missing(missing));

@@ -208,7 +208,7 @@ fn a_full_queue_denies_at_once() {
 }
 
 #[test]
-fn a_dropped_request_leaves_nothing_behind() {
+fn a_dropped_request_leaves_no_state() {
     let policies = || {
         Policies::new()
             .policy(one("a", 5))
@@ -404,7 +404,7 @@ fn a_reload_loses_no_waiter() {
     let mut third = wait(&engine);
     engine.settle_now(held, Completion::status(200));
     let held = poll(&mut first).unwrap();
-    // A shorter queue, then none: those who wait stay in it.
+    // A shorter queue, then none: waiting requests stay in it.
     engine
         .set_policies(with(limit().queue(QueueConfig::of(1))))
         .unwrap();

@@ -161,7 +161,7 @@ fn a_reload_amid_many_decisions_loses_none_and_creates_no_tokens() {
     let guests = guest.load(Ordering::Relaxed)
         + u64::from(count_allowed(&engine, &Subject::new().path("/guest"), 60));
     assert_eq!(guests, 50, "a policy that comes and goes keeps its counts");
-    // The clock stands still: kept tokens are clipped, never refilled.
+    // The clock stands still: remaining tokens are clipped, never refilled.
     let changed = changed.load(Ordering::Relaxed);
     assert!(changed <= MOST, "{changed}");
     let least = (0..=last).map(burst_of).min().unwrap();
@@ -271,8 +271,8 @@ fn a_changed_limit_continues_from_the_one_it_replaces() {
 }
 
 proptest! {
-    /// The clock stands still. While a limit is in force it allows no more than its capacity,
-    /// whatever came before; and as long as limits are replaced one at a time, all of them together
+    /// The clock stands still. While a limit is in force it allows no more than its capacity, after
+    /// any earlier limits; and as long as limits are replaced one at a time, all of them together
     /// allow no more than the largest.
     #[test]
     fn no_sequence_of_reloads_creates_tokens(
@@ -382,7 +382,7 @@ fn a_plan_keeps_its_counts_by_its_name() {
 }
 
 #[test]
-fn another_key_is_another_limit_and_the_old_one_is_kept() {
+fn another_key_is_another_limit_and_the_old_one_stays() {
     let by = |key: &[&str]| {
         Policies::new().policy(key.iter().fold(
             Policy::new("api").limit(Limit::per_hour(5)),

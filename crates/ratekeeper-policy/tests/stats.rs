@@ -46,7 +46,7 @@ async fn evicted_keys_stay_counted_when_limits_change() {
 }
 
 #[tokio::test]
-async fn a_key_is_one_key_however_many_limits_it_has() {
+async fn a_key_with_many_limits_counts_once() {
     let store = MemoryStore::builder()
         .max_keys(1_000)
         .clock(ManualClock::new())

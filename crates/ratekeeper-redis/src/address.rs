@@ -1,4 +1,4 @@
-//! Where Redis is: one server, the primary that sentinels name, or a Cluster.
+//! The location of Redis: one server, the primary that sentinels name, or a Cluster.
 
 use crate::builder::ConnectError;
 use crate::connection::{Endpoint, EndpointAddress};
@@ -45,9 +45,9 @@ pub(crate) enum Deployment {
 #[derive(Clone)]
 pub(crate) struct Dialer {
     scheme: &'static str,
-    /// `user:password@`, or nothing.
+    /// `user:password@`, or empty.
     user_info: String,
-    /// `/1`, or nothing.
+    /// `/1`, or empty.
     database: String,
     certificates: Option<Certificates>,
 }
@@ -101,7 +101,7 @@ impl Deployment {
         let Some((rest, scheme, port)) = multi_server else {
             return endpoint(url, certificates.as_ref()).map(Self::One);
         };
-        let invalid = |why: &str| ConnectError::Url(why.to_owned());
+        let invalid = |reason: &str| ConnectError::Url(reason.to_owned());
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user_info, hosts) = authority
             .rsplit_once('@')
@@ -180,8 +180,8 @@ fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, 
             tls: None,
         },
         ConnectionAddr::TcpTls { insecure: true, .. } => {
-            let why = "#insecure is not supported; set ca_file to the certificate to trust";
-            return Err(ConnectError::Url(why.to_owned()));
+            let reason = "#insecure is not supported; set ca_file to the certificate to trust";
+            return Err(ConnectError::Url(reason.to_owned()));
         }
         ConnectionAddr::TcpTls { host, port, .. } => EndpointAddress::Tcp {
             host,
@@ -194,8 +194,8 @@ fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, 
     if let (Some((path, _)), EndpointAddress::Tcp { tls: None, .. } | EndpointAddress::Unix(_)) =
         (certificates, &at)
     {
-        let why = "certificates are for TLS, and the url is not; write rediss://";
-        return Err(ConnectError::Certificates(path.clone(), why.to_owned()));
+        let reason = "certificates are for TLS, and the url is not; write rediss://";
+        return Err(ConnectError::Certificates(path.clone(), reason.to_owned()));
     }
     Ok(Endpoint {
         at,
@@ -208,7 +208,7 @@ fn tls(certificates: Option<&Certificates>) -> Result<Arc<ClientConfig>, Connect
     let mut roots = RootCertStore::empty();
     match certificates {
         Some((path, pem)) => {
-            let invalid = |why: String| ConnectError::Certificates(path.clone(), why);
+            let invalid = |reason: String| ConnectError::Certificates(path.clone(), reason);
             for certificate in CertificateDer::pem_slice_iter(pem) {
                 let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
                 roots
@@ -230,10 +230,10 @@ fn tls(certificates: Option<&Certificates>) -> Result<Arc<ClientConfig>, Connect
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
-    let invalid = |why: String| ConnectError::Certificates(path.to_owned(), why);
+    let invalid = |reason: String| ConnectError::Certificates(path.to_owned(), reason);
     let file = std::fs::read(path).map_err(|error| invalid(error.to_string()))?;
-    // The PEM reader returns an empty list for a file without certificates; then nothing would be
-    // trusted.
+    // The PEM reader returns an empty list for a file without certificates; then no certificate
+    // would be trusted.
     if String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
         Ok(file)
     } else {
@@ -281,8 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn invalid_urls_say_why() {
-        for (url, why) in [
+    fn invalid_urls_are_errors_with_a_reason() {
+        for (url, reason) in [
             ("redis+sentinel://a:1", "/mymaster"),
             ("redis+sentinel://a:1/m/x", "database"),
             ("redis+cluster://a/1", "the database 0"),
@@ -294,7 +294,7 @@ mod tests {
                 .err()
                 .map(|error| error.to_string())
                 .unwrap_or_default();
-            assert!(message.to_lowercase().contains(why), "{url}: {message}");
+            assert!(message.to_lowercase().contains(reason), "{url}: {message}");
         }
     }
 }

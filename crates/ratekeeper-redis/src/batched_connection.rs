@@ -53,7 +53,7 @@ pub(crate) struct Job {
 struct QueueSlot(Arc<AtomicUsize>);
 
 impl QueueSlot {
-    /// Takes a slot; none if `max` are taken.
+    /// Takes a slot; `None` if `max` are taken.
     fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         let queue_slot = Self(Arc::clone(taken));
         (taken.fetch_add(1, Relaxed) < max).then_some(queue_slot)
@@ -72,7 +72,7 @@ pub(crate) enum Work {
     Amend(Vec<Amendment>, ReplySender<Vec<Option<u64>>>),
 }
 
-/// The sender of a reply; none once the reply was sent.
+/// The sender of a reply; `None` once the reply was sent.
 pub(crate) type ReplySender<T> = Option<oneshot::Sender<Result<T, StoreError>>>;
 /// The receiver of a reply.
 pub(crate) type ReplyReceiver<T> = oneshot::Receiver<Result<T, StoreError>>;
@@ -86,7 +86,7 @@ pub(crate) struct BatchHandle {
     /// [`StoreError::QueueFull`] at once.
     max_waiting: usize,
     alarm: Arc<DeadlineAlarm>,
-    /// How long the server may take to answer.
+    /// The timeout of an answer of the server.
     timeout: Duration,
 }
 
@@ -477,7 +477,7 @@ impl Queue {
     }
 
     /// The next batch: the oldest queued jobs with up to [`MAX_BATCH_QUESTIONS`] questions, and at
-    /// least one job. None once all handles are dropped.
+    /// least one job. `None` once all handles are dropped.
     async fn next(&mut self) -> Option<Vec<Job>> {
         self.drain_incoming();
         self.waiting.retain(Job::is_waiting);

@@ -50,7 +50,7 @@ pub type Notices = Arc<[SharedNotice]>;
 /// All nodes read a notice within about half a second. It lasts as long as Redis keeps it or any
 /// node that has read it runs. Only the caller that puts or removes a notice waits for Redis.
 impl RedisStore {
-    /// Puts a notice on the board for all nodes, in place of one of the same name. Afterwards it is
+    /// Puts a notice on the board for all nodes, replacing one of the same name. Afterwards it is
     /// in [`notices`](Self::notices).
     pub async fn put_notice(
         &self,
@@ -269,8 +269,8 @@ impl BoardTask {
         }
         let lost = self.lost(script, &read);
         if !lost.is_empty() {
-            // Key names are derived from the secret: a node that starts now must not find none and
-            // choose another.
+            // Key names are derived from the secret: a node that starts now must not find the
+            // secret missing and choose another.
             script.put_back_secret().await?;
             for batch in lost.chunks(RESTORE_BATCH) {
                 let version = self.version();

@@ -105,8 +105,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how many nodes divide the limits among them during an outage, until Redis has told how
-    /// many there are.
+    /// Sets how many nodes divide the limits among them during an outage, until Redis has returned
+    /// their number.
     pub fn nodes(mut self, nodes: u64) -> Self {
         self.nodes = nodes;
         self
@@ -419,21 +419,21 @@ pub enum ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url(why) => write!(
+            Self::Url(reason) => write!(
                 f,
-                "the url of Redis is invalid ({why}); write it like redis://127.0.0.1:6379, \
+                "the url of Redis is invalid ({reason}); write it like redis://127.0.0.1:6379, \
                  rediss://user:password@host:6380/0, redis+unix:///run/redis.sock, \
                  redis+sentinel://host:26379,host:26379/mymaster or redis+cluster://host:6379,host:6379"
             ),
-            Self::Certificates(path, why) => {
+            Self::Certificates(path, reason) => {
                 write!(
                     f,
-                    "the certificates in {} cannot be used ({why}); set ca_file to a PEM file",
+                    "the certificates in {} cannot be used ({reason}); set ca_file to a PEM file",
                     path.display()
                 )
             }
             Self::Unusable(error) => error.fmt(f),
-            Self::Memory(why) => f.write_str(why),
+            Self::Memory(reason) => f.write_str(reason),
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
-/// The address of a server, and how to log in.
+/// The address of a server, and its credentials.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     pub(crate) at: EndpointAddress,
@@ -141,7 +141,7 @@ impl Connection {
         self.ask(command, max_reply).await?
     }
 
-    /// As [`send`](Self::send), but tells the server's error from a missing answer.
+    /// As [`send`](Self::send), but distinguishes the server's error from a missing answer.
     pub(crate) async fn ask(
         &mut self,
         command: &Cmd,

@@ -29,7 +29,7 @@ impl ConnectionHandle {
         }
     }
 
-    /// The handle of the single connection; none for a Cluster.
+    /// The handle of the single connection; `None` for a Cluster.
     pub(crate) fn single(&self) -> Option<&BatchHandle> {
         match self {
             Self::Single(handle) => Some(handle),
@@ -65,18 +65,18 @@ impl ConnectionHandle {
         amendments: Vec<Amendment>,
         timeout: Duration,
     ) -> impl Future<Output = Result<Vec<Option<u64>>, StoreError>> + Send + use<> {
-        enum Queued<L, C> {
+        enum AmendFuture<L, C> {
             Single(L),
             Cluster(C),
         }
         let queued = match self {
-            Self::Single(handle) => Queued::Single(handle.amend(amendments, 0, timeout)),
-            Self::Cluster(cluster) => Queued::Cluster(cluster.amend(amendments, timeout)),
+            Self::Single(handle) => AmendFuture::Single(handle.amend(amendments, 0, timeout)),
+            Self::Cluster(cluster) => AmendFuture::Cluster(cluster.amend(amendments, timeout)),
         };
         async move {
             match queued {
-                Queued::Single(outcome) => outcome?.await.unwrap_or(Err(StoreError::Broken)),
-                Queued::Cluster(outcome) => outcome.await,
+                AmendFuture::Single(outcome) => outcome?.await.unwrap_or(Err(StoreError::Broken)),
+                AmendFuture::Cluster(outcome) => outcome.await,
             }
         }
     }

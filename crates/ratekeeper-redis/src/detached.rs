@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 /// How far the clocks of two nodes may be apart, in milliseconds: the mark of a settled receipt is
-/// kept that much longer.
+/// stored that much longer.
 const MAX_CLOCK_SKEW_MS: u64 = 60_000;
 
 /// First byte of a receipt: charged in Redis (`SHARED`), or by the node that decided without Redis
@@ -92,10 +92,10 @@ impl RedisCharge {
             let then = if is_changed {
                 None
             } else {
-                receipt.corrected(actual).map(|amendment| amendment.what)
+                receipt.corrected(actual).map(|amendment| amendment.change)
             };
             amendments.push(Amendment {
-                what: Amend::Once(once(&key, then)),
+                change: Amend::Once(once(&key, then)),
                 key,
                 limit,
             });
@@ -103,7 +103,7 @@ impl RedisCharge {
         for (key, limit, names) in self.permits {
             let then = Some(Amend::RenewPermits { ttl: 0, names });
             amendments.push(Amendment {
-                what: Amend::Once(once(&key, then)),
+                change: Amend::Once(once(&key, then)),
                 key,
                 limit,
             });
@@ -275,7 +275,7 @@ impl ReceiptWriter {
     }
 }
 
-/// Reads a packed receipt; its methods return none where the bytes are invalid.
+/// Reads a packed receipt; its methods return `None` if the bytes are invalid.
 struct ReceiptReader<'a>(&'a [u8]);
 
 impl ReceiptReader<'_> {

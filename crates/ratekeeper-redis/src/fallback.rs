@@ -21,10 +21,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Keys whose spending during an outage is tracked. What further keys spend is not charged later.
+/// The most keys whose spending during an outage is tracked. Spending of further keys is not
+/// charged later.
 const MAX_TRACKED_KEYS: usize = 65_536;
 
-/// How long the number of nodes must stay lower before it is believed: as long as a node counts as
+/// How long the number of nodes must stay lower before it is used: as long as a node counts as
 /// alive without a heartbeat.
 const FEWER_NODES_DELAY: Duration = Duration::from_secs(5);
 
@@ -39,10 +40,9 @@ pub(crate) struct Fallback {
 
 #[derive(Default)]
 struct Outages {
-    /// By the number of the server. A server without an entry is healthy, as far as decisions have
-    /// shown.
+    /// By the number of the server. A server without an entry is considered healthy.
     by_server: HashMap<u64, Outage>,
-    /// Since when fewer nodes are alive than the known number.
+    /// When fewer nodes than the known number were first seen.
     fewer_since: Option<Timestamp>,
 }
 
@@ -104,8 +104,8 @@ impl Fallback {
     /// Sets how many nodes are alive. Returns whether that has changed, so that the shares must be
     /// set again.
     ///
-    /// A lower number is believed when it has stayed so for a while: a server that has lost its
-    /// memory, or whose clock was stepped, has not heard from the other nodes yet.
+    /// A lower number is used only after it has lasted for a while: a server that has lost its
+    /// memory, or whose clock was stepped, has no heartbeats of the other nodes yet.
     pub(crate) fn set_nodes(&self, nodes: u64) -> bool {
         let nodes = nodes.max(1);
         let known = self.nodes();
@@ -128,7 +128,7 @@ impl Fallback {
     ) -> Result<LimitHandle, TooManyLimitsError> {
         match *rule {
             Rule::Rate(limit) => self.shares.limit(name, limit.share(self.nodes())),
-            Rule::InFlight(most) => self.shares.concurrency(name, share_of(most, self.nodes())),
+            Rule::InFlight(max) => self.shares.concurrency(name, share_of(max, self.nodes())),
         }
     }
 
@@ -136,9 +136,9 @@ impl Fallback {
     pub(crate) fn set(&self, limit: &RegisteredLimit) {
         match limit.rule {
             Rule::Rate(rate) => self.set_if_new(&limit.share, rate.share(self.nodes())),
-            Rule::InFlight(most) => self
+            Rule::InFlight(max) => self
                 .shares
-                .set_concurrency(&limit.share, share_of(most, self.nodes())),
+                .set_concurrency(&limit.share, share_of(max, self.nodes())),
         }
     }
 
@@ -440,8 +440,8 @@ impl Outage {
     }
 }
 
-fn share_of(most: u64, nodes: u64) -> u64 {
-    if most == 0 { 0 } else { (most / nodes).max(1) }
+fn share_of(max: u64, nodes: u64) -> u64 {
+    if max == 0 { 0 } else { (max / nodes).max(1) }
 }
 
 /// The decision of a limit that fails open.

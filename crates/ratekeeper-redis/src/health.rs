@@ -17,7 +17,7 @@ pub(crate) struct Health {
     /// Counts how often the breaker opened. Connections of an earlier generation are not used
     /// again.
     generation: AtomicU64,
-    /// Since when calls fail, and the last error.
+    /// When calls began to fail, and the last error.
     error: Mutex<Option<(Instant, StoreError)>>,
     opened: Arc<tokio::sync::Notify>,
     /// In a Cluster: the health of each primary.
@@ -77,7 +77,7 @@ impl Health {
             .retain(|primary| known.iter().any(|known| Arc::ptr_eq(primary, known)));
     }
 
-    /// Whether nothing fails, leaving the primaries of a Cluster aside.
+    /// Whether no error is recorded, not counting the primaries of a Cluster.
     pub(crate) fn is_own_state_healthy(&self) -> bool {
         self.lock().is_none()
     }
@@ -86,7 +86,7 @@ impl Health {
         self.is_own_state_healthy() && self.primaries().iter().all(|primary| primary.is_healthy())
     }
 
-    /// The error and since when it lasts; of several primaries the one that has failed longest.
+    /// The error and when it began; of several primaries the one that has failed longest.
     pub(crate) fn error(&self) -> Option<(Instant, StoreError)> {
         let own = self.lock().clone();
         let of_parts = self

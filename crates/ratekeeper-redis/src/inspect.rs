@@ -1,4 +1,4 @@
-//! Inspecting the servers: what they report about themselves, to find mistakes in their setup.
+//! Inspecting the servers: their version, settings and clock, to find mistakes in their setup.
 
 use crate::address::{Address, Deployment, Dialer};
 use crate::builder::{ConnectError, RedisStoreBuilder};
@@ -25,12 +25,12 @@ const MAX_PRIMARIES: usize = 64;
 pub struct InspectionReport {
     /// The server, or each primary of a Cluster.
     pub servers: Vec<Inspection>,
-    /// How many of a Cluster's 16,384 slots are served; none for a single server.
+    /// How many of a Cluster's 16,384 slots are served; `None` for a single server.
     pub slots: Option<u64>,
 }
 
-/// What one server reports about itself; a field is none if the server does not report it, or the
-/// user may not read it.
+/// The report of one server; a field is `None` if the server does not report it, or the user may
+/// not read it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -54,7 +54,7 @@ pub struct Inspection {
 }
 
 impl RedisStoreBuilder {
-    /// Asks the servers about themselves. Writes nothing.
+    /// Inspects the servers. Writes nothing.
     ///
     /// # Errors
     ///

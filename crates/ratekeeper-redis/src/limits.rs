@@ -18,7 +18,7 @@ pub(crate) struct RegisteredLimit {
     pub(crate) share: LimitHandle,
     /// In a Cluster: what the hash tag of its keys is made of.
     pub(crate) tag: Option<SlotTag>,
-    /// How stale a node's view may be if it may decide by leases; none for exact decisions.
+    /// How stale a node's view may be if it may decide by leases; `None` for exact decisions.
     pub(crate) staleness: Option<Duration>,
     /// How the limit is leased, if it is.
     pub(crate) lease: Option<Arc<LeasedLimit>>,
@@ -68,8 +68,8 @@ impl Rule {
         match *self {
             Self::Rate(limit) => limit.in_micros(),
             // A double counts exactly up to here, and no limit is reached beyond it.
-            Self::InFlight(most) => MicrosLimit::InFlight {
-                most: most.min(1 << 52),
+            Self::InFlight(max) => MicrosLimit::InFlight {
+                most: max.min(1 << 52),
             },
         }
     }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LimitsMismatch {
-    /// How many such nodes there are.
+    /// The number of these nodes.
     pub nodes: u64,
-    /// How long there have been any.
+    /// How long the mismatch has lasted.
     pub lasts: Duration,
     /// Whether this has lasted longer than
     /// [`rollout_grace`](crate::RedisStoreBuilder::rollout_grace), so that it was logged.
@@ -44,7 +44,7 @@ pub(crate) struct LimitsCheck {
 
 #[derive(Default)]
 struct LimitsState {
-    /// None until the limits are declared; until then nothing is compared.
+    /// `None` until the limits are declared; until then nothing is compared.
     digest: Option<String>,
     difference: Option<Difference>,
     /// Whether a difference was logged, and not yet its end.
@@ -138,7 +138,7 @@ impl LimitsCheck {
 }
 
 /// A digest that does not depend on the order of the limits. A fleet has few different sets of
-/// limits, so 64 bits tell them apart.
+/// limits, so 64 bits distinguish them.
 fn digest(mut limits: Vec<String>) -> String {
     limits.sort_unstable();
     let mut hash = Sha256::new();

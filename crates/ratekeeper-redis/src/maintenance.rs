@@ -32,7 +32,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 /// second.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the slots of a Cluster are read if nothing seems to have changed.
+/// How often the slots of a Cluster are read without a sign of a change.
 const SLOTS_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 /// Amendments sent in one call.
 const AMENDMENTS_PER_CALL: usize = 64;
@@ -41,7 +41,7 @@ const AMENDMENTS_PER_CALL: usize = 64;
 pub(crate) struct Maintenance {
     inner: Weak<Inner>,
     route: RedisRoute,
-    /// None if this store is not counted among the nodes.
+    /// `None` if this store is not counted among the nodes.
     node: Option<u64>,
     /// The prefix of the keys that the fleet itself uses.
     fleet_prefix: String,
@@ -336,7 +336,7 @@ impl Maintenance {
         let mut bad_key = None;
         match inner.secret.check(secret) {
             SecretCheck::Same => {}
-            SecretCheck::Differs(why) => tracing::warn!(target: "ratekeeper::redis", "{why}"),
+            SecretCheck::Differs(reason) => tracing::warn!(target: "ratekeeper::redis", "{reason}"),
             SecretCheck::Invalid => bad_key = Some("secret"),
         }
         match u64::try_from(*nodes) {
@@ -382,7 +382,7 @@ impl Maintenance {
         }
     }
 
-    /// The version of the server; none if it does not tell.
+    /// The version of the server; `None` if it is unknown.
     pub(crate) async fn version(&self) -> Result<Option<(u64, u64)>, StoreError> {
         let mut command = redis::cmd("INFO");
         command.arg("server");
@@ -434,7 +434,7 @@ fn debit(inner: &Arc<Inner>, server: u64) {
         Some(Amendment {
             key,
             limit: limit.form,
-            what: Amend::ChargeMore(spent.tokens),
+            change: Amend::ChargeMore(spent.tokens),
         })
     });
     let batches = batches(inner, debits);

@@ -61,7 +61,7 @@ impl Permits {
         Amendment {
             key: Arc::clone(key),
             limit,
-            what: Amend::RenewPermits { ttl: 0, names },
+            change: Amend::RenewPermits { ttl: 0, names },
         }
     }
 
@@ -77,7 +77,7 @@ impl Permits {
         Amendment {
             key: Arc::clone(key),
             limit,
-            what: Amend::DetachPermits { ttl, names },
+            change: Amend::DetachPermits { ttl, names },
         }
     }
 
@@ -103,13 +103,13 @@ impl Permits {
         }
     }
 
-    /// The amendments that renew all held permits, and those that release the pending ones.
+    /// The amendments that renew all permits in use, and those that release the pending ones.
     pub(crate) fn renewals(&self, ttl: u64) -> Vec<Amendment> {
         let renewal =
             |(key, (limit, names)): (&Arc<[u8]>, &(MicrosLimit, Vec<PermitName>))| Amendment {
                 key: Arc::clone(key),
                 limit: *limit,
-                what: Amend::RenewPermits {
+                change: Amend::RenewPermits {
                     ttl,
                     names: names.clone(),
                 },

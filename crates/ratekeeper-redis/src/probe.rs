@@ -1,7 +1,7 @@
 //! Probes: decisions made by the store itself, to find out whether Redis decides in time.
 //!
-//! A heartbeat tells less: it has more time, runs another script, and uses another connection. So a
-//! server that failed decisions is healthy again only when it has made some.
+//! A heartbeat does not prove that: it has a longer timeout, runs another script, and uses another
+//! connection. So a server that failed decisions is healthy again only when it has made some.
 
 use crate::batched_connection::BatchHandle;
 use crate::health::Health;
@@ -106,7 +106,7 @@ async fn amend(handle: &BatchHandle, question: &Question, slot: u16) -> Result<(
     let amendment = Amendment {
         key: Arc::clone(&question.key),
         limit: question.limit,
-        what: Amend::ChargeMore(0),
+        change: Amend::ChargeMore(0),
     };
     handle
         .probe_amendment(amendment, slot, FIRST_PROBE_TIMEOUT)?

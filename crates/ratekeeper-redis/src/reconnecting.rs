@@ -32,8 +32,8 @@ impl Server {
                 .connect(self.connect_timeout)
                 .await
                 .map_err(|error| match (error, &self.name) {
-                    (StoreError::Unreachable(why), Some(name)) => {
-                        StoreError::Unreachable(format!("{name}: {why}"))
+                    (StoreError::Unreachable(reason), Some(name)) => {
+                        StoreError::Unreachable(format!("{name}: {reason}"))
                     }
                     (error, _) => error,
                 }),

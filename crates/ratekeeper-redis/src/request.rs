@@ -36,7 +36,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// `limits` are those of the asks, in order; none for a limit of another store.
+    /// `limits` are those of the asks, in order; `None` for a limit of another store.
     pub(crate) fn new(
         asks: &[Ask<'_>],
         limits: &[Option<Arc<RegisteredLimit>>],
@@ -330,7 +330,7 @@ impl Receipt {
         })
     }
 
-    /// The amendment from the charge to the actual cost; none if they are equal.
+    /// The amendment from the charge to the actual cost; `None` if they are equal.
     pub(crate) fn corrected(self, actual: u64) -> Option<Amendment> {
         let Self {
             key,
@@ -355,16 +355,16 @@ impl Receipt {
             let unused = units(cost.saturating_sub(actual));
             // Cost beyond the charge is charged in the same step.
             let before = actual.saturating_sub(cost);
-            let what = Amend::Refund(Refund {
+            let change = Amend::Refund(Refund {
                 unused,
                 charged_at: time,
                 after,
                 before,
                 history,
             });
-            return Some(Amendment { key, limit, what });
+            return Some(Amendment { key, limit, change });
         }
-        let what = match actual.cmp(&cost) {
+        let change = match actual.cmp(&cost) {
             std::cmp::Ordering::Equal => return None,
             std::cmp::Ordering::Greater => Amend::ChargeMore(actual - cost),
             std::cmp::Ordering::Less => {
@@ -378,6 +378,6 @@ impl Receipt {
                 })
             }
         };
-        Some(Amendment { key, limit, what })
+        Some(Amendment { key, limit, change })
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Sentinels {
 struct Sentinel {
     address: Address,
     endpoint: Endpoint,
-    /// A connection that is kept for the next question.
+    /// A connection reused for the next question.
     idle_connection: Mutex<Option<Connection>>,
 }
 
@@ -74,7 +74,7 @@ impl Sentinels {
             };
             match connected {
                 Ok(connection) => return Ok(connection),
-                // An answer of a server tells more than that a sentinel is down.
+                // A server's error is more specific than an unreachable sentinel.
                 Err(error)
                     if last_error.is_none() || matches!(error, StoreError::Refused { .. }) =>
                 {
@@ -95,8 +95,8 @@ impl Sentinels {
         let role =
             match tokio::time::timeout(timeout, connection.send(&role, MAX_SHORT_REPLY)).await {
                 Ok(Ok(Value::Array(role))) => role,
-                // A user without the right to ask for the role may still write, or is told that this is
-                // a replica.
+                // A user without the right to ask for the role may still write, or gets the error
+                // that this is a replica.
                 Ok(Err(StoreError::Refused { code, .. })) if code == "NOPERM" => Vec::new(),
                 Ok(Err(error)) => return Err(error),
                 Ok(_) => {
@@ -148,11 +148,11 @@ impl Sentinels {
                 tokio::time::timeout(SENTINEL_TIMEOUT, sentinel.ask(&master))
                     .await
                     .unwrap_or_else(|_| {
-                        let why = format!(
+                        let reason = format!(
                             "the sentinel {} did not answer within {SENTINEL_TIMEOUT:?}",
                             sentinel.address
                         );
-                        Err(StoreError::Unreachable(why))
+                        Err(StoreError::Unreachable(reason))
                     })
             }
         };
@@ -227,8 +227,8 @@ impl Sentinel {
     fn sentinel_error(&self, error: StoreError) -> StoreError {
         let at = &self.address;
         match error {
-            StoreError::Unreachable(why) => {
-                StoreError::Unreachable(format!("the sentinel {at}: {why}"))
+            StoreError::Unreachable(reason) => {
+                StoreError::Unreachable(format!("the sentinel {at}: {reason}"))
             }
             StoreError::Refused { code, message } => {
                 let message = match code.as_str() {

@@ -69,14 +69,14 @@ pub(crate) struct Inner {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RedisStatus {
-    /// The current error and how long decisions have been failing; none if they work.
+    /// The current error and how long decisions have been failing; `None` if they work.
     pub error: Option<(Duration, StoreError)>,
     /// The error of this node's last heartbeat, if it failed. Other nodes then do not count this
-    /// one; if decisions still work, nothing else is wrong.
+    /// one; if decisions still work, this is the only problem.
     pub heartbeat: Option<StoreError>,
     /// Nodes of the same prefix whose limits differ from this node's, if there are any.
     pub other_limits: Option<LimitsMismatch>,
-    /// How many nodes share the limits, this one included, as far as is known.
+    /// How many nodes share the limits, this one included, by the last heartbeat.
     pub nodes: u64,
     /// Statistics since the start.
     pub counts: RedisStats,
@@ -102,7 +102,7 @@ pub struct RedisStats {
     pub leases: LeaseStats,
 }
 
-/// The registered limit of each ask; none for a limit of another store.
+/// The registered limit of each ask; `None` for a limit of another store.
 type RegisteredLimits = SmallVec<[Option<Arc<RegisteredLimit>>; FEW]>;
 
 impl RedisStore {
@@ -149,7 +149,7 @@ impl RedisStore {
         self.inner.limits_check.set_limits(limits);
     }
 
-    /// A secret that all nodes share, derived for a purpose of your own; none until the nodes have
+    /// A secret that all nodes share, derived for a given purpose; `None` until the nodes have
     /// agreed on one.
     pub fn shared_secret(&self, purpose: &str) -> Option<[u8; 32]> {
         Some(self.inner.secret.get()?.derived(purpose))
@@ -385,7 +385,7 @@ impl RedisStore {
     }
 
     /// Amends one key now.
-    async fn amend_key(&self, handle: &LimitHandle, key: &[u8], what: Amend) {
+    async fn amend_key(&self, handle: &LimitHandle, key: &[u8], change: Amend) {
         let inner = &self.inner;
         let limit = inner
             .registry
@@ -406,7 +406,7 @@ impl RedisStore {
         let amendment = Amendment {
             key,
             limit: limit.form,
-            what,
+            change,
         };
         inner.report(connection.amend(vec![amendment], OPERATOR_TIMEOUT).await);
     }
@@ -416,7 +416,7 @@ impl RedisStore {
 const OPERATOR_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Inner {
-    /// The stores on these connections that have limits of their own.
+    /// The stores on these connections with their own limits.
     pub(crate) fn children(&self) -> Vec<Arc<Self>> {
         self.children
             .lock()
@@ -804,7 +804,7 @@ impl RedisStore {
                 amendments.push(Amendment {
                     key,
                     limit: limit.form,
-                    what: Amend::ChargeMore(actual - cost),
+                    change: Amend::ChargeMore(actual - cost),
                 });
             }
         }

@@ -88,8 +88,8 @@ fn shown(text: &str, max: usize) -> String {
 }
 
 impl StoreError {
-    pub(crate) fn unreachable(why: &dyn fmt::Display) -> Self {
-        Self::Unreachable(shown(&why.to_string(), MAX_TEXT))
+    pub(crate) fn unreachable(reason: &dyn fmt::Display) -> Self {
+        Self::Unreachable(shown(&reason.to_string(), MAX_TEXT))
     }
 
     pub(crate) fn of(error: &redis::RedisError) -> Self {
@@ -196,16 +196,16 @@ impl fmt::Display for StoreError {
             Self::QueueFull => {
                 f.write_str("too many decisions wait for Redis; use a faster server, or leases for the busiest limits")
             }
-            Self::Unreachable(why) if why.contains("certificate") => {
+            Self::Unreachable(reason) if reason.contains("certificate") => {
                 write!(
                     f,
-                    "the certificate of Redis is not trusted ({why}); set ca_file to a PEM file of the CA that signed it"
+                    "the certificate of Redis is not trusted ({reason}); set ca_file to a PEM file of the CA that signed it"
                 )
             }
-            Self::Unreachable(why) => {
+            Self::Unreachable(reason) => {
                 write!(
                     f,
-                    "Redis cannot be reached ({why}); check that it runs and that the url is right"
+                    "Redis cannot be reached ({reason}); check that it runs and that the url is right"
                 )
             }
             Self::Refused { code, message } => match code.as_str() {
@@ -245,9 +245,9 @@ impl fmt::Display for StoreError {
                 ),
                 _ => write!(f, "Redis returned an error: {code} {message}"),
             },
-            Self::Protocol(what) => write!(
+            Self::Protocol(reason) => write!(
                 f,
-                "the server is not a compatible Redis ({what}); check the url"
+                "the server is not a compatible Redis ({reason}); check the url"
             ),
             Self::BadKey(key) => {
                 write!(

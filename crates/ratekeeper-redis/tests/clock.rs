@@ -1,5 +1,5 @@
-//! The server's clock is set back or forward, using a time that the test brings: nobody is denied
-//! for as long as the step, and no more is allowed than a step forward gives.
+//! The server's clock is set back or forward, using a time that the test brings: no caller is
+//! denied for as long as the step, and no more is allowed than a step forward adds.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn step(back: bool, by: u64) {
                 at_once <= if back { 0 } else { 5 },
                 "{text}: {at_once} after the step"
             );
-            // As long as a caller may be told to wait, and the minute or two of the limit itself.
+            // The longest wait that a caller may get, and the minute or two of the limit itself.
             let waited = if back && by <= 60 * SECOND { by } else { 0 };
             time.store(stepped + waited + 121 * SECOND, Relaxed);
             assert_eq!(

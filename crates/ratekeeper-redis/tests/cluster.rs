@@ -72,7 +72,7 @@ fn all_algorithms_hold_from_three_nodes() {
                 "{text}: hardly anything was allowed: {report:?}"
             );
         }
-        // Enough keys that each primary has some, whatever the secret that they are hashed with.
+        // Enough keys that each primary has some, with any secret.
         let (store, limits) = &nodes[0];
         for key in 0..40 {
             let key = format!("spread {key}");
@@ -102,7 +102,7 @@ fn all_algorithms_hold_from_three_nodes() {
 #[test]
 fn permits_settle_grant_and_reset() {
     run(async {
-        // The documented user, who has exactly the needed permissions.
+        // The documented user, with exactly the needed permissions.
         let guide = include_str!("../../../docs/distributed.md");
         let rules: Vec<&str> = guide
             .lines()
@@ -179,7 +179,7 @@ fn permits_settle_grant_and_reset() {
 }
 
 /// A limit for each user and one for all are in different slots: together they never allow more
-/// than either, and a request denied by one is refunded what the other charged.
+/// than either, and a request denied by one gets a refund of the charge of the other.
 #[test]
 fn charges_of_a_denied_request_in_other_slots_are_refunded() {
     const USERS: [&str; 8] = ["ann", "bob", "eve", "joe", "kim", "lea", "max", "zoe"];
@@ -232,7 +232,7 @@ fn charges_of_a_denied_request_in_other_slots_are_refunded() {
         for (name, admitted) in USERS.iter().zip(admitted) {
             until_left(&stores[0], &user, name, 30 - admitted).await;
         }
-        // Nobody else asks any more, so taking what is left gets all of it.
+        // No other caller asks any more, so all remaining tokens can be taken.
         let mut more = 0;
         for _ in 0..150 - total {
             let who = USERS[(more as usize) % 8];
@@ -244,7 +244,7 @@ fn charges_of_a_denied_request_in_other_slots_are_refunded() {
         }
         assert_eq!(more, 150 - total);
         assert_eq!(left(&stores[0], &all, "").await, 0);
-        // A denied caller is told the state without the charge that is refunded.
+        // A denied caller gets the state without the charge that is refunded.
         let denied = stores[0]
             .decide(&[Ask::new(&user, "new"), Ask::new(&all, "")])
             .await;
@@ -713,7 +713,7 @@ fn a_server_that_is_not_a_cluster_is_an_error() {
         );
         let store = connect(&seeds).await;
         assert!(store.is_healthy(), "{:?}", store.status());
-        // A Cluster that is down is not an error: the store falls back and says why.
+        // A Cluster that is down is not an error: the store falls back and reports the reason.
         let store = RedisStore::builder(format!("redis+cluster://127.0.0.1:{gone}"))
             .connect()
             .await

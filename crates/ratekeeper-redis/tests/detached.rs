@@ -327,8 +327,8 @@ fn answer_of(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Durat
     verdict.results().map(one).collect()
 }
 
-/// The same trace twice on the same servers: settled in place, and detached and settled by another
-/// node.
+/// The same trace twice on the same servers: settled by the same node, and detached and settled by
+/// another one.
 #[test]
 fn settling_later_on_another_node_equals_settling_at_once() {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -30,7 +30,8 @@ const LOG: (&str, Bound) = (
     },
 );
 const NODES: usize = 3;
-/// A busy machine answers within this, and a caller who waits as long still gets an answer in time.
+/// A busy machine answers within this, and a caller that waits as long still gets an answer in
+/// time.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Three nodes under load.
@@ -68,7 +69,7 @@ impl Fleet {
         Self { nodes, load }
     }
 
-    /// One fault, from beginning to end: nobody waits until it is over, and Redis is asked again
+    /// One fault, from beginning to end: no caller waits until it is over, and Redis is used again
     /// soon afterwards.
     async fn run_fault(self, begin: impl AsyncFnOnce(), end: impl AsyncFnOnce()) -> Aftermath {
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -131,7 +132,7 @@ impl Aftermath {
         self
     }
 
-    /// The longest time around the fault in which Redis allowed nothing. (Without memory it may
+    /// The longest time around the fault in which Redis allowed no request. (Without memory it may
     /// allow some requests now and then.)
     fn longest_gap(&self) -> (u64, u64) {
         let mut by_redis: Vec<&Event> = self
@@ -363,7 +364,7 @@ fn one_of_three_is_cut_off() {
             )
             .await;
         after.check_redis_bound(0).check_share_bound();
-        // The others were served as if nothing had happened.
+        // The others were not affected.
         let others = |event: &&Event| {
             event.node < 2 && event.sent > after.from && event.answered < after.until
         };
@@ -523,7 +524,7 @@ fn it_becomes_a_replica() {
 }
 
 #[test]
-fn the_user_loses_its_permissions() {
+fn the_user_loses_permissions() {
     run(async {
         let server = RedisServer::start();
         // The test uses another user, or it could not undo it.
@@ -647,8 +648,7 @@ fn limits_change_under_load() {
             period_us: 1_000_000,
             burst: 10 * BURST,
         };
-        // Before and after by the small limit, throughout by the large one; growing gives nothing
-        // away.
+        // Before and after by the small limit, throughout by the large one; growing adds no tokens.
         check_bound_by_key(BUCKET.1, of(0).filter(|event| event.answered < up), 0).unwrap();
         check_bound_by_key(BUCKET.1, of(0).filter(|event| event.sent > down), 0).unwrap();
         check_bound_by_key(ten, of(0), 0).unwrap();
@@ -709,8 +709,8 @@ async fn stepped(by: Duration, first: bool) -> Vec<Event> {
 #[test]
 fn its_clock_is_stepped() {
     // A step forward by x adds min(B, r·x), which for a log is what it has forgotten. A step back
-    // adds nothing, except that far back the gap is forgiven: the time that was gained before is
-    // not paid for.
+    // adds nothing, except that after a large step the gap is forgiven: the time that was gained
+    // before is not paid for.
     for (by, first) in [
         (Duration::from_secs(5), true),
         (Duration::from_secs(5), false),

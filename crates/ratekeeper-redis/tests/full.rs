@@ -115,7 +115,7 @@ fn volatile_ttl_keeps_used_up_limits() {
 /// A waiting key that has used up its limit is used less often than those of the flood: it is
 /// evicted, and allowed again.
 #[test]
-fn lru_forgets_used_up_limits() {
+fn lru_evicts_exhausted_limits() {
     for policy in ["allkeys-lru", "volatile-lru"] {
         run(async {
             let full = Full::start(policy).await;

@@ -1,5 +1,5 @@
 //! Foreign data in our keys: requests on such a key are decided by the failure mode of its limit,
-//! all others by Redis as before, and nothing crashes, hangs or is allowed too often.
+//! all others by Redis as before, and no request crashes, hangs or is allowed beyond its limit.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn register(store: &RedisStore, prefix: &str) -> Vec<LimitHandle> {
     LIMITS.iter().map(one).collect()
 }
 
-/// Puts foreign data into a key. Returns what it was, for failure messages.
+/// Puts foreign data into a key. Returns its description, for failure messages.
 fn corrupt(connection: &mut Connection, key: &[u8], random: &mut fastrand::Rng) -> String {
     connection.command(&[b"DEL", key]).unwrap();
     let now = common::now() as f64;

@@ -1,5 +1,5 @@
-//! Health follows decisions: while Redis decides nothing, or not in time, a store reports it
-//! without interruption and its callers do not wait, whatever the heartbeats' outcome.
+//! Health follows decisions: while Redis does not decide, or not in time, a store reports it
+//! without interruption and its callers do not wait, independent of the heartbeats' outcome.
 
 mod common;
 
@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 /// Several heartbeats.
 const WATCHED: Duration = Duration::from_millis(3_500);
 
-/// Asks until Redis is known not to decide, and then for a while: nobody waits, and it is never
+/// Asks until Redis is known not to decide, and then for a while: no caller waits, and it is never
 /// reported as healthy.
 async fn stays_degraded(store: &RedisStore, handle: &LimitHandle) {
     until("the failure is noticed", || !store.is_healthy()).await;

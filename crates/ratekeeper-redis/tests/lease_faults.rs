@@ -1,4 +1,4 @@
-//! Leased mode when Redis fails: leases are spent and no more, nobody hangs, and it continues when
+//! Leased mode when Redis fails: only leases are spent, no caller hangs, and it continues when
 //! Redis is back. A fault can add as much as in exact mode: a burst for each key that Redis lost.
 
 mod common;

@@ -66,8 +66,7 @@ fn a_hot_key_is_decided_by_leases_and_a_cold_one_by_redis() {
     });
 }
 
-/// What several nodes allow of one key while they are all asked as fast as they answer, or in
-/// bursts.
+/// What several nodes allow of one key under constant load, or in bursts.
 async fn admitted(
     url: &str,
     text: &str,
@@ -220,7 +219,7 @@ fn eight_nodes_keep_the_bound() {
 /// limit.
 const PROCESS: &str = "RATEKEEPER_TEST_NODE";
 
-/// Does nothing unless the variable makes it a node: then it prints what it allowed.
+/// A node of another test, if the variable is set: it prints what it allowed.
 #[test]
 fn a_node_process() {
     let Ok(told) = std::env::var(PROCESS) else {
@@ -332,7 +331,7 @@ fn a_partly_leased_request_is_decided_by_redis_and_respects_outstanding_leases()
         }
         let counts = store.status().counts.leases;
         let by_redis = 100 - counts.spent;
-        // Outstanding leases and what Redis allowed are all there is.
+        // Outstanding leases and what Redis allowed are the whole burst.
         assert_eq!(together + counts.granted + by_redis, 1_600, "{counts:?}");
         // Leases are spent even though Redis has nothing left.
         let verdict = store.decide(&[Ask::new(&leased, "x")]).await;

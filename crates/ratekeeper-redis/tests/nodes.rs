@@ -94,7 +94,7 @@ fn eight_nodes_together_keep_the_bound() {
     check(8);
 }
 
-/// Permits that were certainly held, by callers that take one, do something and give it back.
+/// Permits that were certainly in use, by callers that take one and release it after a while.
 async fn held(nodes: usize, most: u64) -> Vec<PermitInterval> {
     let server = RedisServer::start();
     let stop = Arc::new(AtomicBool::new(false));

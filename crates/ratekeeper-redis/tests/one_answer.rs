@@ -136,7 +136,7 @@ fn micros(time: Duration) -> u128 {
     time.as_nanos().div_ceil(1_000)
 }
 
-/// What a caller is told.
+/// The decision that a caller gets.
 fn answer_of(verdict: &Verdict) -> impl PartialEq + std::fmt::Debug + use<> {
     let one = |status: &ratekeeper::store::AskResult| {
         let decision = status.decision();
@@ -229,8 +229,8 @@ fn run(
                 Step::Reset { limit, key: of } => {
                     memory.reset(&ours[limit], &key(of));
                     redis.reset(&theirs[limit], &key(of)).await;
-                    // A log in Redis does not tell apart what was charged before and after it in
-                    // the same microsecond.
+                    // A log in Redis does not distinguish charges before and after it in the same
+                    // microsecond.
                     now += 1;
                 }
             }

@@ -1,5 +1,5 @@
-//! How each limit decides while Redis does not answer, and what becomes of what was spent and held
-//! meanwhile.
+//! How each limit decides while Redis does not answer, and how that spending and those permits are
+//! settled.
 
 mod common;
 
@@ -244,7 +244,7 @@ fn verdicts_of_an_outage_are_settled() {
         assert!(before.source() == Source::Redis && before.is_allowed());
         server.kill();
         until_fallback(&store, &slow).await;
-        // Verdicts from before the outage cannot be settled now, and nobody waits for it.
+        // Verdicts from before the outage cannot be settled now, and no caller waits for it.
         store.settle(before, &[0]).await;
         let remaining = |verdict: &Verdict, at: usize| {
             verdict.results().nth(at).unwrap().decision().remaining()
@@ -334,7 +334,7 @@ fn released_permits_can_be_taken_at_once() {
         // So that the server has loaded the script: the first time it is sent twice, and another
         // call may come in between.
         store.reset(&rate, b"key").await;
-        // Whichever connection the other limit would use, and whatever else is asked.
+        // For any connection of the other limit, and any other asks.
         for turn in 0..200 {
             let key = turn.to_string();
             let held = store
@@ -384,7 +384,7 @@ fn permits_of_a_dead_node_expire() {
         // And it is deleted.
         assert!(!ends(&server).iter().any(|(name, _)| name == b"of nobody"));
         drop((held, next));
-        // If nobody asks again, the key itself expires soon afterwards.
+        // Without further asks, the key itself expires soon afterwards.
         let third = decide(&store, &few, "other").await;
         assert!(third.is_allowed());
         let keys = server.command(&["KEYS", "ratekeeper:few:*"]);
@@ -430,7 +430,7 @@ fn permits_during_an_outage_are_local() {
         server.cont();
         until_redis(&store, &rate).await;
         let after = until("they are released", || ends(&server).is_empty()).await;
-        // Also those that Redis gave after the caller had timed out. A permit that nobody releases
+        // Also those that Redis gave after the caller had timed out. A permit that is not released
         // expires after ten seconds.
         assert!(
             after < Duration::from_secs(8),

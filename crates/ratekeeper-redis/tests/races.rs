@@ -146,7 +146,7 @@ fn several_limits_are_charged_all_or_none() {
             let store = fleet[client % 4].clone();
             let handles = handles[client % 4].clone();
             tokio::spawn(async move {
-                // What was charged to each limit and key, as far as this client was told.
+                // What was charged to each limit and key, by the answers that this client got.
                 let mut result: BTreeMap<(usize, usize), u64> = BTreeMap::new();
                 for turn in 0..12 {
                     let first = (client + turn) % handles.len();

@@ -63,10 +63,12 @@ fn serve(
             while let Ok(wrote @ 1..) = stream.write(next) {
                 sent += wrote as u64;
                 most.fetch_max(sent, Relaxed);
-                next = match next.len() == wrote {
-                    true if piece.is_empty() => break,
-                    true => &piece,
-                    false => &next[wrote..],
+                next = if next.len() > wrote {
+                    &next[wrote..]
+                } else if piece.is_empty() {
+                    break;
+                } else {
+                    &piece
                 };
             }
             continue;

@@ -45,7 +45,7 @@ fn code(error: &ConnectError) -> &str {
 }
 
 #[test]
-fn redis_comes_later() {
+fn redis_starts_later() {
     run(async {
         let server = RedisServer::start();
         server.kill();

@@ -12,7 +12,7 @@ use serde_json::json;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use support::{Server, directory, eventually, for_envoy, told};
+use support::{Server, directory, eventually, exit_output, for_envoy};
 use tokio::runtime::Runtime;
 use tonic::codegen::tokio_stream::{self, StreamExt};
 use tonic::transport::Channel;
@@ -164,10 +164,10 @@ fn a_directory_of_envoyproxy_ratelimit_is_loaded() {
             Code::InvalidArgument
         );
     }
-    assert_eq!(server.figure("ratelimit_requests_blocked"), 1.0);
-    assert_eq!(server.figure("ratelimit_requests_allowed"), 5.0);
+    assert_eq!(server.metric("ratelimit_requests_blocked"), 1.0);
+    assert_eq!(server.metric("ratelimit_requests_allowed"), 5.0);
     assert_eq!(
-        server.figure(
+        server.metric(
             "ratekeeper_decisions_total{policy=\"envoy edge.remote_address\",outcome=\"denied\"}"
         ),
         1.0
@@ -240,7 +240,7 @@ fn a_changed_file_is_loaded_and_an_invalid_one_reported() {
     // Invalid: the old one stays.
     fs::write(limits.join("more.yaml"), "domain: more\ndescriptor: []\n").unwrap();
     eventually("a refusal", || {
-        server.figure("ratekeeper_config_reloads_total{result=\"rejected\"}") >= 1.0
+        server.metric("ratekeeper_config_reloads_total{result=\"rejected\"}") >= 1.0
     });
     assert_eq!((client.code("a"), client.code("b")), (OVER, OK));
     // Valid: both are in force.
@@ -250,7 +250,7 @@ fn a_changed_file_is_loaded_and_an_invalid_one_reported() {
     )
     .unwrap();
     eventually("a reload", || {
-        server.figure("ratekeeper_config_stale") == 0.0
+        server.metric("ratekeeper_config_stale") == 0.0
     });
     let more = || {
         client
@@ -285,8 +285,8 @@ fn errors_at_the_start_are_printed_and_end_the_process() {
         ("b.yaml", "domain: b\ndescriptors: 3\n"),
         ("c.yaml", EDGE),
     ]);
-    let refused = |limits: &Path| told(&for_envoy(limits).output().unwrap());
-    let (code, said) = refused(&limits);
+    let failed_start = |limits: &Path| exit_output(&for_envoy(limits).output().unwrap());
+    let (code, said) = failed_start(&limits);
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!((code, lines.len()), (Some(2), 2), "{said}");
     assert!(
@@ -295,12 +295,12 @@ fn errors_at_the_start_are_printed_and_end_the_process() {
         "{said}"
     );
     assert!(lines[1].contains("b.yaml:2:14: error: "), "{said}");
-    let (code, said) = refused(&directory(&[]));
+    let (code, said) = failed_start(&directory(&[]));
     assert!(
         code == Some(2) && said.contains("no .yaml or .yml file"),
         "{said}"
     );
-    let (code, said) = refused(Path::new("/nowhere"));
+    let (code, said) = failed_start(Path::new("/nowhere"));
     assert!(code == Some(2) && said.contains("cannot be read"), "{said}");
 }
 

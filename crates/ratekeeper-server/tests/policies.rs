@@ -28,7 +28,7 @@ fn remaining(server: &Server, user: &str, cost: u64) -> Value {
 /// Waits until that many reloads have had that result.
 fn wait_for_reloads(server: &Server, result: &str, count: f64) {
     let name = format!("ratekeeper_config_reloads_total{{result=\"{result}\"}}");
-    while server.figure(&name) < count {
+    while server.metric(&name) < count {
         std::thread::yield_now();
     }
 }
@@ -78,16 +78,16 @@ fn a_swapped_config_map_is_reloaded() {
 fn an_invalid_file_is_reported_and_the_previous_one_stays_in_force() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
-    assert_eq!(server.figure("ratekeeper_config_stale"), 0.0);
+    assert_eq!(server.metric("ratekeeper_config_stale"), 0.0);
     fs::write(&file, per_user("ten a day")).unwrap();
     wait_for_reloads(&server, "rejected", 1.0);
-    assert_eq!(server.figure("ratekeeper_config_stale"), 1.0);
+    assert_eq!(server.metric("ratekeeper_config_stale"), 1.0);
     assert_eq!(remaining(&server, "ann", 1), json!(9));
     fs::write(&file, per_user("30/d")).unwrap();
     wait_for_reloads(&server, "ok", 1.0);
     assert_eq!(
         (
-            server.figure("ratekeeper_config_stale"),
+            server.metric("ratekeeper_config_stale"),
             remaining(&server, "bob", 1)
         ),
         (0.0, json!(29))
@@ -110,7 +110,7 @@ fn a_missing_file_is_stale_until_it_is_back() {
     wait_for_reloads(&server, "rejected", 1.0);
     assert_eq!(
         (
-            server.figure("ratekeeper_config_stale"),
+            server.metric("ratekeeper_config_stale"),
             remaining(&server, "ann", 1)
         ),
         (1.0, json!(9))
@@ -119,7 +119,7 @@ fn a_missing_file_is_stale_until_it_is_back() {
     wait_for_reloads(&server, "ok", 1.0);
     assert_eq!(
         (
-            server.figure("ratekeeper_config_stale"),
+            server.metric("ratekeeper_config_stale"),
             remaining(&server, "ann", 1)
         ),
         (0.0, json!(8))
@@ -157,7 +157,7 @@ fn sighup_and_the_admin_api_reload() {
         (200, json!(1))
     );
     assert_eq!(
-        server.figure("ratekeeper_config_reloads_total{result=\"ok\"}"),
+        server.metric("ratekeeper_config_reloads_total{result=\"ok\"}"),
         2.0
     );
     fs::write(&file, "[[policy]]\n").unwrap();
@@ -191,7 +191,7 @@ fn web_pages_cannot_use_the_admin_listener() {
         "{detail}"
     );
     assert_eq!(
-        server.figure("ratekeeper_config_reloads_total{result=\"ok\"}"),
+        server.metric("ratekeeper_config_reloads_total{result=\"ok\"}"),
         1.0
     );
 }
@@ -203,7 +203,7 @@ fn a_pipe_in_place_of_the_file_is_rejected_by_a_reload() {
     fs::rename(pipe(), &file).unwrap();
     server.signal("HUP");
     eventually("the rejection", || {
-        server.figure("ratekeeper_config_reloads_total{result=\"rejected\"}") > 0.5
+        server.metric("ratekeeper_config_reloads_total{result=\"rejected\"}") > 0.5
     });
     let answer = server.admin("POST", "/admin/reload");
     assert_eq!(answer.status(), 422);
@@ -314,7 +314,7 @@ fn the_metrics_count_the_decisions() {
             1.0,
         ),
     ] {
-        let found = server.figure(name);
+        let found = server.metric(name);
         assert!(
             (found - value).abs() < 1e-9,
             "{name} is {found}, not {value}"

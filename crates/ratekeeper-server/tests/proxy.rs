@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use support::{Server, config_file, eventually, ratekeeper, told};
+use support::{Server, config_file, eventually, exit_output, ratekeeper};
 
 /// A service that answers every request with its own head, and reports each connection.
 fn echo() -> (SocketAddr, Receiver<()>) {
@@ -208,7 +208,7 @@ fn the_gateway_applies_policies_with_permits_and_outcomes() {
     assert_eq!(from("203.0.113.2"), 200);
     assert_eq!(server.request("GET", "/other", "").status(), 200);
     assert_eq!(
-        server.figure("ratekeeper_decisions_total{policy=\"login\",outcome=\"denied\"}"),
+        server.metric("ratekeeper_decisions_total{policy=\"login\",outcome=\"denied\"}"),
         1.0
     );
 }
@@ -374,7 +374,7 @@ fn an_attribute_that_no_request_has_is_an_error() {
             "--by",
             by,
         ];
-        let (code, text) = told(&ratekeeper().args(args).output().unwrap());
+        let (code, text) = exit_output(&ratekeeper().args(args).output().unwrap());
         assert_eq!(code, Some(2), "{text}");
         assert!(text.contains(message), "{text}");
     }
@@ -464,7 +464,7 @@ fn config_check_reports_all_warnings_of_serve_and_proxy() {
         let server = Server::run(command);
         server.signal("HUP");
         eventually("the reload", || {
-            server.figure("ratekeeper_config_reloads_total{result=\"ok\"}") > 0.5
+            server.metric("ratekeeper_config_reloads_total{result=\"ok\"}") > 0.5
         });
         server.signal("TERM");
         let logged = warnings(&server.ended().1);
@@ -557,7 +557,7 @@ fn an_invalid_command_line_exits_with_code_2() {
         ),
         (&[], "--upstream"),
     ] {
-        let (code, text) = told(&ratekeeper().arg("proxy").args(args).output().unwrap());
+        let (code, text) = exit_output(&ratekeeper().arg("proxy").args(args).output().unwrap());
         assert_eq!(code, Some(2), "{text}");
         assert!(text.contains(message), "{text}");
     }

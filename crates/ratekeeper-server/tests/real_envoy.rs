@@ -216,7 +216,7 @@ fn envoy_enforces_limits_and_uses_its_failure_mode_without_ratekeeper() {
     assert_eq!(status(envoy.deny, "/elsewhere"), 200);
 
     // Charged after the response: 20, 40, and the third uses up the rest.
-    let asked = || server.figure("ratelimit_requests_total");
+    let asked = || server.metric("ratelimit_requests_total");
     for _ in 0..3 {
         let before = asked();
         assert_eq!(status(envoy.deny, "/tokens"), 200);

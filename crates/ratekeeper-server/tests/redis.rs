@@ -7,7 +7,9 @@ use serde_json::json;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use support::{Answer, Server, config_file, directory, eventually, ratekeeper, refused, service};
+use support::{
+    Answer, Server, config_file, directory, eventually, failed_start, ratekeeper, service,
+};
 
 /// A file that every node of a fleet may run. The timeout is far longer than a slow machine needs.
 fn fleet(url: &str, on_failure: &str) -> String {
@@ -60,10 +62,10 @@ fn three_nodes_hold_one_limit() {
     eventually("all three see each other", || {
         nodes
             .iter()
-            .all(|node| node.figure("ratekeeper_store_nodes") == 3.0)
+            .all(|node| node.metric("ratekeeper_store_nodes") == 3.0)
     });
-    assert!(nodes[0].figure("ratekeeper_store_decisions_total") >= 10.0);
-    assert_eq!(nodes[0].figure("ratekeeper_store_fallback_active"), 0.0);
+    assert!(nodes[0].metric("ratekeeper_store_decisions_total") >= 10.0);
+    assert_eq!(nodes[0].metric("ratekeeper_store_fallback_active"), 0.0);
     // Nothing in Redis tells who asked.
     let keys = redis.command(&["KEYS", "*"]);
     let keys: Vec<&str> = keys.items().iter().filter_map(|key| key.text()).collect();
@@ -86,7 +88,7 @@ fn a_redis_that_dies_is_told_and_comes_back() {
         source(&check(&node, "bob")) == "local_share"
     });
     eventually("the figure", || {
-        node.figure("ratekeeper_store_fallback_active") == 1.0
+        node.metric("ratekeeper_store_fallback_active") == 1.0
     });
     let ready = node.request("GET", "/readyz", "");
     assert_eq!(ready.status(), 200);
@@ -122,7 +124,7 @@ fn nodes_with_other_limits_are_told_everywhere() {
     };
     let same = config_file(&config);
     let nodes = [run(&same), run(&same), run(&loose)];
-    let others = |node: &Server| node.figure("ratekeeper_store_nodes_with_other_limits");
+    let others = |node: &Server| node.metric("ratekeeper_store_nodes_with_other_limits");
     eventually("each finds the others", || {
         nodes.each_ref().map(others) == [1.0, 1.0, 2.0]
     });
@@ -133,11 +135,11 @@ fn nodes_with_other_limits_are_told_everywhere() {
         ready.status() == 200 && ready.body.starts_with(&format!("ok, but 2 {says}"))
     });
     let status = node.admin("GET", "/admin/status").json();
-    let told = status["store"]["other_limits"].as_str().unwrap();
+    let warning = status["store"]["other_limits"].as_str().unwrap();
     assert!(
-        told.starts_with(&format!("2 {says}"))
-            && told.contains("; run the same configuration on all nodes"),
-        "{told}"
+        warning.starts_with(&format!("2 {says}"))
+            && warning.contains("; run the same configuration on all nodes"),
+        "{warning}"
     );
     let found = node.admin("GET", "/admin/doctor").json();
     assert_eq!(found["findings"][0]["code"], "limits_differ", "{found}");
@@ -199,7 +201,7 @@ fn nodes_with_other_limits_of_envoy_are_told_everywhere() {
             .arg(grpc);
         Server::run(command)
     };
-    let others = |node: &Server| node.figure("ratekeeper_store_nodes_with_other_limits");
+    let others = |node: &Server| node.metric("ratekeeper_store_nodes_with_other_limits");
     let nodes = [node(10), node(10), node(20)];
     eventually("each finds the others", || {
         nodes.each_ref().map(others) == [1.0, 1.0, 2.0]
@@ -212,7 +214,7 @@ fn a_change_on_its_way_is_not_told() {
     let redis = RedisServer::start();
     let config = fleet(redis.url(), "local_share");
     let nodes = [config.replace("10/d", "11/d"), config].map(|config| Server::with_config(&config));
-    let others = |node: &Server| node.figure("ratekeeper_store_nodes_with_other_limits");
+    let others = |node: &Server| node.metric("ratekeeper_store_nodes_with_other_limits");
     eventually("each finds the other", || {
         nodes.each_ref().map(others) == [1.0; 2]
     });
@@ -306,7 +308,7 @@ fn the_first_request_beside_a_silent_redis_ends_within_the_timeout() {
 fn a_redis_that_will_not_do_is_code_2_and_one_sentence_without_its_password() {
     let redis = RedisServer::builder().password("right").start();
     let url = format!("redis://:wr0ng@127.0.0.1:{}", redis.port());
-    let (code, text) = refused(&fleet(&url, "local_share"));
+    let (code, text) = failed_start(&fleet(&url, "local_share"));
     assert_eq!(code, Some(2));
     assert!(
         text.contains("Redis rejected the user and password; check those in the url"),
@@ -391,7 +393,7 @@ fn a_cluster_is_one_store_until_a_primary_is_gone() {
     eventually("both see each other", || {
         nodes
             .iter()
-            .all(|node| node.figure("ratekeeper_store_nodes") == 2.0)
+            .all(|node| node.metric("ratekeeper_store_nodes") == 2.0)
     });
     // What was charged where another limit denied has come back.
     let left = |node: &Server| {
@@ -411,7 +413,7 @@ fn a_cluster_is_one_store_until_a_primary_is_gone() {
             .body
             .starts_with("degraded")
     });
-    assert_eq!(nodes[0].figure("ratekeeper_store_fallback_active"), 1.0);
+    assert_eq!(nodes[0].metric("ratekeeper_store_fallback_active"), 1.0);
     eventually("it is over", || {
         nodes
             .iter()
@@ -440,7 +442,7 @@ fn a_redis_that_decides_nothing_is_told_without_a_break() {
             .is_error()
     );
     eventually("the figure", || {
-        node.figure("ratekeeper_store_fallback_active") == 1.0
+        node.metric("ratekeeper_store_fallback_active") == 1.0
     });
     let heartbeat = || redis.command(&["ZRANGE", "ratekeeper:nodes", "0", "-1", "WITHSCORES"]);
     let mut heartbeats = 0;
@@ -448,7 +450,7 @@ fn a_redis_that_decides_nothing_is_told_without_a_break() {
     while heartbeats < 3 {
         assert_eq!(source(&check(&node, "ann")), "local_share");
         assert_eq!(
-            node.figure("ratekeeper_store_fallback_active"),
+            node.metric("ratekeeper_store_fallback_active"),
             1.0,
             "after {heartbeats} heartbeats"
         );
@@ -485,7 +487,7 @@ fn a_redis_that_decides_nothing_is_told_without_a_break() {
     assert_eq!(
         (
             source(&check(&node, "bob")),
-            node.figure("ratekeeper_store_fallback_active")
+            node.metric("ratekeeper_store_fallback_active")
         ),
         ("redis".to_owned(), 0.0)
     );

@@ -294,7 +294,7 @@ fn a_list_is_decided_in_order() {
                     .map(|user| one(&format!("u{user}"), 1))
                     .collect::<Vec<_>>()
             );
-            let before = node.figure("ratekeeper_store_calls_total");
+            let before = node.metric("ratekeeper_store_calls_total");
             let answers = node.check(&many.to_string()).json();
             assert!(
                 answers
@@ -303,7 +303,7 @@ fn a_list_is_decided_in_order() {
                     .iter()
                     .all(|one| one["source"] == "redis" && one["allowed"] == true)
             );
-            let trips = node.figure("ratekeeper_store_calls_total") - before;
+            let trips = node.metric("ratekeeper_store_calls_total") - before;
             assert!(trips < 50.0, "{trips} round trips for 100 requests");
         }
     }

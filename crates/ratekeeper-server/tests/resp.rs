@@ -156,7 +156,7 @@ fn metrics_count_calls_and_not_peeks() {
     resp.cli(&["RATEKEEPER.PEEK", "per-user", "me"]);
     for (name, many) in [("total", 4.0), ("allowed", 3.0), ("blocked", 1.0)] {
         assert!(
-            (resp.server.figure(&format!("ratelimit_requests_{name}")) - many).abs() < 0.1,
+            (resp.server.metric(&format!("ratelimit_requests_{name}")) - many).abs() < 0.1,
             "{name}"
         );
     }
@@ -444,8 +444,8 @@ fn redis_benchmark_runs_to_its_end() {
         assert!(output.status.success(), "{output:?}");
     }
     // A hundred keys, ten each.
-    assert!((resp.server.figure("ratelimit_requests_allowed") - 1_000.0).abs() < 0.1);
-    assert!((resp.server.figure("ratelimit_requests_total") - 20_000.0).abs() < 0.1);
+    assert!((resp.server.metric("ratelimit_requests_allowed") - 1_000.0).abs() < 0.1);
+    assert!((resp.server.metric("ratelimit_requests_total") - 20_000.0).abs() < 0.1);
 }
 
 fn root() -> PathBuf {

@@ -4,7 +4,7 @@ mod support;
 
 use std::net::TcpListener;
 use std::process::Command;
-use support::{Server, config_file, pipe, ratekeeper, refused, told};
+use support::{Server, config_file, exit_output, failed_start, pipe, ratekeeper};
 
 #[test]
 fn it_prints_its_addresses_and_three_commands_to_try() {
@@ -96,7 +96,7 @@ fn an_invalid_command_line_exits_with_2_and_the_usage() {
         &["serve", "--config"],
         &["version", "extra"],
     ] {
-        let (code, text) = told(&ratekeeper().args(args).output().unwrap());
+        let (code, text) = exit_output(&ratekeeper().args(args).output().unwrap());
         assert_eq!(code, Some(2), "{text}");
         assert!(text.starts_with("error: "), "{text}");
     }
@@ -128,7 +128,7 @@ fn a_config_that_is_not_a_regular_file_is_rejected() {
 
 #[test]
 fn an_unreadable_config_exits_with_2() {
-    let (code, text) = told(
+    let (code, text) = exit_output(
         &ratekeeper()
             .args(["serve", "--config", "/no/such/file.toml"])
             .output()
@@ -143,7 +143,7 @@ fn an_unreadable_config_exits_with_2() {
 
 #[test]
 fn an_invalid_config_exits_with_2_and_a_line_for_each_error() {
-    let (code, text) = refused("[server]\nhttp = \"localhost:8080\"\nport = 1\n[limits]\n");
+    let (code, text) = failed_start("[server]\nhttp = \"localhost:8080\"\nport = 1\n[limits]\n");
     assert_eq!(code, Some(2), "{text}");
     let lines: Vec<_> = text
         .lines()
@@ -165,7 +165,7 @@ fn an_invalid_config_exits_with_2_and_a_line_for_each_error() {
 fn an_address_in_use_exits_with_2() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (code, text) = refused(&format!("[server]\nhttp = \"{address}\"\n"));
+    let (code, text) = failed_start(&format!("[server]\nhttp = \"{address}\"\n"));
     assert_eq!(code, Some(2));
     assert_eq!(
         text,
@@ -180,14 +180,14 @@ fn an_address_in_use_exits_with_2() {
 #[test]
 fn a_second_server_on_the_same_address_exits_with_2() {
     let server = Server::start();
-    let (code, text) = refused(&format!("[server]\nhttp = \"{}\"\n", server.address));
+    let (code, text) = failed_start(&format!("[server]\nhttp = \"{}\"\n", server.address));
     assert_eq!(code, Some(2));
     assert!(text.contains("Address already in use"), "{text}");
 }
 
 #[test]
 fn an_address_of_another_machine_exits_with_2() {
-    let (code, text) = refused("[server]\nhttp = \"192.0.2.1:0\"\n");
+    let (code, text) = failed_start("[server]\nhttp = \"192.0.2.1:0\"\n");
     assert_eq!(code, Some(2));
     assert!(
         text.contains("cannot listen on 192.0.2.1:0: ") && text.contains("of this machine"),
@@ -217,7 +217,7 @@ fn one_listener_can_be_off_but_not_all() {
     command
         .env("RATEKEEPER_SERVER__ADMIN", "off")
         .env("RATEKEEPER_SERVER__HTTP", "off");
-    let (code, text) = told(&command.output().unwrap());
+    let (code, text) = exit_output(&command.output().unwrap());
     assert_eq!(
         (code, &*text),
         (

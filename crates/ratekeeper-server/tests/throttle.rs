@@ -300,6 +300,6 @@ fn any_number_of_limits_is_accepted() {
         writing.join().unwrap().unwrap();
         assert_eq!(server.throttle(used).status(), 429, "after batch {batch}");
     }
-    let evicted = server.figure("ratekeeper_throttle_limits_evicted_total");
+    let evicted = server.metric("ratekeeper_throttle_limits_evicted_total");
     assert_eq!(evicted, 65_536.0);
 }

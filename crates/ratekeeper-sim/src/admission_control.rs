@@ -1,5 +1,5 @@
-//! [`AdmissionControl`]: what protects the simulated service: the real limits of `ratekeeper`
-//! behind one trait.
+//! [`AdmissionControl`]: one trait for the real limits of `ratekeeper` that protect the simulated
+//! service.
 
 use ratekeeper::adaptive::{
     AdaptiveConcurrency, AdaptivePermit, AdaptiveQueue, Partition, QueueWait, QueuedPermit,
@@ -12,19 +12,19 @@ use std::time::Duration;
 
 /// Allows or denies calls, and is informed how they ended.
 pub trait AdmissionControl {
-    /// What a call holds while it is in the service.
+    /// The permit of a call in the service.
     type Permit: 'static;
 
-    /// Decides a call of this stream; none if it is denied.
+    /// Decides a call of this stream; `None` if it is denied.
     fn admit(&mut self, stream: usize) -> Option<Self::Permit>;
 
-    /// Lets a denied call wait; none if it does not wait.
+    /// Lets a denied call wait; `None` if it does not wait.
     fn wait(&mut self, stream: usize) -> Option<Wait<Self::Permit>> {
         let _ = stream;
         None
     }
 
-    /// The call has left the service; `in_time` says whether its client was still waiting.
+    /// The call has left the service; `in_time`: whether its client was still waiting.
     fn done(&mut self, permit: Self::Permit, in_time: bool);
 
     /// The current limit on calls in flight.
@@ -60,7 +60,7 @@ impl<P: 'static> Wait<P> {
         }
     }
 
-    /// Polls the wait; ready with none if it has timed out.
+    /// Polls the wait; ready with `None` if it has timed out.
     pub(crate) fn poll(&mut self) -> Poll<Option<P>> {
         self.wait
             .as_mut()

@@ -25,11 +25,14 @@ pub fn adaptive(control: Control) -> impl Fn(ManualClock) -> AdaptiveConcurrency
 }
 
 /// An adaptive limit with a queue of default settings in front.
-pub fn queued(control: Control, room: usize) -> impl Fn(ManualClock) -> QueuedLimit<ManualClock> {
+pub fn queued(
+    control: Control,
+    max_waiting: usize,
+) -> impl Fn(ManualClock) -> QueuedLimit<ManualClock> {
     move |clock| {
         QueuedLimit::new(AdaptiveQueue::new(
             adaptive(control)(clock),
-            QueueConfig::of(room),
+            QueueConfig::of(max_waiting),
         ))
     }
 }

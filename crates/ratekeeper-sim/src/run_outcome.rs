@@ -12,9 +12,9 @@ pub struct CallRecord {
     pub stream: usize,
     /// How many attempts there were before.
     pub retries_before: u32,
-    /// Whether it was admitted.
+    /// Whether it was allowed.
     pub admitted: bool,
-    /// How long it took from arrival to response; none while it is in the service.
+    /// The time from arrival to response; `None` while it is in the service.
     pub latency: Option<u64>,
     /// The timeout of its client.
     pub timeout: u64,
@@ -77,7 +77,7 @@ impl RunOutcome {
         }
     }
 
-    /// The 99th percentile latency of admitted calls; one whose client timed out counts with its
+    /// The 99th percentile latency of allowed calls; one whose client timed out counts with its
     /// timeout.
     pub fn p99(&self, when: Range<u64>) -> u64 {
         let admitted = self.between(when).filter(|record| record.admitted);

@@ -160,7 +160,7 @@ fn in_hours_of_an_incident_no_limit_drifts_up_and_all_recover() {
 }
 
 #[test]
-fn while_nothing_is_answered_in_time_the_minimum_is_admitted_and_then_traffic_recovers() {
+fn without_timely_answers_the_minimum_is_allowed_and_then_traffic_recovers() {
     let backend = incident(5 * SECOND, MINUTE, 11 * MINUTE);
     for_each(|name, run, seed| {
         let outcome = run(&Scenario::new([Stream::of(200.0)], 13 * MINUTE)

@@ -5,7 +5,7 @@
 //!   clock; Clusters and sentinels of them.
 //! - [`fault_proxy`]: a network between client and server that loses, delays, corrupts and cuts on
 //!   demand.
-//! - [`auditor`]: checks a trace of everything that was admitted against a bound.
+//! - [`auditor`]: checks a trace of all allowed calls against a bound.
 //! - [`naive`]: a limiter with a race condition, to show that a test for races can fail.
 //! - [`resp`]: a minimal client that can send any command.
 //! - [`tools`]: programs that a test needs and a machine may lack.

@@ -1,15 +1,15 @@
-//! Programs that tests need and a machine may lack: Go, Node, what scripts/clients and scripts/venv
-//! make.
+//! Programs that tests need and a machine may lack: Go, Node, and the output of scripts/clients and
+//! scripts/venv.
 //!
-//! On a developer's machine such a test says that it was skipped. On CI (`CI=true`), or with
-//! `REQUIRE_ALL_TESTS` set, it fails: a test that nobody runs proves nothing.
+//! On a developer's machine the test prints that it was skipped. On CI (`CI=true`), or with
+//! `REQUIRE_ALL_TESTS` set, it fails: a skipped test proves nothing.
 
 use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A file that a script of ours makes; none if it is missing and the test is to be skipped.
+/// A file that a script makes; `None` if it is missing and the test is to be skipped.
 ///
 /// # Panics
 /// If it is missing and must not be.
@@ -22,7 +22,7 @@ pub fn file(path: &Path, remedy: &str) -> Option<PathBuf> {
     None
 }
 
-/// A program that is on the `PATH`; none if it is missing and the test is to be skipped.
+/// A program on the `PATH`; `None` if it is missing and the test is to be skipped.
 ///
 /// # Panics
 /// If it is missing and must not be.
@@ -42,7 +42,7 @@ pub fn program(name: &str, remedy: &str) -> Option<Command> {
     None
 }
 
-/// Says that a test was skipped, and why.
+/// Prints that a test was skipped, and why.
 ///
 /// # Panics
 /// If no test may be skipped.
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_be_skipped_unless_a_variable_says_otherwise() {
+    fn tests_may_be_skipped_unless_a_variable_is_set() {
         let required = |ci: Option<&str>, all: Option<&str>| {
             is_required(ci.map(OsStr::new), all.map(OsStr::new))
         };
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// In a process of its own: the environment of this one is that of all its tests.
+    /// In a separate process: the tests of this one share its environment.
     #[test]
     fn a_missing_program_skips_a_test_and_on_ci_fails_it() {
         const CHILD: &str = "RATEKEEPER_TESTKIT_CHILD";
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// With nothing on the `PATH` that could install them.
+    /// Without programs on the `PATH` that could install them.
     #[test]
     fn scripts_need_names_the_packages_of_node_and_go() {
         let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
@@ -160,7 +160,7 @@ mod tests {
         );
     }
 
-    /// No test may skip by itself: there it would be green on CI.
+    /// No test may skip by itself: it would pass on CI.
     #[test]
     fn no_test_is_skipped_in_silence() {
         let mut silent = Vec::new();

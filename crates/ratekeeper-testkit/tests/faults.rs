@@ -146,7 +146,7 @@ fn replies_are_late_by_the_delay_and_not_by_its_multiple() {
 }
 
 #[test]
-fn a_delayed_request_arrives_though_its_client_has_gone() {
+fn a_delayed_request_arrives_after_its_client_has_left() {
     let (redis, proxy) = start();
     let mut connection = connect(&proxy);
     proxy.set(Fault::DelayRequests(Duration::from_millis(100)));
@@ -167,7 +167,7 @@ fn garbage_is_not_a_reply() {
 }
 
 #[test]
-fn half_a_reply_is_followed_by_nothing() {
+fn half_a_reply_ends_the_connection() {
     let (_redis, proxy) = start();
     let mut connection = Connection::tcp(proxy.port()).unwrap();
     proxy.set(Fault::HalfReply);

@@ -27,7 +27,7 @@ const DIRECTORIES: [&str; 8] = [
 /// A token with one of these extensions is the end of a path.
 const EXTENSIONS: [&str; 3] = ["lua", "md", "rs"];
 
-/// What the numbers of properties begin with.
+/// The prefixes of property numbers.
 const PROPERTIES: [&str; 8] = ["FW", "L", "LQ", "P", "RB", "SC", "SL", "TB"];
 
 /// This file, which names files that do not exist.
@@ -79,7 +79,7 @@ impl Tree {
         }
     }
 
-    /// Every reference to something that does not exist.
+    /// Every reference to a target that does not exist.
     fn findings(&self) -> Vec<String> {
         let anchors: HashMap<&str, HashSet<String>> = self
             .texts
@@ -212,7 +212,7 @@ impl Tree {
     }
 }
 
-/// Whether a file is read: text that people wrote.
+/// Whether a file is read: text written by hand.
 fn is_checked(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
@@ -255,13 +255,13 @@ fn is_property(word: &str) -> bool {
     is_number && PROPERTIES.contains(&prefix)
 }
 
-/// Whether a name is as long as only those of tests are.
+/// Whether a name is long enough to be that of a test.
 fn is_test(name: &str) -> bool {
     let is_snake = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
     name.bytes().all(is_snake) && name.matches('_').count() >= 4
 }
 
-/// What may be a path: runs of the characters of paths, with braces and what is between them.
+/// Candidates for paths: runs of the characters of paths, with braces and what is between them.
 fn tokens(text: &str) -> Vec<String> {
     let (mut tokens, mut token, mut depth) = (Vec::new(), String::new(), 0);
     for char in text.chars().chain([' ']) {
@@ -269,7 +269,7 @@ fn tokens(text: &str) -> Vec<String> {
             '{' => depth += 1,
             '}' if depth > 0 => depth -= 1,
             ',' if depth > 0 => {}
-            // A placeholder, part of a name that nobody knows.
+            // A placeholder, part of an unknown name.
             '<' | '>' | '$' | '…' | '%' => {
                 token.push('\0');
                 continue;
@@ -320,7 +320,8 @@ fn is_path(token: &str) -> bool {
     is_file || (DIRECTORIES.contains(&first) && !rest.is_empty())
 }
 
-/// A path from the directory of `from`, made one from the root; none if it leads out of it.
+/// A path from the directory of `from`, converted to one from the root; `None` if it leads out of
+/// it.
 fn resolved(from: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
@@ -437,7 +438,7 @@ fn a_step_that_does_not_exist_is_found() {
 }
 
 #[test]
-fn planted_mistakes_are_found_and_nothing_else() {
+fn exactly_the_planted_mistakes_are_found() {
     let root = tempfile::tempdir().unwrap();
     let write = |path: &str, text: &str| {
         let path = root.path().join(path);

@@ -64,7 +64,7 @@ fn every_kind_of_reply_is_understood() {
 }
 
 #[test]
-fn dropped_in_a_panic_it_is_gone_with_its_directory() {
+fn a_drop_in_a_panic_removes_process_and_directory() {
     let seen = std::sync::Mutex::new(None);
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let redis = RedisServer::builder().aof(true).start();
@@ -99,7 +99,7 @@ fn killed_and_restarted_it_is_empty_on_the_same_port() {
 }
 
 #[test]
-fn with_aof_what_was_answered_survives_a_kill() {
+fn with_aof_answered_writes_survive_a_kill() {
     let redis = RedisServer::builder().aof(true).start();
     for _ in 0..3 {
         redis.command(&["INCR", "key"]);
@@ -228,7 +228,7 @@ fn an_unknown_setting_is_reported() {
 }
 
 #[test]
-fn a_replica_has_what_its_master_has() {
+fn a_replica_has_the_data_of_its_master() {
     let master = RedisServer::builder().password("x").start();
     master.command(&["SET", "before", "1"]);
     let replica = RedisServer::builder().replica_of(&master).start();

@@ -98,7 +98,7 @@ impl<B, G> ResponseBody<B, G> {
     /// Takes a layer's own response out of the future that holds it.
     ///
     /// # Panics
-    /// If it was taken already: a future must not be polled after it is done.
+    /// Taken only if a future is polled after it is done.
     pub(crate) fn once(response: &mut Option<Response<Bytes>>) -> Response<Self> {
         response
             .take()

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// `grpc-timeout`, as gRPC clients send it.
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// The time after which nobody waits for the response: a request extension.
+/// The deadline of a request: after it, no client waits for the response. A request extension.
 ///
 /// [`ShedLayer`](crate::ShedLayer) drops requests that arrive after it, and
 /// [`ClientLayer`](crate::client::ClientLayer) neither waits nor retries beyond it. Copy it from an

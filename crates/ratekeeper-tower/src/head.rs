@@ -1,4 +1,4 @@
-//! The head of a request, as hooks see it: everything but the body.
+//! The head of a request for hooks: everything but the body.
 
 use crate::identity::Client;
 use http::header::{HeaderName, HeaderValue, Keys};
@@ -37,7 +37,7 @@ impl<'a> Head<'a> {
         self.client.ip()
     }
 
-    /// Whether the request came through a trusted proxy, whose headers are believed.
+    /// Whether the request came through a trusted proxy, whose headers are trusted.
     pub fn is_from_trusted_proxy(&self) -> bool {
         self.client.via_proxy()
     }

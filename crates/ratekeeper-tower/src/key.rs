@@ -61,8 +61,8 @@ impl Key {
     }
 
     /// A cookie. A request with two different values of it is rejected with 400, because a service
-    /// may read either. Values that differ only in quotes around them or in percent-encoding are
-    /// one key, because many services treat them as equal.
+    /// may use either. Values that differ only in quotes around them or in percent-encoding are one
+    /// key, because many services treat them as equal.
     pub fn cookie(name: &str) -> Self {
         Self(KeySource::Cookie(name.into()))
     }

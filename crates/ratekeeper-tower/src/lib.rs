@@ -213,8 +213,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Unlike a [`Key`], a policy does not apply to a request that lacks its key: hence `visitors`,
-//! which applies to all. With the feature `axum`, a layer on a router or a route knows the route's
+//! Unlike a [`Key`], a policy does not apply to a request that lacks its key; the policy `visitors`
+//! applies to all. With the feature `axum`, a layer on a router or a route knows the route's
 //! template (`/users/{id}`) as [`Attribute::Endpoint`](ratekeeper_policy::Attribute::Endpoint). A
 //! layer around a router does not: there each path is its own endpoint.
 //!
@@ -301,7 +301,7 @@
 //!   (`only_failures_and_hangups_count`).
 //! - At most [`max_waiting`](RateLimitLayer::max_waiting) requests wait
 //!   (`at_most_max_waiting_requests_wait`).
-//! - Requests that the breaker (`what_the_breaker_rejects_is_refunded`) or an inner limit
+//! - Requests that the breaker (`a_rejection_by_the_breaker_is_refunded`) or an inner limit
 //!   (`a_limit_for_all_waits_and_then_answers_503_in_front_of_one_for_each`) denies are refunded.
 //! - A permit is held until the body has ended, failed or was dropped (`concurrency_layer.rs`).
 //! - Critical requests lose less than 1 % while the sheddable load is ten times the capacity, if

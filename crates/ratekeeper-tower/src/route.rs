@@ -2,7 +2,7 @@
 
 use http::Extensions;
 
-/// The route template, such as `/users/{id}`, if the framework tells it.
+/// The route template, such as `/users/{id}`, if the framework provides it.
 #[cfg(feature = "axum")]
 pub(crate) fn of(extensions: &Extensions) -> Option<&str> {
     extensions

@@ -169,7 +169,7 @@ async fn outcomes_of_responses() {
 }
 
 #[tokio::test]
-async fn a_grpc_status_tells_overload() {
+async fn a_grpc_status_of_overload_is_recognized() {
     let trailers = |status: &'static str| {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", status.parse().unwrap());
@@ -550,7 +550,7 @@ fn under_threads_every_request_is_served() {
 }
 
 /// With a class among the extensions permits are reserved for higher ones, at once and in the
-/// queue, and no shedder is told.
+/// queue, and it is not reported to a shedder.
 #[tokio::test]
 async fn permits_are_reserved_for_higher_classes() {
     let clock = ManualClock::new();
@@ -631,7 +631,7 @@ fn an_allowed_request_allocates_nothing() {
     }
 }
 
-/// The allocations of reading such a body by itself.
+/// The allocations of reading that body alone.
 fn alone() -> u64 {
     allocation_counter::measure(|| {
         assert!(poll_once(pin!(Text::from("hello").collect())).is_ready());

@@ -18,8 +18,8 @@ use tower::{Layer, Service};
 
 const REQUESTS: u64 = 1_000;
 
-/// The digits of three numbers; none for numbers below 1,000. Names are static, and the map of a
-/// response that has a header already has capacity for five more.
+/// The digits of three numbers; numbers below 1,000 do not allocate. Names are static, and the map
+/// of a response that has a header already has capacity for five more.
 const VALUES: u64 = 3;
 
 /// A hello world that allocates only for the map of its headers.
@@ -118,7 +118,7 @@ fn one_limit_allocates_the_values_of_headers_and_nothing_else() {
     let layer = RateLimitLayer::keyed(Keyed::with_clock(wide(), ManualClock::new()), Key::ip());
     assert!(ask(&mut layer.layer(Hello)).contains_key("x-ratelimit-reset"));
     assert_eq!(allocations(layer.layer(Hello)) - bare, VALUES);
-    // Without the headers there are none.
+    // Without the headers there are no allocations.
     assert_eq!(
         allocations(layer.clone().headers(Dialects::none()).layer(Hello)) - bare,
         0

@@ -49,7 +49,7 @@ async fn ask(from: [u8; 4], server: SocketAddr, line: &str) -> String {
     answer
 }
 
-/// The head of the response to a request with more headers, on a kept connection.
+/// The head of the response to a request with more headers, on a keep-alive connection.
 async fn head(stream: &mut TcpStream, path: &str, more: &str) -> String {
     let request = format!("HEAD {path} HTTP/1.1\r\nhost: localhost\r\n{more}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_connection_has_the_bucket_of_its_address() {
 }
 
 #[tokio::test]
-async fn the_requests_of_a_connection_have_its_peer_and_nothing_of_each_other() {
+async fn requests_of_a_connection_share_its_peer_and_no_other_extensions() {
     #[derive(Clone)]
     struct Left;
     // The number of extensions, whether one is of another request, the path parameter, and the

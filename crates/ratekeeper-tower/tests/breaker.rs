@@ -466,7 +466,7 @@ fn clones_share_everything() {
 }
 
 #[test]
-fn tens_of_thousands_of_changes_of_state_wrap_nothing() {
+fn tens_of_thousands_of_state_changes_do_not_wrap_around() {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder()
         .max_open_for(secs(5))

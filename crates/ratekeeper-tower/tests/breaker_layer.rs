@@ -5,7 +5,7 @@ mod support;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use ratekeeper::ManualClock;
-use ratekeeper_tower::breaker::{CircuitOpenError, Outcome, State};
+use ratekeeper_tower::breaker::{CallOutcome, CircuitOpenError, State};
 use ratekeeper_tower::{CircuitBreaker, CircuitBreakerLayer};
 use std::convert::Infallible;
 use std::future::{pending, ready};
@@ -197,9 +197,9 @@ async fn a_closure_decides_what_is_a_failure() {
     let (breaker, _) = breaker();
     let layer = CircuitBreakerLayer::new(breaker.clone()).classify(|head| {
         match head.headers.get("grpc-status") {
-            Some(code) if code == "14" => Outcome::Failure,
-            Some(_) => Outcome::Ignored,
-            None => Outcome::Success,
+            Some(code) if code == "14" => CallOutcome::Failure,
+            Some(_) => CallOutcome::Ignored,
+            None => CallOutcome::Success,
         }
     });
     let service = layer.layer(service_fn(|code: Request<&'static str>| {

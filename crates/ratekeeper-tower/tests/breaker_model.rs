@@ -24,14 +24,14 @@ enum Op {
     Acquire,
     Finish {
         which: prop::sample::Index,
-        outcome: CallOutcome,
+        outcome: ModelOutcome,
     },
     Advance(u64),
     Force(Force),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum CallOutcome {
+enum ModelOutcome {
     Success,
     Failure,
     Ignore,
@@ -40,10 +40,10 @@ enum CallOutcome {
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let outcome = prop_oneof![
-        4 => Just(CallOutcome::Success),
-        3 => Just(CallOutcome::Failure),
-        1 => Just(CallOutcome::Ignore),
-        1 => Just(CallOutcome::Drop),
+        4 => Just(ModelOutcome::Success),
+        3 => Just(ModelOutcome::Failure),
+        1 => Just(ModelOutcome::Ignore),
+        1 => Just(ModelOutcome::Drop),
     ];
     let by = prop_oneof![
         3 => 0..2 * MS,
@@ -197,11 +197,11 @@ impl Model {
         }
     }
 
-    fn finish(&mut self, model_call: ModelCall, outcome: CallOutcome) {
+    fn finish(&mut self, model_call: ModelCall, outcome: ModelOutcome) {
         let failed = match outcome {
-            CallOutcome::Success => false,
-            CallOutcome::Failure => true,
-            CallOutcome::Ignore | CallOutcome::Drop => return self.cancel(model_call),
+            ModelOutcome::Success => false,
+            ModelOutcome::Failure => true,
+            ModelOutcome::Ignore | ModelOutcome::Drop => return self.cancel(model_call),
         };
         let slow = self.now - model_call.started > SLOW_AFTER;
         self.calls += 1;
@@ -314,10 +314,10 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
             Op::Finish { which, outcome } => {
                 let (call, model_call) = out.swap_remove(which.index(out.len()));
                 match outcome {
-                    CallOutcome::Success => call.success(),
-                    CallOutcome::Failure => call.failure(),
-                    CallOutcome::Ignore => call.ignore(),
-                    CallOutcome::Drop => drop(call),
+                    ModelOutcome::Success => call.success(),
+                    ModelOutcome::Failure => call.failure(),
+                    ModelOutcome::Ignore => call.ignore(),
+                    ModelOutcome::Drop => drop(call),
                 }
                 model.finish(model_call, outcome);
             }

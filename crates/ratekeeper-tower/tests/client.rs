@@ -274,7 +274,7 @@ async fn a_cancelled_first_request_does_not_block_the_others() {
 }
 
 #[tokio::test]
-async fn a_herd_comes_back_spread_and_never_early() {
+async fn clients_come_back_spread_and_never_early() {
     let clock = ManualClock::new();
     let server = Server::new([with_header(429, "retry-after", "10"), ok()]);
     let client = ClientLayer::with_clock(clock.clone()).layer(server.clone());
@@ -565,7 +565,7 @@ async fn no_request_waits_or_is_retried_beyond_its_deadline() {
 }
 
 #[tokio::test]
-async fn servers_can_be_told_apart_by_a_key() {
+async fn a_key_distinguishes_servers() {
     let clock = ManualClock::new();
     let layer = ClientLayer::with_clock(clock).fail_fast().key(|head| {
         head.headers

@@ -75,7 +75,7 @@ proptest! {
 
 /// A server that accepts a tenth of the requests: about twice as many as it accepts are sent.
 #[test]
-fn a_server_that_turns_most_away_is_sent_twice_what_it_accepts() {
+fn a_server_that_denies_most_requests_is_sent_twice_what_it_accepts() {
     let (mut throttle, mut random) = (Throttle::new(2.0), 1_u64);
     let (mut sent, mut accepted, mut room) = (0_u64, 0_u64, 0);
     for millis in 0..600_000_u64 {

@@ -284,7 +284,7 @@ async fn a_forwarding_header_is_believed_from_trusted_proxies() {
         call(&service, by("10.0.0.1", "203.0.113.2")).await.status(),
         StatusCode::OK
     );
-    // An untrusted peer is counted by its own address, whatever its headers say.
+    // An untrusted peer is counted by its own address; its headers are ignored.
     assert_eq!(
         call(&service, by("198.51.100.1", "203.0.113.3"))
             .await
@@ -850,7 +850,7 @@ async fn a_permit_lives_until_the_response_has_ended() {
 }
 
 #[tokio::test]
-async fn what_the_breaker_rejects_is_refunded() {
+async fn a_rejection_by_the_breaker_is_refunded() {
     let (layer, clock) = limited(Key::all(), Limit::per_hour(21));
     let breaker = CircuitBreaker::builder()
         .clock(clock.clone())

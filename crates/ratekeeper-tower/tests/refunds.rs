@@ -123,7 +123,7 @@ async fn a_future_that_has_failed_holds_no_permit() {
 
 /// A request that the second of two limits denies does not use up the first one.
 #[tokio::test]
-async fn what_another_limit_denies_is_refunded() {
+async fn a_denial_by_another_limit_is_refunded() {
     let (global, _) = limited(Limit::per_hour(3));
     let (own, _) = limited(Limit::per_hour(1));
     let service = global.clone().layer(own.layer(OnceReady::default()));

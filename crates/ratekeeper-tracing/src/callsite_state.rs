@@ -120,7 +120,7 @@ impl<C: Clock> CallsiteTable<C> {
             .find(|site| site.key == key)
     }
 
-    /// The state with this key, inserted if there is none; none if the table is full.
+    /// The state with this key, inserted if missing; `None` if the table is full.
     pub(crate) fn find_or_insert(
         &self,
         key: u64,

@@ -58,8 +58,8 @@
 //! # Critical events
 //!
 //! [`tracing`](https://docs.rs/tracing) has no level above error. An event is critical if it has a
-//! field of that name, whatever its value and level, or if the predicate given to
-//! [`Rules::critical`] returns true:
+//! field of that name, with any value and level, or if the predicate given to [`Rules::critical`]
+//! returns true:
 //!
 //! ```
 //! tracing::error!(critical = true, "the ledger does not add up");
@@ -73,8 +73,8 @@
 //!
 //! # One layer or all layers
 //!
-//! [`Sampler::layer`] samples what that one layer sees; the others see everything. Add filters of
-//! your own around it, so that events they reject are not counted:
+//! [`Sampler::layer`] samples what that one layer sees; the others see everything. Add other
+//! filters around it, so that events they reject are not counted:
 //! `sampler.layer(fmt::layer()).with_filter(LevelFilter::INFO)`. A filter for all layers, such as
 //! an `EnvFilter`, is added after it.
 //!

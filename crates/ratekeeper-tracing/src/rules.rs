@@ -83,8 +83,8 @@ impl Rules {
         self
     }
 
-    /// Sets the sampling of a target and the modules inside it, whatever the level: `hyper`
-    /// includes `hyper::proto`.
+    /// Sets the sampling of a target and the modules inside it, at all levels: `hyper` includes
+    /// `hyper::proto`.
     #[must_use]
     pub fn target(self, target: impl Into<String>, sampling: impl Into<Sampling>) -> Self {
         self.with(target.into(), None, sampling.into())

@@ -80,9 +80,9 @@ impl<C: Clock> Sampler<C> {
 
     /// Wraps `layer` so that it sees only sampled events, and reports of how many were suppressed.
     ///
-    /// Add filters of your own around the result, not to `layer`. Code that asks the subscriber for
-    /// a layer by its type (as OpenTelemetry's does) does not find it inside; such a layer takes
-    /// the sampler as its filter: `layer.with_filter(sampler.clone())`.
+    /// Add other filters around the result, not to `layer`. Code that asks the subscriber for a
+    /// layer by its type (as OpenTelemetry's does) does not find it inside; for these, use the
+    /// sampler as the filter of the layer: `layer.with_filter(sampler.clone())`.
     pub fn layer<L, S>(&self, layer: L) -> Filtered<ReportingLayer<L, C>, Self, S>
     where
         L: Layer<S>,

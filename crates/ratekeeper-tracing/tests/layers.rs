@@ -98,7 +98,7 @@ fn for_all_layers_a_suppressed_event_does_not_even_evaluate_its_fields() {
 }
 
 #[test]
-fn a_query_whether_an_event_would_be_shown_counts_nothing() {
+fn a_query_whether_an_event_would_be_shown_is_not_counted() {
     let output = Output::new(Rules::new());
     for _ in 0..1000 {
         if tracing::enabled!(Level::DEBUG) && tracing::event_enabled!(Level::DEBUG) {

@@ -1,4 +1,4 @@
-//! The files of envoyproxy/ratelimit, or what is none.
+//! Configuration files of envoyproxy/ratelimit.
 
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
 #[path = "../../../crates/ratekeeper-server/src/envoy/config.rs"]

@@ -1,29 +1,29 @@
-//! What the fuzz target of Envoy's limits runs.
+//! The fuzz target of Envoy's limits.
 
 use super::config::EnvoyConfig;
 use super::matching::{RuleIndex, find};
 
-/// Any text as a file: what is wrong is told in a line that points into it; what is right reads the
-/// same again, and finds a rule that there is for whatever descriptor.
+/// Loads any text as a file: an error is one line with a location in the file; a valid file loads
+/// to the same again, and every descriptor finds an existing rule or none.
 pub fn envoy(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
     let mut config = EnvoyConfig::default();
-    if let Err(wrong) = config.add("limits.yaml", text) {
-        let told = wrong.to_string();
+    if let Err(error) = config.add("limits.yaml", text) {
+        let message = error.to_string();
         assert!(
-            told.starts_with("limits.yaml:") && !told.contains(['\n', '\r']),
-            "{told:?}"
+            message.starts_with("limits.yaml:") && !message.contains(['\n', '\r']),
+            "{message:?}"
         );
-        if let Some((line, column)) = wrong.location {
-            // Behind the last line break a line begins, too. YAML has more kinds of them than one.
+        if let Some((line, column)) = error.location {
+            // A line begins after the last line break, too. YAML has several kinds of line breaks.
             let lines = 1 + text
                 .matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'])
                 .count() as u64;
             assert!(
                 (1..=lines).contains(&line) && column >= 1,
-                "{told} in {lines} lines"
+                "{message} in {lines} lines"
             );
         }
         return;
@@ -36,7 +36,7 @@ pub fn envoy(data: &[u8]) {
         "a domain is in one file"
     );
 
-    // Descriptors made of the words of the file itself, so that some are known.
+    // Descriptors from words of the file, so that some match.
     let words: Vec<&str> = text
         .split([':', ',', ' ', '\n', '{', '}', '[', ']', '"'])
         .filter(|word| !word.is_empty())

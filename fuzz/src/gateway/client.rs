@@ -1,4 +1,4 @@
-//! What the server writes to a client of HTTP/1, without its connection.
+//! The response writer for HTTP/1 clients, without a connection.
 
 #[allow(dead_code, reason = "a part of the server")]
 #[path = "../../../crates/ratekeeper-server/src/gateway/client/http1/response.rs"]
@@ -8,7 +8,7 @@ use super::http1::Framing;
 use axum::http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 
-/// As the server has it of a request.
+/// The part of the request module that the writer uses.
 mod request {
     use axum::http::Version;
 

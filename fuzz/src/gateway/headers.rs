@@ -1,4 +1,4 @@
-//! Headers of one connection, as the server has them.
+//! The server's hop-by-hop headers.
 
 #[allow(dead_code, reason = "a part of the server")]
 #[path = "../../../crates/ratekeeper-server/src/gateway/headers/hop_by_hop.rs"]

@@ -1,5 +1,5 @@
-//! Bytes of a client of the gateway, and bytes in front of the PROXY protocol. Those of an upstream
-//! are in [`response`].
+//! The fuzz targets of the gateway: bytes of a client, and of the PROXY protocol. The one for bytes
+//! of an upstream is in [`response`].
 
 mod client;
 mod headers;
@@ -24,13 +24,13 @@ use smuggling_guard::SmugglingGuard;
 
 const MAX_HEAD_BYTES: usize = 4096;
 
-/// The judgement is the same whether the bytes come at once or one by one; and what passes is
-/// understood by the parser behind it, and by a naive reader of bodies, in one way only.
+/// The guard decides the same whether the bytes come at once or one by one, and the parser and a
+/// naive reader of bodies agree on all accepted bytes.
 pub fn gateway(data: &[u8]) {
-    let pass = passes(data, data.len().max(1));
-    assert_eq!(pass, passes(data, 1));
-    assert_eq!(pass, passes(data, 7));
-    if pass {
+    let accepted = is_accepted(data, data.len().max(1));
+    assert_eq!(accepted, is_accepted(data, 1));
+    assert_eq!(accepted, is_accepted(data, 7));
+    if accepted {
         read(data);
     }
     if let ParsedHeader::Complete(length, _) = proxy_protocol::parse(data) {
@@ -41,17 +41,18 @@ pub fn gateway(data: &[u8]) {
     }
 }
 
-fn passes(data: &[u8], piece: usize) -> bool {
+fn is_accepted(data: &[u8], chunk_size: usize) -> bool {
     let mut guard = SmugglingGuard::new(MAX_HEAD_BYTES);
-    data.chunks(piece).all(|piece| guard.feed(piece).is_ok())
+    data.chunks(chunk_size)
+        .all(|chunk| guard.feed(chunk).is_ok())
 }
 
-/// Reads requests as the parser does, as far as they are whole.
+/// Reads all complete requests as the parser does.
 fn read(mut data: &[u8]) {
     loop {
         let mut headers = [httparse::EMPTY_HEADER; 128];
         let mut request = httparse::Request::new(&mut headers);
-        // What the parser refuses goes no further, whatever the guard thinks of it.
+        // Requests that the parser rejects are not forwarded, even if the guard accepts them.
         let Ok(httparse::Status::Complete(length)) = request.parse(data) else {
             return;
         };
@@ -63,14 +64,17 @@ fn read(mut data: &[u8]) {
                 .collect::<Vec<_>>()
         };
         let (lengths, codings) = (of("content-length"), of("transfer-encoding"));
-        assert!(lengths.len() + codings.len() <= 1, "two lengths passed");
+        assert!(
+            lengths.len() + codings.len() <= 1,
+            "two lengths were accepted"
+        );
         data = &data[length..];
         if let [one] = lengths[..] {
             let length: usize = std::str::from_utf8(one.value)
                 .unwrap()
                 .trim()
                 .parse()
-                .expect("a length that is none passed");
+                .expect("an invalid length was accepted");
             let Some(rest) = data.get(length..) else {
                 return;
             };
@@ -79,7 +83,7 @@ fn read(mut data: &[u8]) {
         if let [one] = codings[..] {
             assert_eq!(request.version, Some(1));
             assert!(one.value.to_ascii_lowercase().ends_with(b"chunked"));
-            let Some(rest) = behind_chunks(data) else {
+            let Some(rest) = after_chunks(data) else {
                 return;
             };
             data = rest;
@@ -87,40 +91,39 @@ fn read(mut data: &[u8]) {
     }
 }
 
-/// What follows a body in chunks; none if it has not ended. Whatever passed is well formed as far
-/// as it goes.
-fn behind_chunks(mut data: &[u8]) -> Option<&[u8]> {
+/// The bytes after a chunked body; `None` if it has not ended. Accepted bytes must be well formed.
+fn after_chunks(mut data: &[u8]) -> Option<&[u8]> {
     loop {
         let end = data.iter().position(|byte| *byte == b'\n')?;
         let line = data[..end]
             .strip_suffix(b"\r")
-            .expect("a line without CR passed");
+            .expect("a line without CR was accepted");
         let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
         let size = std::str::from_utf8(digits)
             .ok()
             .and_then(|digits| usize::from_str_radix(digits, 16).ok());
-        let size = size.expect("a size that is none passed");
+        let size = size.expect("an invalid size was accepted");
         data = &data[end + 1..];
         if size == 0 {
             break;
         }
         let rest = data.get(size..)?;
         let ended = rest.get(..2)?;
-        assert_eq!(ended, b"\r\n", "a chunk of another size passed");
+        assert_eq!(ended, b"\r\n", "a chunk of another size was accepted");
         data = &rest[2..];
     }
     loop {
         let end = data.iter().position(|byte| *byte == b'\n')?;
         let line = data[..end]
             .strip_suffix(b"\r")
-            .expect("a trailer without CR passed");
+            .expect("a trailer without CR was accepted");
         data = &data[end + 1..];
         if line.is_empty() {
             return Some(data);
         }
         assert!(
             !line.to_ascii_lowercase().starts_with(b"content-length:"),
-            "a length among trailers passed"
+            "a length among trailers was accepted"
         );
     }
 }

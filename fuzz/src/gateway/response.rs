@@ -1,5 +1,5 @@
-//! Bytes of an upstream, on their way through the gateway to a client: the head and the body are
-//! taken apart, and written again.
+//! The fuzz target of upstream responses: bytes of an upstream are parsed and written to a client
+//! as in the gateway.
 
 use super::client::{RequestInfo, write_head, write_informational};
 use super::http1::{MessageWriter, PollBudget, Trailers, WriteError};
@@ -14,30 +14,30 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, Wake, Waker};
 use tokio::io::AsyncWrite;
 
-/// However the bytes are cut, the same comes of them, and what is written is what came: as two
-/// readers have it that share nothing with the gateway. No poll goes round in circles.
+/// The result is the same for any split of the bytes, and the output matches the input, by two
+/// readers that share no code with the gateway. Every poll makes progress.
 ///
-/// The first byte says how it is asked and how it is written; the rest is what the upstream sends
-/// before it closes the connection.
+/// The first byte sets the options of the request and of the client; the rest is sent by the
+/// upstream before it closes the connection.
 pub fn response(data: &[u8]) {
     let Some((options, bytes)) = data.split_first() else {
         return;
     };
     let options = Options(*options);
-    let whole = passed_on(options, bytes, bytes.len().max(1));
-    for piece in [1, 2, 7, 1 + bytes.len() / 2] {
-        let other = passed_on(options, bytes, piece);
-        assert_eq!(whole.is_whole, other.is_whole, "in pieces of {piece}");
-        assert_eq!(whole.heads, other.heads, "in pieces of {piece}");
+    let whole = forward(options, bytes, bytes.len().max(1));
+    for part in [1, 2, 7, 1 + bytes.len() / 2] {
+        let other = forward(options, bytes, part);
+        assert_eq!(whole.is_whole, other.is_whole, "in parts of {part}");
+        assert_eq!(whole.heads, other.heads, "in parts of {part}");
         if whole.is_whole {
-            assert_eq!(whole.body, other.body, "in pieces of {piece}");
-            assert_eq!(whole.trailers, other.trailers, "in pieces of {piece}");
-            assert_eq!(whole.rest, other.rest, "in pieces of {piece}");
+            assert_eq!(whole.body, other.body, "in parts of {part}");
+            assert_eq!(whole.trailers, other.trailers, "in parts of {part}");
+            assert_eq!(whole.rest, other.rest, "in parts of {part}");
         }
     }
 }
 
-/// How the client asks, and how its connection behaves.
+/// The options of a run: the request, and the behaviour of the connections.
 #[derive(Clone, Copy)]
 struct Options(u8);
 
@@ -54,19 +54,19 @@ impl Options {
         self.0 & 4 != 0
     }
 
-    /// The longest piece of a body.
-    fn piece(self) -> u64 {
+    /// The max_chunk chunk of a body.
+    fn max_chunk(self) -> u64 {
         if self.0 & 8 != 0 { 5 } else { u64::MAX }
     }
 
-    /// How much the connection of the client takes at once, and whether it pauses in between.
+    /// How many bytes the client takes at once, and whether it pauses in between.
     fn socket(self) -> (usize, bool) {
-        let most = if self.0 & 16 != 0 { 3 } else { usize::MAX };
-        (most, self.0 & 32 != 0)
+        let max = if self.0 & 16 != 0 { 3 } else { usize::MAX };
+        (max, self.0 & 32 != 0)
     }
 
-    /// Whether pieces of the upstream come one by one, with a pause before each.
-    fn trickles(self) -> bool {
+    /// Whether the upstream pauses before each part.
+    fn pauses_between_parts(self) -> bool {
         self.0 & 64 != 0
     }
 }
@@ -74,43 +74,43 @@ impl Options {
 /// Names and values of headers.
 type Fields = Vec<(String, Vec<u8>)>;
 
-/// What has become of the bytes of an upstream.
+/// The result of forwarding the bytes of an upstream.
 #[derive(Default)]
-struct PassedOn {
-    /// Whether all of an answer came, and was written.
+struct ForwardResult {
+    /// Whether a whole response came and was written.
     is_whole: bool,
-    /// The statuses and headers of all heads, without a date of ours and what says how a body ends.
+    /// The statuses and headers of all heads, without dates and framing headers.
     heads: Vec<(u16, Fields)>,
     body: Vec<u8>,
     trailers: Fields,
-    /// What the upstream sent behind the answer.
+    /// How many bytes the upstream sent after the response.
     rest: usize,
 }
 
-fn passed_on(options: Options, bytes: &[u8], piece: usize) -> PassedOn {
+fn forward(options: Options, bytes: &[u8], part: usize) -> ForwardResult {
     let method = if options.is_head() {
         Method::HEAD
     } else {
         Method::GET
     };
     let mut upstream = Upstream {
-        reader: Reader::new(&method, options.piece()),
-        pieces: bytes.chunks(piece).collect(),
+        reader: Reader::new(&method, options.max_chunk()),
+        parts: bytes.chunks(part).collect(),
         next: 0,
-        waits: options.trickles(),
-        trickles: options.trickles(),
-        longest: options.piece(),
+        waits: options.pauses_between_parts(),
+        pauses_between_parts: options.pauses_between_parts(),
+        max_chunk: options.max_chunk(),
         body: Vec::new(),
         trailers: HeaderMap::new(),
     };
     let mut out = Vec::new();
-    let mut known = PassedOn::default();
+    let mut result = ForwardResult::default();
     let head = loop {
         let Some(head) = upstream.head() else {
-            // No answer: the client gets one of our own.
-            return known;
+            // No response: the client gets one of the gateway's own.
+            return result;
         };
-        known.heads.push(fields_of(&head));
+        result.heads.push(fields_of(&head));
         if !head.is_informational() {
             break head;
         }
@@ -124,13 +124,13 @@ fn passed_on(options: Options, bytes: &[u8], piece: usize) -> PassedOn {
         }
     };
     if head.status.as_u16() == 101 {
-        // Another protocol, or an error: nothing of it goes on as an answer.
-        return known;
+        // Another protocol, or an error: it is not forwarded as a response.
+        return result;
     }
-    let informed = out.len();
+    let informational_end = out.len();
     let before = bytes.len() - upstream.left();
     let expected = expected(&bytes[..before], &bytes[before..], &head, &method);
-    let mut asked = RequestInfo {
+    let mut request = RequestInfo {
         version: if options.is_http10() {
             Version::HTTP_10
         } else {
@@ -140,56 +140,56 @@ fn passed_on(options: Options, bytes: &[u8], piece: usize) -> PassedOn {
         keep_alive: true,
         trailers: options.wants_trailers(),
     };
-    let written = write(&mut upstream, head, &mut asked, options, &mut out);
-    known.body = std::mem::take(&mut upstream.body);
-    known.trailers = pairs(&upstream.trailers);
-    known.rest = upstream.left();
-    known.is_whole = written.is_ok();
-    // What the gateway took out is what came.
+    let written = write(&mut upstream, head, &mut request, options, &mut out);
+    result.body = std::mem::take(&mut upstream.body);
+    result.trailers = pairs(&upstream.trailers);
+    result.rest = upstream.left();
+    result.is_whole = written.is_ok();
+    // The parsed response is the sent one.
     match &expected {
         Some((body, trailers, rest)) => {
-            assert!(known.is_whole, "all of it came, and {written:?}");
-            assert_eq!(&known.body, body);
-            assert_eq!(&known.trailers, trailers);
-            assert_eq!(known.rest, *rest);
+            assert!(result.is_whole, "a whole response, but {written:?}");
+            assert_eq!(&result.body, body);
+            assert_eq!(&result.trailers, trailers);
+            assert_eq!(result.rest, *rest);
         }
-        None => assert!(!known.is_whole, "it was cut off, and nobody noticed"),
+        None => assert!(!result.is_whole, "a cut-off response was accepted"),
     }
-    // What it wrote is what it took out.
-    let Some(client) = decoded(&out[informed..], &asked) else {
-        assert!(!known.is_whole, "the head is cut off");
-        return known;
+    // The written response is the parsed one.
+    let Some(client) = parsed(&out[informational_end..], &request) else {
+        assert!(!result.is_whole, "the head is cut off");
+        return result;
     };
     let has_body = !options.is_head() && !is_bodiless(client.status);
-    assert_eq!(client.status, known.heads[known.heads.len() - 1].0);
-    assert_eq!(client.headers, known.heads[known.heads.len() - 1].1);
-    if known.is_whole {
+    assert_eq!(client.status, result.heads[result.heads.len() - 1].0);
+    assert_eq!(client.headers, result.heads[result.heads.len() - 1].1);
+    if result.is_whole {
         assert!(client.is_whole, "{}", out.escape_ascii());
         if has_body {
-            assert_eq!(client.body, known.body);
+            assert_eq!(client.body, result.body);
         }
         if client.is_chunked && options.wants_trailers() {
-            assert_eq!(client.trailers, known.trailers);
+            assert_eq!(client.trailers, result.trailers);
         } else {
             assert!(client.trailers.is_empty());
         }
     } else {
-        // The connection ends with it: only a body without any end of its own may look whole.
+        // The connection ends: only a close-delimited body may look whole.
         assert!(!client.is_whole || client.ends_with_connection);
-        assert!(known.body.starts_with(&client.body));
+        assert!(result.body.starts_with(&client.body));
     }
-    known
+    result
 }
 
-/// An answer that is read as it is taken.
+/// A response that is read from the upstream as it is polled.
 struct Upstream<'a> {
     reader: Reader,
-    pieces: Vec<&'a [u8]>,
+    parts: Vec<&'a [u8]>,
     next: usize,
     waits: bool,
-    trickles: bool,
-    longest: u64,
-    /// All that was taken.
+    pauses_between_parts: bool,
+    max_chunk: u64,
+    /// The polled data.
     body: Vec<u8>,
     trailers: HeaderMap,
 }
@@ -197,17 +197,17 @@ struct Upstream<'a> {
 impl Upstream<'_> {
     /// Reads more; false at the end of the connection.
     fn read(&mut self) -> bool {
-        let piece = self.pieces.get(self.next);
+        let part = self.parts.get(self.next);
         self.next += 1;
-        self.waits = self.trickles;
-        self.reader.add(piece.copied().unwrap_or_default());
-        piece.is_some()
+        self.waits = self.pauses_between_parts;
+        self.reader.add(part.copied().unwrap_or_default());
+        part.is_some()
     }
 
-    /// What was not taken of all that comes.
+    /// How many bytes were not consumed.
     fn left(&self) -> usize {
-        let unread = self.pieces.get(self.next..).unwrap_or_default();
-        self.reader.rest().len() + unread.iter().map(|piece| piece.len()).sum::<usize>()
+        let unread = self.parts.get(self.next..).unwrap_or_default();
+        self.reader.rest().len() + unread.iter().map(|part| part.len()).sum::<usize>()
     }
 
     fn head(&mut self) -> Option<Head> {
@@ -233,7 +233,7 @@ impl Body for &mut Upstream<'_> {
             match self.reader.next() {
                 Ok(Next::Frame(frame)) => {
                     if let Some(data) = frame.data_ref() {
-                        assert!(!data.is_empty() && data.len() as u64 <= self.longest);
+                        assert!(!data.is_empty() && data.len() as u64 <= self.max_chunk);
                         self.body.extend_from_slice(data);
                     }
                     if let Some(trailers) = frame.trailers_ref() {
@@ -241,7 +241,7 @@ impl Body for &mut Upstream<'_> {
                     }
                     return Poll::Ready(Some(Ok(frame)));
                 }
-                Ok(Next::Over) => return Poll::Ready(None),
+                Ok(Next::Finished) => return Poll::Ready(None),
                 Err(fault) => return Poll::Ready(Some(Err(fault))),
                 Ok(Next::More) => {}
             }
@@ -256,7 +256,7 @@ impl Body for &mut Upstream<'_> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.reader.is_over()
+        self.reader.is_finished()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -264,10 +264,10 @@ impl Body for &mut Upstream<'_> {
     }
 }
 
-/// The connection of a client: it takes so many bytes at once, and may pause before each of them.
+/// The connection of a client: it takes a number of bytes at once, and may pause before each write.
 struct Socket<'a> {
     out: &'a mut Vec<u8>,
-    most: usize,
+    max: usize,
     pauses: bool,
     is_open: bool,
 }
@@ -284,7 +284,7 @@ impl AsyncWrite for Socket<'_> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let length = bytes.len().min(this.most);
+        let length = bytes.len().min(this.max);
         this.out.extend_from_slice(&bytes[..length]);
         Poll::Ready(Ok(length))
     }
@@ -308,20 +308,20 @@ impl AsyncWrite for Socket<'_> {
 }
 
 #[derive(Default)]
-struct Woken(AtomicBool);
+struct WakeFlag(AtomicBool);
 
-impl Wake for Woken {
+impl Wake for WakeFlag {
     fn wake(self: Arc<Self>) {
         self.0.store(true, Relaxed);
     }
 }
 
-/// Writes the answer as the gateway does: what came whole with its head in one piece, and else as
-/// it comes.
+/// Writes the response as the gateway does: a body that came with its head at once, any other as it
+/// comes.
 fn write(
     upstream: &mut Upstream<'_>,
     head: Head,
-    asked: &mut RequestInfo,
+    request: &mut RequestInfo,
     options: Options,
     out: &mut Vec<u8>,
 ) -> Result<(), WriteError<H1Error>> {
@@ -330,22 +330,22 @@ fn write(
     } else {
         Trailers::None
     };
-    // What comes is as long as it is; how much of it must have a limit.
-    let most_polls = 16 * (upstream.left() + 64 * head.headers.len() + 4_096);
+    // The number of polls must be bounded by the size of the input.
+    let max_polls = 16 * (upstream.left() + 64 * head.headers.len() + 4_096);
     match upstream.reader.whole_body() {
         Some(body) => {
             upstream.body.extend_from_slice(&body);
-            let body = Whole(Some(body).filter(|body| !body.is_empty()));
-            write_body(body, head, asked, (options, trailers, most_polls), out)
+            let body = WholeBody(Some(body).filter(|body| !body.is_empty()));
+            write_body(body, head, request, (options, trailers, max_polls), out)
         }
-        None => write_body(upstream, head, asked, (options, trailers, most_polls), out),
+        None => write_body(upstream, head, request, (options, trailers, max_polls), out),
     }
 }
 
-/// A body that is there.
-struct Whole(Option<Bytes>);
+/// A complete body.
+struct WholeBody(Option<Bytes>);
 
-impl Body for Whole {
+impl Body for WholeBody {
     type Data = Bytes;
     type Error = H1Error;
 
@@ -368,41 +368,41 @@ impl Body for Whole {
 fn write_body<B: Body<Data = Bytes, Error = H1Error> + Unpin>(
     body: B,
     head: Head,
-    asked: &mut RequestInfo,
-    (options, trailers, most_polls): (Options, Trailers, usize),
+    request: &mut RequestInfo,
+    (options, trailers, max_polls): (Options, Trailers, usize),
     out: &mut Vec<u8>,
 ) -> Result<(), WriteError<H1Error>> {
     let mut response = Response::new(body);
     *response.status_mut() = head.status;
     *response.headers_mut() = head.headers;
     let mut writer = MessageWriter::default();
-    let framing = writer.begin(|head| write_head(head, &response, asked));
+    let framing = writer.begin(|head| write_head(head, &response, request));
     writer.set_body(response.into_body(), framing, trailers);
-    let (most, pauses) = options.socket();
+    let (max, pauses) = options.socket();
     let mut socket = Socket {
         out,
-        most,
+        max,
         pauses,
         is_open: false,
     };
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(Arc::clone(&woken));
+    let wake_flag = Arc::new(WakeFlag::default());
+    let waker = Waker::from(Arc::clone(&wake_flag));
     let cx = &mut Context::from_waker(&waker);
-    for _ in 0..most_polls {
+    for _ in 0..max_polls {
         let polled = writer.poll(&mut socket, &mut PollBudget::new(), cx);
         if let Poll::Ready(written) = polled {
             assert!(written.is_err() || !writer.is_busy());
             return written;
         }
         assert!(
-            woken.0.swap(false, Relaxed),
-            "pending, and nothing wakes it"
+            wake_flag.0.swap(false, Relaxed),
+            "pending without a waker call"
         );
     }
-    panic!("it is polled again and again, and does not come to an end");
+    panic!("the writer does not end");
 }
 
-/// Headers by name; those of one name stay in their order.
+/// Headers sorted by name; those of one name stay in order.
 fn pairs(headers: &HeaderMap) -> Fields {
     let mut pairs: Vec<_> = headers
         .iter()
@@ -412,7 +412,7 @@ fn pairs(headers: &HeaderMap) -> Fields {
     pairs
 }
 
-/// Whether every writer of a head writes a header itself.
+/// Whether a header is written anew with every head.
 fn is_framing(name: &str) -> bool {
     ["date", "connection", "content-length", "transfer-encoding"].contains(&name)
 }
@@ -427,13 +427,13 @@ fn is_bodiless(status: u16) -> bool {
     status < 200 || status == 204 || status == 304
 }
 
-/// What a reader of its own makes of the bytes behind a head: the body, the trailers, and how much
-/// is left over; none if it is malformed or cut off.
+/// The expected body and trailers, and how many bytes follow them; `None` if the body is malformed
+/// or cut off.
 type Expected = Option<(Vec<u8>, Fields, usize)>;
 
-fn expected(head: &[u8], bytes: &[u8], known: &Head, method: &Method) -> Expected {
+fn expected(head: &[u8], bytes: &[u8], head_fields: &Head, method: &Method) -> Expected {
     let (lengths, is_chunked) = framing(head);
-    if *method == Method::HEAD || is_bodiless(known.status.as_u16()) {
+    if *method == Method::HEAD || is_bodiless(head_fields.status.as_u16()) {
         return Some((Vec::new(), Vec::new(), bytes.len()));
     }
     if is_chunked {
@@ -451,13 +451,13 @@ fn expected(head: &[u8], bytes: &[u8], known: &Head, method: &Method) -> Expecte
     }
 }
 
-/// The lengths that the last head of these bytes says, and whether it says that chunks come.
+/// The lengths in the last of these heads, and whether its body is chunked.
 fn framing(heads: &[u8]) -> (Vec<u64>, bool) {
     let (mut lengths, mut is_chunked) = (Vec::new(), false);
     for line in heads.split(|byte| *byte == b'\n') {
         let line = String::from_utf8_lossy(line).to_ascii_lowercase();
         if line.starts_with("http/") {
-            // A head after one that only informs.
+            // A head after an informational one.
             (lengths, is_chunked) = (Vec::new(), false);
         }
         let Some((name, value)) = line.split_once(':') else {
@@ -466,10 +466,11 @@ fn framing(heads: &[u8]) -> (Vec<u64>, bool) {
         match name {
             "content-length" => {
                 let numbers = value.split(',').map(|number| number.trim().parse::<u64>());
-                lengths.extend(numbers.map(|number| number.expect("a length that is none passed")));
+                lengths
+                    .extend(numbers.map(|number| number.expect("an invalid length was accepted")));
             }
             "transfer-encoding" => {
-                assert_eq!(value.trim(), "chunked", "another coding passed");
+                assert_eq!(value.trim(), "chunked", "another coding was accepted");
                 is_chunked = true;
             }
             _ => {}
@@ -477,13 +478,12 @@ fn framing(heads: &[u8]) -> (Vec<u64>, bool) {
     }
     assert!(
         lengths.windows(2).all(|pair| pair[0] == pair[1]),
-        "two lengths passed"
+        "two lengths were accepted"
     );
     (lengths, is_chunked)
 }
 
-/// A body in chunks: its data, its trailers, and how much is left over; none if it is malformed or
-/// cut off. The gateway takes extensions and writes none.
+/// Parses a chunked body. The gateway accepts extensions and writes none.
 fn chunks(mut bytes: &[u8], extended: bool) -> Expected {
     let mut body = Vec::new();
     loop {
@@ -511,8 +511,9 @@ fn chunks(mut bytes: &[u8], extended: bool) -> Expected {
         body.extend_from_slice(bytes.get(..size)?);
         bytes = bytes[size..].strip_prefix(b"\r\n")?;
     }
-    let mut room = [httparse::EMPTY_HEADER; 64];
-    let Ok(httparse::Status::Complete((length, found))) = httparse::parse_headers(bytes, &mut room)
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let Ok(httparse::Status::Complete((length, found))) =
+        httparse::parse_headers(bytes, &mut headers)
     else {
         return None;
     };
@@ -524,29 +525,29 @@ fn chunks(mut bytes: &[u8], extended: bool) -> Expected {
     Some((body, trailers, bytes.len() - length))
 }
 
-/// Whether a header may follow a body; written down once more, as the documentation has it.
+/// Whether a header may be a trailer: an independent copy of the documented rule.
 fn may_trail(name: &str) -> bool {
     const NEVER: &str = "authorization cache-control content-encoding content-length content-range \
         content-type cookie host max-forwards set-cookie trailer connection http2-settings keep-alive \
         proxy-authenticate proxy-authorization proxy-connection te transfer-encoding upgrade";
     let with_hyphens = name.replace('_', "-");
-    let tells_who = with_hyphens.starts_with("x-forwarded-")
+    let names_client = with_hyphens.starts_with("x-forwarded-")
         || ["x-real-ip", "forwarded"].contains(&&*with_hyphens);
-    !tells_who && !NEVER.split_whitespace().any(|never| never == name)
+    !names_client && !NEVER.split_whitespace().any(|never| never == name)
 }
 
-/// The status of a head that only informs, and how long it is.
+/// The status of an informational head, and its length.
 fn informational(bytes: &[u8]) -> (u16, usize) {
-    let mut room = vec![httparse::EMPTY_HEADER; 1_100];
-    let mut response = httparse::Response::new(&mut room);
+    let mut storage = vec![httparse::EMPTY_HEADER; 1_100];
+    let mut response = httparse::Response::new(&mut storage);
     match response.parse(bytes) {
         Ok(httparse::Status::Complete(length)) => (response.code.unwrap_or_default(), length),
         other => panic!("{other:?} of {}", bytes.escape_ascii()),
     }
 }
 
-/// An answer as a client reads it.
-struct Decoded {
+/// A response as a client parses it.
+struct ParsedResponse {
     status: u16,
     headers: Fields,
     is_whole: bool,
@@ -556,11 +557,11 @@ struct Decoded {
     trailers: Fields,
 }
 
-/// Reads what was written for a client, strictly: nothing may be left over. None if it is cut off
-/// in its head.
-fn decoded(out: &[u8], asked: &RequestInfo) -> Option<Decoded> {
-    let mut room = vec![httparse::EMPTY_HEADER; 1_100];
-    let mut response = httparse::Response::new(&mut room);
+/// Parses the bytes written to a client, strictly: no bytes may follow. `None` if the head is cut
+/// off.
+fn parsed(out: &[u8], request: &RequestInfo) -> Option<ParsedResponse> {
+    let mut storage = vec![httparse::EMPTY_HEADER; 1_100];
+    let mut response = httparse::Response::new(&mut storage);
     let length = match response.parse(out) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return None,
@@ -569,7 +570,7 @@ fn decoded(out: &[u8], asked: &RequestInfo) -> Option<Decoded> {
     let status = response.code.unwrap_or_default();
     assert_eq!(
         response.version,
-        Some(u8::from(asked.version == Version::HTTP_11))
+        Some(u8::from(request.version == Version::HTTP_11))
     );
     let all: Fields = response
         .headers
@@ -593,7 +594,7 @@ fn decoded(out: &[u8], asked: &RequestInfo) -> Option<Decoded> {
         .collect();
     headers.sort_by(|(a, _), (b, _)| a.cmp(b));
     let bytes = &out[length..];
-    let mut decoded = Decoded {
+    let mut parsed = ParsedResponse {
         status,
         headers,
         is_whole: true,
@@ -602,32 +603,32 @@ fn decoded(out: &[u8], asked: &RequestInfo) -> Option<Decoded> {
         body: Vec::new(),
         trailers: Vec::new(),
     };
-    if asked.is_head || is_bodiless(status) {
-        assert!(bytes.is_empty(), "a body where there is none");
-        return Some(decoded);
+    if request.is_head || is_bodiless(status) {
+        assert!(bytes.is_empty(), "a body where none is allowed");
+        return Some(parsed);
     }
-    if decoded.is_chunked {
+    if parsed.is_chunked {
         assert_eq!(codings, [b"chunked"]);
         match chunks(bytes, false) {
             Some((body, trailers, rest)) => {
                 assert_eq!(rest, 0);
-                (decoded.body, decoded.trailers) = (body, trailers);
+                (parsed.body, parsed.trailers) = (body, trailers);
             }
-            None => decoded.is_whole = false,
+            None => parsed.is_whole = false,
         }
-        return Some(decoded);
+        return Some(parsed);
     }
-    decoded.body = bytes.to_vec();
+    parsed.body = bytes.to_vec();
     match lengths.first() {
         Some(length) => {
             let length: usize = String::from_utf8_lossy(length).parse().unwrap();
-            assert!(bytes.len() <= length, "more than was announced");
-            decoded.is_whole = bytes.len() == length;
+            assert!(bytes.len() <= length, "more bytes than announced");
+            parsed.is_whole = bytes.len() == length;
         }
         None => {
-            decoded.ends_with_connection = true;
-            assert!(!asked.keep_alive, "nothing says where it ends");
+            parsed.ends_with_connection = true;
+            assert!(!request.keep_alive, "a body without an end");
         }
     }
-    Some(decoded)
+    Some(parsed)
 }

@@ -1,4 +1,4 @@
-//! What the server reads of an upstream, without its connection.
+//! The response reader for HTTP/1 upstreams, without a connection.
 
 #[allow(dead_code, reason = "a part of the server")]
 #[path = "../../../crates/ratekeeper-server/src/gateway/upstream/http1/head.rs"]
@@ -11,29 +11,29 @@ use axum::body::Bytes;
 use axum::http::Method;
 use http_body::{Frame, SizeHint};
 
-/// Why there is no answer, or no more of it.
+/// Why there is no response, or no more of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum H1Error {
     Closed,
-    InvalidResponse(#[allow(dead_code, reason = "for whoever debugs a find")] &'static str),
+    InvalidResponse(#[allow(dead_code, reason = "for debugging")] &'static str),
 }
 
 pub(super) use head::Head;
 
-/// The reader, for those outside.
+/// The reader.
 pub(super) struct Reader(response_reader::ResponseReader);
 
-/// The next piece of a body.
+/// The next part of a body.
 pub(super) enum Next {
     Frame(Frame<Bytes>),
     More,
-    Over,
+    Finished,
 }
 
 impl Reader {
-    pub(super) fn new(method: &Method, piece: u64) -> Self {
+    pub(super) fn new(method: &Method, max_chunk: u64) -> Self {
         let mut reader = response_reader::ResponseReader::default();
-        reader.begin(method, piece);
+        reader.begin(method, max_chunk);
         Self(reader)
     }
 
@@ -41,7 +41,7 @@ impl Reader {
         self.0.read.extend_from_slice(bytes);
     }
 
-    /// What was read and not taken.
+    /// The bytes that were read and not consumed.
     pub(super) fn rest(&self) -> &[u8] {
         &self.0.read
     }
@@ -57,11 +57,11 @@ impl Reader {
     pub(super) fn next(&mut self) -> Result<Next, H1Error> {
         Ok(match self.0.next()? {
             response_reader::Next::Frame(frame) => Next::Frame(frame),
-            response_reader::Next::More(room) => {
-                assert!(room > 0, "nothing is to be read, and more is needed");
+            response_reader::Next::More(expected) => {
+                assert!(expected > 0, "more is needed, but no bytes are expected");
                 Next::More
             }
-            response_reader::Next::Finished => Next::Over,
+            response_reader::Next::Finished => Next::Finished,
         })
     }
 
@@ -69,7 +69,7 @@ impl Reader {
         self.0.end()
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_finished(&self) -> bool {
         self.0.is_finished()
     }
 

@@ -1,5 +1,5 @@
-//! The service behind: it waits, it does not burn the processor, and it does not notice that a
-//! client has left.
+//! The backend: a service that waits instead of working, and does not notice that a client has
+//! left.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-/// Up to so many at once take this long each: 100 a second. More than that share what there is, and
-/// get in each other's way: with 200 more at once everything takes twice as long again.
-const KNEE: f64 = 10.0;
-const TAKES: Duration = Duration::from_millis(100);
-const IN_THE_WAY: f64 = 200.0;
-/// Nobody works on anything for longer than this.
-const LONGEST: Duration = Duration::from_secs(20);
+/// Up to 10 concurrent requests take 100 ms each: 100 a second. More requests share that capacity,
+/// with contention: 200 more make each take twice as long again.
+const CAPACITY: f64 = 10.0;
+const LATENCY: Duration = Duration::from_millis(100);
+const CONTENTION: f64 = 200.0;
+/// The longest latency.
+const MAX_LATENCY: Duration = Duration::from_secs(20);
 
 pub(crate) struct Backend {
     pub(crate) address: SocketAddr,
@@ -53,25 +53,25 @@ impl Backend {
 
 async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let at_work = Arc::new(AtomicU64::new(0));
+    let in_flight = Arc::new(AtomicU64::new(0));
     loop {
         let (stream, _) = listener.accept().await?;
-        tokio::spawn(answer(stream, at_work.clone()));
+        tokio::spawn(answer(stream, in_flight.clone()));
     }
 }
 
-/// How long a call takes that has so many beside it.
-fn takes(at_work: u64) -> Duration {
-    let crowd = at_work as f64 / KNEE;
-    let factor = if crowd <= 1.0 {
+/// The latency at this concurrency.
+fn latency(in_flight: u64) -> Duration {
+    let load = in_flight as f64 / CAPACITY;
+    let factor = if load <= 1.0 {
         1.0
     } else {
-        crowd * (1.0 + (at_work as f64 - KNEE) / IN_THE_WAY)
+        load * (1.0 + (in_flight as f64 - CAPACITY) / CONTENTION)
     };
-    TAKES.mul_f64(factor).min(LONGEST)
+    LATENCY.mul_f64(factor).min(MAX_LATENCY)
 }
 
-async fn answer(mut stream: TcpStream, at_work: Arc<AtomicU64>) {
+async fn answer(mut stream: TcpStream, in_flight: Arc<AtomicU64>) {
     let _ = stream.set_nodelay(true);
     let mut head = Vec::new();
     let mut bytes = [0; 2048];
@@ -84,16 +84,16 @@ async fn answer(mut stream: TcpStream, at_work: Arc<AtomicU64>) {
             continue;
         }
         head.clear();
-        let at_once = at_work.clone();
-        // The work goes on when the client is gone: that is what makes overload last.
+        let in_flight = Arc::clone(&in_flight);
+        // The work goes on when the client is gone, which makes overload last.
         let work = tokio::spawn(async move {
-            let now = at_once.fetch_add(1, Ordering::Relaxed) + 1;
-            sleep(takes(now)).await;
-            at_once.fetch_sub(1, Ordering::Relaxed);
+            let now = in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+            sleep(latency(now)).await;
+            in_flight.fetch_sub(1, Ordering::Relaxed);
         });
         tokio::select! {
             _ = work => {}
-            // Nothing may come before the answer: it is the end.
+            // A read before the answer means that the client has left.
             _ = stream.read(&mut bytes) => return,
         }
         if stream

@@ -1,4 +1,4 @@
-//! `ratekeeper proxy` as a process that ends with this one.
+//! `ratekeeper proxy` as a child process; killed when dropped.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    /// In front of that service, with one policy for all.
+    /// Starts a gateway in front of a service, with one policy for all requests.
     pub(crate) fn start(upstream: SocketAddr, policy: &str) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let binary = own.with_file_name("ratekeeper");
@@ -60,7 +60,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to do.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = fs::remove_file(&self.config);

@@ -1,4 +1,4 @@
-//! Clients that leave after a second.
+//! Load generators, whose clients time out after a second.
 
 use ratekeeper_sim::Rng;
 use std::io::{Error, ErrorKind};
@@ -9,124 +9,128 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
 
-/// A client leaves after this long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// The timeout of a client.
+pub(crate) const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What became of the requests that came under measurement.
+/// Counts of the measured requests.
 #[derive(Default)]
 pub(crate) struct Counts {
-    /// 200 in time.
+    /// Answered with 200 in time.
     pub(crate) good: u64,
-    /// 429 or 503.
-    pub(crate) refused: u64,
-    /// Not answered in time, or not by any of these.
-    pub(crate) left: u64,
-    /// How long the good ones took.
-    took: Vec<Duration>,
+    /// Denied with 429 or 503.
+    pub(crate) denied: u64,
+    /// Not answered in time, or with another status.
+    pub(crate) unanswered: u64,
+    /// The latencies of the good ones.
+    latencies: Vec<Duration>,
 }
 
 impl Counts {
     pub(crate) fn offered(&self) -> u64 {
-        self.good + self.refused + self.left
+        self.good + self.denied + self.unanswered
     }
 
-    /// How long 99 in 100 of those that were let in took; none if more than one in a hundred left.
+    /// The 99th percentile latency of allowed requests; `None` if more than 1 % timed out.
     pub(crate) fn p99(&self) -> Option<Duration> {
-        let mut took = self.took.clone();
-        took.sort_unstable();
-        took.get((self.good + self.left) as usize * 99 / 100)
+        let mut latencies = self.latencies.clone();
+        latencies.sort_unstable();
+        latencies
+            .get((self.good + self.unanswered) as usize * 99 / 100)
             .copied()
     }
 
-    fn note(&mut self, status: Option<u16>, took: Duration) {
+    fn record(&mut self, status: Option<u16>, latency: Duration) {
         match status {
             Some(200) => {
                 self.good += 1;
-                self.took.push(took);
+                self.latencies.push(latency);
             }
-            Some(429 | 503) => self.refused += 1,
-            _ => self.left += 1,
+            Some(429 | 503) => self.denied += 1,
+            _ => self.unanswered += 1,
         }
     }
 }
 
-type Shared = Arc<Mutex<Counts>>;
+type SharedCounts = Arc<Mutex<Counts>>;
 
-/// Requests at random, so many a second on average, whatever became of the earlier ones.
+/// Open loop: requests arrive at random at an average rate, independent of earlier ones.
 pub(crate) fn open(
     to: SocketAddr,
     rate: f64,
-    settles: Duration,
-    measured: Duration,
+    warm_up: Duration,
+    measurement: Duration,
 ) -> Result<Counts, String> {
-    within(async move |counts: Shared| {
-        let mut chance = Rng::new(1);
+    run(async move |counts: SharedCounts| {
+        let mut rng = Rng::new(1);
         let start = Instant::now();
         let mut next = Duration::ZERO;
-        let mut asked = Vec::new();
-        while next < settles + measured {
+        let mut requests = Vec::new();
+        while next < warm_up + measurement {
             sleep_until((start + next).into()).await;
-            let counts = (next >= settles).then(|| counts.clone());
-            asked.push(tokio::spawn(one(to, counts)));
-            next += Duration::from_secs_f64(chance.exponential() / rate);
+            let counts = (next >= warm_up).then(|| counts.clone());
+            requests.push(tokio::spawn(one(to, counts)));
+            next += Duration::from_secs_f64(rng.exponential() / rate);
         }
-        for asked in asked {
-            let _ = asked.await;
+        for request in requests {
+            let _ = request.await;
         }
     })
 }
 
-/// So many clients, each asking again as soon as it has its answer.
+/// Closed loop: each client sends its next request after the answer.
 pub(crate) fn closed(
     to: SocketAddr,
     clients: usize,
-    settles: Duration,
-    measured: Duration,
+    warm_up: Duration,
+    measurement: Duration,
 ) -> Result<Counts, String> {
-    within(async move |counts: Shared| {
+    run(async move |counts: SharedCounts| {
         let start = Instant::now();
-        let client = move |counts: Shared| async move {
-            while start.elapsed() < settles {
+        let client = move |counts: SharedCounts| async move {
+            while start.elapsed() < warm_up {
                 one(to, None).await;
             }
-            while start.elapsed() < settles + measured {
+            while start.elapsed() < warm_up + measurement {
                 one(to, Some(counts.clone())).await;
             }
         };
-        let asking: Vec<_> = (0..clients)
+        let running: Vec<_> = (0..clients)
             .map(|_| tokio::spawn(client(counts.clone())))
             .collect();
-        for asking in asking {
-            let _ = asking.await;
+        for client in running {
+            let _ = client.await;
         }
     })
 }
 
-fn within<F: AsyncFnOnce(Shared)>(work: F) -> Result<Counts, String> {
+fn run<F: AsyncFnOnce(SharedCounts)>(work: F) -> Result<Counts, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| e.to_string())?;
-    let counts = Shared::default();
+    let counts = SharedCounts::default();
     runtime.block_on(work(counts.clone()));
     Ok(std::mem::take(
         &mut *counts.lock().unwrap_or_else(PoisonError::into_inner),
     ))
 }
 
-async fn one(to: SocketAddr, counts: Option<Shared>) {
+async fn one(to: SocketAddr, counts: Option<SharedCounts>) {
     let start = Instant::now();
-    let status = timeout(PATIENCE, ask(to)).await.ok().and_then(Result::ok);
+    let status = timeout(CLIENT_TIMEOUT, request(to))
+        .await
+        .ok()
+        .and_then(Result::ok);
     if let Some(counts) = counts {
         counts
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .note(status, start.elapsed());
+            .record(status, start.elapsed());
     }
 }
 
-/// One request on a connection of its own, to the end: its status.
-async fn ask(to: SocketAddr) -> std::io::Result<u16> {
+/// Sends one request on a new connection, and returns its status.
+async fn request(to: SocketAddr) -> std::io::Result<u16> {
     let mut stream = TcpStream::connect(to).await?;
     stream.set_nodelay(true)?;
     stream

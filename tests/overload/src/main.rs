@@ -1,6 +1,6 @@
-//! The gateway in front of a service that slows down under load, at five times what that service
-//! can do: what is answered in time with an adaptive limit, and without one, in the same run. Real
-//! sockets, the real binary: `make overload`.
+//! Overload test: the gateway in front of a service that slows down under load, at five times its
+//! peak. Compares the goodput with an adaptive limit and without one, with real sockets and the
+//! real binary: `make overload`.
 
 mod backend;
 mod gateway;
@@ -8,37 +8,37 @@ mod load;
 
 use backend::Backend;
 use gateway::Gateway;
-use load::{Counts, PATIENCE};
+use load::{CLIENT_TIMEOUT, Counts};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How many times the peak is offered.
-const TIMES: f64 = 5.0;
-/// At least this share of the peak must be answered in time with an adaptive limit …
-const KEPT: f64 = 0.9;
-/// … and at most this without one, or the run shows nothing.
-const COLLAPSED: f64 = 0.2;
-/// Each row: so long until all has settled, and so long under measurement.
-const SETTLES: Duration = Duration::from_secs(8);
-const MEASURED: Duration = Duration::from_secs(15);
+/// The offered load, as a multiple of the peak.
+const LOAD_FACTOR: f64 = 5.0;
+/// The minimum goodput with an adaptive limit, as a share of the peak.
+const MIN_GOODPUT: f64 = 0.9;
+/// The maximum goodput without a limit; above it the run proves nothing.
+const MAX_COLLAPSED_GOODPUT: f64 = 0.2;
+/// The time before each measurement, and its length.
+const WARM_UP: Duration = Duration::from_secs(8);
+const MEASUREMENT: Duration = Duration::from_secs(15);
 
-/// Each row: what it is called, what stands in the policy, and what it must keep of the peak.
+/// Each row: its name, the policy, and the bound on its goodput.
 const ROWS: [(&str, &str, Bound); 5] = [
-    ("no limit", OPEN, Bound::AtMost(COLLAPSED)),
+    ("no limit", NO_LIMIT, Bound::AtMost(MAX_COLLAPSED_GOODPUT)),
     (
-        "a fixed limit that is right, `20 concurrent`",
+        "a good fixed limit, `20 concurrent`",
         "limit = \"20 concurrent\"\nstatus = 503",
         Bound::None,
     ),
     (
-        "a fixed limit that is wrong, `200 concurrent`",
+        "a bad fixed limit, `200 concurrent`",
         "limit = \"200 concurrent\"\nstatus = 503",
         Bound::None,
     ),
     (
         "`adaptive = {}`, which is `gradient2`",
         "adaptive = {}",
-        Bound::AtLeast(KEPT),
+        Bound::AtLeast(MIN_GOODPUT),
     ),
     (
         "`control = \"aimd\"`, `timeout = \"500ms\"`",
@@ -46,7 +46,7 @@ const ROWS: [(&str, &str, Bound); 5] = [
         Bound::None,
     ),
 ];
-const OPEN: &str = "limit = \"unlimited\"";
+const NO_LIMIT: &str = "limit = \"unlimited\"";
 
 #[derive(Clone, Copy)]
 enum Bound {
@@ -69,8 +69,8 @@ fn main() -> ExitCode {
     match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("{why}");
+        Err(error) => {
+            eprintln!("{error}");
             ExitCode::FAILURE
         }
     }
@@ -79,35 +79,36 @@ fn main() -> ExitCode {
 fn run() -> Result<bool, String> {
     let peak = peak()?;
     println!(
-        "{:.0} a second is the most that the service answers. Offered: {:.0} a second.\n",
+        "Peak: {:.0} requests a second. Offered: {:.0} a second.\n",
         peak,
-        TIMES * peak
+        LOAD_FACTOR * peak
     );
     println!(
         "| in the gateway | answered in time, a second | share of peak | denied at once | unanswered | p99 |"
     );
     println!("| --- | --- | --- | --- | --- | --- |");
-    let mut met = true;
+    let mut is_passed = true;
     for (name, policy, bound) in ROWS {
-        // A service of its own for each, so that none inherits what another left behind.
+        // A separate service for each row, so that none inherits work of another.
         let backend = Backend::start()?;
         let gateway = Gateway::start(backend.address, policy)?;
-        let counts = load::open(gateway.address, TIMES * peak, SETTLES, MEASURED)?;
-        let goodput = counts.good as f64 / MEASURED.as_secs_f64();
+        let counts = load::open(gateway.address, LOAD_FACTOR * peak, WARM_UP, MEASUREMENT)?;
+        let goodput = counts.good as f64 / MEASUREMENT.as_secs_f64();
         println!("{}", row(name, &counts, goodput, peak));
-        met &= bound.holds(goodput / peak);
+        is_passed &= bound.holds(goodput / peak);
     }
     println!();
-    match met {
-        true => println!(
-            "As it must be: an adaptive limit keeps {:.0} % or more, and without one it collapses.",
-            KEPT * 100.0
-        ),
-        false => println!(
-            "NOT as it must be: at least {KEPT} of the peak with an adaptive limit, at most {COLLAPSED} without."
-        ),
+    if is_passed {
+        println!(
+            "PASSED: at least {:.0} % of the peak with an adaptive limit, and collapse without one.",
+            MIN_GOODPUT * 100.0
+        );
+    } else {
+        println!(
+            "FAILED: expected at least {MIN_GOODPUT} of the peak with an adaptive limit, at most {MAX_COLLAPSED_GOODPUT} without."
+        );
     }
-    Ok(met)
+    Ok(is_passed)
 }
 
 fn row(name: &str, counts: &Counts, goodput: f64, peak: f64) -> String {
@@ -119,27 +120,26 @@ fn row(name: &str, counts: &Counts, goodput: f64, peak: f64) -> String {
     };
     let p99 = match counts.p99() {
         Some(p99) => format!("{} ms", p99.as_millis()),
-        None => format!("over {} ms", PATIENCE.as_millis()),
+        None => format!("over {} ms", CLIENT_TIMEOUT.as_millis()),
     };
     let of_peak = format!("{:.0} %", 100.0 * goodput / peak);
     let cells = [
         name,
         &format!("{goodput:.0}"),
         &of_peak,
-        &share(counts.refused),
-        &share(counts.left),
+        &share(counts.denied),
+        &share(counts.unanswered),
         &p99,
     ];
     format!("| {} |", cells.join(" | "))
 }
 
-/// The most that the service answers in time: so many clients through an open gateway, each asking
-/// again as soon as it has its answer.
+/// The peak: the highest goodput of closed-loop clients through a gateway without a limit.
 fn peak() -> Result<f64, String> {
     let mut peak = 0.0_f64;
     for clients in [8, 10, 12, 16] {
         let backend = Backend::start()?;
-        let gateway = Gateway::start(backend.address, OPEN)?;
+        let gateway = Gateway::start(backend.address, NO_LIMIT)?;
         let counts = load::closed(
             gateway.address,
             clients,

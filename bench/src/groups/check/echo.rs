@@ -1,5 +1,5 @@
-//! The bare service: decodes the request and answers an object of the same size and form, as a web
-//! developer writes it with axum. It limits nothing.
+//! The bare service: decodes the request and answers an object of the same size and form, as in a
+//! usual axum service. It has no limits.
 
 use axum::routing::post;
 use axum::serve::ListenerExt;

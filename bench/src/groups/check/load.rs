@@ -47,11 +47,11 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(who: Competitor) -> Result<Self, String> {
+    pub(super) fn start(competitor: Competitor) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new("taskset");
         command.args(["-c", CORES[0]]);
-        match who {
+        match competitor {
             Competitor::Bare => {
                 command.arg(own).arg(echo::CHILD);
             }
@@ -83,7 +83,7 @@ impl Server {
             .unwrap_or_default()
             .to_owned();
         if server.address.is_empty() {
-            Err(format!("{} did not start", who.name()))
+            Err(format!("{} did not start", competitor.name()))
         } else {
             Ok(server)
         }
@@ -92,7 +92,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have exited already; then there is nothing to do.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -18,7 +18,7 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// How often every contestant is under load, in turn.
+/// The number of runs of each contestant, alternating.
 const RUNS: usize = 7;
 
 /// If a server waits for its core for more than this part, requests per second depend more on the
@@ -42,8 +42,8 @@ struct Run {
 fn run(group: &'static str) -> Findings {
     let runs = match measured() {
         Ok(runs) => runs,
-        Err(why) => {
-            println!("skipped: {why}\n");
+        Err(error) => {
+            println!("skipped: {error}\n");
             return Findings {
                 goals: vec![goal(None)],
                 ..Findings::default()
@@ -100,19 +100,19 @@ fn run(group: &'static str) -> Findings {
     .into_iter()
     .enumerate()
     {
-        for (who, medians) in Competitor::ALL.into_iter().zip(&medians) {
+        for (competitor, medians) in Competitor::ALL.into_iter().zip(&medians) {
             let value = medians[at];
-            let ratio_to = (who != Competitor::Bare).then(|| Ratio {
-                who: Competitor::Bare.name().into(),
+            let ratio_to = (competitor != Competitor::Bare).then(|| Ratio {
+                competitor: Competitor::Bare.name().into(),
                 ratio: value / bare[at],
             });
-            let waited = runs[who as usize].map(|run| run.waited);
+            let waited = runs[competitor as usize].map(|run| run.waited);
             let params = json!({ "connections": load::CONNECTIONS, "statistic": "median", "waited": waited });
-            let (row, who) = (row.into(), who.name().into());
+            let (row, competitor) = (row.into(), competitor.name().into());
             found.rows.push(Row {
                 group,
                 row,
-                who,
+                competitor,
                 value,
                 unit,
                 ratio_to,

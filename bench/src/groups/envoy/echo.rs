@@ -1,4 +1,4 @@
-//! The bare service: decodes the request, answers one full status, limits nothing.
+//! The bare service: decodes the request, answers one full status, without limits.
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{

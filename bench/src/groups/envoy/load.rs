@@ -54,9 +54,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(who: Competitor) -> Result<Self, String> {
+    pub(super) fn start(competitor: Competitor) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut command = match who {
+        let mut command = match competitor {
             Competitor::Bare => {
                 let mut command = Command::new(own);
                 command.arg(echo::CHILD);
@@ -76,7 +76,7 @@ impl Server {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("{}: {error}", who.name()))?;
+            .map_err(|error| format!("{}: {error}", competitor.name()))?;
         let text = process
             .stdout
             .take()
@@ -84,7 +84,7 @@ impl Server {
             .into_iter()
             .flat_map(BufRead::lines)
             .map_while(Result::ok);
-        // The bare service prints its port and nothing else, the server where it serves Envoy.
+        // The bare service prints only its port, the server prints its gRPC address.
         let port = text
             .take(4)
             .find_map(|line| line.rsplit("grpc://127.0.0.1:").next()?.parse().ok());
@@ -93,7 +93,7 @@ impl Server {
             port: port.unwrap_or(0),
         };
         if server.port == 0 {
-            Err(format!("{} did not start", who.name()))
+            Err(format!("{} did not start", competitor.name()))
         } else {
             Ok(server)
         }
@@ -102,7 +102,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have exited already; then there is nothing to do.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

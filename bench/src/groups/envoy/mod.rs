@@ -18,7 +18,7 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// How often every contestant is under load, in turn.
+/// The number of runs of each contestant, alternating.
 const RUNS: usize = 5;
 
 /// Concurrent requests of a client.
@@ -30,8 +30,8 @@ type Medians = [[f64; Competitor::ALL.len()]; STREAMS.len()];
 fn run(group: &'static str) -> Findings {
     let medians = match measured() {
         Ok(medians) => medians,
-        Err(why) => {
-            println!("skipped: {why}\n");
+        Err(error) => {
+            println!("skipped: {error}\n");
             return Findings {
                 goals: goals(None),
                 ..Findings::default()
@@ -40,12 +40,12 @@ fn run(group: &'static str) -> Findings {
     };
     let bare = Competitor::Bare as usize;
     let lines = STREAMS.iter().zip(&medians).map(|(streams, rates)| {
-        let figure = |who: Competitor| match who {
+        let figure = |competitor: Competitor| match competitor {
             Competitor::Bare => format!("{:.0}", rates[bare]),
             _ => format!(
                 "{:.0} ({:.3})",
-                rates[who as usize],
-                rates[who as usize] / rates[bare]
+                rates[competitor as usize],
+                rates[competitor as usize] / rates[bare]
             ),
         };
         vec![
@@ -70,10 +70,10 @@ fn run(group: &'static str) -> Findings {
         ..Findings::default()
     };
     for (streams, rates) in STREAMS.iter().zip(&medians) {
-        for who in Competitor::ALL {
-            let value = rates[who as usize];
-            let ratio_to = (who != Competitor::Bare).then(|| Ratio {
-                who: Competitor::Bare.name().into(),
+        for competitor in Competitor::ALL {
+            let value = rates[competitor as usize];
+            let ratio_to = (competitor != Competitor::Bare).then(|| Ratio {
+                competitor: Competitor::Bare.name().into(),
                 ratio: value / rates[bare],
             });
             let params = object(
@@ -83,7 +83,7 @@ fn run(group: &'static str) -> Findings {
             found.rows.push(Row {
                 group,
                 row,
-                who: who.name().into(),
+                competitor: competitor.name().into(),
                 value,
                 unit: "requests/s",
                 ratio_to,

@@ -47,8 +47,8 @@ struct Workload {
     rounds: usize,
     /// How many turns each contestant has in a round, one after the other's; the median of them
     /// counts.
-    turns: usize,
-    /// The length of a turn, and of another one at a fixed pace.
+    runs_per_round: usize,
+    /// The length of a run at full load, and of one at a fixed rate.
     length: Duration,
 }
 
@@ -61,7 +61,7 @@ const USUAL: Workload = Workload {
     tls: false,
     is_goal: false,
     rounds: 5,
-    turns: 3,
+    runs_per_round: 3,
     length: Duration::from_secs(1),
 };
 
@@ -71,17 +71,17 @@ const WORKLOADS: [Workload; 6] = [
         name: "HTTP/1.1",
         is_goal: true,
         rounds: 7,
-        turns: 5,
+        runs_per_round: 5,
         ..USUAL
     },
-    // All connections shake hands at once, and the first wait for the others. That must be less
-    // than a percent of all requests, or the 99th percentile measures nothing else.
+    // All connections shake hands at once, and the first wait for the others. These must be less
+    // than a percent of all requests, or they determine the 99th percentile.
     Workload {
         name: "TLS",
         tls: true,
         is_goal: true,
         rounds: 7,
-        turns: 1,
+        runs_per_round: 1,
         length: Duration::from_secs(5),
         ..USUAL
     },
@@ -116,8 +116,8 @@ type WorkloadResults = [WorkloadResult; WORKLOADS.len()];
 struct WorkloadResult {
     /// The medians, a column for each contestant.
     medians: [Run; Competitor::ALL.len()],
-    /// The medians of the ratios to nginx in the same round: what changes from minute to minute
-    /// affects both.
+    /// The medians of the ratios to nginx in the same round: slow changes of the machine affect
+    /// both.
     ratios: [Run; Competitor::ALL.len()],
 }
 
@@ -132,7 +132,7 @@ struct Metric {
     of: fn(&Run) -> f64,
 }
 
-const FIGURES: [Metric; 4] = [
+const METRICS: [Metric; 4] = [
     Metric {
         name: "requests/s",
         unit: "requests/s",
@@ -166,8 +166,8 @@ const FIGURES: [Metric; 4] = [
 fn run(group: &'static str) -> Findings {
     let lines = match measured() {
         Ok(lines) => lines,
-        Err(why) => {
-            println!("skipped: {why}\n");
+        Err(error) => {
+            println!("skipped: {error}\n");
             return Findings {
                 goals: goals(None),
                 ..Findings::default()
@@ -182,12 +182,13 @@ fn run(group: &'static str) -> Findings {
             digits,
             of,
             ..
-        } in FIGURES
+        } in METRICS
             .into_iter()
             .filter(|figure| workload.is_goal || !figure.of_goals)
         {
             let row = format!("{}, {name}", workload.name);
-            let [nginx, own] = Competitor::ALL.map(|who| of(&line.medians[who as usize]));
+            let [nginx, own] =
+                Competitor::ALL.map(|competitor| of(&line.medians[competitor as usize]));
             let ratio = of(&line.ratios[Competitor::Ratekeeper as usize]);
             printed.push(vec![
                 row.clone(),
@@ -196,10 +197,10 @@ fn run(group: &'static str) -> Findings {
             ]);
             let params = object(json!({ "connections": CONNECTIONS, "statistic": "median" }));
             let to_nginx = Ratio {
-                who: Competitor::Nginx.name().into(),
+                competitor: Competitor::Nginx.name().into(),
                 ratio,
             };
-            for (who, value, ratio_to) in [
+            for (competitor, value, ratio_to) in [
                 (Competitor::Nginx, nginx, None),
                 (Competitor::Ratekeeper, own, Some(to_nginx)),
             ] {
@@ -207,7 +208,7 @@ fn run(group: &'static str) -> Findings {
                 rows.push(Row {
                     group,
                     row,
-                    who: who.name().into(),
+                    competitor: competitor.name().into(),
                     value,
                     unit,
                     ratio_to,
@@ -284,20 +285,20 @@ fn measured() -> Result<WorkloadResults, String> {
                 worst * 100.0
             );
         }
-        for who in Competitor::ALL {
+        for competitor in Competitor::ALL {
             let of: Vec<Run> = rounds
                 .iter()
-                .map(|round| round.runs[who as usize])
+                .map(|round| round.runs[competitor as usize])
                 .collect();
             let ratios = rounds.iter().map(|round| {
                 let (of, to) = (
-                    round.runs[who as usize],
+                    round.runs[competitor as usize],
                     round.runs[Competitor::Nginx as usize],
                 );
                 of_each(|figure| figure(&of) / figure(&to))
             });
-            line.ratios[who as usize] = medians(&ratios.collect::<Vec<_>>());
-            line.medians[who as usize] = medians(&of);
+            line.ratios[competitor as usize] = medians(&ratios.collect::<Vec<_>>());
+            line.medians[competitor as usize] = medians(&of);
         }
     }
     Ok(lines)
@@ -319,19 +320,19 @@ fn round(
 ) -> Result<Round, String> {
     // New processes each time: where its memory happens to be makes a process faster or slower for
     // as long as it runs.
-    let start = |who| Server::start(who, upstream, workload);
+    let start = |competitor| Server::start(competitor, upstream, workload);
     let servers = [start(Competitor::Nginx)?, start(Competitor::Ratekeeper)?];
     for server in &servers {
         loader.warm_up(server, workload)?;
     }
     let before = Ticks::now();
-    let mut turns = [Vec::new(), Vec::new()];
-    for _ in 0..workload.turns {
+    let mut runs = [Vec::new(), Vec::new()];
+    for _ in 0..workload.runs_per_round {
         for at in [first, 1 - first] {
-            turns[at].push(loader.measure(&servers[at], workload)?);
+            runs[at].push(loader.measure(&servers[at], workload)?);
         }
     }
-    let runs = turns.map(|turns| medians(&turns));
+    let runs = runs.map(|runs| medians(&runs));
     Ok(Round {
         runs,
         stolen: Ticks::now().stolen_since(&before),

@@ -40,7 +40,7 @@ struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // It may have exited already; then there is nothing to do.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -161,11 +161,11 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(
-        who: Competitor,
+        competitor: Competitor,
         upstream: &Upstream,
         workload: &Workload,
     ) -> Result<Self, String> {
-        let (process, port) = match who {
+        let (process, port) = match competitor {
             Competitor::Nginx => Self::nginx(upstream, workload)?,
             Competitor::Ratekeeper => Self::ratekeeper(upstream, workload)?,
         };
@@ -261,7 +261,7 @@ fn nginx(
         .args(["-c", core, "nginx", "-p"])
         .arg(directory)
         .args(["-c", &format!("{name}.conf")]);
-    // Without a master process nothing keeps running when it is killed.
+    // Without a master process no worker keeps running when it is killed.
     command.args(["-g", "master_process off;"]);
     let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let process =

@@ -32,11 +32,17 @@ impl Measurement {
 /// Runs a child that calls this many keys once each.
 pub(super) fn measure<K: Key>(
     what: Measurement,
-    who: Competitor,
+    competitor: Competitor,
     keys: u64,
 ) -> Result<f64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let args = [CHILD, what.name(), who.name(), K::NAME, &keys.to_string()];
+    let args = [
+        CHILD,
+        what.name(),
+        competitor.name(),
+        K::NAME,
+        &keys.to_string(),
+    ];
     let run = Command::new(own)
         .args(args)
         .output()
@@ -51,21 +57,21 @@ pub(super) fn measure<K: Key>(
 }
 
 /// Runs the child.
-pub(crate) fn run(what: &str, who: &str, kind: &str, keys: &str) -> ExitCode {
-    let (Some(who), Ok(keys)) = (Competitor::called(who), keys.parse()) else {
+pub(crate) fn run(what: &str, competitor: &str, kind: &str, keys: &str) -> ExitCode {
+    let (Some(competitor), Ok(keys)) = (Competitor::called(competitor), keys.parse()) else {
         return ExitCode::from(2);
     };
     let figure = match (what, kind) {
-        ("bytes", u64::NAME) => bytes::<u64>(who, keys),
-        ("bytes", String::NAME) => bytes::<String>(who, keys),
-        ("slowest", u64::NAME) => Ok(slowest::<u64>(who, keys)),
-        ("slowest", String::NAME) => Ok(slowest::<String>(who, keys)),
+        ("bytes", u64::NAME) => bytes::<u64>(competitor, keys),
+        ("bytes", String::NAME) => bytes::<String>(competitor, keys),
+        ("slowest", u64::NAME) => Ok(slowest::<u64>(competitor, keys)),
+        ("slowest", String::NAME) => Ok(slowest::<String>(competitor, keys)),
         _ => return ExitCode::from(2),
     };
     match figure {
         Ok(figure) => println!("{figure}"),
-        Err(why) => {
-            eprintln!("{why}");
+        Err(error) => {
+            eprintln!("{error}");
             return ExitCode::FAILURE;
         }
     }
@@ -73,10 +79,10 @@ pub(crate) fn run(what: &str, who: &str, kind: &str, keys: &str) -> ExitCode {
 }
 
 /// The keys are written to one buffer, one after the other: their memory is not counted.
-fn bytes<K: Key>(who: Competitor, keys: u64) -> Result<u64, String> {
+fn bytes<K: Key>(competitor: Competitor, keys: u64) -> Result<u64, String> {
     let mut key = K::nth(u64::MAX);
     let before = resident()?;
-    let subject = Subject::<K>::new(who, ALWAYS_DENIED, keys, FastClock);
+    let subject = Subject::<K>::new(competitor, ALWAYS_DENIED, keys, FastClock);
     for n in 0..keys {
         key.set(n);
         subject.call(&key);
@@ -98,9 +104,9 @@ fn resident() -> Result<u64, String> {
         .ok_or_else(|| "no Rss in smaps_rollup".into())
 }
 
-fn slowest<K: Key>(who: Competitor, keys: u64) -> u64 {
+fn slowest<K: Key>(competitor: Competitor, keys: u64) -> u64 {
     let mut key = K::nth(u64::MAX);
-    let subject = Subject::<K>::new(who, ALWAYS_DENIED, keys, FastClock);
+    let subject = Subject::<K>::new(competitor, ALWAYS_DENIED, keys, FastClock);
     let mut slowest = Duration::ZERO;
     for n in 0..keys {
         key.set(n);

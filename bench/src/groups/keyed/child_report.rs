@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// A value from a child process; `None` if it could not be measured.
 pub(super) struct ChildResult {
-    pub(super) who: Competitor,
+    pub(super) competitor: Competitor,
     pub(super) keys: u64,
     pub(super) kind: &'static str,
     pub(super) figure: Option<f64>,
@@ -20,16 +20,16 @@ pub(super) struct ChildResult {
 
 impl ChildResult {
     /// The least of several runs.
-    fn measure<K: Key>(what: Measurement, who: Competitor, keys: u64, tries: usize) -> Self {
+    fn measure<K: Key>(what: Measurement, competitor: Competitor, keys: u64, tries: usize) -> Self {
         let figures: Result<Vec<f64>, String> = (0..tries)
-            .map(|_| child::measure::<K>(what, who, keys))
+            .map(|_| child::measure::<K>(what, competitor, keys))
             .collect();
         let figure = match figures {
             Ok(figures) => figures.into_iter().min_by(f64::total_cmp),
-            Err(why) => {
+            Err(error) => {
                 println!(
-                    "{}, {} {} keys: skipped: {why}\n",
-                    who.name(),
+                    "{}, {} {} keys: skipped: {error}\n",
+                    competitor.name(),
                     many(keys),
                     K::NAME
                 );
@@ -37,7 +37,7 @@ impl ChildResult {
             }
         };
         Self {
-            who,
+            competitor,
             keys,
             kind: K::NAME,
             figure,
@@ -47,15 +47,20 @@ impl ChildResult {
 
 pub(super) fn bytes() -> Vec<ChildResult> {
     let strings = Competitor::ALL
-        .map(|who| ChildResult::measure::<String>(Measurement::Bytes, who, LARGE, 1));
-    let numbers = Competitor::ALL.into_iter().filter(|who| who.takes::<u64>());
-    let numbers = numbers.map(|who| ChildResult::measure::<u64>(Measurement::Bytes, who, HUGE, 1));
+        .map(|competitor| ChildResult::measure::<String>(Measurement::Bytes, competitor, LARGE, 1));
+    let numbers = Competitor::ALL
+        .into_iter()
+        .filter(|competitor| competitor.takes::<u64>());
+    let numbers = numbers
+        .map(|competitor| ChildResult::measure::<u64>(Measurement::Bytes, competitor, HUGE, 1));
     strings.into_iter().chain(numbers).collect()
 }
 
 pub(super) fn slowest() -> Vec<ChildResult> {
     Competitor::ALL
-        .map(|who| ChildResult::measure::<String>(Measurement::Slowest, who, NEW_KEYS, TRIES))
+        .map(|competitor| {
+            ChildResult::measure::<String>(Measurement::Slowest, competitor, NEW_KEYS, TRIES)
+        })
         .into()
 }
 
@@ -66,7 +71,12 @@ pub(super) fn memory_table(bytes: &[ChildResult]) -> Table {
                 .map_or("–".into(), |bytes| text(bytes, row.keys as f64))
         };
         vec![
-            format!("{} {} keys: {}", many(row.keys), row.kind, row.who.name()),
+            format!(
+                "{} {} keys: {}",
+                many(row.keys),
+                row.kind,
+                row.competitor.name()
+            ),
             figure(|bytes, keys| format!("{:.1}", bytes / keys)),
             figure(|bytes, _| format!("{:.1}", bytes / 1e6)),
         ]
@@ -83,7 +93,7 @@ pub(super) fn slowest_table(slowest: &[ChildResult]) -> Table {
         &["", "µs"],
         slowest
             .iter()
-            .map(|row| vec![row.who.name().to_owned(), figure(row)]),
+            .map(|row| vec![row.competitor.name().to_owned(), figure(row)]),
     )
 }
 
@@ -97,23 +107,23 @@ pub(super) fn rows(
 ) -> Vec<Row> {
     let row = |row: &ChildResult| {
         let value = row.figure? * scale(row);
-        let to = if row.who == Competitor::Ratekeeper {
+        let to = if row.competitor == Competitor::Ratekeeper {
             Competitor::Governor
         } else {
             Competitor::Ratekeeper
         };
         let same = |other: &&ChildResult| {
-            other.who == to && (other.keys, other.kind) == (row.keys, row.kind)
+            other.competitor == to && (other.keys, other.kind) == (row.keys, row.kind)
         };
         let other = figures.iter().find(same).and_then(|other| other.figure);
         Some(Row {
             group,
             row: format!("{what}, {} {} keys", many(row.keys), row.kind),
-            who: row.who.name().into(),
+            competitor: row.competitor.name().into(),
             value,
             unit,
             ratio_to: other.map(|other| Ratio {
-                who: to.name().into(),
+                competitor: to.name().into(),
                 ratio: value / (other * scale(row)),
             }),
             params: object(json!({ "limit": ALWAYS_DENIED.text, "keys": row.keys })),

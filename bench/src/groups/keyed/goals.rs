@@ -34,13 +34,13 @@ pub(super) fn of(measured: &Timings, bytes: &[ChildResult]) -> Vec<Goal> {
         allowed: true,
         threads,
     };
-    let held = [
+    let bounds = [
         (SMALL, u64::NAME, FEW_KEYS),
         (SMALL, IpAddr::NAME, FEW_KEYS),
         (SMALL, String::NAME, FEW_KEYS),
         (LARGE, String::NAME, MANY_STRINGS),
     ];
-    for (keys, kind, bound) in held {
+    for (keys, kind, bound) in bounds {
         let case = uniform(keys, kind, 1);
         let ratio = measured.ratio((case, Competitor::Ratekeeper), (case, Competitor::Governor));
         add(
@@ -61,7 +61,10 @@ pub(super) fn of(measured: &Timings, bytes: &[ChildResult]) -> Vec<Goal> {
             measured.two_over_one(two, one, Competitor::Ratekeeper),
         );
     }
-    for row in bytes.iter().filter(|row| row.who == Competitor::Ratekeeper) {
+    for row in bytes
+        .iter()
+        .filter(|row| row.competitor == Competitor::Ratekeeper)
+    {
         let keys = format!("{} {} keys: ratekeeper", many(row.keys), row.kind);
         if row.keys == LARGE {
             add(

@@ -64,7 +64,7 @@ const SOME_ROWS: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Uniform, 2), (
 const ONE_THREAD: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Zipf, 1)];
 const ONE_ROW: &[(Order, u32)] = &[(Order::Uniform, 1)];
 
-/// Without what ours could have been built on.
+/// Without the maps that ratekeeper could have been built on.
 const LIMITERS: &[Competitor] = &[
     Competitor::Ratekeeper,
     Competitor::Governor,
@@ -154,13 +154,13 @@ fn times() -> Timings {
             ALL_ROWS,
         ));
     }
-    for (numbers, who) in [
+    for (numbers, competitor) in [
         (ALWAYS_ALLOWED, &Competitor::ALL[..]),
         (ALWAYS_DENIED, LIMITERS),
     ] {
-        all.measure::<u64, _>(&setting(LARGE, numbers, ON_FAST, who, SOME_ROWS));
+        all.measure::<u64, _>(&setting(LARGE, numbers, ON_FAST, competitor, SOME_ROWS));
         all.measure::<IpAddr, _>(&setting(LARGE, numbers, ON_FAST, LIMITERS, ONE_THREAD));
-        all.measure::<String, _>(&setting(LARGE, numbers, ON_FAST, who, ALL_ROWS));
+        all.measure::<String, _>(&setting(LARGE, numbers, ON_FAST, competitor, ALL_ROWS));
     }
     all.measure::<u64, _>(&setting(
         HUGE,
@@ -197,14 +197,14 @@ fn setting<'a, C: Clock>(
     keys: u64,
     numbers: KeyedLimit,
     clock: (&'static str, C),
-    who: &'a [Competitor],
+    competitor: &'a [Competitor],
     rows: &'a [(Order, u32)],
 ) -> Setting<'a, C> {
     Setting {
         keys,
         numbers,
         clock,
-        who,
+        competitor,
         pace: if keys <= SMALL { SHORT } else { LONG },
         rows,
     }
@@ -212,9 +212,9 @@ fn setting<'a, C: Clock>(
 
 /// The data of docs/img/keyed.svg: one thread, uniform, allowed.
 fn plot(measured: &Timings, bytes: &[ChildResult]) -> Value {
-    let bar = |keys: u64, kind, who: Competitor, figure: f64| {
+    let bar = |keys: u64, kind, competitor: Competitor, figure: f64| {
         let rounded = (figure * 10.0).round() / 10.0;
-        json!({ "keys": keys, "kind": kind, "who": who.name(), "value": rounded })
+        json!({ "keys": keys, "kind": kind, "who": competitor.name(), "value": rounded })
     };
     let mut nanos = Vec::new();
     for kind in [u64::NAME, String::NAME] {
@@ -227,9 +227,14 @@ fn plot(measured: &Timings, bytes: &[ChildResult]) -> Value {
                 allowed: true,
                 threads: 1,
             };
-            let figures = Competitor::ALL
-                .into_iter()
-                .filter_map(|who| Some(bar(keys, kind, who, measured.nanos(case, who)?)));
+            let figures = Competitor::ALL.into_iter().filter_map(|competitor| {
+                Some(bar(
+                    keys,
+                    kind,
+                    competitor,
+                    measured.nanos(case, competitor)?,
+                ))
+            });
             nanos.extend(figures);
         }
     }
@@ -237,7 +242,7 @@ fn plot(measured: &Timings, bytes: &[ChildResult]) -> Value {
         Some(bar(
             row.keys,
             row.kind,
-            row.who,
+            row.competitor,
             row.figure? / row.keys as f64,
         ))
     });

@@ -27,7 +27,7 @@ impl Competitor {
         Self::Papaya,
     ];
 
-    /// Those in brackets are not limiters one can use, but what ours could have been built on.
+    /// Those in brackets are not limiters, but maps that ratekeeper could have been built on.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ratekeeper => "ratekeeper",
@@ -39,7 +39,9 @@ impl Competitor {
     }
 
     pub(super) fn called(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|who| who.name() == name)
+        Self::ALL
+            .into_iter()
+            .find(|competitor| competitor.name() == name)
     }
 
     pub(super) fn takes<K: Key>(self) -> bool {
@@ -59,7 +61,7 @@ const AGAIN: usize = 16;
 const ENDLESS: u64 = u64::MAX;
 
 pub(super) struct Subject<K> {
-    pub(super) who: Competitor,
+    pub(super) competitor: Competitor,
     keys: u64,
     one: Box<CallOne<K>>,
     batch: Box<Batch<K>>,
@@ -75,34 +77,46 @@ type Batch<K> = dyn Fn(&[K]) + Send + Sync;
 
 impl<K: Key> Subject<K> {
     /// Creates a contestant for this many keys, with none in its table.
-    pub(super) fn new<C: Clock>(who: Competitor, numbers: KeyedLimit, keys: u64, clock: C) -> Self {
+    pub(super) fn new<C: Clock>(
+        competitor: Competitor,
+        numbers: KeyedLimit,
+        keys: u64,
+        clock: C,
+    ) -> Self {
         let allowed = numbers.burst > 1;
-        match who {
+        match competitor {
             Competitor::Ratekeeper => {
                 let limiter = ours::limiter(numbers, keys, clock);
                 let counted = limiter.clone();
                 let displaced = Box::new(move || counted.stats().evicted_live);
                 Self {
                     displaced,
-                    ..Self::of(who, keys, allowed, ours::allows(limiter))
+                    ..Self::of(competitor, keys, allowed, ours::allows(limiter))
                 }
             }
             Competitor::Governor => Self::of(
-                who,
+                competitor,
                 keys,
                 allowed,
                 governor::allows(numbers, ClockAdapter::new(clock)),
             ),
-            Competitor::Throttlecrab => {
-                Self::of(who, keys, allowed, throttlecrab::allows(numbers, clock))
+            Competitor::Throttlecrab => Self::of(
+                competitor,
+                keys,
+                allowed,
+                throttlecrab::allows(numbers, clock),
+            ),
+            Competitor::DashMap => {
+                Self::of(competitor, keys, allowed, by_hash::dashmap(numbers, clock))
             }
-            Competitor::DashMap => Self::of(who, keys, allowed, by_hash::dashmap(numbers, clock)),
-            Competitor::Papaya => Self::of(who, keys, allowed, by_hash::papaya(numbers, clock)),
+            Competitor::Papaya => {
+                Self::of(competitor, keys, allowed, by_hash::papaya(numbers, clock))
+            }
         }
     }
 
     fn of(
-        who: Competitor,
+        competitor: Competitor,
         keys: u64,
         allowed: bool,
         allows: impl Fn(&K) -> bool + Clone + Send + Sync + 'static,
@@ -118,7 +132,7 @@ impl<K: Key> Subject<K> {
             });
         };
         Self {
-            who,
+            competitor,
             keys,
             one,
             batch: Box::new(batch),
@@ -155,8 +169,8 @@ impl<K: Key> Subject<K> {
         let (some, endless) = (self.clone(), self.clone());
         let times = move |calls| some.run(order, calls, &AtomicBool::new(false)).1;
         let until = move |stop: &AtomicBool| endless.run(order, ENDLESS, stop);
-        Contestant::timed(self.who.name(), times, until)
-            .sleeps(self.who == Competitor::Throttlecrab)
+        Contestant::timed(self.competitor.name(), times, until)
+            .sleeps(self.competitor == Competitor::Throttlecrab)
     }
 
     /// Makes up to this many calls, with other keys each time; returns how many, and how long they

@@ -54,7 +54,7 @@ pub(super) fn many(keys: u64) -> String {
 
 struct Cell {
     case: Case,
-    who: Competitor,
+    competitor: Competitor,
     nanos: f64,
     params: Map<String, Value>,
 }
@@ -69,7 +69,7 @@ pub(super) struct Setting<'a, C> {
     pub(super) keys: u64,
     pub(super) numbers: KeyedLimit,
     pub(super) clock: (&'static str, C),
-    pub(super) who: &'a [Competitor],
+    pub(super) competitor: &'a [Competitor],
     pub(super) pace: Pace,
     /// Orders and threads of the rows.
     pub(super) rows: &'a [(Order, u32)],
@@ -82,19 +82,19 @@ impl Timings {
             keys,
             numbers,
             clock: (clock_name, clock),
-            who,
+            competitor,
             pace,
             rows,
         } = setting;
         let allowed = numbers.burst > 1;
-        let subject = |who: &Competitor| {
-            let subject = Subject::<K>::new(*who, *numbers, *keys, clock.clone());
+        let subject = |competitor: &Competitor| {
+            let subject = Subject::<K>::new(*competitor, *numbers, *keys, clock.clone());
             subject.fill(!allowed);
             Arc::new(subject)
         };
-        let subjects: Vec<_> = who
+        let subjects: Vec<_> = competitor
             .iter()
-            .filter(|who| who.takes::<K>())
+            .filter(|competitor| competitor.takes::<K>())
             .map(subject)
             .collect();
         for (order, threads) in *rows {
@@ -131,7 +131,7 @@ impl Timings {
                 params.insert("displaced".into(), subject.displaced().into());
                 self.cells.push(Cell {
                     case,
-                    who: subject.who,
+                    competitor: subject.competitor,
                     nanos,
                     params,
                 });
@@ -139,10 +139,10 @@ impl Timings {
         }
     }
 
-    pub(super) fn nanos(&self, case: Case, who: Competitor) -> Option<f64> {
+    pub(super) fn nanos(&self, case: Case, competitor: Competitor) -> Option<f64> {
         self.cells
             .iter()
-            .find(|cell| cell.case == case && cell.who == who)
+            .find(|cell| cell.case == case && cell.competitor == competitor)
             .map(|cell| cell.nanos)
     }
 
@@ -150,30 +150,30 @@ impl Timings {
     /// rounds.
     pub(super) fn ratio(
         &self,
-        (case, who): (Case, Competitor),
+        (case, competitor): (Case, Competitor),
         (other, to): (Case, Competitor),
     ) -> Option<f64> {
-        let sound = |case: Case, who: Competitor| {
+        let sound = |case: Case, competitor: Competitor| {
             let cell = self
                 .cells
                 .iter()
-                .find(|cell| cell.case == case && cell.who == who)?;
+                .find(|cell| cell.case == case && cell.competitor == competitor)?;
             let rounds = cell.params.get("rounds").and_then(Value::as_u64);
             rounds
                 .is_none_or(|rounds| rounds >= ENOUGH_ROUNDS)
                 .then_some(cell.nanos)
         };
-        Some(sound(case, who)? / sound(other, to)?)
+        Some(sound(case, competitor)? / sound(other, to)?)
     }
 
     /// Returns the time of two threads divided by that of one, best by best: on a million uniform
     /// keys they hardly ever meet.
-    pub(super) fn two_over_one(&self, two: Case, one: Case, who: Competitor) -> Option<f64> {
+    pub(super) fn two_over_one(&self, two: Case, one: Case, competitor: Competitor) -> Option<f64> {
         let cell = self
             .cells
             .iter()
-            .find(|cell| cell.case == two && cell.who == who)?;
-        Some(cell.params.get("best")?.as_f64()? / self.nanos(one, who)?)
+            .find(|cell| cell.case == two && cell.competitor == competitor)?;
+        Some(cell.params.get("best")?.as_f64()? / self.nanos(one, competitor)?)
     }
 
     /// Returns the fewest undisturbed rounds behind a value of two threads.
@@ -197,26 +197,32 @@ impl Timings {
                 cases.push(cell.case);
             }
         }
-        let present = |who: &Competitor| cases.iter().any(|case| self.nanos(*case, *who).is_some());
-        let whos: Vec<Competitor> = Competitor::ALL.into_iter().filter(present).collect();
+        let present = |competitor: &Competitor| {
+            cases
+                .iter()
+                .any(|case| self.nanos(*case, *competitor).is_some())
+        };
+        let competitors: Vec<Competitor> = Competitor::ALL.into_iter().filter(present).collect();
         let header: Vec<&str> = [""]
             .into_iter()
-            .chain(whos.iter().map(|who| who.name()))
+            .chain(competitors.iter().map(|competitor| competitor.name()))
             .collect();
         let lines = cases.iter().map(|case| {
-            let figures = whos.iter().map(|who| self.text(*case, *who));
+            let figures = competitors
+                .iter()
+                .map(|competitor| self.text(*case, *competitor));
             [case.short()].into_iter().chain(figures).collect()
         });
         table(&header, lines)
     }
 
-    fn text(&self, case: Case, who: Competitor) -> String {
-        let Some(nanos) = self.nanos(case, who) else {
+    fn text(&self, case: Case, competitor: Competitor) -> String {
+        let Some(nanos) = self.nanos(case, competitor) else {
             return "–".into();
         };
         let ours = self
             .nanos(case, Competitor::Ratekeeper)
-            .filter(|_| who != Competitor::Ratekeeper);
+            .filter(|_| competitor != Competitor::Ratekeeper);
         format!(
             "{nanos:.1}{}",
             ours.map(|ours| format!(" ({:.2})", ours / nanos))
@@ -225,27 +231,27 @@ impl Timings {
     }
 
     pub(super) fn rows(&self, group: &'static str) -> Vec<Row> {
-        let on = |who: Competitor, clock| format!("{} on {clock}", who.name());
+        let on = |competitor: Competitor, clock| format!("{} on {clock}", competitor.name());
         let row = |cell: &Cell| {
             let Cell {
                 case,
-                who,
+                competitor,
                 nanos,
                 params,
             } = cell;
-            let to = if *who == Competitor::Ratekeeper {
+            let to = if *competitor == Competitor::Ratekeeper {
                 Competitor::Governor
             } else {
                 Competitor::Ratekeeper
             };
             let ratio = self.nanos(*case, to).map(|other| Ratio {
-                who: on(to, case.clock),
+                competitor: on(to, case.clock),
                 ratio: nanos / other,
             });
             Row {
                 group,
                 row: case.name(),
-                who: on(*who, case.clock),
+                competitor: on(*competitor, case.clock),
                 value: *nanos,
                 unit: "ns",
                 ratio_to: ratio,

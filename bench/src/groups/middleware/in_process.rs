@@ -25,8 +25,8 @@ const COUNTED: u64 = 5_000;
 /// Returns nanoseconds of a request through each, the best runs.
 pub(super) fn nanos() -> Result<Vec<f64>, String> {
     let mut contestants = Vec::new();
-    for who in Competitor::OF_A_REQUEST {
-        contestants.push(who.app(SystemClock, IntoContestant(who.name()))?);
+    for competitor in Competitor::OF_A_REQUEST {
+        contestants.push(competitor.app(SystemClock, IntoContestant(competitor.name()))?);
     }
     // Long enough for each to meet the machine at its best, which comes and goes within seconds.
     Ok(harness::one_thread_at(
@@ -38,26 +38,31 @@ pub(super) fn nanos() -> Result<Vec<f64>, String> {
     ))
 }
 
-/// Returns instructions of a request through each, the same whatever else the machine does; an
+/// Returns instructions of a request through each, independent of other load on the machine; an
 /// error without valgrind.
 pub(super) fn instructions() -> Result<Vec<f64>, String> {
     // tower_governor's clock is calibrated before, for as long as that takes.
-    let of = |who: Competitor| {
-        instructions::of_a_function("*in_process::answers*", &[CHILD, who.name()], COUNTED)
+    let of = |competitor: Competitor| {
+        instructions::of_a_function(
+            "*in_process::answers*",
+            &[CHILD, competitor.name()],
+            COUNTED,
+        )
     };
     Competitor::OF_A_REQUEST
         .iter()
-        .map(|&who| of(who))
+        .map(|&competitor| of(competitor))
         .collect()
 }
 
 /// Runs under valgrind, which does not support how we read the system's clock: ours advances by a
 /// step each time.
-pub(crate) fn run(who: &str, requests: &str) -> ExitCode {
-    let (Some(who), Ok(requests)) = (Competitor::named(who), requests.parse::<u64>()) else {
+pub(crate) fn run(competitor: &str, requests: &str) -> ExitCode {
+    let (Some(competitor), Ok(requests)) = (Competitor::named(competitor), requests.parse::<u64>())
+    else {
         return ExitCode::from(2);
     };
-    if who.app(SteppingClock::new(), RepeatedRequest(requests)) == Ok(true) {
+    if competitor.app(SteppingClock::new(), RepeatedRequest(requests)) == Ok(true) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -65,14 +70,14 @@ pub(crate) fn run(who: &str, requests: &str) -> ExitCode {
 }
 
 /// Returns nanoseconds of requests that each come after what a server does for one: reads and
-/// writes of a socket, after which little of the application is left in the nearest cache. In turn;
-/// the medians.
+/// writes of a socket, after which little of the application is left in the nearest cache.
+/// Alternates between them, and returns the medians.
 pub(super) fn nanos_after_a_socket() -> Result<Vec<f64>, String> {
     let (near, far) = connected().map_err(|error| format!("a connection to itself: {error}"))?;
     let mut timed = Vec::new();
-    for who in Competitor::OF_A_REQUEST {
+    for competitor in Competitor::OF_A_REQUEST {
         timed.push((
-            who.app(SystemClock, SingleRequest)?,
+            competitor.app(SystemClock, SingleRequest)?,
             Vec::with_capacity(COLD),
         ));
     }

@@ -1,5 +1,5 @@
-//! wrk, on the core that the servers leave free: each server has a wrk of its own, and both are
-//! halted except in their turn.
+//! wrk, on the core that the servers leave free: each server has its own wrk, and both are stopped
+//! except during their runs.
 //!
 //! The machine changes its speed by a third within a second, so turns are short: other load then
 //! affects all alike.
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(super) const CONNECTIONS: u32 = 64;
-pub(super) const TURN: Duration = Duration::from_millis(100);
+pub(super) const RUN: Duration = Duration::from_millis(100);
 
 const CORE: &str = "1";
 
@@ -21,7 +21,7 @@ const CORE: &str = "1";
 const LENGTH: &str = "-d600s";
 
 /// The time in which wrk prints its counts.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Checks that wrk is installed, and that there is a core for it.
 pub(super) fn is_possible() -> Result<(), String> {
@@ -49,9 +49,9 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Starts both, and runs their first turn.
-    pub(super) fn start(program: &Path, who: Competitor) -> Result<Self, String> {
-        let server = Server::start(program, who)?;
+    /// Starts both, and makes their first run.
+    pub(super) fn start(program: &Path, competitor: Competitor) -> Result<Self, String> {
+        let server = Server::start(program, competitor)?;
         let before = cpu_time::times(server.id())?;
         let start = Instant::now();
         let wrk = Wrk::start(&server.url())?;
@@ -65,7 +65,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Runs their next turn.
+    /// Makes their next run.
     pub(super) fn go_on(&mut self) -> Result<(), String> {
         let start = Instant::now();
         tell(self.server.id(), Signal::GoOn)?;
@@ -74,18 +74,18 @@ impl Pair {
     }
 
     fn run_from(&mut self, start: Instant) -> Result<(), String> {
-        std::thread::sleep(TURN.saturating_sub(start.elapsed()));
+        std::thread::sleep(RUN.saturating_sub(start.elapsed()));
         tell(self.wrk.0.id(), Signal::Halt)?;
         tell(self.server.id(), Signal::Halt)?;
         self.ran += start.elapsed();
         Ok(())
     }
 
-    /// Returns the result of their turns. The server stays halted, so that nothing is counted that
-    /// was not timed.
+    /// Returns the result of their runs. The server stays stopped, so that only measured time is
+    /// counted.
     pub(super) fn end(self) -> Result<Run, String> {
         let after = cpu_time::times(self.server.id())?;
-        let [asking, _] = cpu_time::times(self.wrk.0.id())?;
+        let [client_cpu, _] = cpu_time::times(self.wrk.0.id())?;
         let [spent, waited] =
             [0, 1].map(|at| after[at].saturating_sub(self.before[at]).as_secs_f64());
         let text = self.wrk.end()?;
@@ -105,11 +105,11 @@ impl Pair {
         };
         let ran = self.ran.as_secs_f64();
         let micros = |seconds: f64| seconds * 1e6 / requests;
-        let (micros, asking) = (micros(spent), micros(asking.as_secs_f64()));
+        let (micros, client_cpu) = (micros(spent), micros(client_cpu.as_secs_f64()));
         Ok(Run {
             rate: requests / ran,
             micros,
-            asking,
+            client_cpu,
             waited: waited / ran,
         })
     }
@@ -146,7 +146,7 @@ impl Wrk {
     fn end(mut self) -> Result<String, String> {
         let id = self.0.id();
         tell(id, Signal::GoOn)?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         // Repeatedly: a signal that arrives before it runs again may reach another thread than the
         // one that sleeps.
         while self
@@ -174,7 +174,7 @@ impl Wrk {
 
 impl Drop for Wrk {
     fn drop(&mut self) {
-        // It may have exited already; then there is nothing to do.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

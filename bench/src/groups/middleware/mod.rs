@@ -38,7 +38,7 @@ struct Run {
     /// Microseconds of processor time of the server per request.
     micros: f64,
     /// The same of wrk, on a core of its own, which is as busy.
-    asking: f64,
+    client_cpu: f64,
     /// For which part of the run the server waited for its core, because another process had it.
     waited: f64,
 }
@@ -55,14 +55,14 @@ fn run(group: &'static str) -> Findings {
             found.rows.extend(rows);
             nanos = Some(best);
         }
-        Err(why) => println!("without a socket: skipped: {why}\n"),
+        Err(error) => println!("without a socket: skipped: {error}\n"),
     }
     match over_sockets() {
         Ok(runs) => {
             let medians = runs.each_ref().map(|runs| Run {
                 rate: median(runs.iter().map(|run| run.rate)),
                 micros: median(runs.iter().map(|run| run.micros)),
-                asking: median(runs.iter().map(|run| run.asking)),
+                client_cpu: median(runs.iter().map(|run| run.client_cpu)),
                 waited: median(runs.iter().map(|run| run.waited)),
             });
             print(&runs, &medians);
@@ -80,12 +80,12 @@ fn run(group: &'static str) -> Findings {
             found.rows.extend(
                 Competitor::ALL
                     .into_iter()
-                    .flat_map(|who| rows(group, who, &runs, &medians)),
+                    .flat_map(|competitor| rows(group, competitor, &runs, &medians)),
             );
             found.goals = goals(Some(&runs), nanos.as_deref());
         }
-        Err(why) => {
-            println!("over sockets: skipped: {why}\n");
+        Err(error) => {
+            println!("over sockets: skipped: {error}\n");
             found.goals = goals(None, nanos.as_deref());
         }
     }
@@ -102,21 +102,23 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
     } else {
         None
     };
-    let figures = |of: &[f64], who: Competitor| {
-        let (own, bare) = (of[who as usize], of[Competitor::Bare as usize]);
-        let beyond = if who == Competitor::Bare {
+    let figures = |of: &[f64], competitor: Competitor| {
+        let (own, bare) = (of[competitor as usize], of[Competitor::Bare as usize]);
+        let beyond = if competitor == Competitor::Bare {
             String::new()
         } else {
             format!("{:.0}", own - bare)
         };
         [format!("{own:.0}"), beyond]
     };
-    let lines = Competitor::OF_A_REQUEST.iter().map(|&who| {
+    let lines = Competitor::OF_A_REQUEST.iter().map(|&competitor| {
         let counted = counted
             .as_ref()
-            .map_or_else(|| ["–".into(), String::new()], |of| figures(of, who));
-        let timed = figures(&nanos, who).into_iter().chain(figures(&cold, who));
-        [who.name().to_owned()]
+            .map_or_else(|| ["–".into(), String::new()], |of| figures(of, competitor));
+        let timed = figures(&nanos, competitor)
+            .into_iter()
+            .chain(figures(&cold, competitor));
+        [competitor.name().to_owned()]
             .into_iter()
             .chain(timed)
             .chain(counted)
@@ -134,13 +136,13 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
     println!("{}\n", table(&header, lines));
     let rows = |of: Vec<f64>, what: &str, unit, statistic| {
         let bare = of[Competitor::Bare as usize];
-        let row = |&who: &Competitor| {
+        let row = |&competitor: &Competitor| {
             let params = json!({ "threads": 1, "statistic": statistic });
             row(
                 group,
                 what,
-                who,
-                (of[who as usize], of[who as usize] / bare),
+                competitor,
+                (of[competitor as usize], of[competitor as usize] / bare),
                 unit,
                 params,
             )
@@ -154,8 +156,8 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
     Ok((timed.chain(counted.into_iter().flatten()).collect(), nanos))
 }
 
-/// Returns the median of the ratios of the rounds: what changes from minute to minute affects both
-/// values of a round.
+/// Returns the median of the ratios of the rounds: slow changes of the machine affect both values
+/// of a round.
 fn ratio(
     runs: &PerCompetitor<Vec<Run>>,
     of: Competitor,
@@ -189,37 +191,42 @@ fn uncertainty(ratios: impl Iterator<Item = f64> + Clone) -> f64 {
 
 fn print(runs: &PerCompetitor<Vec<Run>>, medians: &PerCompetitor<Run>) {
     let bare = medians[Competitor::Bare as usize];
-    let lines = Competitor::ALL.map(|who| {
+    let lines = Competitor::ALL.map(|competitor| {
         let Run {
             rate,
             micros,
-            asking,
+            client_cpu,
             ..
-        } = medians[who as usize];
-        let name = who.name().to_owned();
-        if who == Competitor::Bare {
+        } = medians[competitor as usize];
+        let name = competitor.name().to_owned();
+        if competitor == Competitor::Bare {
             return vec![
                 name,
                 format!("{rate:.0}"),
                 format!("{micros:.2}"),
                 String::new(),
-                format!("{asking:.2}"),
+                format!("{client_cpu:.2}"),
             ];
         }
         vec![
             name,
-            format!("{rate:.0} ({})", of_rates(runs, who, Competitor::Bare)),
+            format!(
+                "{rate:.0} ({})",
+                of_rates(runs, competitor, Competitor::Bare)
+            ),
             format!(
                 "{micros:.2} ({:.3})",
-                ratio(runs, who, Competitor::Bare, |run| run.micros)
+                ratio(runs, competitor, Competitor::Bare, |run| run.micros)
             ),
             format!(
                 "{:.0}",
-                (ratio(runs, who, Competitor::Bare, |run| run.micros) - 1.0) * bare.micros * 1e3
+                (ratio(runs, competitor, Competitor::Bare, |run| run.micros) - 1.0)
+                    * bare.micros
+                    * 1e3
             ),
             format!(
-                "{asking:.2} ({:.3})",
-                ratio(runs, who, Competitor::Bare, |run| run.asking)
+                "{client_cpu:.2} ({:.3})",
+                ratio(runs, competitor, Competitor::Bare, |run| run.client_cpu)
             ),
         ]
     });
@@ -244,29 +251,32 @@ fn of_rates(runs: &PerCompetitor<Vec<Run>>, of: Competitor, to: Competitor) -> S
 
 fn rows(
     group: &'static str,
-    who: Competitor,
+    competitor: Competitor,
     runs: &PerCompetitor<Vec<Run>>,
     medians: &PerCompetitor<Run>,
 ) -> [Row; 3] {
-    let own = medians[who as usize];
+    let own = medians[competitor as usize];
     let params = |figure: fn(&Run) -> f64| {
-        let all: Vec<f64> = runs[who as usize].iter().map(figure).collect();
-        let waited: Vec<f64> = runs[who as usize].iter().map(|run| run.waited).collect();
+        let all: Vec<f64> = runs[competitor as usize].iter().map(figure).collect();
+        let waited: Vec<f64> = runs[competitor as usize]
+            .iter()
+            .map(|run| run.waited)
+            .collect();
         json!({ "connections": load::CONNECTIONS, "statistic": "median", "runs": all, "waited": waited })
     };
-    let (rates, micros, asking) = (
+    let (rates, micros, client_cpu) = (
         params(|run| run.rate),
         params(|run| run.micros),
-        params(|run| run.asking),
+        params(|run| run.client_cpu),
     );
-    let by_rate = ratio(runs, who, Competitor::Bare, |run| run.rate);
-    let by_micros = ratio(runs, who, Competitor::Bare, |run| run.micros);
-    let by_asking = ratio(runs, who, Competitor::Bare, |run| run.asking);
+    let by_rate = ratio(runs, competitor, Competitor::Bare, |run| run.rate);
+    let by_micros = ratio(runs, competitor, Competitor::Bare, |run| run.micros);
+    let by_client_cpu = ratio(runs, competitor, Competitor::Bare, |run| run.client_cpu);
     [
         row(
             group,
             "requests a second",
-            who,
+            competitor,
             (own.rate, by_rate),
             "requests/s",
             rates,
@@ -274,7 +284,7 @@ fn rows(
         row(
             group,
             "processor time of a request",
-            who,
+            competitor,
             (own.micros, by_micros),
             "µs",
             micros,
@@ -282,10 +292,10 @@ fn rows(
         row(
             group,
             "processor time of a request, wrk's",
-            who,
-            (own.asking, by_asking),
+            competitor,
+            (own.client_cpu, by_client_cpu),
             "µs",
-            asking,
+            client_cpu,
         ),
     ]
 }
@@ -294,19 +304,19 @@ fn rows(
 fn row(
     group: &'static str,
     row: &str,
-    who: Competitor,
+    competitor: Competitor,
     (own, ratio): (f64, f64),
     unit: &'static str,
     params: Value,
 ) -> Row {
-    let ratio_to = (who != Competitor::Bare).then(|| Ratio {
-        who: Competitor::Bare.name().into(),
+    let ratio_to = (competitor != Competitor::Bare).then(|| Ratio {
+        competitor: Competitor::Bare.name().into(),
         ratio,
     });
     Row {
         group,
         row: row.into(),
-        who: who.name().into(),
+        competitor: competitor.name().into(),
         value: own,
         unit,
         ratio_to,
@@ -327,16 +337,16 @@ fn over_sockets() -> Result<PerCompetitor<Vec<Run>>, String> {
         let mut order = Competitor::ALL;
         order.rotate_left(round % Competitor::ALL.len());
         let mut pairs = Vec::with_capacity(Competitor::ALL.len());
-        for who in order {
-            pairs.push((who, Pair::start(program.path(), who)?));
+        for competitor in order {
+            pairs.push((competitor, Pair::start(program.path(), competitor)?));
         }
         for _ in 1..TURNS {
             for (_, pair) in &mut pairs {
                 pair.go_on()?;
             }
         }
-        for (who, pair) in pairs {
-            runs[who as usize].push(pair.end()?);
+        for (competitor, pair) in pairs {
+            runs[competitor as usize].push(pair.end()?);
         }
     }
     Ok(runs)

@@ -16,8 +16,8 @@ pub(super) fn program() -> Result<PathBuf, String> {
     programs::program("ratekeeper-bench", PROGRAM)
 }
 
-/// A copy of the program, at another place in memory. Removed when it is dropped; processes that
-/// run it continue.
+/// A copy of the program, at another memory address. Removed when it is dropped; processes that run
+/// it continue.
 pub(super) struct ProgramCopy(PathBuf);
 
 impl ProgramCopy {
@@ -46,12 +46,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(program: &Path, who: Competitor) -> Result<Self, String> {
+    pub(super) fn start(program: &Path, competitor: Competitor) -> Result<Self, String> {
         let mut command = Command::new("taskset");
         command
             .args(["-c", CORE])
             .arg(program)
-            .arg(who.name())
+            .arg(competitor.name())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut process = command
@@ -68,7 +68,7 @@ impl Server {
             port: text.trim().parse().unwrap_or(0),
         };
         if server.port == 0 {
-            Err(format!("{} did not start", who.name()))
+            Err(format!("{} did not start", competitor.name()))
         } else {
             Ok(server)
         }
@@ -85,7 +85,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have exited already; then there is nothing to do.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -68,7 +68,7 @@ impl Column {
         }
     }
 
-    /// Whether the threads of a lock-free limiter contend: a denial writes nothing.
+    /// Whether the threads of a lock-free limiter contend: a denial writes no memory.
     pub(super) fn contends(self) -> bool {
         self == Allowed2
     }

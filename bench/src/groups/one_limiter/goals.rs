@@ -6,7 +6,7 @@ use super::{FAST, GO, OWN_QUANTA, SYSTEM, on, ours};
 use crate::report::{Bound, Goal};
 
 /// The bound against governor on the same clock: one thread, and two that do not contend because a
-/// denial writes nothing.
+/// denial writes no memory.
 const ALONE: Bound = Bound::AtMost(1.05);
 /// The bound against governor on the same clock, when two threads write.
 const CONTENDED: Bound = Bound::AtMost(0.7);

@@ -37,8 +37,8 @@ const BARE_WORD: &str = "(a bare fetch_add)";
 const ENOUGH_ROUNDS: u64 = 20;
 
 /// A contestant's name on one of our clocks.
-fn on(who: &str, clock: &str) -> String {
-    format!("{who} on {clock}")
+fn on(competitor: &str, clock: &str) -> String {
+    format!("{competitor} on {clock}")
 }
 
 fn ours(clock: &str) -> String {
@@ -81,7 +81,7 @@ fn run(group: &'static str) -> Findings {
     let after = program.and_then(|program| program.run());
     match (before, after) {
         (Ok(before), Ok(after)) => measured.add_go(&before, &after),
-        (Err(why), _) | (_, Err(why)) => println!("The Go rows are skipped: {why}\n"),
+        (Err(error), _) | (_, Err(error)) => println!("The Go rows are skipped: {error}\n"),
     }
 
     for (title, clock, others) in TABLES {
@@ -101,7 +101,7 @@ fn run(group: &'static str) -> Findings {
     found
 }
 
-/// Reading the time and nothing else.
+/// Only reading the time.
 fn clock_alone(group: &'static str, found: &mut Findings) {
     fn reading<T>(now: impl Fn() -> T) -> bool {
         black_box(now());
@@ -118,7 +118,7 @@ fn clock_alone(group: &'static str, found: &mut Findings) {
     let nanos = harness::one_thread(&clocks);
     let header: Vec<&str> = [""]
         .into_iter()
-        .chain(clocks.iter().map(|clock| clock.who.as_str()))
+        .chain(clocks.iter().map(|clock| clock.name.as_str()))
         .collect();
     let line = ["ns".to_owned()]
         .into_iter()
@@ -133,7 +133,7 @@ fn clock_alone(group: &'static str, found: &mut Findings) {
         .extend(clocks.iter().zip(nanos).map(|(clock, value)| Row {
             group,
             row: "clock alone, 1 thread".into(),
-            who: clock.who.clone(),
+            competitor: clock.name.clone(),
             value,
             unit: "ns",
             ratio_to: None,

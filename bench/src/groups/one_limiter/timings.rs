@@ -15,7 +15,7 @@ pub(super) struct Timings {
 
 struct Cell {
     column: Column,
-    who: String,
+    competitor: String,
     nanos: f64,
     /// More values of two threads.
     two: Option<TwoThreads>,
@@ -38,19 +38,20 @@ impl Timings {
 
     pub(super) fn measure(&mut self, column: Column) {
         let contestants = column.contestants();
-        let whos = contestants.iter().map(|contestant| contestant.who.clone());
+        let competitors = contestants.iter().map(|contestant| contestant.name.clone());
         if column.threads() == 1 {
             let nanos = harness::one_thread(&contestants);
-            let cell = |(who, nanos)| Cell {
+            let cell = |(competitor, nanos)| Cell {
                 column,
-                who,
+                competitor,
                 nanos,
                 two: None,
             };
-            self.cells.extend(whos.zip(nanos).map(cell));
+            self.cells.extend(competitors.zip(nanos).map(cell));
         } else {
             let contended = harness::two_threads(&contestants);
-            self.cells.extend(whos.zip(contended).map(|(who, figures)| {
+            self.cells
+                .extend(competitors.zip(contended).map(|(competitor, figures)| {
                 let TwoThreadResult {
                     best,
                     quartile,
@@ -64,7 +65,7 @@ impl Timings {
                     json!({ "rounds": undisturbed, "median": median, "least_share": least_share });
                 Cell {
                     column,
-                    who,
+                    competitor,
                     nanos,
                     two: Some(TwoThreads {
                         share,
@@ -94,7 +95,7 @@ impl Timings {
             };
             self.cells.push(Cell {
                 column,
-                who: GO.into(),
+                competitor: GO.into(),
                 nanos,
                 two,
             });
@@ -109,19 +110,19 @@ impl Timings {
             .min()
     }
 
-    fn cell(&self, column: Column, who: &str) -> Option<&Cell> {
+    fn cell(&self, column: Column, competitor: &str) -> Option<&Cell> {
         self.cells
             .iter()
-            .find(|cell| cell.column == column && cell.who == who)
+            .find(|cell| cell.column == column && cell.competitor == competitor)
     }
 
     /// Returns one time divided by another; `None` if either was not measured.
-    pub(super) fn ratio(&self, column: Column, who: &str, to: &str) -> Option<f64> {
-        Some(self.cell(column, who)?.nanos / self.cell(column, to)?.nanos)
+    pub(super) fn ratio(&self, column: Column, competitor: &str, to: &str) -> Option<f64> {
+        Some(self.cell(column, competitor)?.nanos / self.cell(column, to)?.nanos)
     }
 
-    pub(super) fn share(&self, column: Column, who: &str) -> Option<f64> {
-        Some(self.cell(column, who)?.two.as_ref()?.share)
+    pub(super) fn share(&self, column: Column, competitor: &str) -> Option<f64> {
+        Some(self.cell(column, competitor)?.two.as_ref()?.share)
     }
 
     /// All contestants on one clock: ours first, then those that read it too, then those that read
@@ -133,27 +134,28 @@ impl Timings {
         let everyone = [us.clone()]
             .into_iter()
             .chain(peers)
-            .chain(others.iter().map(|who| (*who).to_owned()));
-        let present = everyone.filter(|who| self.cells.iter().any(|cell| cell.who == *who));
+            .chain(others.iter().map(|competitor| (*competitor).to_owned()));
+        let present = everyone
+            .filter(|competitor| self.cells.iter().any(|cell| cell.competitor == *competitor));
         let header: Vec<&str> = [""]
             .into_iter()
             .chain(Column::ALL.map(Column::short))
             .collect();
-        let lines = present.map(|who| {
-            let figures = Column::ALL.map(|column| self.text(column, &who, &us));
-            [who].into_iter().chain(figures).collect()
+        let lines = present.map(|competitor| {
+            let figures = Column::ALL.map(|column| self.text(column, &competitor, &us));
+            [competitor].into_iter().chain(figures).collect()
         });
         table(&header, lines)
     }
 
-    fn text(&self, column: Column, who: &str, us: &str) -> String {
-        let Some(cell) = self.cell(column, who) else {
+    fn text(&self, column: Column, competitor: &str, us: &str) -> String {
+        let Some(cell) = self.cell(column, competitor) else {
             return "–".into();
         };
-        let ratio = if who == us {
+        let ratio = if competitor == us {
             None
         } else {
-            self.ratio(column, us, who)
+            self.ratio(column, us, competitor)
         };
         let ratio = ratio
             .map(|ratio| format!(" ({ratio:.2})"))
@@ -174,7 +176,7 @@ impl Timings {
     fn rows(&self, cell: &Cell) -> Vec<Row> {
         let Cell {
             column,
-            who,
+            competitor,
             nanos,
             two,
         } = cell;
@@ -190,15 +192,18 @@ impl Timings {
         let row = |suffix: &str, value, unit, ratio_to| Row {
             group: self.group,
             row: format!("{}{suffix}", column.name()),
-            who: who.clone(),
+            competitor: competitor.clone(),
             value,
             unit,
             ratio_to,
             params: params.clone(),
         };
-        let ratio_to = compared_with(who).and_then(|to| {
-            let ratio = self.ratio(*column, who, &to)?;
-            Some(Ratio { who: to, ratio })
+        let ratio_to = compared_with(competitor).and_then(|to| {
+            let ratio = self.ratio(*column, competitor, &to)?;
+            Some(Ratio {
+                competitor: to,
+                ratio,
+            })
         });
         let time = row("", *nanos, "ns", ratio_to);
         let share = two
@@ -210,16 +215,16 @@ impl Timings {
 
 /// The contestant that a row's `ratio_to` names: governor on the same clock for ours, ours on the
 /// same clock for the others.
-fn compared_with(who: &str) -> Option<String> {
+fn compared_with(competitor: &str) -> Option<String> {
     for clock in [SYSTEM, FAST, COARSE] {
-        if who == ours(clock) {
+        if competitor == ours(clock) {
             return Some(on("governor", clock));
         }
-        if who.ends_with(&format!(" on {clock}")) {
+        if competitor.ends_with(&format!(" on {clock}")) {
             return Some(ours(clock));
         }
     }
-    match who {
+    match competitor {
         OWN_MONOTONIC | LEAKY | GO => Some(ours(SYSTEM)),
         OWN_QUANTA => Some(ours(FAST)),
         _ => None,

@@ -22,8 +22,8 @@ pub(crate) fn run() -> ExitCode {
     });
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("{why}");
+        Err(error) => {
+            eprintln!("{error}");
             ExitCode::FAILURE
         }
     }

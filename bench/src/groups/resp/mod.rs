@@ -1,4 +1,4 @@
-//! `CL.THROTTLE` by redis-benchmark, beside a responder that decides nothing, and beside INCR on
+//! `CL.THROTTLE` by redis-benchmark, beside a responder without decisions, and beside INCR on
 //! Redis.
 
 mod bare;
@@ -31,7 +31,7 @@ const ROUNDS: usize = 7;
 const OURS: &str = "ratekeeper CL.THROTTLE";
 const BARE: &str = "a bare responder";
 const REDIS: &str = "Redis INCR";
-const WHO: [&str; 3] = [OURS, BARE, REDIS];
+const CONTESTANTS: [&str; 3] = [OURS, BARE, REDIS];
 
 const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60", "1"];
 const INCR: [&str; 2] = ["INCR", "key:__rand_int__"];
@@ -40,8 +40,8 @@ fn run(group: &'static str) -> Findings {
     let measured = Servers::start().and_then(|servers| measure(&servers));
     let rates = match measured {
         Ok(rates) => rates,
-        Err(why) => {
-            println!("skipped: {why}\n");
+        Err(error) => {
+            println!("skipped: {error}\n");
             return Findings {
                 goals: goals(None),
                 ..Findings::default()
@@ -54,24 +54,24 @@ fn run(group: &'static str) -> Findings {
     };
     let mut lines = Vec::new();
     for ((pipeline, requests, _), rates) in PIPELINES.iter().zip(&rates) {
-        for (who, rate) in WHO.iter().zip(rates) {
+        for (competitor, rate) in CONTESTANTS.iter().zip(rates) {
             let ratio = rates[0] / rate;
             let shown = [
                 format!("{rate:.0}"),
-                if *who == OURS {
+                if *competitor == OURS {
                     String::new()
                 } else {
                     format!("{ratio:.2}")
                 },
             ];
-            lines.push([[pipeline.to_string(), (*who).to_owned()], shown].concat());
+            lines.push([[pipeline.to_string(), (*competitor).to_owned()], shown].concat());
             found.rows.push(Row {
                 group,
                 row: format!("pipeline {pipeline}"),
-                who: (*who).into(),
+                competitor: (*competitor).into(),
                 value: *rate,
                 unit: "requests/s",
-                ratio_to: (*who == OURS).then(|| Ratio { who: BARE.into(), ratio: rates[0] / rates[1] }),
+                ratio_to: (*competitor == OURS).then(|| Ratio { competitor: BARE.into(), ratio: rates[0] / rates[1] }),
                 params: object(json!({ "clients": 50, "keys": 100_000, "requests": requests, "statistic": "median" })),
             });
         }

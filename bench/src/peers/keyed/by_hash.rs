@@ -1,8 +1,8 @@
 //! The alternative to our own table: a maintained concurrent map from a key's 64-bit hash to its
 //! arrival time.
 //!
-//! The keys are hashed once, with std's SipHash; the map uses the hash as it is. It grows without
-//! bound and evicts nothing.
+//! The keys are hashed once, with std's SipHash; the map uses the hash unchanged. It grows without
+//! bound, without eviction.
 
 use super::KeyedLimit;
 use crate::keys::Key;

@@ -129,8 +129,8 @@ pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Warnings about unknown variables with our prefix. They are not errors, because other programs
-/// set such variables too, Kubernetes for one.
+/// Warnings about unknown variables with our prefix. They are not errors, because other programs,
+/// such as Kubernetes, set variables with this prefix too.
 pub(crate) fn unknown(variables: &Variables) -> impl Iterator<Item = Diagnostic> {
     let is_known = |name: &str| KNOWN.iter().any(|known| known.name == name);
     variables

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 const DEBOUNCE: Duration = Duration::from_millis(50);
 /// The longest debounce, for a directory that changes all the time.
 const MAX_DEBOUNCE: Duration = Duration::from_secs(1);
-/// How long a file may be empty or missing before that is reported: it is, for a moment, while it
-/// is written in place or replaced.
+/// How long a file may be empty or missing before that is reported: while it is written in place or
+/// replaced, it may be for a moment.
 const EMPTY_FILE_GRACE: Duration = Duration::from_secs(1);
 /// How often the file is read without a notification, which some file systems do not send.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// The most symlinks that are followed, as many as Linux follows.
+/// The most symlinks that are followed, as in Linux.
 const MAX_SYMLINKS: usize = 40;
 
 /// Watches a file, or the YAML files of a directory, until it is dropped.
@@ -112,7 +112,7 @@ struct ContentHash {
 }
 
 impl ContentHash {
-    /// None if the file does not exist or cannot be read.
+    /// `None` if the file does not exist or cannot be read.
     fn of(path: &Path) -> Option<Self> {
         let metadata = path.metadata().ok()?;
         let mut hasher = DefaultHasher::new();

@@ -23,7 +23,7 @@ pub struct GatewayConfig {
     pub balance_by: Attribute,
     /// Whether HTTP/2 is used to the upstreams.
     pub http2: bool,
-    /// The file with the CA certificates (PEM) for `https://` upstreams; if none, those of the
+    /// The file with the CA certificates (PEM) for `https://` upstreams; by default those of the
     /// system.
     pub ca_file: Option<PathBuf>,
     /// The number of retries of a request that could not be sent.
@@ -52,8 +52,8 @@ pub struct GatewayConfig {
     pub idle_timeout: Duration,
     /// The timeout of a whole request.
     pub total_timeout: Option<Duration>,
-    /// How long a request that holds a permit of a concurrency limit is kept after its client has
-    /// left; zero ends it at once.
+    /// How long a request with a permit of a concurrency limit continues after its client has left;
+    /// zero ends it at once.
     pub abandoned_timeout: Duration,
     /// The idle timeout of an upgraded connection, such as a WebSocket.
     pub upgrade_timeout: Duration,
@@ -121,7 +121,7 @@ pub enum Balance {
     /// `least`: the one with the fewest requests in flight.
     #[default]
     Least,
-    /// `round_robin`: each in turn.
+    /// `round_robin`: one after the other.
     RoundRobin,
     /// `by_key`: the same one for the same key, while it is healthy.
     ByKey,
@@ -186,7 +186,7 @@ impl fmt::Display for AccessLog {
 /// let upstream: Upstream = "https://app.internal/v2/".parse()?;
 /// assert!(upstream.is_tls());
 /// assert_eq!((upstream.host(), upstream.port(), upstream.prefix()), ("app.internal", 443, "/v2"));
-/// # Ok::<_, ratekeeper_policy::config::UpstreamError>(())
+/// # Ok::<_, ratekeeper_policy::config::UpstreamUrlError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Upstream {
@@ -221,9 +221,9 @@ impl Upstream {
 
 /// The error for text that is not an [`Upstream`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UpstreamError;
+pub struct UpstreamUrlError;
 
-impl fmt::Display for UpstreamError {
+impl fmt::Display for UpstreamUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "must be the URL of a service, such as http://127.0.0.1:3000 or https://app.internal",
@@ -231,32 +231,32 @@ impl fmt::Display for UpstreamError {
     }
 }
 
-impl std::error::Error for UpstreamError {}
+impl std::error::Error for UpstreamUrlError {}
 
 impl FromStr for Upstream {
-    type Err = UpstreamError;
+    type Err = UpstreamUrlError;
 
-    fn from_str(text: &str) -> Result<Self, UpstreamError> {
+    fn from_str(text: &str) -> Result<Self, UpstreamUrlError> {
         let (tls, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
             (Some(rest), _) => (false, rest),
             (_, Some(rest)) => (true, rest),
-            _ => return Err(UpstreamError),
+            _ => return Err(UpstreamUrlError),
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         // User and password would only end up in the log, and a query belongs to a request.
         let is_path = |c: char| c.is_ascii_graphic() && !"?#\"<>\\^`{|}".contains(c);
         if !path.chars().all(is_path) {
-            return Err(UpstreamError);
+            return Err(UpstreamUrlError);
         }
         let default_port = if tls { 443 } else { 80 };
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => {
-                let (address, port) = rest.split_once(']').ok_or(UpstreamError)?;
-                address.parse::<Ipv6Addr>().map_err(|_| UpstreamError)?;
+                let (address, port) = rest.split_once(']').ok_or(UpstreamUrlError)?;
+                address.parse::<Ipv6Addr>().map_err(|_| UpstreamUrlError)?;
                 (
                     address,
                     (!port.is_empty())
-                        .then(|| port.strip_prefix(':').ok_or(UpstreamError))
+                        .then(|| port.strip_prefix(':').ok_or(UpstreamUrlError))
                         .transpose()?,
                 )
             }
@@ -266,7 +266,7 @@ impl FromStr for Upstream {
         };
         let is_host = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
         if host.is_empty() || !host.chars().all(is_host) {
-            return Err(UpstreamError);
+            return Err(UpstreamUrlError);
         }
         let is_port = |port: &&str| port.bytes().all(|byte| byte.is_ascii_digit());
         let port = match port {
@@ -275,7 +275,7 @@ impl FromStr for Upstream {
                 .filter(is_port)
                 .and_then(|port| port.parse().ok())
                 .filter(|port| *port > 0)
-                .ok_or(UpstreamError)?,
+                .ok_or(UpstreamUrlError)?,
         };
         let prefix = path.trim_end_matches('/').to_owned();
         Ok(Self {

@@ -32,9 +32,9 @@ pub(crate) struct KeySpec {
 /// The default of a key.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum DefaultValue {
-    /// None: the key is optional.
+    /// No default: the key is optional.
     Unset,
-    /// None: the key is required.
+    /// No default: the key is required.
     Required,
     Bool(bool),
     Number(u64),

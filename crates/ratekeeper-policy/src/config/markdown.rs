@@ -205,7 +205,7 @@ fn limits(limits: &[PolicyLimit]) -> String {
 
 fn limit(limit: &PolicyLimit) -> String {
     let rate = match limit {
-        PolicyLimit::Concurrent(many) => return format!("{} at the same time", grouped(*many)),
+        PolicyLimit::Concurrent(max) => return format!("{} at the same time", grouped(*max)),
         PolicyLimit::Rate(rate) => rate,
     };
     match rate.rate() {

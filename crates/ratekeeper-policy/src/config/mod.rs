@@ -42,7 +42,7 @@ mod value;
 pub use attributes::{UnknownAttributeError, known_attribute};
 pub use diagnostic::{Diagnostic, Location};
 pub use file_watcher::{FileWatcher, yaml_files};
-pub use gateway::{AccessLog, Balance, Certificate, GatewayConfig, Upstream, UpstreamError};
+pub use gateway::{AccessLog, Balance, Certificate, GatewayConfig, Upstream, UpstreamUrlError};
 pub use listen::{Listen, ListenError, ListenerTls};
 pub use observability::{LogConfig, LogFormat, TracesConfig};
 pub use redis::{RedisConfig, RedisUrl, RedisUrlError, Secret};
@@ -114,14 +114,15 @@ pub struct StoreConfig {
     /// The maximum number of keys in memory; with Redis, of those that are counted here while it is
     /// unavailable.
     pub max_keys: u64,
-    /// The maximum memory, in bytes, of states larger than one word; if none, the store decides.
+    /// The maximum memory, in bytes, of states larger than one word; by default the store decides.
     pub max_bytes: Option<u64>,
-    /// The secret with which key names and fingerprints are hashed, the same on every node. If
-    /// none, the nodes agree on one through Redis; without Redis, every process generates its own.
+    /// The secret with which key names and fingerprints are hashed, the same on every node. By
+    /// default the nodes agree on one through Redis; without Redis, every process generates its
+    /// own.
     pub key_secret: Option<Secret>,
-    /// The Redis that a fleet shares; none if the counters are in memory. The fallback while it is
-    /// unavailable is part of the [policies](Policies::default_on_failure), because it may change
-    /// while the service runs.
+    /// The Redis that a fleet shares; `None` if the counters are in memory. The fallback while it
+    /// is unavailable is part of the [policies](Policies::default_on_failure), because it may
+    /// change while the service runs.
     pub redis: Option<RedisConfig>,
 }
 
@@ -190,7 +191,7 @@ pub struct EnvoyConfig {
 /// How keys are shown to operators.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyDisplay {
-    /// `fingerprint`: a hash, the same for the same key, which reveals nothing else.
+    /// `fingerprint`: a hash, the same for the same key, which reveals no more than that.
     Fingerprint,
     /// `plain`: the key itself.
     Plain,
@@ -200,7 +201,7 @@ pub enum KeyDisplay {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LoadedConfig {
-    /// The configuration; none if there are errors.
+    /// The configuration; `None` if there are errors.
     pub config: Option<Config>,
     /// All errors and warnings, in the order of the file, then those about variables.
     pub diagnostics: Vec<Diagnostic>,
@@ -242,9 +243,9 @@ impl Config {
             Err(error) => {
                 let valid = error.utf8_error().valid_up_to();
                 let text = String::from_utf8_lossy(&error.as_bytes()[..valid]);
-                let place = FileText::new(&name, &text).location(Position::File(text.len()));
+                let location = FileText::new(&name, &text).location(Position::File(text.len()));
                 failed(Diagnostic::error(
-                    place,
+                    location,
                     "the file is not valid UTF-8; save it as UTF-8 text".to_owned(),
                 ))
             }

@@ -24,7 +24,7 @@ pub struct RedisConfig {
     pub rollout_grace: Duration,
     /// The number of connections; at least 1.
     pub connections: usize,
-    /// The file with the CA certificates (PEM) for a `rediss://` server; if none, those of the
+    /// The file with the CA certificates (PEM) for a `rediss://` server; by default those of the
     /// system.
     pub ca_file: Option<PathBuf>,
     /// The user name for the sentinels, if they require one.
@@ -101,8 +101,8 @@ impl RedisUrl {
     }
 }
 
-/// The error for text that is not a [`RedisUrl`]. It repeats no part of the text but the scheme,
-/// because the text may contain a password.
+/// The error for text that is not a [`RedisUrl`]. It repeats only the scheme, because the text may
+/// contain a password.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RedisUrlError {
@@ -196,7 +196,7 @@ enum Parts<'a> {
     },
 }
 
-/// The scheme and the parts; none if the scheme is unknown.
+/// The scheme and the parts; `None` if the scheme is unknown.
 fn parts(text: &str) -> Option<(&str, Parts<'_>)> {
     let (scheme, rest) = text
         .split_once("://")

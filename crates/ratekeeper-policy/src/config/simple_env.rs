@@ -160,10 +160,10 @@ impl VariableReader<'_> {
         found
     }
 
-    fn number(&mut self, name: &str, what: &str, range: RangeInclusive<u64>) -> Option<u64> {
+    fn number(&mut self, name: &str, expected: &str, range: RangeInclusive<u64>) -> Option<u64> {
         let expected = match (*range.start(), *range.end()) {
-            (min, u64::MAX) => format!("{what} of at least {min}"),
-            (min, max) => format!("{what} from {min} to {max}"),
+            (min, u64::MAX) => format!("{expected} of at least {min}"),
+            (min, max) => format!("{expected} from {min} to {max}"),
         };
         self.get(name, &expected, |text| {
             text.parse().ok().filter(|number| range.contains(number))

@@ -56,8 +56,8 @@ impl IdentityConfig {
         let lacks = |attribute: &&Attribute| !self.provides(attribute);
         let name = &policy.name;
         if let Some(attribute) = self.unmatched(&policy.matching) {
-            let what = format!("the policy `{name}` matches");
-            warnings.push(self.warning(&what, attribute, "the policy never applies"));
+            let usage = format!("the policy `{name}` matches");
+            warnings.push(self.warning(&usage, attribute, "the policy never applies"));
             return;
         }
         if let Some(attribute) = policy.key.iter().find(lacks) {
@@ -119,7 +119,7 @@ impl IdentityConfig {
     }
 
     /// The warning for one attribute.
-    fn warning(&self, what: &str, attribute: &Attribute, then: &str) -> String {
+    fn warning(&self, usage: &str, attribute: &Attribute, then: &str) -> String {
         let fix = match attribute {
             Attribute::User | Attribute::ApiKey => {
                 format!("name its header as `{attribute}` in [identity]")
@@ -130,7 +130,7 @@ impl IdentityConfig {
             _ => "only callers of POST /v1/check and similar APIs can send it".to_owned(),
         };
         format!(
-            "{what} by `{attribute}`, but no request in `ratekeeper proxy` or at /auth/* has this \
+            "{usage} by `{attribute}`, but no request in `ratekeeper proxy` or at /auth/* has this \
              attribute, so {then}; {fix}"
         )
     }

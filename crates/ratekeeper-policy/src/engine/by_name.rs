@@ -101,14 +101,16 @@ impl<S: Store> Engine<S> {
         let header = OneHeader::new(attribute, value);
         let subject = subject(attribute, value, &header);
         let selector = KeySelector::new(&subject, fingerprint.as_slice());
-        let wrong = |error| match error {
+        let to_by_name_error = |error| match error {
             OverrideError::NoKey(attribute) => ByNameError::NotA(attribute),
             OverrideError::NotSeen(key) => ByNameError::NotSeen(key),
             // The policy may have been removed in between.
             _ => ByNameError::NoPolicy,
         };
-        let key = self.key_of(policy, selector).map_err(wrong)?;
-        self.reset_limits(policy, selector).await.map_err(wrong)?;
+        let key = self.key_of(policy, selector).map_err(to_by_name_error)?;
+        self.reset_limits(policy, selector)
+            .await
+            .map_err(to_by_name_error)?;
         Ok(key)
     }
 
@@ -121,7 +123,7 @@ impl<S: Store> Engine<S> {
         let now = self.inner.store.now();
         let mut verdict = PolicyVerdict::new(self.inner.rules.load(), now);
         let (rules, query) = verdict.state.rules_and_query();
-        // Such a caller holds no permit, so it does not queue for one.
+        // A caller by name holds no permit, so it does not queue for one.
         query.no_wait = true;
         verdict.state.reason = self.gather_by(rules, query, policy, value, cost, now)?;
         Ok(verdict)
@@ -144,7 +146,7 @@ impl<S: Store> Engine<S> {
         let attribute = only(&rule.policy.key)?;
         let header = OneHeader::new(attribute, value);
         let subject = subject(attribute, value, &header);
-        // The value is all there is: no attribute can replace it.
+        // There is only the value: no attribute can replace it.
         if let Some(attribute) = attribute.filter(|attribute| !subject.has(attribute)) {
             return Err(ByNameError::NotA(attribute.clone()));
         }

@@ -12,7 +12,7 @@ impl<S: Store> Engine<S> {
     /// those of the policies, and `more` of them, in lower case.
     ///
     /// For services that handle the request themselves, to call before they decide. A service that
-    /// asks for decisions about requests of others must reject such requests itself.
+    /// asks for decisions on behalf of others must reject ambiguous requests itself.
     pub fn check_request<'a, I: Iterator<Item = (&'a str, &'a [u8])>>(
         &self,
         request: RequestParts<'a, impl Fn() -> I>,

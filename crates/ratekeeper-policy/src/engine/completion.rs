@@ -60,8 +60,7 @@ impl Completion {
             .or_else(|| self.status.map(|status| status >= 400))
     }
 
-    /// Marks it as cut off, as when the client hung up: its duration says nothing about the
-    /// service.
+    /// Marks it as cut off, as when the client hung up: its duration is no measure of the service.
     #[must_use]
     pub fn cut_off(mut self) -> Self {
         self.cut_off = true;
@@ -81,7 +80,7 @@ impl Completion {
         self.cost
     }
 
-    /// What it says about the service, for adaptive limits.
+    /// The outcome for adaptive limits.
     pub(super) fn outcome(&self) -> RequestOutcome {
         match (self.cut_off, self.failed_with(is_overload)) {
             (true, _) | (_, None) => RequestOutcome::Ignored,

@@ -201,7 +201,7 @@ fn parse_receipt(receipt: &[u8]) -> Option<(SmallVec<[ReceiptItem; INLINE_ITEMS]
     Some((items, rest))
 }
 
-/// Writes a varint: seven bits a byte, lowest first; the highest bit says that more follow.
+/// Writes a varint: seven bits a byte, lowest first; the highest bit is set if more follow.
 fn write_varint(into: &mut Vec<u8>, mut number: u64) {
     while number > 0x7f {
         into.push(number as u8 | 0x80);

@@ -514,8 +514,8 @@ impl<S: Store> Engine<S> {
                 item.cost
             };
             of_policy = match of_policy.take() {
-                Some((first, worst, most)) if first.policy == item.policy => {
-                    Some((first, worse(worst, outcome), most.max(units)))
+                Some((first, worst, max_units)) if first.policy == item.policy => {
+                    Some((first, worse(worst, outcome), max_units.max(units)))
                 }
                 done => {
                     self.count_policy(done, verdict, allowed, failed);

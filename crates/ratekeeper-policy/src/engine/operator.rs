@@ -260,7 +260,7 @@ impl<S: Store> Engine<S> {
         key: KeySelector<'_>,
         lasts: Duration,
         reason: Option<&str>,
-        what: impl FnOnce(&Rule) -> Result<OverrideKind, OverrideError>,
+        make_kind: impl FnOnce(&Rule) -> Result<OverrideKind, OverrideError>,
     ) -> Result<Arc<Override>, OverrideError> {
         check_duration(lasts)?;
         let rules = self.inner.rules.load();
@@ -270,7 +270,7 @@ impl<S: Store> Engine<S> {
             words: Some(key.words.into()),
             fingerprint: key.fingerprint.into(),
         };
-        let entry = Override::new(&rule.policy, shown, what(rule)?, now + lasts, reason);
+        let entry = Override::new(&rule.policy, shown, make_kind(rule)?, now + lasts, reason);
         self.inner.overrides.insert(
             rule.number,
             key.name,

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Items that a query holds inline; as many as a store decides without allocating.
+/// Items that a query holds inline; the number that a store decides without allocating.
 pub(crate) const INLINE_ITEMS: usize = 8;
 
 /// One limit or ban that the store is asked about.
@@ -60,7 +60,7 @@ pub(crate) struct Query {
     pub(crate) banned: Option<Arc<Override>>,
     /// Policies that deny the request because it lacks an attribute.
     pub(crate) missing_denials: SmallVec<[MissingDenial; 1]>,
-    /// The longest wait the caller accepts, if it says so.
+    /// The longest wait that the caller accepts, if it sets one.
     pub(crate) max_wait: Option<Duration>,
     /// Whether the caller gave a cost: then the final cost scales all policies.
     pub(crate) explicit_cost: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Query {
     pub(crate) class: Option<ratekeeper::adaptive::Class>,
     /// The deadline of the request, if it has one.
     pub(crate) deadline: Option<Timestamp>,
-    /// Whether the caller refuses to wait in a queue.
+    /// Whether the caller does not wait in a queue.
     pub(crate) no_wait: bool,
     /// The policies with an adaptive limit, and whether they enforce it.
     pub(crate) adaptive_policies: SmallVec<[(u32, bool); 2]>,
@@ -186,7 +186,7 @@ impl Query {
             let applied = match last {
                 Some(last) => Err(MismatchReason::After(last.policy.name.as_str().into())),
                 None => match rule.policy.matching.mismatch(request.subject, request.path) {
-                    Some(why) => Err(why),
+                    Some(reason) => Err(reason),
                     None => self
                         .apply(rules, number, rule, overrides, request)
                         .map_err(MismatchReason::from),

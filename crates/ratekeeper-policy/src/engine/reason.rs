@@ -14,7 +14,7 @@ pub enum Reason {
     Limits,
     /// No policy that limits anything applies.
     NoPolicy,
-    /// The allow list: whatever the limits say.
+    /// The allow list: limits are not checked.
     AllowList,
     /// The deny list.
     DenyList {
@@ -32,7 +32,7 @@ pub enum Reason {
         /// The attribute.
         attribute: Attribute,
     },
-    /// The store cannot be reached, and the policy says `on_failure = "closed"`.
+    /// The store cannot be reached, and the policy has `on_failure = "closed"`.
     Closed,
     /// The request was shed under overload: its class is among the least important.
     Shed(Class),

@@ -43,7 +43,7 @@ pub(crate) struct Rules {
 /// One policy with its limits in the store.
 pub(crate) struct Rule {
     pub(crate) policy: Policy,
-    /// A unique number for the life of the engine, kept over reloads.
+    /// A unique number for the life of the engine, preserved by reloads.
     pub(crate) number: u32,
     pub(crate) key_name: Box<str>,
     /// Its own limits, or one set for each plan.
@@ -54,7 +54,7 @@ pub(crate) struct Rule {
     pub(crate) adaptive_queue: Option<AdaptiveQueue<SharedClock>>,
 }
 
-/// The counters of a policy, kept over reloads.
+/// The counters of a policy, preserved by reloads.
 pub(crate) struct PolicyCounters {
     pub(crate) tally: Tally,
     pub(crate) bans: AtomicU64,
@@ -74,12 +74,12 @@ impl Rule {
         if self.counters.warned_unknown.swap(true, Ordering::Relaxed) {
             return;
         }
-        let what = match attribute {
+        let missing = match attribute {
             Attribute::Ip => "no client address".to_owned(),
             other => format!("neither `{other}` nor a client address"),
         };
         tracing::warn!(
-            "requests with {what} share one bucket, `unknown`, in the policy `{}`; send the address, or set `missing` of the \
+            "requests with {missing} share one bucket, `unknown`, in the policy `{}`; send the address, or set `missing` of the \
              policy to \"skip\", \"shared\" or \"deny\"",
             self.policy.name
         );
@@ -179,8 +179,8 @@ impl Change {
     fn apply(self, store: &impl Store) {
         match self {
             Self::Limit(handle, PolicyLimit::Rate(rate)) => store.set_limit(&handle, rate),
-            Self::Limit(handle, PolicyLimit::Concurrent(many)) => {
-                store.set_concurrency(&handle, many);
+            Self::Limit(handle, PolicyLimit::Concurrent(max)) => {
+                store.set_concurrency(&handle, max);
             }
             Self::SharedName(handle, name) => store.set_shared_name(&handle, &name),
             Self::Tag(handle, parts) => {
@@ -508,8 +508,8 @@ impl Registry {
         Ok(PenaltyHandles { denials, ban })
     }
 
-    /// Handles for these limits: existing ones are kept, and changed ones are to be changed in
-    /// place with their levels.
+    /// Handles for these limits: existing ones are reused, and changes to limits are applied in
+    /// place, with their levels.
     fn handles(
         &mut self,
         number: u32,
@@ -561,7 +561,7 @@ impl Registry {
                 None => {
                     let handle = match limit {
                         PolicyLimit::Rate(rate) => store.limit(&policy.name, *rate)?,
-                        PolicyLimit::Concurrent(many) => store.concurrency(&policy.name, *many)?,
+                        PolicyLimit::Concurrent(max) => store.concurrency(&policy.name, *max)?,
                     };
                     registered.push(LimitRegistration {
                         limit: *limit,

@@ -67,8 +67,8 @@ impl Utilization {
 pub struct TopKey {
     /// The policy.
     pub policy: String,
-    /// The key in plain text if [the options](super::EngineOptions::plain_keys) say so, else by its
-    /// fingerprints.
+    /// The key in plain text if [the options](super::EngineOptions::plain_keys) show it, otherwise
+    /// by its fingerprints.
     pub key: String,
     /// The key by its fingerprints, such as `user=#f8c0a1b2c3d4e5f6`; `None` if the key is too long
     /// to be stored.

@@ -248,8 +248,8 @@ impl PolicyVerdict {
             .unwrap_or_default()
     }
 
-    /// The HTTP status for the verdict: 200 if it is allowed, else 429; 503 where the policy says
-    /// so, the store is closed or there is overload; 504 after the deadline.
+    /// The HTTP status for the verdict: 200 if it is allowed, else 429; 503 if the policy sets it,
+    /// the store is closed or there is overload; 504 after the deadline.
     pub fn status(&self) -> u16 {
         match &self.state.reason {
             _ if self.is_allowed() => 200,
@@ -279,7 +279,7 @@ impl PolicyVerdict {
             })
     }
 
-    /// The limit to report where there is room for one: the one that denied the request, else the
+    /// The limit to report if only one can be reported: the one that denied the request, else the
     /// one with the least left.
     pub fn tightest(&self) -> Option<LimitStatus<'_>> {
         let share = |limit: &LimitStatus<'_>| {
@@ -409,8 +409,8 @@ impl PolicyVerdict {
         !self.state.permits.is_empty() || self.limits().any(|limit| limit.limit().rate().is_none())
     }
 
-    /// Whether nothing is left to do for a request that ends like this: it holds no permits, and
-    /// was charged its actual cost. Then it need not be [settled](super::Engine::settle).
+    /// Whether a request that ends like this needs no settlement: it holds no permits, and was
+    /// charged its actual cost. Then it need not be [settled](super::Engine::settle).
     pub fn is_settled_by(&self, completion: &Completion) -> bool {
         !self.holds_permits() && self.is_settled(completion)
     }

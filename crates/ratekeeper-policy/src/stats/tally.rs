@@ -144,8 +144,8 @@ impl Tally {
         current + (u128::from(before) * u128::from(inside)).div_ceil(u128::from(window)) as u64
     }
 
-    /// Sets another window; zero for none. The allowed cost so far is dropped, since it lies on
-    /// another grid.
+    /// Sets another window; zero for no window. The allowed cost so far is dropped, since it lies
+    /// on another grid.
     pub(crate) fn set_window(&self, window: Duration) {
         let window = nanos(window);
         if self.window.swap(window, Relaxed) == window {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumped_ahead_and_came_back_leaves_nothing_stuck() {
+    fn a_clock_that_jumped_ahead_and_back_does_not_block() {
         let (tally, start) = tally();
         tally.add_cost(5, at(start + 1_000 * SECOND));
         tally.add_cost(1, at(start));

@@ -43,7 +43,7 @@ pub(crate) enum Item {
 }
 
 /// Maximum number of denials of a penalty: each key stores as many words.
-pub(crate) const MOST_DENIALS: u64 = 10_000;
+pub(crate) const MAX_DENIALS: u64 = 10_000;
 
 /// Minimum capacity of a limit that can be leased.
 const MIN_LEASED_CAPACITY: u64 = 16;
@@ -312,19 +312,19 @@ impl Policies {
             self.check_class(at, policy, class, findings);
         }
         if policy.leased.is_some()
-            && let Some(why) = self.lease_blocker(policy)
+            && let Some(reason) = self.lease_blocker(policy)
         {
             let message = format!(
-                "the policy `{name}` is leased, but Redis is asked about each of its requests, because {why}; remove `mode`"
+                "the policy `{name}` is leased, but Redis is asked about each of its requests, because {reason}; remove `mode`"
             );
             findings.warn(item(), "mode", message);
         }
         if let Some(penalty) = &policy.penalty {
-            if penalty.denials == 0 || penalty.denials > MOST_DENIALS {
+            if penalty.denials == 0 || penalty.denials > MAX_DENIALS {
                 findings.error(
                     item(),
                     "penalty",
-                    format!("`denials` must be from 1 to {MOST_DENIALS}"),
+                    format!("`denials` must be from 1 to {MAX_DENIALS}"),
                 );
             }
             if penalty.within.is_zero() || penalty.ban.is_zero() {
@@ -363,7 +363,7 @@ impl Policies {
         };
         limits.iter().find_map(|limit| {
             let stored = policy.stored(limit);
-            let why = match stored.rate().map(ratekeeper::Limit::in_micros) {
+            let reason = match stored.rate().map(ratekeeper::Limit::in_micros) {
                 None => "is a concurrency limit",
                 Some(MicrosLimit::Pacing { .. }) => "is a pacing limit",
                 Some(MicrosLimit::Window {
@@ -378,7 +378,7 @@ impl Policies {
                 Some(_) if limit.capacity() < MIN_LEASED_CAPACITY => "is too small to be leased",
                 Some(_) => return None,
             };
-            Some(format!("`{limit}` {why}"))
+            Some(format!("`{limit}` {reason}"))
         })
     }
 

@@ -43,7 +43,7 @@ fn an_empty_file_is_the_built_in_policy_on_loopback() {
 }
 
 #[test]
-fn the_example_means_what_it_says() {
+fn the_example_has_its_documented_effect() {
     let config = clean(EXAMPLE, &[]);
     let proxies = "10.0.0.0/8".parse::<IpNet>().unwrap();
     assert_eq!(config.identity.trusted_proxies, [proxies]);

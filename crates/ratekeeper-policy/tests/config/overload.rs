@@ -30,7 +30,7 @@ reserve = { batch = 2 }
 "#;
 
 #[test]
-fn what_is_shown_loads_to_the_same() {
+fn shown_configurations_load_to_the_same() {
     let config = clean(GOOD, &[]);
     assert_eq!(config.identity.class.as_deref(), Some("x-priority"));
     assert_eq!(config.identity.start.as_deref(), Some("x-request-start"));

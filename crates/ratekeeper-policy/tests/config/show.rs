@@ -19,7 +19,7 @@ fn reads_back(text: &str, env: &[(&str, &str)]) {
 }
 
 #[test]
-fn what_is_shown_loads_to_the_same() {
+fn shown_configurations_load_to_the_same() {
     for text in ["", EXAMPLE, EVERYTHING] {
         reads_back(text, &[]);
     }
@@ -74,7 +74,7 @@ fn secrets_are_hidden() {
     assert!(!loaded.config.unwrap().to_markdown().contains("s3cret"));
 }
 
-/// API keys are hidden, whatever the name of their header.
+/// API keys are hidden, under any name of their header.
 #[test]
 fn the_header_of_api_keys_is_hidden() {
     let policy = "[[policy]]\nname = \"a\"\nmatch = { not = { header = { x-me = \"s3cret\" } } }\nlimit = \"1/s\"\n";

@@ -114,7 +114,7 @@ fn the_files_of_other_pages_load_without_warnings() {
 }
 
 #[test]
-fn the_first_file_is_the_one_that_was_asked_for() {
+fn the_first_file_is_the_requested_one() {
     let page = Page::read();
     let first = page
         .blocks

@@ -1,5 +1,5 @@
 //! Tests the engine against a reference that scans every policy, remembers every request and
-//! decides from history. It shares nothing with the crate: it matches on strings, has keys of
+//! decides from history. It shares no code with the crate: it matches on strings, has keys of
 //! strings, and limits by their definitions in docs/spec/algorithms.md.
 
 mod explain;

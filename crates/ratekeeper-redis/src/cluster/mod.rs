@@ -59,7 +59,7 @@ pub(crate) struct Cluster {
     running: tokio::sync::mpsc::Sender<()>,
 }
 
-/// Which node has which slots, as far as is known.
+/// The known owners of the slots.
 struct SlotMap {
     /// For each slot the index of its primary in `nodes`.
     owners: Vec<u16>,
@@ -208,7 +208,7 @@ impl Cluster {
         }
         let (answer, refunds) = slot_requests::merge(&questions, &slot_requests, answers);
         if !refunds.is_empty() {
-            // Nobody waits for the refund. If it is lost, the charge stays.
+            // No caller waits for the refund. If it is lost, the charge stays.
             drop(self.amend_later(refunds, timeout.max(REFUND_TIMEOUT)));
         }
         answer

@@ -91,14 +91,14 @@ pub(super) fn merge(
 
 fn refund(question: &Question, result: &QuestionResult) -> Option<Amendment> {
     if !question.permits.is_empty() {
-        let what = Amend::RenewPermits {
+        let change = Amend::RenewPermits {
             ttl: 0,
             names: question.permits.clone(),
         };
         return Some(Amendment {
             key: question.key.clone(),
             limit: question.limit,
-            what,
+            change,
         });
     }
     Receipt::of_all(question, result).and_then(|receipt| receipt.corrected(0))

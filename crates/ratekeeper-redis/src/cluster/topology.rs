@@ -69,7 +69,7 @@ impl Cluster {
         {
             match self.ask_seed(seed).await {
                 Ok(ranges) => return self.apply_ranges(&map, &ranges),
-                // An error that a node answers tells more than that another node is down.
+                // A node's error reply is more specific than an unreachable node.
                 Err(error) if failed.is_none() || matches!(error, StoreError::Refused { .. }) => {
                     failed = Some(error);
                 }
@@ -151,7 +151,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A probe key in a slot of the primary; none if it has no slots.
+    /// A probe key in a slot of the primary; `None` if it has no slots.
     fn probe_key(&self, map: &SlotMap, node: &Arc<Node>) -> Option<String> {
         let is_its = |key: &String| {
             map.node(slot(key.as_bytes()))

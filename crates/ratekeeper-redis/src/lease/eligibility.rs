@@ -7,10 +7,10 @@ use std::time::Duration;
 /// The shortest TTL of a lease, in microseconds: a shorter one would be over when the answer
 /// arrives.
 const MIN_TTL_MICROS: u64 = 20_000;
-/// An eighth of fewer tokens would be next to nothing.
+/// The smallest burst that is leased: an eighth of less would be too few tokens.
 const MIN_BURST: u64 = 16;
 
-/// How a limit is leased; none if it is too small or its algorithm cannot be leased.
+/// How a limit is leased; `None` if it is too small or its algorithm cannot be leased.
 ///
 /// A lease of a window ends with the window, so that it is spent in the window that counted it.
 /// Leases of a log are counted from when they were granted, in a window that is longer by their TTL

@@ -3,7 +3,7 @@
 //!
 //! `central` models what Redis does and [`node`] what a node does; both are pure, and their tests
 //! check what must hold. [`table`] holds the leases of all keys, [`request`] asks for more,
-//! [`eligibility`] says which limits can be leased.
+//! [`eligibility`] decides which limits can be leased.
 
 #[cfg(test)]
 mod central;

@@ -190,15 +190,15 @@ impl KeyLeases {
         }
         let horizon = settings.horizon();
         let span = now.saturating_sub(self.since);
-        let asked = self.recent_demand.saturating_add(self.demand_before);
+        let requested = self.recent_demand.saturating_add(self.demand_before);
         let over = (span + self.span_before).max(horizon / 4).max(1);
-        let want = (u128::from(asked) * u128::from(horizon) / u128::from(over))
+        let want = (u128::from(requested) * u128::from(horizon) / u128::from(over))
             .min(u128::from(settings.max_cost())) as u64;
         if span >= horizon {
             (self.demand_before, self.span_before) = (self.recent_demand, span);
             (self.recent_demand, self.since) = (0, now);
         }
-        if asked < 2 * cost || want < 2 * cost {
+        if requested < 2 * cost || want < 2 * cost {
             self.low = 0;
             return None;
         }
@@ -245,7 +245,7 @@ impl KeyLeases {
         } else if second.left == 0 {
             *second = lease;
         } else {
-            // Three leases are held as two: the two that end first are merged, with the earlier
+            // Three leases are stored as two: the two that end first are merged, with the earlier
             // end.
             let mut all = [*first, *second, lease];
             all.sort_unstable_by_key(|lease| lease.until);
@@ -258,7 +258,7 @@ impl KeyLeases {
         }
     }
 
-    /// Redis had nothing for `cost`, and will not for `retry_after` nanoseconds from `sent`.
+    /// Redis denied `cost`, and will for `retry_after` nanoseconds from `sent`.
     pub(crate) fn denied(
         &mut self,
         sent: u64,

@@ -1,5 +1,5 @@
 //! Requests for leases: one in flight for a key, made by the store's own thread, so that a caller
-//! that is not polled delays nobody.
+//! that is not polled delays no other.
 
 use super::node::LeaseDemand;
 use super::table::LeasedLimit;

@@ -1,4 +1,4 @@
-//! The lease table: the leases of all keys, in shards, each under a lock that is never held across
+//! The lease table: the leases of all keys, in shards, each under a lock that is released before
 //! slow work.
 
 use super::node::{KeyLeases, LeaseDemand, LeaseSettings, SpendOutcome};
@@ -79,7 +79,7 @@ pub struct LeaseStats {
     pub spent: u64,
     /// Decisions made from leases, without asking Redis.
     pub decisions: u64,
-    /// Tokens that expired unspent, as far as was noticed.
+    /// Tokens that were found to have expired unspent.
     pub expired: u64,
 }
 
@@ -101,7 +101,7 @@ impl Hasher for IdentityHasher {
 
 /// How a request can be decided from leases.
 pub(crate) enum LocalAnswer {
-    /// The verdict was written to its place.
+    /// The verdict was written to `verdict`.
     Decided,
     /// A lease request is in flight; wait for it.
     Wait(Arc<LeaseRequest>),
@@ -363,7 +363,7 @@ impl LeaseTable {
         }
     }
 
-    /// Applies the answer of Redis; none if there was none.
+    /// Applies the answer of Redis; `None` if it did not answer.
     pub(crate) fn complete(&self, call: &LeaseCall, now: u64, answer: Option<QuestionResult>) {
         let mut shard = self.lock(call.hash);
         let ShardState { entries, stats, .. } = &mut *shard;

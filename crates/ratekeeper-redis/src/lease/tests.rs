@@ -350,9 +350,9 @@ impl World {
             "{central:?}"
         );
         // L2: what nodes hold, or are about to receive, is outstanding.
-        let mut held = 0;
+        let mut total = 0;
         for (number, node) in self.nodes.iter().enumerate() {
-            held += node.leases.left(self.clock(number));
+            total += node.leases.left(self.clock(number));
             let mut coming = self
                 .messages
                 .iter()
@@ -360,10 +360,10 @@ impl World {
             if let Some(message) = coming.find(|message| message.granted.is_some())
                 && self.clock(number) < message.sent + message.demand.ttl * 980
             {
-                held += message.granted.unwrap_or(0);
+                total += message.granted.unwrap_or(0);
             }
         }
-        prop_assert!(held <= central.out(), "{held} held of {central:?}");
+        prop_assert!(total <= central.out(), "{total} leased of {central:?}");
         Ok(())
     }
 
@@ -374,8 +374,8 @@ impl World {
             let mut sum = 0;
             for (to, units) in &self.admitted[first..] {
                 sum += units;
-                let most = capacity + per_micro * (to - from);
-                prop_assert!(sum <= most, "{sum} units from {from} to {to}, of {most}");
+                let max = capacity + per_micro * (to - from);
+                prop_assert!(sum <= max, "{sum} units from {from} to {to}, of {max}");
             }
         }
         Ok(())
@@ -470,7 +470,7 @@ proptest! {
         let mut now = 0;
         let mut granted = 0;
         for turn in 0..turns {
-            // In turns, until nothing is granted.
+            // One after the other, until nothing is granted.
             loop {
                 let demand = LeaseDemand { min: 1, want: wants[turn as usize % wants.len()], ttl, expires: u64::MAX };
                 let some = central.lease(now, params, &demand);

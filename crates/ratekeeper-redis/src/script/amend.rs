@@ -10,14 +10,14 @@ use std::sync::Arc;
 pub(crate) struct Amendment {
     pub(crate) key: Arc<[u8]>,
     pub(crate) limit: MicrosLimit,
-    pub(crate) what: Amend,
+    pub(crate) change: Amend,
 }
 
 impl Amendment {
     /// Whether executing it twice has the same effect as once.
     pub(crate) fn is_idempotent(&self) -> bool {
         matches!(
-            self.what,
+            self.change,
             Amend::RenewPermits { .. } | Amend::DetachPermits { .. } | Amend::Once(_)
         )
     }
@@ -34,7 +34,7 @@ pub(crate) enum Amend {
     Grant(u64),
     /// Makes the key as if it had never been used.
     Reset,
-    /// Renews held permits for `ttl` microseconds, or releases them if that is 0.
+    /// Renews permits for `ttl` microseconds, or releases them if that is 0.
     RenewPermits { ttl: u64, names: Vec<PermitName> },
     /// Stops the renewal of permits: they live for `ttl` microseconds, unless they are released.
     DetachPermits { ttl: u64, names: Vec<PermitName> },
@@ -47,11 +47,11 @@ pub(crate) enum Amend {
 pub(crate) struct AmendOnce {
     /// The key of the mark that it was executed.
     pub(crate) mark: Arc<[u8]>,
-    /// How long the mark is kept, in milliseconds.
+    /// The TTL of the mark, in milliseconds.
     pub(crate) mark_ttl: u64,
     /// The number of this attempt: if the mark has it, the same attempt arrived twice.
     pub(crate) attempt: [u8; 16],
-    /// The amendment; none to write only the mark.
+    /// The amendment; `None` to write only the mark.
     pub(crate) then: Option<Box<Amend>>,
 }
 
@@ -67,15 +67,15 @@ impl Amendment {
         Self {
             key: Arc::clone(&once.mark),
             limit: NO_LIMIT,
-            what: Amend::Once(once),
+            change: Amend::Once(once),
         }
     }
 
     /// The amendment itself, and the mark if it is executed once.
     fn split(&self) -> (Option<&Amend>, Option<&AmendOnce>) {
-        match &self.what {
+        match &self.change {
             Amend::Once(once) => (once.then.as_deref(), Some(once)),
-            what => (Some(what), None),
+            change => (Some(change), None),
         }
     }
 }
@@ -84,7 +84,7 @@ impl Amend {
     /// The encoding that the script reads: a kind, seven numbers, and permit names.
     fn encoded(&self) -> (u8, [u64; 7], &[PermitName]) {
         let one = |number| [number, 0, 0, 0, 0, 0, 0];
-        let many = |ttl, names: &[PermitName]| [ttl, 16 * names.len() as u64, 0, 0, 0, 0, 0];
+        let permits = |ttl, names: &[PermitName]| [ttl, 16 * names.len() as u64, 0, 0, 0, 0, 0];
         match self {
             Self::Refund(refund) => {
                 let Refund {
@@ -111,15 +111,15 @@ impl Amend {
             Self::ChargeMore(extra) => (1, one(*extra), &[]),
             Self::Grant(tokens) => (2, one(*tokens), &[]),
             Self::Reset => (3, [0; 7], &[]),
-            Self::RenewPermits { ttl, names } => (4, many(*ttl, names), names),
-            Self::DetachPermits { ttl, names } => (5, many(*ttl, names), names),
+            Self::RenewPermits { ttl, names } => (4, permits(*ttl, names), names),
+            Self::DetachPermits { ttl, names } => (5, permits(*ttl, names), names),
             // A nested mark has no effect of its own.
             Self::Once(once) => once.then.as_ref().map_or(NOTHING, |then| then.encoded()),
         }
     }
 }
 
-/// The encoding of an amendment that does nothing.
+/// The encoding of an amendment without effect.
 const NOTHING: (u8, [u64; 7], &[PermitName]) = (6, [0; 7], &[]);
 
 /// Added to the kind of amendments that are executed once.
@@ -160,9 +160,9 @@ pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone
         .collect();
     let mut body = Vec::new();
     for (amendment, (key, limit, mark)) in amendments.zip(numbers) {
-        let (what, once) = amendment.split();
-        let (what, numbers, names) = what.map_or(NOTHING, Amend::encoded);
-        body.push(what + if once.is_some() { ONCE } else { 0 });
+        let (change, once) = amendment.split();
+        let (kind, numbers, names) = change.map_or(NOTHING, Amend::encoded);
+        body.push(kind + if once.is_some() { ONCE } else { 0 });
         body.extend_from_slice(&builder.numbered(key).to_be_bytes());
         body.extend_from_slice(&limit.to_be_bytes());
         for number in numbers {
@@ -181,8 +181,8 @@ pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone
     builder.into_call(body)
 }
 
-/// Decodes the outcome of each amendment: tokens, permits or calls, or [`ALREADY_DONE`]; none where
-/// the key holds data of another kind.
+/// Decodes the outcome of each amendment: tokens, permits or calls, or [`ALREADY_DONE`]; `None`
+/// where the key holds data of another kind.
 pub(crate) fn decode(reply: redis::Value) -> Result<Vec<Option<u64>>, InvalidReplyError> {
     let mut integers = Integers::of(reply)?;
     let mut outcomes = Vec::new();

@@ -24,19 +24,19 @@ local answered = 1
 -- fits and its numbers; nil if the key is bad.
 local function units(k, l, cost, reserve, wait, write)
   if not load_units(k, l) then return nil end
-  local rate, token, room = n1[l], n2[l], n3[l]
+  local rate, token, capacity = n1[l], n2[l], n3[l]
   local need = cost * token
   local ahead
   if kind[l] == 0 then
-    ahead = room - s1[k]
-    room = room - reserve * token
+    ahead = capacity - s1[k]
+    capacity = capacity - reserve * token
     local max_wait = (reserve == 0 and wait > 0) and wait * rate or 0
-    if need > room or ahead + need > room + max_wait or ahead + need > BIG then return false, ahead end
+    if need > capacity or ahead + need > capacity + max_wait or ahead + need > BIG then return false, ahead end
   else
     ahead = -s1[k]
-    room = room - reserve * token
-    local longest = wait >= 0 and min(room, wait * rate) or room
-    if cost > floor(room / token) + 1 or ahead > longest or ahead + need > BIG then return false, ahead end
+    capacity = capacity - reserve * token
+    local longest = wait >= 0 and min(capacity, wait * rate) or capacity
+    if cost > floor(capacity / token) + 1 or ahead > longest or ahead + need > BIG then return false, ahead end
   end
   if write and cost > 0 then
     s1[k] = s1[k] - need
@@ -48,10 +48,10 @@ end
 
 local function refundable(k, l, cost, reserve, _, write)
   if not load_refundable(k, l) then return nil end
-  local token, room = n2[l], n3[l] - reserve * n2[l]
+  local token, capacity = n2[l], n3[l] - reserve * n2[l]
   local state, book = aged(k, n1[l])
   local ahead, need = max(0, state), cost * token
-  if need > room or ahead + need > room then return false, ahead end
+  if need > capacity or ahead + need > capacity then return false, ahead end
   if write and cost > 0 then
     s1[k], books[k], dirty[k] = ahead + need, { unpack(book) }, l
     books[k][4], books[k][7] = book[4] + need, at[k]

@@ -73,7 +73,7 @@ pub(crate) enum Answer {
 /// Marks a request with a bad key: more than any result.
 const BAD_KEY: i64 = (1 << 53) - 1;
 
-/// Larger numbers exceed any limit and need not be told apart.
+/// Larger numbers exceed any limit and need not be distinguished.
 const MAX_NUMBER: u64 = 1 << 52;
 
 /// Encodes requests as one call.

@@ -91,9 +91,9 @@ local function available_capacity(k, l)
 end
 
 -- The level at `to`. Refill beyond the capacity is lost.
-local function refilled(level, from, to, rate, room)
-  if rate > 0 and level < room then level = level + min(to - from, ceil((room - level) / rate)) * rate end
-  return min(level, room)
+local function refilled(level, from, to, rate, capacity)
+  if rate > 0 and level < capacity then level = level + min(to - from, ceil((capacity - level) / rate)) * rate end
+  return min(level, capacity)
 end
 
 -- Ends leases whose time is over, each freeing its capacity at its time. Returns the level at
@@ -107,9 +107,9 @@ local function end_leases(k, l, level, last, time)
       out[i] = 0
     end
   end
-  local room = available_capacity(k, l)
+  local capacity = available_capacity(k, l)
   if out[1] + out[3] == 0 then lent[k] = nil end
-  return refilled(level, last, time, n1[l], room)
+  return refilled(level, last, time, n1[l], capacity)
 end
 
 -- Buckets: s1 units available, at time at; s2 units a token. Queues: s1 units ahead, negative; s2
@@ -455,7 +455,7 @@ local function log_write(k, window, time, gone, count)
   call('PEXPIRE', key, expiry(time - now + window))
 end
 
--- The suffix of the names of detached permits, which nobody renews: they end at the time set when
+-- The suffix of the names of detached permits, which are not renewed: they end at the time set when
 -- they were detached.
 local DETACHED = '*'
 

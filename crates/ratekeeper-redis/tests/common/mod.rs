@@ -1,5 +1,4 @@
-//! Shared by these tests: nodes, callers that never pause for long, and a log of what was allowed
-//! when.
+//! Test helpers: nodes, callers that never pause for long, and a log of allowed requests.
 
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Nothing here takes this long, however slow the machine.
 pub const MAX_WAIT: Duration = Duration::from_secs(10);
-/// Long enough for a busy machine to answer, so that nothing falls back without a reason.
+/// Long enough for a busy machine to answer, so that no request falls back without a fault.
 pub const LONG: Duration = Duration::from_secs(5);
 
 /// Every algorithm as users write it, at a rate that a few callers exceed on any machine, with its
@@ -179,7 +178,7 @@ impl Event {
 pub enum Pace {
     /// Each caller asks again as soon as it was answered.
     Saturated,
-    /// All of them ask several times at once, then not for a while.
+    /// All of them send several requests at once, then pause.
     Bursts,
 }
 

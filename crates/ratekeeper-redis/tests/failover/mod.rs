@@ -1,5 +1,5 @@
-//! A fleet that goes through a failover: nobody hangs, what is allowed keeps the bound plus a burst
-//! for each replaced primary, and Redis decides again soon.
+//! A fleet during a failover: no caller hangs, the allowed requests keep the bound plus a burst for
+//! each replaced primary, and Redis decides again soon.
 
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 
@@ -28,7 +28,8 @@ pub const LOG: (&str, Bound) = (
 );
 const NODES: usize = 3;
 const KEYS: usize = 4;
-/// A busy machine answers within this, and a caller who waits as long still gets an answer in time.
+/// A busy machine answers within this, and a caller that waits as long still gets an answer in
+/// time.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 pub struct Fleet {
@@ -150,7 +151,7 @@ impl Aftermath {
     }
 }
 
-/// The longest time in which Redis allowed nothing.
+/// The longest time in which Redis allowed no request.
 fn longest_gap<'e>(events: impl Iterator<Item = &'e Event>) -> (u64, u64) {
     let mut by_redis: Vec<&Event> = events
         .filter(|event| event.source == Source::Redis)

@@ -1,5 +1,5 @@
-//! The access log: one JSON line per request. A thread of its own writes it, so that no request
-//! waits for a disk; lines that come too fast or cannot be written are dropped and counted.
+//! The access log: one JSON line per request. A separate thread writes it, so that no request waits
+//! for a disk. Lines that come too fast or cannot be written are dropped and counted.
 
 use crate::observe::traces::DecisionAttributes;
 use crate::store::AnyStore;
@@ -93,7 +93,7 @@ impl AccessLog {
     /// Opens the file again, after a rename. Does nothing for standard output.
     pub(crate) fn reopen(&self) {
         self.shared.reopen.store(true, Relaxed);
-        // Where the queue is full the writer is awake.
+        // If the queue is full, the writer is awake.
         let _ = self.queue.try_send(Message::Reopen);
     }
 
@@ -172,7 +172,7 @@ impl Writer<File> {
         match open(path) {
             Ok(file) => {
                 self.out = file;
-                // The rest of a line is worth nothing in another file.
+                // The rest of a line is useless in another file.
                 self.drop_lines(self.batch.len());
             }
             Err(error) => {
@@ -503,8 +503,8 @@ mod tests {
         }
     }
 
-    /// However little of a batch was written, all lines in the file are whole, and the lost ones
-    /// are counted.
+    /// Even if only a part of a batch was written, all lines in the file are whole, and the lost
+    /// ones are counted.
     #[test]
     fn a_full_disk_tears_no_line() {
         for free in 0..=9 {
@@ -517,14 +517,14 @@ mod tests {
                 None,
                 Arc::clone(&shared),
             );
-            for (line, room) in [
+            for (line, capacity) in [
                 ("a1\nb2\nc3\n", 0),
                 ("d4\n", 0),
                 ("e5\n", 1),
                 ("f6\n", 100),
                 ("g7\n", 0),
             ] {
-                writer.out.free += room;
+                writer.out.free += capacity;
                 writer.batch.extend_from_slice(line.as_bytes());
                 writer.write_batch();
             }

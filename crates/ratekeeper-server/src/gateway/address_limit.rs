@@ -9,7 +9,7 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The interval between two log lines about refused connections, in milliseconds.
+/// The interval between two log lines about rejected connections, in milliseconds.
 const LOG_INTERVAL_MS: u64 = 60_000;
 
 /// Counts the open connections of each address.
@@ -19,7 +19,7 @@ pub(crate) struct AddressLimit {
     ipv6_prefix: u8,
     open: Mutex<HashMap<IpAddr, usize>>,
     refused: AtomicU64,
-    /// When that was logged last; 0 for never.
+    /// When a rejection was logged last; 0 for never.
     logged: AtomicU64,
 }
 
@@ -76,8 +76,8 @@ impl AddressLimit {
         }
     }
 
-    /// How many connections were refused.
-    pub(crate) fn refused(&self) -> u64 {
+    /// The number of rejected connections.
+    pub(crate) fn rejected(&self) -> u64 {
         self.refused.load(Relaxed)
     }
 
@@ -116,7 +116,7 @@ mod tests {
         let _other = admit("192.0.2.2").expect("another address");
         drop(first);
         assert!(admit("192.0.2.1").is_some());
-        assert_eq!(limit.refused(), 1);
+        assert_eq!(limit.rejected(), 1);
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_connection_is_forgotten() {
+    fn an_address_without_a_connection_is_removed() {
         let limit = limit(3);
         let slots: Vec<_> = (0..100u8)
             .map(|last| limit.admit([192, 0, 2, last].into()))

@@ -67,7 +67,7 @@ impl Body for IncomingBody {
 
 /// A request body as it is sent to an upstream: bounded in size and rate, and counted.
 pub(crate) struct RequestBody {
-    /// Frames to send first: they were read already, for an upstream that refused the request
+    /// Frames to send first: they were already read for an upstream that rejected the request
     /// unprocessed.
     replay: VecDeque<Frame<Bytes>>,
     body: IncomingBody,

@@ -22,7 +22,7 @@ pub(crate) struct BodyRate {
 pub(crate) struct BodyTimer {
     rate: BodyRate,
     left: Duration,
-    /// Since when the gateway waits for the client.
+    /// The time at which the gateway began to wait for the client.
     waiting_since: Option<Instant>,
     /// Stays armed from one wait to the next. Not created until the first wait.
     timer: Option<Pin<Box<Sleep>>>,

@@ -240,7 +240,7 @@ impl GatewayState {
     pub(crate) fn refused_connections(&self) -> u64 {
         self.address_limit
             .as_ref()
-            .map_or(0, |limit| limit.refused())
+            .map_or(0, |limit| limit.rejected())
     }
 
     /// The number of access log lines that were lost.

@@ -1,9 +1,9 @@
-//! The PROXY protocol, versions 1 and 2: the client address that a trusted proxy announces. Pure:
-//! bytes in, an address out.
+//! The PROXY protocol, versions 1 and 2: the client address that a trusted proxy announces. A pure
+//! function of the bytes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest accepted head: version 2, with room for the data after the addresses.
+/// The longest accepted head: version 2, with the data after the addresses.
 pub(super) const MAX_BYTES: usize = 16 + 1024;
 
 /// The longest head of version 1.
@@ -16,9 +16,10 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 pub(super) enum ParsedHeader {
     /// More bytes are needed.
     Partial,
-    /// A head of this length, with the client's address, or `None` if the proxy speaks for itself.
+    /// A head of this length, with the client's address, or `None` for a connection of the proxy
+    /// itself.
     Complete(usize, Option<SocketAddr>),
-    /// No valid head.
+    /// Not a valid head.
     Invalid,
 }
 
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_versions_are_parsed_in_pieces_too() {
+    fn both_versions_are_parsed_in_parts_too() {
         let one = b"PROXY TCP4 203.0.113.7 10.0.0.1 4711 80\r\nGET";
         let address = Some("203.0.113.7:4711".parse().unwrap());
         assert_eq!(parse(one), ParsedHeader::Complete(one.len() - 3, address));

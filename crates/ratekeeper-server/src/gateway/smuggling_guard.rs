@@ -1,5 +1,5 @@
 //! Request smuggling guard: checks the bytes of a client before the HTTP/1 parser does, and rejects
-//! whatever two parsers could understand differently. Pure: bytes in, yes or no out.
+//! everything that two parsers could understand differently. A pure function of the bytes.
 //!
 //! Rejected beside what the parser rejects itself: Content-Length together with chunks, a repeated
 //! Content-Length, lines that end without CR, a CR elsewhere, folded lines, spaces before a colon,
@@ -72,9 +72,9 @@ enum Position {
     Trailers,
 }
 
-/// What a head says about the length of its body.
+/// The framing of a request body, by its head.
 #[derive(Clone, Copy, Default)]
-struct Framing {
+struct RequestFraming {
     length: Option<u64>,
     chunked: bool,
     is_http10: bool,
@@ -83,7 +83,7 @@ struct Framing {
 /// The smuggling guard of one connection.
 pub(super) struct SmugglingGuard {
     position: Position,
-    framing: Framing,
+    framing: RequestFraming,
     /// The size of the current chunk.
     chunk: u64,
     /// A line that has not ended yet.
@@ -103,7 +103,7 @@ impl SmugglingGuard {
     pub(super) fn new(max_bytes: usize) -> Self {
         Self {
             position: Position::Start,
-            framing: Framing::default(),
+            framing: RequestFraming::default(),
             chunk: 0,
             partial_line: Vec::new(),
             has_next_request: false,
@@ -280,17 +280,17 @@ impl SmugglingGuard {
             // Some clients send an empty line after a body.
             (Position::Start, []) => {}
             (Position::Start | Position::Head { first: true }, line) => {
-                self.framing = Framing {
+                self.framing = RequestFraming {
                     is_http10: !line.ends_with(b" HTTP/1.1"),
-                    ..Framing::default()
+                    ..RequestFraming::default()
                 };
                 self.position = Position::Head { first: false };
             }
             (Position::Head { .. }, []) => {
                 self.left = self.max_bytes;
                 self.position = match self.framing {
-                    Framing { chunked: true, .. } => Position::Size { size: 0, digits: 0 },
-                    Framing {
+                    RequestFraming { chunked: true, .. } => Position::Size { size: 0, digits: 0 },
+                    RequestFraming {
                         length: Some(length),
                         ..
                     } if length > 0 => Position::Body(length),
@@ -324,7 +324,7 @@ impl SmugglingGuard {
         // The length rules out most names.
         match name.len() {
             14 if is(b"content-length") => {
-                let Framing {
+                let RequestFraming {
                     length, chunked, ..
                 } = &mut self.framing;
                 match (is_trailer, *chunked, &*length) {
@@ -345,7 +345,7 @@ impl SmugglingGuard {
                 Ok(())
             }
             17 if is(b"transfer-encoding") => {
-                let Framing {
+                let RequestFraming {
                     length,
                     chunked,
                     is_http10,
@@ -387,24 +387,24 @@ fn is_token(byte: u8) -> bool {
 mod tests {
     use super::*;
 
-    /// Feeds the bytes in pieces of every size; the result must be the same.
+    /// Feeds the bytes in parts of several sizes; the result must be the same.
     fn check(bytes: &[u8]) -> Result<(), (usize, RejectReason)> {
         let whole = SmugglingGuard::new(1024).feed(bytes);
-        for piece in [1, 2, 3, 7] {
+        for part in [1, 2, 3, 7] {
             let (mut guard, mut before) = (SmugglingGuard::new(1024), 0);
             let mut result = Ok(());
-            for piece in bytes.chunks(piece) {
+            for part in bytes.chunks(part) {
                 result = guard
-                    .feed(piece)
+                    .feed(part)
                     .map_err(|(position, reason)| (before + position, reason));
                 if result.is_err() {
                     break;
                 }
-                before += piece.len();
+                before += part.len();
             }
             assert_eq!(
-                result.map_err(|(_, why)| why),
-                whole.map_err(|(_, why)| why),
+                result.map_err(|(_, reason)| reason),
+                whole.map_err(|(_, reason)| reason),
                 "{:?}",
                 bytes.escape_ascii().to_string()
             );
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn ambiguous_requests_are_rejected() {
         let head = |lines: &str| format!("POST / HTTP/1.1\r\nHost: x\r\n{lines}\r\n\r\n");
-        for (bad, why) in [
+        for (bad, reason) in [
             (
                 head("Content-Length: 3\r\nTransfer-Encoding: chunked"),
                 RejectReason::Both,
@@ -543,8 +543,8 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                check(bad.as_bytes()).map_err(|(_, why)| why),
-                Err(why),
+                check(bad.as_bytes()).map_err(|(_, reason)| reason),
+                Err(reason),
                 "{bad:?}"
             );
         }

@@ -132,7 +132,7 @@ impl Drop for Slot {
     }
 }
 
-/// Whether a connection has requests in flight, and since when it has none.
+/// Whether a connection has requests in flight, and when the last one ended.
 #[derive(Default)]
 pub(crate) struct Activity {
     in_flight: AtomicUsize,

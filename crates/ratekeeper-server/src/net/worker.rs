@@ -1,5 +1,5 @@
 //! A worker: one single-threaded runtime with its own listener. It accepts and serves connections
-//! until it is told to stop.
+//! until a stop is requested.
 
 use crate::api::NO_SNIFF;
 use crate::net::connections::{Activity, Connections, CountInFlight};
@@ -32,7 +32,7 @@ use tokio::sync::watch;
 use tower_service::Service;
 
 /// How long a client may take to send the head of a request; also how long an idle connection is
-/// kept.
+/// kept open.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest head of a request.
@@ -41,14 +41,14 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// The read buffer of a connection: a head and some bytes after it.
 const MAX_BUFFER_BYTES: usize = 2 * MAX_HEAD_BYTES;
 
-/// How long requests in flight may take to end once the worker is told to stop.
+/// Shutdown grace: how long requests in flight may take to end after a stop.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// How long a connection without a request is kept, at least; at most twice that. HTTP/1 has its
-/// own, shorter timeout.
+/// The minimum time that a connection without a request is kept open; the maximum is twice that.
+/// HTTP/1 has its own, shorter timeout.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long a connection without a request may take to end once it is told to.
+/// How long a connection without a request may take to end after a stop.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long the TLS handshake of a client may take.

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_stopped_as_a_whole_is_not_dead_when_it_goes_on() {
+    fn a_process_that_was_stopped_is_not_dead_when_it_continues() {
         let mut checks = Checks::new();
         let worker = checks.health.register("http-0");
         checks.after(3, &[&worker]);

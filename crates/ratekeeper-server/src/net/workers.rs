@@ -61,7 +61,7 @@ impl Workers {
 
     /// Waits until one of the workers has ended. For tests of [`check`](Self::check).
     #[cfg(test)]
-    pub(crate) fn wait_for_end_of_one(&self) {
+    pub(crate) fn wait_until_one_ends(&self) {
         while !self.threads.iter().any(|(_, thread)| thread.is_finished()) {
             thread::yield_now();
         }
@@ -147,7 +147,7 @@ mod tests {
         workers.spawn("http", move |_| _ = ends.recv()).unwrap();
         assert!(workers.check());
         drop(end);
-        workers.wait_for_end_of_one();
+        workers.wait_until_one_ends();
         assert!(!workers.check());
     }
 }

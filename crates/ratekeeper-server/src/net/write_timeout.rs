@@ -102,7 +102,7 @@ mod tests {
 
     /// Tokio's clock is paused: it advances to the next timer when every task waits.
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_reads_nothing_is_disconnected() {
+    async fn a_client_that_does_not_read_is_disconnected() {
         let (server, client) = UnixStream::pair().unwrap();
         let mut stream = WriteTimeoutStream::new(Stream::Unix(server));
         let start = Instant::now();

@@ -294,7 +294,11 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
             token: admin_token,
             keys: key_display,
         };
-        Arc::new(resp::RespServer::new(Arc::clone(&app), throttle_keys, options))
+        Arc::new(resp::RespServer::new(
+            Arc::clone(&app),
+            throttle_keys,
+            options,
+        ))
     });
     for (listener, shared) in resp.into_iter().flatten().zip(shared.iter().cycle()) {
         let worker = Worker::new(listener, certificates.resp.as_ref(), resp::MAX_CLIENTS)?;

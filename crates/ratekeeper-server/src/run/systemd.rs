@@ -165,7 +165,7 @@ mod tests {
         );
         notify.watchdog_interval = Some(Duration::from_secs(1));
         drop(end);
-        workers.wait_for_end_of_one();
+        workers.wait_until_one_ends();
         assert_eq!(watchdog_message(&notify, &workers, &socket), None, "ended");
         std::fs::remove_file(path).unwrap();
     }

@@ -63,7 +63,7 @@ fn the_status_has_the_numbers_of_the_metrics() {
         let value = status.pointer(pointer).and_then(Value::as_f64);
         assert_eq!(
             value,
-            Some(node.figure(metric)),
+            Some(node.metric(metric)),
             "{pointer} and {metric} in {status}"
         );
     }
@@ -199,7 +199,7 @@ fn explain_uses_the_current_counters_and_charges_nothing() {
             "{bob}"
         );
     }
-    assert_eq!(node.figure("ratelimit_requests_total"), 5.0);
+    assert_eq!(node.metric("ratelimit_requests_total"), 5.0);
     post(&node, "/admin/ban", &ban("bob", "1h"));
     assert_eq!(explain("bob", 1)["reason"], json!("ban"));
 

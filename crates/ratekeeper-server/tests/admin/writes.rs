@@ -1,6 +1,6 @@
 //! Changes by operators: authorization and effects.
 
-use crate::support::{eventually, refused};
+use crate::support::{eventually, failed_start};
 use crate::{TOKEN, about, audit, ban, check, entry, get, post, post_with, serve};
 use serde_json::{Value, json};
 use std::fs;
@@ -421,7 +421,7 @@ fn the_audit_log_has_a_json_line_for_each_entry() {
         .status(),
         200
     );
-    assert_eq!(node.figure("ratekeeper_audit_lost_total"), 1.0);
+    assert_eq!(node.metric("ratekeeper_audit_lost_total"), 1.0);
     assert_eq!(audit(&node)[0], entry("lift", "done"));
     fs::remove_dir(&file).unwrap();
     // A file that was moved away is created again.
@@ -438,7 +438,7 @@ fn the_audit_log_has_a_json_line_for_each_entry() {
 
 #[test]
 fn an_audit_log_that_cannot_be_written_fails_the_start() {
-    let (code, message) = refused(
+    let (code, message) = failed_start(
         "[server]\nhttp = \"127.0.0.1:0\"\naudit_log = \"/no/such/directory/audit.jsonl\"\n",
     );
     assert_eq!(code, Some(2));

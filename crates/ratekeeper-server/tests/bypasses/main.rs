@@ -121,7 +121,7 @@ fn auth_status(server: &Server, entry_point: EntryPoint, sent: &TestRequest) -> 
         format!("http://{authority}{}", sent.path)
     });
     let host = sent.host.or(sent.absolute).unwrap_or("localhost");
-    let (path, told) = match entry_point {
+    let (path, forwarded) = match entry_point {
         EntryPoint::Nginx => (
             "/auth/nginx".to_owned(),
             format!(
@@ -158,7 +158,7 @@ fn auth_status(server: &Server, entry_point: EntryPoint, sent: &TestRequest) -> 
     } else {
         "GET"
     };
-    connection.write(&format!("{method} {path} HTTP/1.1\r\n{told}{lines}\r\n"));
+    connection.write(&format!("{method} {path} HTTP/1.1\r\n{forwarded}{lines}\r\n"));
     let answer = connection.answer();
     if entry_point == EntryPoint::Nginx && answer.status() != 200 {
         // nginx supports no other status for a denial.
@@ -373,7 +373,7 @@ fn a_target_without_a_path_is_the_root() {
 
 /// An HTTP/2 upstream that answers 200 and reports `:path` of each request.
 fn http2_service() -> (SocketAddr, Receiver<String>) {
-    let (told, paths) = channel();
+    let (paths_seen, paths) = channel();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -385,7 +385,7 @@ fn http2_service() -> (SocketAddr, Receiver<String>) {
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             while let Ok((stream, _)) = listener.accept().await {
-                let told = told.clone();
+                let paths_seen = paths_seen.clone();
                 let service = hyper::service::service_fn(
                     move |request: hyper::Request<hyper::body::Incoming>| {
                         let path = request
@@ -393,7 +393,7 @@ fn http2_service() -> (SocketAddr, Receiver<String>) {
                             .path_and_query()
                             .map_or("", |path| path.as_str())
                             .to_owned();
-                        let _ = told.send(path);
+                        let _ = paths_seen.send(path);
                         std::future::ready(Ok::<_, Infallible>(hyper::Response::new(
                             Empty::<Bytes>::new(),
                         )))

@@ -58,11 +58,11 @@ fn preflights_are_counted_by_address_apart_from_the_policies() {
     );
     assert!(denied.header("retry-after").is_some(), "{denied:?}");
     assert_eq!(
-        server.figure("ratekeeper_preflights_total{outcome=\"allowed\"}"),
+        server.metric("ratekeeper_preflights_total{outcome=\"allowed\"}"),
         2.0
     );
     assert_eq!(
-        server.figure("ratekeeper_preflights_total{outcome=\"denied\"}"),
+        server.metric("ratekeeper_preflights_total{outcome=\"denied\"}"),
         2.0
     );
     eventually("a line of each", || {
@@ -132,7 +132,7 @@ fn so_does_auth() {
             "{entry_point:?}"
         );
         assert_eq!(
-            server.figure("ratekeeper_preflights_total{outcome=\"allowed\"}"),
+            server.metric("ratekeeper_preflights_total{outcome=\"allowed\"}"),
             passed as f64,
             "{entry_point:?}"
         );

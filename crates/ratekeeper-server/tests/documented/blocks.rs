@@ -8,31 +8,31 @@ use toml::Table;
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     /// The page and the line, as in `docs/policies.md:82`.
-    pub(crate) place: String,
+    pub(crate) location: String,
     pub(crate) language: String,
     pub(crate) text: String,
-    /// What is shown below it: the next block of the page, if that is text.
+    /// The output shown below it: the next block of the page, if that is text.
     pub(crate) below: String,
 }
 
 impl Block {
     pub(crate) fn page(&self) -> &str {
-        self.place.rsplit_once(':').unwrap().0
+        self.location.rsplit_once(':').unwrap().0
     }
 
-    /// What `config check` is shown to say of it, without the name of the file.
-    pub(crate) fn said(&self) -> Vec<&str> {
-        let said = self
+    /// The output of `config check` shown below it, without the file name.
+    pub(crate) fn expected_output(&self) -> Vec<&str> {
+        let lines = self
             .below
             .lines()
             .filter_map(|line| line.strip_prefix("ratekeeper.toml:"));
-        said.collect()
+        lines.collect()
     }
 
-    /// A configuration of ours, if it is one: TOML that is not Cargo's. A fragment of a policy, which
-    /// begins without a table, is completed by the head of one.
+    /// The configuration of ratekeeper in it: TOML that is not Cargo's. `None` if it is anything
+    /// else. A fragment of a policy, which begins without a table, gets the head of one.
     pub(crate) fn configuration(&self) -> Option<String> {
-        const OF_CARGO: [&str; 7] = [
+        const CARGO_TABLES: [&str; 7] = [
             "dependencies",
             "dev-dependencies",
             "features",
@@ -48,15 +48,16 @@ impl Block {
             .text
             .lines()
             .find(|line| !matches!(line.trim().chars().next(), None | Some('#')))?;
-        let text = match first.trim_start().starts_with('[') {
-            true => self.text.clone(),
-            false => format!("{FRAGMENT}{}", self.text),
+        let text = if first.trim_start().starts_with('[') {
+            self.text.clone()
+        } else {
+            format!("{FRAGMENT}{}", self.text)
         };
-        let is_of_cargo = |table: Table| OF_CARGO.iter().any(|name| table.contains_key(*name));
-        (!text.parse().is_ok_and(is_of_cargo)).then_some(text)
+        let is_cargo = |table: Table| CARGO_TABLES.iter().any(|name| table.contains_key(*name));
+        (!text.parse().is_ok_and(is_cargo)).then_some(text)
     }
 
-    /// The limits of Envoy in it, if it is a file of them.
+    /// The Envoy limits in it, or `None` if it has none.
     pub(crate) fn envoy_limits(&self) -> Option<&str> {
         let is_of_limits = |line: &str| line.starts_with("domain:");
         (matches!(&*self.language, "yaml" | "yml") && self.text.lines().any(is_of_limits))
@@ -64,7 +65,7 @@ impl Block {
     }
 }
 
-/// What stands before a fragment of a policy.
+/// The head for a fragment of a policy.
 const FRAGMENT: &str = "[[policy]]\nname = \"example\"\n";
 
 /// All blocks of all pages.
@@ -130,7 +131,7 @@ fn of_page(name: &str, page: &str) -> Vec<Block> {
             last.below = text.clone();
         }
         blocks.push(Block {
-            place: format!("{name}:{}", start + 1),
+            location: format!("{name}:{}", start + 1),
             language: language.to_owned(),
             text,
             below: String::new(),
@@ -155,14 +156,14 @@ fn is_table(line: &str) -> bool {
 }
 
 #[test]
-fn blocks_are_found_wherever_they_stand() {
+fn fenced_and_indented_blocks_are_found() {
     let page = "# A\n\n    [store]  # everywhere\n    kind = \"memory\"\n\nand\n\n    $ [x]\n\n\
                 1. a list\n   ```toml\n   limit = \"1/s\"\n   ```\n```text\nratekeeper.toml:1:1: error: x\n```\n\
                 ```toml\n[dependencies]\n```\n```yaml\ndomain: a\n```\n";
     let blocks = of_page("a.md", page);
     let found: Vec<_> = blocks
         .iter()
-        .map(|block| (&*block.place, block.configuration()))
+        .map(|block| (&*block.location, block.configuration()))
         .collect();
     assert_eq!(
         found,
@@ -177,6 +178,6 @@ fn blocks_are_found_wherever_they_stand() {
             ("a.md:20", None),
         ]
     );
-    assert_eq!(blocks[1].said(), ["1:1: error: x"]);
+    assert_eq!(blocks[1].expected_output(), ["1:1: error: x"]);
     assert_eq!(blocks[4].envoy_limits(), Some("domain: a\n"));
 }

@@ -65,9 +65,9 @@ fn typed() -> Vec<String> {
             continue;
         }
         let here = here.replace("127.0.0.1:8080", &server.address.to_string());
-        let told = printed(&here);
-        if told != output {
-            wrong.push(format!("{command}\n{told}\nis not\n{output}"));
+        let printed_output = printed(&here);
+        if printed_output != output {
+            wrong.push(format!("{command}\n{printed_output}\nis not\n{output}"));
         }
     }
     wrong

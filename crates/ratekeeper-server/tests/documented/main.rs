@@ -1,6 +1,6 @@
-//! Every configuration in README.md and below docs, through the real binary: `config check` says of
-//! it what the page says, and each of its policies limits, at the number that it names, under
-//! `serve` and under `proxy`. A new block is found by itself.
+//! Every configuration in README.md and below docs, with the real binary: `config check` prints what
+//! the page shows, and each policy denies requests above its documented limit, under `serve` and
+//! under `proxy`. New blocks are found automatically.
 
 mod blocks;
 mod getting_started;
@@ -9,7 +9,7 @@ mod policy;
 mod support;
 
 use blocks::Block;
-use policy::{Documented, for_this_machine, policies};
+use policy::{DocumentedPolicy, for_this_machine, policies};
 use ratekeeper_testkit::RedisServer;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,24 +23,30 @@ use std::time::{Duration, Instant};
 use support::{Server, config_file, directory, for_envoy, ratekeeper};
 use toml::Table;
 
-/// Far longer than an answer takes that does not wait.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Far longer than an immediate answer takes.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// More requests than these are sent to no proxy: under `serve` one request may cost as much.
-const MANY: u64 = 1_500;
+/// The highest limit tested under `proxy`, with as many requests; under `serve` a request may cost
+/// that much.
+const MAX_REQUESTS: u64 = 1_500;
 
 static REDIS: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);
 
-/// The configurations that are right.
-fn right() -> Vec<(Block, Table)> {
-    let is_right = |block: &Block| !block.said().iter().any(|said| said.contains(": error: "));
-    let all = blocks::all().into_iter().filter(is_right);
+/// The valid configurations.
+fn valid_configurations() -> Vec<(Block, Table)> {
+    let is_valid = |block: &Block| {
+        !block
+            .expected_output()
+            .iter()
+            .any(|line| line.contains(": error: "))
+    };
+    let all = blocks::all().into_iter().filter(is_valid);
     all.filter_map(|block| Some((block.clone(), block.configuration()?.parse().ok()?)))
         .collect()
 }
 
-/// What `ratekeeper config check` says of a file, and its code.
-fn checked(text: &str, envoy_config: &Path) -> (Option<i32>, String) {
+/// Runs `ratekeeper config check` on a file. Returns its exit code and its output.
+fn config_check(text: &str, envoy_config: &Path) -> (Option<i32>, String) {
     let file = config_file(text);
     let mut command = ratekeeper();
     command
@@ -49,15 +55,14 @@ fn checked(text: &str, envoy_config: &Path) -> (Option<i32>, String) {
     if text.contains("[envoy]") {
         command.env("RATEKEEPER_ENVOY__CONFIG", envoy_config);
     }
-    let output = command
+    let run = command
         .args(["config", "check"])
         .arg(&file)
         .output()
         .unwrap();
-    let said =
-        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    let output = String::from_utf8(run.stdout).unwrap() + &String::from_utf8(run.stderr).unwrap();
     let name = file.display().to_string();
-    (output.status.code(), said.replace(&name, "ratekeeper.toml"))
+    (run.status.code(), output.replace(&name, "ratekeeper.toml"))
 }
 
 fn assert_none(wrong: &[String]) {
@@ -65,7 +70,7 @@ fn assert_none(wrong: &[String]) {
 }
 
 #[test]
-fn config_check_says_what_the_pages_say() {
+fn config_check_prints_what_the_pages_show() {
     let all = blocks::all();
     let is_of_readme =
         |block: &&Block| block.page() == "README.md" && block.text.contains("[[policy]]");
@@ -85,20 +90,20 @@ fn config_check_says_what_the_pages_say() {
             continue;
         };
         seen += 1;
-        let (code, said) = checked(&text, &envoy_config);
-        let expected = block.said();
+        let (code, output) = config_check(&text, &envoy_config);
+        let expected = block.expected_output();
         let is_wrong = expected.iter().any(|line| line.contains(": error: "));
         if code != Some(i32::from(is_wrong)) {
             wrong.push(format!(
-                "{}: config check ends with {code:?}: {said}",
-                block.place
+                "{}: config check ends with {code:?}: {output}",
+                block.location
             ));
         }
         for line in expected {
-            if !said.contains(&format!("ratekeeper.toml:{line}\n")) {
+            if !output.contains(&format!("ratekeeper.toml:{line}\n")) {
                 wrong.push(format!(
-                    "{}: config check does not say {line:?}: {said}",
-                    block.place
+                    "{}: config check does not print {line:?}: {output}",
+                    block.location
                 ));
             }
         }
@@ -108,13 +113,13 @@ fn config_check_says_what_the_pages_say() {
 }
 
 #[test]
-fn every_policy_limits_under_serve() {
+fn every_policy_denies_above_its_limit_under_serve() {
     let (mut wrong, mut seen) = (Vec::new(), 0);
-    for (block, file) in right() {
+    for (block, file) in valid_configurations() {
         for policy in policies(&for_this_machine(&file, REDIS.url())) {
-            match decided(&policy).or_else(|_| decided(&policy.alone())) {
+            match check_under_serve(&policy).or_else(|_| check_under_serve(&policy.alone())) {
                 Ok(limits) => seen += usize::from(limits),
-                Err(error) => wrong.push(format!("{}: `{}`: {error}", block.place, policy.name)),
+                Err(error) => wrong.push(format!("{}: `{}`: {error}", block.location, policy.name)),
             }
         }
     }
@@ -122,30 +127,33 @@ fn every_policy_limits_under_serve() {
     assert_none(&wrong);
 }
 
-/// Whether a policy has limits and these deny what is over them, as `POST /v1/check` and
-/// `/v1/reserve` answer.
-fn decided(policy: &Documented) -> Result<bool, String> {
+/// Whether a policy has limits; an error unless these deny requests above them at `POST /v1/check`
+/// and `/v1/reserve`.
+fn check_under_serve(policy: &DocumentedPolicy) -> Result<bool, String> {
     let (limit, concurrent) = (policy.tightest(), policy.concurrent());
     if limit.is_none() && concurrent.is_none() {
         return Ok(false);
     }
     if let Some(many) = concurrent {
-        reserved(policy, many)?;
+        check_reservations(policy, many)?;
     }
     let Some(limit) = limit else { return Ok(true) };
     let node = start(policy, "serve", &[]);
-    let of_it = |answer: &Value, outcomes: &[&str]| has_outcome(policy, answer, outcomes);
-    let is_denied = |answer: &Value| of_it(answer, &DENIED);
-    // A rollout takes some callers only.
+    let has_any = |answer: &Value, outcomes: &[&str]| has_outcome(policy, answer, outcomes);
+    let is_denied = |answer: &Value| has_any(answer, &DENIED);
+    // A rollout applies to some callers only.
     let request = (0..300)
         .map(|caller| policy.request(caller))
         .find(|request| {
             let body = json!({"subject": request.subject(), "peek": true});
             let answer = node.check(&body.to_string()).json();
-            of_it(&answer, &["allowed", "denied", "delayed", "shadow_denied"])
+            has_any(&answer, &["allowed", "denied", "delayed", "shadow_denied"])
         });
     let Some(request) = request else {
-        return Err(format!("it applies to none of {:?} …", policy.request(0)));
+        return Err(format!(
+            "it applies to no request like {:?}",
+            policy.request(0)
+        ));
     };
     let capacity = limit.capacity() / policy.cost();
     let per_second = limit.rate().map_or(0.0, |rate| rate.per_second());
@@ -161,44 +169,43 @@ fn decided(policy: &Documented) -> Result<bool, String> {
             .take_while(|answer| !is_denied(answer))
             .count() as u64;
         let expected = capacity + waiting..=capacity + waiting + 1;
-        return match expected.contains(&allowed) {
-            true => Ok(true),
-            false => Err(format!(
-                "{allowed} wait or pass, not {expected:?}: {answers}"
-            )),
+        return if expected.contains(&allowed) {
+            Ok(true)
+        } else {
+            Err(format!("{allowed} allowed, not {expected:?}: {answers}"))
         };
     }
     if policy.is_leased() {
-        return leased(&node, &ask(1), limit.capacity(), per_second, is_denied);
+        return check_leased(&node, &ask(1), limit.capacity(), per_second, is_denied);
     }
-    // What comes back meanwhile is not more than this.
-    let back = (per_second * 0.5) as u64;
+    // Not more than this is refilled meanwhile.
+    let max_refill = (per_second * 0.5) as u64;
     let answers = node
-        .check(&json!([ask(capacity), ask(1 + back)]).to_string())
+        .check(&json!([ask(capacity), ask(1 + max_refill)]).to_string())
         .json();
-    let told: Vec<bool> = answers.as_array().unwrap().iter().map(is_denied).collect();
+    let denials: Vec<bool> = answers.as_array().unwrap().iter().map(is_denied).collect();
     let passes = answers[0]["allowed"] == true;
-    match (passes, told.as_slice()) {
+    match (passes, denials.as_slice()) {
         (true, [false, true]) => Ok(true),
         _ => Err(format!(
-            "it does not let {capacity} through, and then none: {answers}"
+            "it does not allow {capacity} and then none: {answers}"
         )),
     }
 }
 
-/// What a limit says that a request does not fit in.
+/// The outcomes of a limit that a request exceeds.
 const DENIED: [&str; 3] = ["denied", "shadow_denied", "never"];
 
 /// Whether a limit of the policy has one of these outcomes in an answer.
-fn has_outcome(policy: &Documented, answer: &Value, outcomes: &[&str]) -> bool {
+fn has_outcome(policy: &DocumentedPolicy, answer: &Value, outcomes: &[&str]) -> bool {
     let limits = answer["limits"].as_array().into_iter().flatten();
     limits
         .filter(|limit| limit["policy"] == policy.name)
         .any(|limit| outcomes.contains(&limit["outcome"].as_str().unwrap_or_default()))
 }
 
-/// Starts the binary with the file of the policy. No two starts share counters on Redis.
-fn start(policy: &Documented, mode: &str, more: &[&str]) -> Server {
+/// Starts the binary with the file of the policy. Each start has its own counters in Redis.
+fn start(policy: &DocumentedPolicy, mode: &str, more: &[&str]) -> Server {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let mut file = policy.file.clone();
     if let Some(toml::Value::Table(store)) = file.get_mut("store")
@@ -215,8 +222,8 @@ fn start(policy: &Documented, mode: &str, more: &[&str]) -> Server {
     Server::run(command)
 }
 
-/// Whether so many can be reserved at once, and not one more.
-fn reserved(policy: &Documented, many: u64) -> Result<(), String> {
+/// Checks that exactly this many can be reserved at once.
+fn check_reservations(policy: &DocumentedPolicy, many: u64) -> Result<(), String> {
     let node = start(policy, "serve", &[]);
     let body = json!({"subject": policy.request(0).subject()}).to_string();
     for number in 0..=many {
@@ -231,8 +238,8 @@ fn reserved(policy: &Documented, many: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The same where tokens are taken from Redis in portions.
-fn leased(
+/// Checks a policy whose tokens are leased from Redis.
+fn check_leased(
     node: &Server,
     call: &Value,
     capacity: u64,
@@ -250,33 +257,33 @@ fn leased(
             .count() as u64;
         let most = capacity + (start.elapsed().as_secs_f64() * per_second) as u64 + 1;
         if allowed > most {
-            return Err(format!("{allowed} pass, and {most} may"));
+            return Err(format!("{allowed} allowed, but at most {most} expected"));
         }
         if allowed >= capacity / 2 && answers.iter().any(&is_denied) {
             return Ok(true);
         }
         if start.elapsed() > Duration::from_secs(30) {
-            return Err(format!("{allowed} pass in 30 s, and none is denied"));
+            return Err(format!("{allowed} allowed in 30 s and none denied"));
         }
     }
 }
 
 #[test]
-fn every_policy_limits_under_proxy() {
+fn every_policy_denies_above_its_limit_under_proxy() {
     let upstream = upstream();
     let (mut wrong, mut seen) = (Vec::new(), 0);
-    for (block, file) in right() {
+    for (block, file) in valid_configurations() {
         let file = for_this_machine(&file, REDIS.url());
-        let (_, said) = checked(&file.to_string(), Path::new(""));
+        let (_, output) = config_check(&file.to_string(), Path::new(""));
         for policy in policies(&file) {
-            if is_said_not_to_apply(&policy.name, &said) {
+            if has_gateway_warning(&policy.name, &output) {
                 continue;
             }
-            let result =
-                forwarded(&policy, upstream).or_else(|_| forwarded(&policy.alone(), upstream));
+            let result = check_under_proxy(&policy, upstream)
+                .or_else(|_| check_under_proxy(&policy.alone(), upstream));
             match result {
                 Ok(limits) => seen += usize::from(limits),
-                Err(error) => wrong.push(format!("{}: `{}`: {error}", block.place, policy.name)),
+                Err(error) => wrong.push(format!("{}: `{}`: {error}", block.location, policy.name)),
             }
         }
     }
@@ -284,27 +291,28 @@ fn every_policy_limits_under_proxy() {
     assert_none(&wrong);
 }
 
-/// Whether `config check` says that a policy limits nothing in the gateway, as no request there has
-/// an attribute that it needs.
-fn is_said_not_to_apply(name: &str, said: &str) -> bool {
-    let of_it = said
+/// Whether `config check` warns that a policy has no effect at the gateway, where no request has an
+/// attribute that it needs.
+fn has_gateway_warning(name: &str, output: &str) -> bool {
+    let warnings = output
         .lines()
         .filter(|line| line.contains(&format!("the policy `{name}` ")));
-    of_it
+    warnings
         .filter(|line| line.contains("`ratekeeper proxy`"))
         .any(|line| {
             line.contains("the policy never applies") || line.contains("every request is denied")
         })
 }
 
-/// Whether a policy has limits that can be seen in the gateway, and these deny what is over them.
-fn forwarded(policy: &Documented, upstream: SocketAddr) -> Result<bool, String> {
-    let is_seen_under_serve_alone = policy.only_watches()
+/// Whether a policy has limits that can be tested at the gateway; an error unless these deny
+/// requests above them.
+fn check_under_proxy(policy: &DocumentedPolicy, upstream: SocketAddr) -> Result<bool, String> {
+    let is_tested_under_serve_only = policy.is_shadow()
         || policy.max_delay().is_some()
         || policy.is_leased()
         || policy.is_rolled_out()
         || !policy.is_of_default_plan();
-    if is_seen_under_serve_alone {
+    if is_tested_under_serve_only {
         return Ok(false);
     }
     let in_flight = policy.concurrent().map(|many| many..=many);
@@ -312,7 +320,7 @@ fn forwarded(policy: &Documented, upstream: SocketAddr) -> Result<bool, String> 
     let limit = policy
         .tightest()
         .map(|limit| (limit, limit.capacity() / policy.default_cost()));
-    let limit = limit.filter(|(_, requests)| *requests <= MANY);
+    let limit = limit.filter(|(_, requests)| *requests <= MAX_REQUESTS);
     if in_flight.is_none() && limit.is_none() {
         return Ok(false);
     }
@@ -322,7 +330,7 @@ fn forwarded(policy: &Documented, upstream: SocketAddr) -> Result<bool, String> 
         &["--upstream", &format!("http://{upstream}")],
     );
     if let Some(many) = in_flight {
-        return held(&node, policy, many);
+        return check_in_flight(&node, policy, many);
     }
     let Some((limit, requests)) = limit else {
         return Ok(false);
@@ -336,29 +344,38 @@ fn forwarded(policy: &Documented, upstream: SocketAddr) -> Result<bool, String> 
         let answer = connection.answer();
         if answer.header("x-upstream").is_none() {
             let most = requests + (start.elapsed().as_secs_f64() * per_second) as u64 + 1;
-            return match answer.body.contains(&format!("\"{}\"", policy.name)) {
-                true if (requests..=most).contains(&passed) => Ok(true),
-                _ => Err(format!(
+            let is_denied_by_policy = answer.body.contains(&format!("\"{}\"", policy.name));
+            return if is_denied_by_policy && (requests..=most).contains(&passed) {
+                Ok(true)
+            } else {
+                Err(format!(
                     "after {passed} of {requests} it answers {answer:?}"
-                )),
+                ))
             };
         }
-        if passed > 4 * MANY {
+        if passed > 4 * MAX_REQUESTS {
             break;
         }
         if answer.header("connection") == Some("close") {
             connection = node.connect();
         }
     }
-    Err(format!("{} pass, and {requests} may", 4 * MANY))
+    Err(format!(
+        "{} allowed, but only {requests} expected",
+        4 * MAX_REQUESTS
+    ))
 }
 
-/// Whether only so many are in flight at once.
-fn held(node: &Server, policy: &Documented, many: RangeInclusive<u64>) -> Result<bool, String> {
+/// Checks that this many requests may be in flight at once.
+fn check_in_flight(
+    node: &Server,
+    policy: &DocumentedPolicy,
+    many: RangeInclusive<u64>,
+) -> Result<bool, String> {
     let mut waiting = Vec::new();
     while waiting.len() <= 500 {
         let mut stream = TcpStream::connect(node.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT)).unwrap();
         stream
             .write_all(head(policy, 200, "X-Hold: yes\r\n").as_bytes())
             .unwrap();
@@ -369,19 +386,20 @@ fn held(node: &Server, policy: &Documented, many: RangeInclusive<u64>) -> Result
         };
         let answer = String::from_utf8_lossy(&answer[..length]);
         let is_expected = many.contains(&(waiting.len() as u64));
-        return match answer.contains(&format!("\"{}\"", policy.name)) && is_expected {
-            true => Ok(true),
-            false => Err(format!(
-                "with {} in flight, and {many:?} may be: {answer}",
+        return if answer.contains(&format!("\"{}\"", policy.name)) && is_expected {
+            Ok(true)
+        } else {
+            Err(format!(
+                "with {} in flight of {many:?}: {answer}",
                 waiting.len()
-            )),
+            ))
         };
     }
-    Err("hundreds are in flight, and none is denied".to_owned())
+    Err("hundreds are in flight and none is denied".to_owned())
 }
 
-/// A request that the policy applies to, as text, and what the service is to answer.
-fn head(policy: &Documented, status: u16, more: &str) -> String {
+/// The head of a request that the policy applies to, with the status that the service is to answer.
+fn head(policy: &DocumentedPolicy, status: u16, more: &str) -> String {
     let request = policy.request(0);
     let hosts = policy
         .file
@@ -419,7 +437,7 @@ fn head(policy: &Documented, status: u16, more: &str) -> String {
     text + "\r\n"
 }
 
-/// A service that answers with the status that it is told, or not at all for as long as it is held.
+/// A service that answers with the status in `X-Answer`, or not at all with `X-Hold`.
 fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -434,15 +452,15 @@ fn upstream() -> SocketAddr {
 
 fn serve_upstream(mut stream: &TcpStream) {
     let mut reader = BufReader::new(stream);
-    let (mut status, mut is_held, mut line) = ("200".to_owned(), false, String::new());
+    let (mut status, mut is_on_hold, mut line) = ("200".to_owned(), false, String::new());
     while reader.read_line(&mut line).unwrap_or(0) > 0 {
         let lower = line.trim().to_ascii_lowercase();
-        if let Some(told) = lower.strip_prefix("x-answer: ") {
-            status = told.to_owned();
+        if let Some(value) = lower.strip_prefix("x-answer: ") {
+            status = value.to_owned();
         }
-        is_held |= lower.starts_with("x-hold:");
+        is_on_hold |= lower.starts_with("x-hold:");
         if line == "\r\n" {
-            if is_held {
+            if is_on_hold {
                 // Until the gateway hangs up.
                 let _ = reader.read_line(&mut line);
                 return;
@@ -458,7 +476,7 @@ fn serve_upstream(mut stream: &TcpStream) {
 }
 
 #[test]
-fn every_limit_of_envoy_limits() {
+fn every_envoy_limit_denies() {
     let mut seen = 0;
     for block in blocks::all() {
         let Some(text) = block.envoy_limits() else {
@@ -470,7 +488,7 @@ fn every_limit_of_envoy_limits() {
             .arg(&file)
             .output()
             .unwrap();
-        assert!(output.status.success(), "{}: {output:?}", block.place);
+        assert!(output.status.success(), "{}: {output:?}", block.location);
         let document: Value = serde_saphyr::from_str(text).unwrap();
         let mut limits = Vec::new();
         find_limits(&document["descriptors"], &[], &mut limits);
@@ -481,11 +499,11 @@ fn every_limit_of_envoy_limits() {
                 let body = json!({"domain": document["domain"], "descriptors": [descriptor]});
                 node.request("POST", "/json", &body.to_string()).status()
             };
-            let place = &block.place;
+            let location = &block.location;
             assert_eq!(
                 (ask(many), ask(1)),
                 (200, 429),
-                "{place}: {entries:?} has {many}"
+                "{location}: {entries:?} has {many}"
             );
             seen += 1;
         }
@@ -493,8 +511,7 @@ fn every_limit_of_envoy_limits() {
     assert!(seen > 0);
 }
 
-/// The limits below these descriptors, each with the entries that it is asked by and how much fits
-/// in it at once.
+/// Collects the limits below these descriptors, each with its entries and its capacity.
 fn find_limits(descriptors: &Value, above: &[Value], limits: &mut Vec<(Vec<Value>, u64)>) {
     for descriptor in descriptors.as_array().into_iter().flatten() {
         let value = descriptor["value"]

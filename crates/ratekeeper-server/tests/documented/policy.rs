@@ -1,4 +1,4 @@
-//! A policy of a documented file: a request that it applies to, and how much it lets through.
+//! A policy of a documented file: its limits, and a request that it applies to.
 
 use ratekeeper::Limit;
 use ratekeeper_policy::{PolicyLimit, config};
@@ -9,12 +9,12 @@ use std::time::Duration;
 use toml::{Table, Value};
 
 #[derive(Clone)]
-pub(crate) struct Documented {
+pub(crate) struct DocumentedPolicy {
     /// The whole file.
     pub(crate) file: Table,
     pub(crate) name: String,
     policy: Table,
-    /// The plan that it is looked at under.
+    /// The plan whose limits are tested.
     plan: Option<String>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// As the subject of `POST /v1/check`.
+    /// The subject of `POST /v1/check`.
     pub(crate) fn subject(&self) -> serde_json::Value {
         let mut subject = Map::new();
         subject.insert("method".to_owned(), json!(self.method));
@@ -42,8 +42,8 @@ impl Request {
     }
 }
 
-/// The policies of a file, each under each of its plans.
-pub(crate) fn policies(file: &Table) -> Vec<Documented> {
+/// The policies of a file, once for each plan.
+pub(crate) fn policies(file: &Table) -> Vec<DocumentedPolicy> {
     let mut all = Vec::new();
     for policy in file
         .get("policy")
@@ -62,7 +62,7 @@ pub(crate) fn policies(file: &Table) -> Vec<Documented> {
                 .map(Some)
                 .collect(),
         };
-        all.extend(plans.into_iter().map(|plan| Documented {
+        all.extend(plans.into_iter().map(|plan| DocumentedPolicy {
             file: file.clone(),
             name: policy["name"].as_str().unwrap().to_owned(),
             policy: policy.clone(),
@@ -81,7 +81,7 @@ fn texts(value: Option<&Value>) -> Vec<String> {
     }
 }
 
-impl Documented {
+impl DocumentedPolicy {
     fn text(&self, name: &str) -> Option<&str> {
         self.policy.get(name)?.as_str()
     }
@@ -105,7 +105,7 @@ impl Documented {
         limits.iter().map(parse).collect()
     }
 
-    /// The limit that the fewest fit in at once, if it is no limit of concurrency.
+    /// The rate limit with the lowest capacity.
     pub(crate) fn tightest(&self) -> Option<Limit> {
         let rates = self.limits().into_iter().filter_map(|limit| match limit {
             PolicyLimit::Rate(limit) if !limit.is_unlimited() => Some(limit),
@@ -121,8 +121,8 @@ impl Documented {
         })
     }
 
-    /// How many may be in flight at first, with those in the queue, under an adaptive policy. Who is
-    /// not of the most important class leaves a part to those who are.
+    /// How many requests may be in flight at first under an adaptive policy, with those in the queue.
+    /// Less important requests leave a part of it to the max important class.
     pub(crate) fn adaptive(&self) -> Option<RangeInclusive<u64>> {
         let adaptive = self.policy.get("adaptive")?.as_table()?;
         let number = |name: &str| {
@@ -131,25 +131,25 @@ impl Documented {
                 .and_then(Value::as_integer)
                 .map(i64::unsigned_abs)
         };
-        let most = number("max").unwrap_or(500) + number("queue").unwrap_or(0);
+        let max = number("max").unwrap_or(500) + number("queue").unwrap_or(0);
         Some(match number("start") {
             Some(start) => start * 3 / 4..=start + number("queue").unwrap_or(0),
-            None => number("min").unwrap_or(1)..=most,
+            None => number("min").unwrap_or(1)..=max,
         })
     }
 
-    /// Whether it is in force for a part of the callers.
+    /// Whether it applies to a part of the callers only.
     pub(crate) fn is_rolled_out(&self) -> bool {
         self.policy.contains_key("rollout")
     }
 
-    /// What a request costs in its own words: a factor.
+    /// The cost factor of the policy.
     pub(crate) fn cost(&self) -> u64 {
         let cost = self.policy.get("cost").and_then(Value::as_integer);
         cost.map_or(1, i64::unsigned_abs)
     }
 
-    /// What a request costs that does not say.
+    /// The cost of a request that states none.
     pub(crate) fn default_cost(&self) -> u64 {
         let cost = self.policy.get("cost").and_then(Value::as_table);
         let default = cost.and_then(|cost| cost.get("default")?.as_integer());
@@ -163,7 +163,7 @@ impl Documented {
         })
     }
 
-    pub(crate) fn only_watches(&self) -> bool {
+    pub(crate) fn is_shadow(&self) -> bool {
         self.text("action") == Some("shadow")
     }
 
@@ -268,7 +268,7 @@ impl Documented {
         request
     }
 
-    /// Whether it is looked at under the plan of those who have none.
+    /// Whether the tested plan is the default one.
     pub(crate) fn is_of_default_plan(&self) -> bool {
         let plan = self.policy.get("plan").and_then(Value::as_table);
         let default = plan.and_then(|plan| plan.get("default")?.as_str());
@@ -276,8 +276,8 @@ impl Documented {
     }
 }
 
-/// The file with what this machine does not have replaced: addresses of listeners, certificates,
-/// paths of logs, Redis, the proxies that are trusted, and what depends on the load here.
+/// Adapts a file to the test: replaces listener addresses, certificates, log paths, Redis, trusted
+/// proxies, and settings that depend on the load of the machine.
 pub(crate) fn for_this_machine(file: &Table, redis: &str) -> Table {
     let mut file = file.clone();
     let mut without = |table: &str, names: &[&str]| {

@@ -1,4 +1,4 @@
-//! Abandoned requests: the work that clients who hang up leave at an upstream counts towards
+//! Abandoned requests: the work that a client leaves at an upstream by hanging up counts towards
 //! concurrency limits.
 
 use crate::gateway;
@@ -85,17 +85,18 @@ impl Slow {
                 let service = service_fn(move |request| Arc::clone(&work).answer(request));
                 let io = TokioIo::new(stream);
                 tokio::spawn(async move {
-                    match http2 {
-                        true => drop(
+                    if http2 {
+                        drop(
                             hyper::server::conn::http2::Builder::new(TokioExecutor::new())
                                 .serve_connection(io, service)
                                 .await,
-                        ),
-                        false => drop(
+                        );
+                    } else {
+                        drop(
                             hyper::server::conn::http1::Builder::new()
                                 .serve_connection(io, service)
                                 .await,
-                        ),
+                        );
                     }
                 });
             }
@@ -178,9 +179,10 @@ async fn clients_that_hang_up_do_not_exceed_the_concurrency_limit() {
         let server = two_at_once(&upstream, http2_upstream, "abandoned_timeout = \"1h\"\n");
         let mut client = http2_client(&server).await;
         for _ in 0..20 {
-            match http2_client_side {
-                true => reset(&server, &mut client, "/").await,
-                false => hang_up(&server, GET),
+            if http2_client_side {
+                reset(&server, &mut client, "/").await;
+            } else {
+                hang_up(&server, GET);
             }
         }
         assert_eq!(
@@ -354,7 +356,7 @@ fn silent_upstream() -> (
 }
 
 const ONE: &str = "[[policy]]\nname = \"two\"\nlimit = \"1 concurrent\"\n";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn after_the_timeout_the_connection_is_closed_and_the_permit_released() {
@@ -366,10 +368,10 @@ fn after_the_timeout_the_connection_is_closed_and_the_permit_released() {
         );
         let mut client = server.connect();
         client.write(GET);
-        begins.recv_timeout(PATIENCE).unwrap();
+        begins.recv_timeout(TIMEOUT).unwrap();
         let left = Instant::now();
         drop(client);
-        ended.recv_timeout(PATIENCE).unwrap();
+        ended.recv_timeout(TIMEOUT).unwrap();
         assert!(
             !is_kept || left.elapsed() >= Duration::from_millis(1_900),
             "{:?}",
@@ -393,9 +395,9 @@ fn without_a_permit_a_request_ends_with_its_client() {
     );
     let mut client = server.connect();
     client.write(GET);
-    begins.recv_timeout(PATIENCE).unwrap();
+    begins.recv_timeout(TIMEOUT).unwrap();
     drop(client);
-    ended.recv_timeout(PATIENCE).unwrap();
+    ended.recv_timeout(TIMEOUT).unwrap();
 }
 
 #[test]
@@ -408,11 +410,11 @@ fn a_stop_does_not_wait_for_abandoned_requests() {
     );
     let mut client = server.connect();
     client.write(GET);
-    begins.recv_timeout(PATIENCE).unwrap();
+    begins.recv_timeout(TIMEOUT).unwrap();
     drop(client);
     assert_eq!(server.request("GET", "/", "").status(), 429);
     server.signal("TERM");
-    ended.recv_timeout(PATIENCE).unwrap();
+    ended.recv_timeout(TIMEOUT).unwrap();
     let (status, log) = server.ended();
     assert!(status.success() && !log.contains("cut off"), "{log}");
 }
@@ -438,14 +440,14 @@ async fn the_abandoned_requests_of_a_connection_are_limited() {
     let started = Instant::now();
     loop {
         assert!(
-            started.elapsed() < PATIENCE && upstream.started() < 200,
+            started.elapsed() < TIMEOUT && upstream.started() < 200,
             "{} started",
             upstream.started()
         );
         let mut answer = ask();
         match tokio::time::timeout(Duration::from_millis(500), &mut answer).await {
-            Ok(refused) => {
-                assert_eq!(refused.unwrap().unwrap().status(), 503);
+            Ok(rejected) => {
+                assert_eq!(rejected.unwrap().unwrap().status(), 503);
                 break;
             }
             Err(_) => answer.abort(),
@@ -453,7 +455,7 @@ async fn the_abandoned_requests_of_a_connection_are_limited() {
     }
     upstream.work.released.send_replace(true);
     while ask().await.unwrap().unwrap().status() != 200 {
-        assert!(started.elapsed() < PATIENCE);
+        assert!(started.elapsed() < TIMEOUT);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -200,7 +200,7 @@ fn a_full_disk_costs_lines_and_no_requests() {
     let (upstream, _requests) = echo();
     let file = log_file();
     let server = gateway(&[upstream], &format!("access_log = {file:?}\n"));
-    let lost = || server.figure("ratekeeper_access_log_lost_total");
+    let lost = || server.metric("ratekeeper_access_log_lost_total");
     assert_eq!(server.request("GET", "/first", "").status(), 200);
     eventually("the first line", || lines(&file).len() == 1);
     let full = fs::metadata(&file).unwrap().len() + 20;
@@ -244,7 +244,7 @@ fn a_device_that_is_full_from_the_start_is_survived() {
         assert_eq!(server.request("GET", "/", "").status(), 200);
     }
     eventually("five lost lines", || {
-        server.figure("ratekeeper_access_log_lost_total") == 5.0
+        server.metric("ratekeeper_access_log_lost_total") == 5.0
     });
     server.signal("TERM");
     let (status, log) = server.ended();
@@ -278,11 +278,11 @@ fn a_renamed_file_is_reopened_on_sighup() {
         (&lines(&file)[0]["path"], lines(&renamed).len()),
         (&Value::from("/after"), 2)
     );
-    assert_eq!(server.figure("ratekeeper_access_log_lost_total"), 0.0);
+    assert_eq!(server.metric("ratekeeper_access_log_lost_total"), 0.0);
 }
 
 #[test]
-fn the_time_of_a_line_is_that_of_the_decision() {
+fn a_line_has_the_time_of_the_decision() {
     let file = log_file();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let upstream = listener.local_addr().unwrap();

@@ -92,7 +92,7 @@ fn requests_that_never_end_are_cut_off() {
     let mut connection = server.connect();
     connection.send("GET", "/", "");
     eventually("a request under way", || {
-        server.figure(&format!(
+        server.metric(&format!(
             "ratekeeper_upstream_requests_active{{upstream=\"http://{upstream}\"}}"
         )) == 1.0
     });
@@ -134,7 +134,7 @@ fn an_idle_http2_client_that_does_not_read_does_not_delay_a_stop() {
     connection.write_bytes(b"\0\0\x06\x01\x05\0\0\0\x01\x82\x84\x86\x41\x01x");
     requests.recv().unwrap();
     let active = format!("ratekeeper_upstream_requests_active{{upstream=\"http://{upstream}\"}}");
-    eventually("the answer", || server.figure(&active) == 0.0);
+    eventually("the answer", || server.metric(&active) == 0.0);
     server.signal("TERM");
     let (status, log) = server.ended();
     assert!(

@@ -87,8 +87,11 @@ fn a_rejected_transfer_encoding_ends_the_connection() {
     let (upstream, requests) = echo();
     let server = gateway(&[upstream], "");
     let mut connection = server.connect();
-    let refused = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n";
-    connection.write(&format!("{refused}GET /next HTTP/1.1\r\nHost: x\r\n\r\n"));
+    let rejected_request =
+        "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n";
+    connection.write(&format!(
+        "{rejected_request}GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
+    ));
     let answer = connection.answer();
     assert_eq!(
         (answer.status(), answer.header("connection")),
@@ -192,7 +195,7 @@ fn a_denied_expect_continue_request_closes_the_connection() {
 }
 
 #[test]
-fn pipelined_requests_are_answered_in_turn() {
+fn pipelined_requests_get_responses_in_order() {
     let (upstream, requests) = echo();
     let server = gateway(&[upstream], "");
     let mut connection = server.connect();

@@ -85,7 +85,7 @@ impl Service {
 
     /// How many of its requests failed, by the count of the gateway.
     fn failed(&self, server: &Server) -> f64 {
-        server.figure(&format!(
+        server.metric(&format!(
             "ratekeeper_upstream_requests_total{{upstream=\"http://{}\",outcome=\"failed\"}}",
             self.at
         ))
@@ -160,9 +160,9 @@ fn successes_of_http2_upstreams_are_refunded_before_the_client_has_its_response(
     assert_eq!(denied_of_five_clients(&server), 0);
 }
 
-/// Each piece is a frame of its own.
+/// Each chunk is a separate frame.
 #[tokio::test]
-async fn small_pieces_of_many_responses_end_no_connection() {
+async fn small_chunks_of_many_responses_end_no_connection() {
     let Some(upstream) = Service::go(&["serve"]) else {
         return;
     };
@@ -454,7 +454,7 @@ async fn trailers_and_te_are_forwarded_both_ways() {
 
 /// Even while the upstream keeps ending its connections.
 #[test]
-fn grpc_calls_of_all_kinds_come_through() {
+fn all_kinds_of_grpc_calls_are_forwarded() {
     for arguments in [&["grpc-serve"][..], &["grpc-serve", "-max-age", "50ms"]] {
         let Some(upstream) = Service::go(arguments) else {
             return;
@@ -474,9 +474,9 @@ fn grpc_calls_of_all_kinds_come_through() {
     }
 }
 
-/// An upstream that reads `reads` bytes of each request's body and refuses the request, `times`
+/// An upstream that reads `reads` bytes of each request's body and rejects the request, `times`
 /// times, then answers with the length of the body.
-async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+async fn rejecting(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let attempts = Arc::new(AtomicUsize::new(0));
@@ -487,17 +487,17 @@ async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) 
             tokio::spawn(async move {
                 let mut connection = h2::server::handshake(stream).await.unwrap();
                 while let Some(Ok((request, mut respond))) = connection.accept().await {
-                    let refused = attempts.fetch_add(1, SeqCst) < times;
+                    let rejected = attempts.fetch_add(1, SeqCst) < times;
                     tokio::spawn(async move {
                         let (mut body, mut read) = (request.into_body(), 0);
-                        while !refused || read < reads {
+                        while !rejected || read < reads {
                             let Some(Ok(data)) = body.data().await else {
                                 break;
                             };
                             read += data.len();
                             body.flow_control().release_capacity(data.len()).unwrap();
                         }
-                        if refused {
+                        if rejected {
                             respond.send_reset(h2::Reason::REFUSED_STREAM);
                         } else {
                             let mut answer =
@@ -515,8 +515,8 @@ async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) 
 }
 
 #[tokio::test]
-async fn a_request_refused_within_its_body_is_replayed_from_the_start() {
-    let (at, attempts) = refusing(20_000, 3).await;
+async fn a_request_rejected_within_its_body_is_replayed_from_the_start() {
+    let (at, attempts) = rejecting(20_000, 3).await;
     let server = gateway(&[at], "http2 = true\n");
     let body = "x".repeat(50_000);
     let answer = tokio::task::spawn_blocking(move || (server.request("POST", "/", &body), server))
@@ -529,12 +529,12 @@ async fn a_request_refused_within_its_body_is_replayed_from_the_start() {
     );
 }
 
-/// A request that is refused for good gets a 503, is refunded, and does not trip the breaker.
+/// A request that is rejected permanently gets a 503, is refunded, and does not trip the breaker.
 #[tokio::test]
-async fn repeated_refusals_are_503_and_refunded() {
+async fn repeated_rejections_are_503_and_refunded() {
     // With that much of its body sent it cannot be replayed.
     for (reads, body, times) in [(0, 0, 11), (100_000, 150_000, 1)] {
-        let (at, attempts) = refusing(reads, usize::MAX).await;
+        let (at, attempts) = rejecting(reads, usize::MAX).await;
         let server = gateway(
             &[at],
             "http2 = true\n[[policy]]\nname = \"all\"\nlimit = \"2/d\"\n",
@@ -549,7 +549,7 @@ async fn repeated_refusals_are_503_and_refunded() {
             let failed = format!(
                 "ratekeeper_upstream_requests_total{{upstream=\"http://{at}\",outcome=\"failed\"}}"
             );
-            assert_eq!(server.figure(&failed), 0.0);
+            assert_eq!(server.metric(&failed), 0.0);
         })
         .await
         .unwrap();

@@ -45,7 +45,7 @@ fn requests_over_a_delaying_limit_wait_and_are_allowed() {
     let server = gateway(&[upstream], policy);
     assert!((0..5).all(|_| server.request("GET", "/", "").status() == 200));
     assert!(
-        server.figure("ratekeeper_decisions_total{policy=\"slow\",outcome=\"delayed\"}") >= 1.0
+        server.metric("ratekeeper_decisions_total{policy=\"slow\",outcome=\"delayed\"}") >= 1.0
     );
 }
 

@@ -37,23 +37,23 @@ fn an_adaptive_permit_is_held_until_the_response_has_ended() {
     let mut first = server.connect();
     first.send("GET", "/", "");
     assert!(first.head().starts_with("HTTP/1.1 200 "));
-    let refused = server.request("GET", "/", "");
+    let response = server.request("GET", "/", "");
     assert_eq!(
-        (refused.status(), refused.header("retry-after")),
+        (response.status(), response.header("retry-after")),
         (503, Some("1"))
     );
-    let problem = refused.json();
+    let problem = response.json();
     assert_eq!(
         problem["type"],
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
     );
     assert_eq!(problem["violated-policies"][0], "all");
     assert_eq!(
-        server.figure("ratekeeper_adaptive_limit{policy=\"all\"}"),
+        server.metric("ratekeeper_adaptive_limit{policy=\"all\"}"),
         1.0
     );
     assert_eq!(
-        server.figure("ratekeeper_adaptive_in_flight{policy=\"all\"}"),
+        server.metric("ratekeeper_adaptive_in_flight{policy=\"all\"}"),
         1.0
     );
     let status = server.admin("GET", "/admin/status").json();
@@ -117,12 +117,12 @@ fn the_least_important_requests_are_shed_first() {
     assert_eq!(shed.json()["title"], "Temporary Reduced Capacity");
     // No proxy is trusted, so the header is ignored.
     assert!((0..50).all(|_| with_priority(&server, "sheddable") == 200));
-    assert!(server.figure("ratekeeper_shed_total{class=\"sheddable\"}") >= 1.0);
+    assert!(server.metric("ratekeeper_shed_total{class=\"sheddable\"}") >= 1.0);
     assert_eq!(
-        server.figure("ratekeeper_shed_total{class=\"critical\"}"),
+        server.metric("ratekeeper_shed_total{class=\"critical\"}"),
         0.0
     );
-    assert!(server.figure("ratekeeper_shed_pressure") > 1.0);
+    assert!(server.metric("ratekeeper_shed_pressure") > 1.0);
     let shed = &server.admin("GET", "/admin/status").json()["overload"]["shed"];
     assert!(shed["pressure"].as_f64().unwrap() > 1.0, "{shed}");
     assert_eq!(shed["classes"][0]["class"], "critical_plus");

@@ -31,23 +31,23 @@ fn one_waits() -> (Server, Connection, Connection, Sender<()>) {
 fn a_queued_request_is_served_when_another_ends() {
     let (server, _first, mut second, release) = one_waits();
     assert_eq!(
-        server.figure("ratekeeper_adaptive_queued{policy=\"all\"}"),
+        server.metric("ratekeeper_adaptive_queued{policy=\"all\"}"),
         1.0
     );
     // The queue has one slot.
-    let refused = server.request("GET", "/", "");
+    let response = server.request("GET", "/", "");
     assert_eq!(
-        (refused.status(), refused.header("retry-after")),
+        (response.status(), response.header("retry-after")),
         (503, Some("1"))
     );
-    let problem = refused.json();
+    let problem = response.json();
     assert_eq!(
         problem["type"],
         "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
     );
     assert_eq!(problem["violated-policies"][0], "all");
     assert_eq!(
-        server.figure("ratekeeper_adaptive_denied_total{policy=\"all\",reason=\"queue_full\"}"),
+        server.metric("ratekeeper_adaptive_denied_total{policy=\"all\",reason=\"queue_full\"}"),
         1.0
     );
     assert_eq!(limit(&server)["denied"]["queue_full"], 1);
@@ -74,9 +74,9 @@ fn no_request_waits_longer_than_the_interval() {
     let mut first = server.connect();
     first.send("GET", "/", "");
     assert!(first.head().starts_with("HTTP/1.1 200 "));
-    let refused = server.request("GET", "/", "");
-    assert_eq!(refused.status(), 503);
-    let problem = refused.json();
+    let response = server.request("GET", "/", "");
+    assert_eq!(response.status(), 503);
+    let problem = response.json();
     assert!(
         problem["detail"]
             .as_str()
@@ -86,7 +86,7 @@ fn no_request_waits_longer_than_the_interval() {
     );
     assert_eq!(
         server
-            .figure("ratekeeper_adaptive_denied_total{policy=\"all\",reason=\"waited_too_long\"}"),
+            .metric("ratekeeper_adaptive_denied_total{policy=\"all\",reason=\"waited_too_long\"}"),
         1.0
     );
 }
@@ -129,7 +129,7 @@ fn expired_requests_do_not_reach_the_upstream() {
     );
     assert_eq!(began(&server, -3_600), 504);
     assert!(requests.try_recv().is_err(), "it reached the service");
-    assert_eq!(server.figure("ratekeeper_late_total"), 1.0);
+    assert_eq!(server.metric("ratekeeper_late_total"), 1.0);
     assert_eq!(
         server.admin("GET", "/admin/status").json()["overload"]["late"],
         1
@@ -151,5 +151,5 @@ fn the_start_header_of_an_untrusted_client_is_ignored() {
     let (upstream, _requests) = echo();
     let server = gateway(&[upstream], PATIENT);
     assert_eq!(began(&server, -3_600), 200);
-    assert_eq!(server.figure("ratekeeper_late_total"), 0.0);
+    assert_eq!(server.metric("ratekeeper_late_total"), 0.0);
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Barrier};
 /// the response has an end of its own.
 fn answers(answer: &'static [u8], at_once: usize) -> SocketAddr {
     service(move |mut stream| {
-        // Otherwise the kernel merges small pieces.
+        // Otherwise the kernel merges small writes.
         stream.set_nodelay(true).unwrap();
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while head(&mut reader).is_some() {
@@ -177,7 +177,7 @@ fn a_cut_off_response_is_cut_off_for_the_client() {
     }
 }
 
-/// The same while the client does not read: the error is kept until it does.
+/// The same while the client does not read: the error is stored until it does.
 #[test]
 fn a_response_cut_off_while_the_client_does_not_read_is_incomplete() {
     for answer in [

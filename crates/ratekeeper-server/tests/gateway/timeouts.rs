@@ -168,7 +168,7 @@ fn connections_per_address_are_limited() {
     for _ in 0..3 {
         server.connect().closed();
     }
-    assert_eq!(server.figure("ratekeeper_connections_refused_total"), 3.0);
+    assert_eq!(server.metric("ratekeeper_connections_refused_total"), 3.0);
     let findings = server.admin("GET", "/admin/doctor").body;
     assert!(
         findings.contains("connections_refused") && findings.contains("3 connections were refused"),
@@ -178,7 +178,7 @@ fn connections_per_address_are_limited() {
     drop(open.pop());
     eventually("room", || {
         let mut stream = TcpStream::connect(server.address).unwrap();
-        // A refused connection may be closed before this is written.
+        // A rejected connection may be closed before this is written.
         let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -201,7 +201,7 @@ fn connections_per_address_are_limited() {
         connection.send("GET", "/", "");
         assert_eq!(connection.answer().status(), 200);
     }
-    assert_eq!(server.figure("ratekeeper_connections_refused_total"), 0.0);
+    assert_eq!(server.metric("ratekeeper_connections_refused_total"), 0.0);
 }
 
 /// A byte now and then is too slow, over HTTP/1 and HTTP/2, to upstreams of either.

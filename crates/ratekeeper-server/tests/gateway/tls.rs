@@ -1,4 +1,4 @@
-//! TLS on both sides, with certificates that the tests create.
+//! TLS on both sides, with test certificates.
 
 use crate::authority::Authority;
 use crate::service::echo;
@@ -132,12 +132,12 @@ fn client_certificates_can_be_required() {
         )
     };
     assert!(with(clients.sign("somebody", 2100)).contains("get /x"));
-    for refused in [
+    for rejected in [
         get(&server, &authority, &[]),
         with(stranger.sign("somebody", 2100)),
         with(clients.sign("old", 2001)),
     ] {
-        assert!(!refused.contains("get /x"), "{refused}");
+        assert!(!rejected.contains("get /x"), "{rejected}");
     }
 }
 

@@ -106,7 +106,7 @@ fn a_client_that_leaves_before_the_switch_cancels_its_request() {
 }
 
 #[test]
-fn early_bytes_belong_to_the_protocol_that_is_spoken_next() {
+fn early_bytes_belong_to_the_next_protocol() {
     let ((came, comes), (release, released)) = (mpsc::channel(), mpsc::channel());
     let released = Arc::new(Mutex::new(released));
     let upstream = service(move |mut stream| {
@@ -117,11 +117,10 @@ fn early_bytes_belong_to_the_protocol_that_is_spoken_next() {
                 came.send(()).unwrap();
                 released.lock().unwrap().recv().unwrap();
             }
-            let answer = match switches {
-                true => {
-                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
-                }
-                false => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno",
+            let answer = if switches {
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
+            } else {
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"
             };
             stream.write_all(answer.as_bytes()).unwrap();
             if switches {
@@ -153,9 +152,9 @@ fn early_bytes_belong_to_the_protocol_that_is_spoken_next() {
         [200, 200]
     );
 
-    let mut refused = ask("stay", "early\n\0");
+    let mut rejected = ask("stay", "early\n\0");
     assert_eq!(
-        [refused.answer().status(), refused.answer().status()],
+        [rejected.answer().status(), rejected.answer().status()],
         [200, 400]
     );
 }

@@ -73,13 +73,13 @@ fn a_killed_upstream_trips_its_breaker_and_the_others_take_over() {
     let of_one =
         |name: &str, label: &str| format!("{name}{{upstream=\"http://{}\"{label}}}", one.at);
     let state = |at, state: &str| {
-        server.figure(&format!(
+        server.metric(&format!(
             "ratekeeper_breaker_state{{name=\"http://{at}\",state=\"{state}\"}}"
         ))
     };
     assert_eq!((state(one.at, "open"), state(one.at, "closed")), (1.0, 0.0));
     assert_eq!((state(two.at, "open"), state(two.at, "closed")), (0.0, 1.0));
-    let failed = server.figure(&of_one(
+    let failed = server.metric(&of_one(
         "ratekeeper_upstream_requests_total",
         ",outcome=\"failed\"",
     ));
@@ -88,7 +88,7 @@ fn a_killed_upstream_trips_its_breaker_and_the_others_take_over() {
     }
     // An upstream with an open breaker gets no requests.
     assert_eq!(
-        server.figure(&of_one(
+        server.metric(&of_one(
             "ratekeeper_upstream_requests_total",
             ",outcome=\"failed\""
         )),
@@ -123,10 +123,10 @@ fn an_unhealthy_upstream_is_skipped_until_it_recovers() {
     let more = "balance = \"round_robin\"\nhealth_path = \"/healthz\"\nhealth_interval = \"20ms\"\nbreaker = false\n";
     let server = gateway(&[one, two], more);
     let up = format!("ratekeeper_upstream_up{{upstream=\"http://{two}\"}}");
-    eventually("the ill one found", || server.figure(&up) == 0.0);
+    eventually("the ill one found", || server.metric(&up) == 0.0);
     assert!((0..10).all(|_| ask(&server).1.starts_with("one ")));
     ill.store(false, SeqCst);
-    eventually("the well one found", || server.figure(&up) == 1.0);
+    eventually("the well one found", || server.metric(&up) == 1.0);
     assert!((0..10).any(|_| ask(&server).1 == "two"));
 }
 

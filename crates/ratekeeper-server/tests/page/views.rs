@@ -49,7 +49,7 @@ fn numbers_update_and_equal_the_metrics() {
         ("kpi-denied", "ratelimit_requests_blocked"),
     ] {
         let title = page.eval(&format!("document.getElementById('{id}').title"));
-        assert_eq!(exact(&title), server.figure(metric), "{metric}");
+        assert_eq!(exact(&title), server.metric(metric), "{metric}");
     }
     assert_eq!(page.text("#kpi-allowed"), "27");
     // The rate, the share and the chart come from the difference of two seconds.
@@ -84,7 +84,7 @@ fn numbers_update_and_equal_the_metrics() {
             );
             let metric =
                 format!("ratekeeper_decisions_total{{policy=\"{policy}\",outcome=\"{outcome}\"}}");
-            assert_eq!(exact(&page.eval(&cell)), server.figure(&metric), "{metric}");
+            assert_eq!(exact(&page.eval(&cell)), server.metric(&metric), "{metric}");
         }
     }
     assert!(page.text("#policies tr:nth-child(2)").contains("by user"));
@@ -100,7 +100,7 @@ fn numbers_update_and_equal_the_metrics() {
     let level = page.eval("document.querySelector('#policies tr:nth-child(4) .level span').title");
     assert_eq!(
         exact(&level),
-        server.figure("ratelimit_current_usage{policy=\"everyone\"}")
+        server.metric("ratelimit_current_usage{policy=\"everyone\"}")
     );
 
     page.click("nav a[href='#shadow']");

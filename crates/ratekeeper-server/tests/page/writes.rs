@@ -153,7 +153,7 @@ fn selecting_a_policy_shows_the_attributes_of_its_key() {
     confirm(&mut page, &[]);
     page.until_text("#toasts", "Reloaded: 4 policies.");
     assert_eq!(
-        server.figure("ratekeeper_config_reloads_total{result=\"ok\"}"),
+        server.metric("ratekeeper_config_reloads_total{result=\"ok\"}"),
         1.0
     );
     page.no_problems_except("400 (Bad Request)");

@@ -1,7 +1,7 @@
 //! TLS on every listener, and client certificates.
 
 use crate::authority::Authority;
-use crate::support::{config_file, directory, eventually, told};
+use crate::support::{config_file, directory, eventually, exit_output};
 use crate::{
     ENVOY, HEALTH, RunningServer, TempDir, curl, health_request, plain, run_program, serve,
 };
@@ -255,7 +255,7 @@ fn invalid_files_are_one_sentence() {
             .arg("serve")
             .arg("--config")
             .arg(config_file(&(LISTENERS.to_owned() + &tls)));
-        let (code, error) = told(&command.output().unwrap());
+        let (code, error) = exit_output(&command.output().unwrap());
         assert_eq!(code, Some(2), "{error}");
         let error = error.lines().last().unwrap();
         assert!(

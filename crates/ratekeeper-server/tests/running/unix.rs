@@ -1,6 +1,6 @@
 //! Unix sockets for any listener.
 
-use crate::support::{config_file, directory, eventually, service, told};
+use crate::support::{config_file, directory, eventually, exit_output, service};
 use crate::{
     ENVOY, HEALTH, RunningServer, TempDir, curl, health_request, plain, run_program, serve,
 };
@@ -83,7 +83,7 @@ fn a_stale_socket_is_replaced_and_a_live_one_is_in_use() {
             .arg("serve")
             .arg("--config")
             .arg(config_file(&config));
-        told(&command.output().unwrap())
+        exit_output(&command.output().unwrap())
     };
     let (code, error) = second();
     assert_eq!(code, Some(2));
@@ -114,7 +114,7 @@ fn a_file_that_is_not_a_socket_is_kept() {
         .arg("serve")
         .arg("--config")
         .arg(config_file(&listeners(&dir)));
-    let (code, error) = told(&command.output().unwrap());
+    let (code, error) = exit_output(&command.output().unwrap());
     assert_eq!(code, Some(2));
     assert!(
         error.contains("the file is not a socket; remove it, or choose another path"),
@@ -127,7 +127,7 @@ fn a_file_that_is_not_a_socket_is_kept() {
         .arg("serve")
         .arg("--config")
         .arg(config_file(&config));
-    let (_, error) = told(&command.output().unwrap());
+    let (_, error) = exit_output(&command.output().unwrap());
     assert!(error.contains("create its directory first"), "{error}");
 }
 

@@ -1,7 +1,7 @@
 //! Clients from other projects: hyper in this process, and curl.
 
 use crate::curl;
-use crate::shape::{Received, Shape, Upload, content};
+use crate::shape::{ReceivedResponse, Shape, Upload, content};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -28,7 +28,7 @@ pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A client, and the protocol that it speaks to the gateway.
+/// A client, and its protocol to the gateway.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Http1,
@@ -80,13 +80,13 @@ impl Kind {
             return true;
         };
         let expects = shape.headers.iter().any(|(name, _)| *name == "Expect");
-        // curl decides itself how large the pieces of an upload are, and sends no trailers.
+        // curl chooses the size of upload chunks itself, and sends no trailers.
         let is_plain = upload.pause_millis == 0 && !upload.has_trailer;
         match self {
             Self::Http1 | Self::Http1Tls => true,
             // h2 ends a connection with more than 16,448 queued frames of one byte. Whether so many
             // wait depends on how fast the upstream reads.
-            Self::Http2 | Self::Http2Tls => upload.piece > 1 || upload.size <= 16_000,
+            Self::Http2 | Self::Http2Tls => upload.chunk > 1 || upload.size <= 16_000,
             Self::CurlHttp11 => is_plain,
             // HTTP/1.0 has neither chunks nor 100 Continue.
             Self::CurlHttp10 => is_plain && !upload.is_chunked && !expects,
@@ -125,7 +125,7 @@ pub(crate) struct Target {
 
 /// How a client treats its connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Manners {
+pub(crate) enum ClientBehavior {
     Good,
     /// Small buffers: of its socket, and the HTTP/2 windows.
     Slow,
@@ -137,7 +137,7 @@ pub(crate) enum Manners {
 pub(crate) struct Client {
     kind: Kind,
     target: Target,
-    manners: Manners,
+    behavior: ClientBehavior,
     connection: Option<Connection>,
     /// The tasks that drive the connection.
     tasks: Tasks,
@@ -150,21 +150,21 @@ enum Connection {
 
 impl Client {
     pub(crate) fn new(kind: Kind, target: &Target) -> Self {
-        Self::configure(kind, target, Manners::Good)
+        Self::configure(kind, target, ClientBehavior::Good)
     }
 
-    pub(crate) fn configure(kind: Kind, target: &Target, manners: Manners) -> Self {
+    pub(crate) fn configure(kind: Kind, target: &Target, behavior: ClientBehavior) -> Self {
         Self {
             kind,
             target: target.clone(),
-            manners,
+            behavior,
             connection: None,
             tasks: Tasks::default(),
         }
     }
 
     /// Requests a shape, and receives the whole response.
-    pub(crate) async fn exchange(&mut self, shape: &Shape) -> Result<Received, Error> {
+    pub(crate) async fn exchange(&mut self, shape: &Shape) -> Result<ReceivedResponse, Error> {
         if self.kind.is_curl() {
             let (kind, target, shape) = (self.kind, self.target.clone(), shape.clone());
             return tokio::task::spawn_blocking(move || curl::exchange(kind, &target, &shape))
@@ -215,7 +215,7 @@ impl Client {
     pub(crate) async fn at_once(
         &mut self,
         shapes: &[Shape],
-    ) -> Result<Vec<JoinHandle<Result<Received, Error>>>, Error> {
+    ) -> Result<Vec<JoinHandle<Result<ReceivedResponse, Error>>>, Error> {
         if self.connection.is_none() {
             self.connect().await?;
         }
@@ -231,7 +231,7 @@ impl Client {
 
     async fn connect(&mut self) -> Result<(), Error> {
         self.disconnect();
-        self.connection = Some(connect(self.kind, &self.target, self.manners, &self.tasks).await?);
+        self.connection = Some(connect(self.kind, &self.target, self.behavior, &self.tasks).await?);
         Ok(())
     }
 
@@ -268,7 +268,7 @@ impl Drop for Client {
 async fn connect(
     kind: Kind,
     target: &Target,
-    manners: Manners,
+    behavior: ClientBehavior,
     tasks: &Tasks,
 ) -> Result<Connection, Error> {
     let address = if kind.is_tls() {
@@ -277,15 +277,15 @@ async fn connect(
         target.plain
     };
     let socket = TcpSocket::new_v4()?;
-    match manners {
-        Manners::Good => {}
-        Manners::Slow => socket.set_recv_buffer_size(65_536)?,
-        Manners::Resets => socket.set_zero_linger()?,
+    match behavior {
+        ClientBehavior::Good => {}
+        ClientBehavior::Slow => socket.set_recv_buffer_size(65_536)?,
+        ClientBehavior::Resets => socket.set_zero_linger()?,
     }
     let stream = socket.connect(address).await?;
     stream.set_nodelay(true)?;
     if !kind.is_tls() {
-        return handshake(kind, manners, tasks, stream).await;
+        return handshake(kind, behavior, tasks, stream).await;
     }
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&target.ca)?)?;
@@ -300,7 +300,7 @@ async fn connect(
     let connector = TlsConnector::from(Arc::new(config));
     handshake(
         kind,
-        manners,
+        behavior,
         tasks,
         connector
             .connect(ServerName::try_from("localhost")?, stream)
@@ -311,7 +311,7 @@ async fn connect(
 
 async fn handshake(
     kind: Kind,
-    manners: Manners,
+    behavior: ClientBehavior,
     tasks: &Tasks,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<Connection, Error> {
@@ -326,8 +326,8 @@ async fn handshake(
     }
     let mut builder = http2::Builder::new(tasks.clone());
     builder.max_header_list_size(1 << 20);
-    match manners {
-        Manners::Slow => builder.initial_stream_window_size(5_000),
+    match behavior {
+        ClientBehavior::Slow => builder.initial_stream_window_size(5_000),
         // The settings of reqwest: with the defaults, h2 ends a connection with many small unread
         // frames.
         _ => builder
@@ -346,9 +346,10 @@ pub(crate) fn request(kind: Kind, shape: &Shape) -> Request<Body> {
         .map_or_else(|| Empty::new().boxed_unsync(), upload_body);
     let mut request = Request::new(body);
     *request.method_mut() = shape.method.parse().expect("a method");
-    *request.uri_mut() = match kind.is_http2() {
-        true => format!("http://localhost{}", shape.path()),
-        false => shape.path(),
+    *request.uri_mut() = if kind.is_http2() {
+        format!("http://localhost{}", shape.path())
+    } else {
+        shape.path()
     }
     .parse()
     .expect("a path");
@@ -376,7 +377,7 @@ fn upload_body(upload: Upload) -> Body {
                 if offset > 0 && upload.pause_millis > 0 {
                     tokio::time::sleep(Duration::from_millis(upload.pause_millis)).await;
                 }
-                let end = bytes.len().min(offset + upload.piece);
+                let end = bytes.len().min(offset + upload.chunk);
                 return Some((Ok(Frame::data(bytes.slice(offset..end))), Some(end)));
             }
             let trailers =
@@ -390,7 +391,7 @@ fn upload_body(upload: Upload) -> Body {
 }
 
 /// Receives the whole response.
-pub(crate) async fn receive(response: Response<Incoming>) -> Result<Received, Error> {
+pub(crate) async fn receive(response: Response<Incoming>) -> Result<ReceivedResponse, Error> {
     let text = |headers: &HeaderMap| -> Vec<(String, String)> {
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         headers
@@ -398,10 +399,10 @@ pub(crate) async fn receive(response: Response<Incoming>) -> Result<Received, Er
             .map(|(name, value)| (name.to_string(), text(value)))
             .collect()
     };
-    let mut received = Received {
+    let mut received = ReceivedResponse {
         status: response.status().as_u16(),
         headers: text(response.headers()),
-        ..Received::default()
+        ..ReceivedResponse::default()
     };
     let mut body = response.into_body();
     while let Some(frame) = body.frame().await {

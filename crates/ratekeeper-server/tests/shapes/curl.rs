@@ -1,13 +1,17 @@
 //! curl as a client of the gateway.
 
 use crate::client::{Error, Kind, Target};
-use crate::shape::{Received, Shape, content};
+use crate::shape::{ReceivedResponse, Shape, content};
 use crate::support::config_file;
 use std::fs;
 use std::process::Command;
 
 /// Requests a shape, and receives the whole response.
-pub(crate) fn exchange(kind: Kind, target: &Target, shape: &Shape) -> Result<Received, Error> {
+pub(crate) fn exchange(
+    kind: Kind,
+    target: &Target,
+    shape: &Shape,
+) -> Result<ReceivedResponse, Error> {
     let files = config_file("");
     let (head, sent) = (files.with_extension("head"), files.with_extension("sent"));
     let (scheme, at) = if kind.is_tls() {
@@ -99,7 +103,7 @@ pub(crate) fn exchange(kind: Kind, target: &Target, shape: &Shape) -> Result<Rec
     } else {
         output.stdout
     };
-    Ok(Received {
+    Ok(ReceivedResponse {
         status,
         headers,
         body,

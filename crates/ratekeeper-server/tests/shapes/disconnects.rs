@@ -1,7 +1,7 @@
 //! Clients and upstreams that disconnect in the middle: nothing of the exchange is left, and the
 //! next one works.
 
-use crate::client::{Client, Error, Kind, Manners, Target, request};
+use crate::client::{Client, ClientBehavior, Error, Kind, Target, request};
 use crate::shape::{Shape, get, head, post, post_chunks};
 use crate::upstream::Program;
 use crate::{TIMEOUT, against, programs};
@@ -22,34 +22,34 @@ enum Until {
 fn exchanges() -> Vec<(Shape, Until)> {
     vec![
         (
-            get("framing=chunked&size=50000000&piece=65536"),
+            get("framing=chunked&size=50000000&chunk=65536"),
             Until::Head,
         ),
         (
-            get("framing=chunked&size=50000000&piece=65536"),
+            get("framing=chunked&size=50000000&chunk=65536"),
             Until::Bytes(1),
         ),
         (
-            get("framing=chunked&size=50000000&piece=65536"),
+            get("framing=chunked&size=50000000&chunk=65536"),
             Until::Bytes(1_000_000),
         ),
         (
-            get("framing=sized&size=50000000&piece=65536"),
+            get("framing=sized&size=50000000&chunk=65536"),
             Until::Bytes(100_000),
         ),
         (
-            get("framing=close&size=50000000&piece=65536"),
+            get("framing=close&size=50000000&chunk=65536"),
             Until::Bytes(100_000),
         ),
         (
-            get("framing=chunked&size=1000&piece=10&gate=never"),
+            get("framing=chunked&size=1000&chunk=10&gate=never"),
             Until::Head,
         ),
         (
-            get("framing=chunked&size=100000&piece=1&pause=1"),
+            get("framing=chunked&size=100000&chunk=1&pause=1"),
             Until::Bytes(10),
         ),
-        (get("framing=chunked&size=100000&piece=1"), Until::Bytes(10)),
+        (get("framing=chunked&size=100000&chunk=1"), Until::Bytes(10)),
         (
             post(1_000_000, "framing=sized&size=10&read_pause=50"),
             Until::Sent,
@@ -70,7 +70,7 @@ fn exchanges() -> Vec<(Shape, Until)> {
             post_chunks(
                 1_000,
                 1_000,
-                "take=none&framing=chunked&size=50000000&piece=65536",
+                "take=none&framing=chunked&size=50000000&chunk=65536",
             ),
             Until::Bytes(1),
         ),
@@ -117,7 +117,7 @@ async fn disconnect(
 async fn go_on(client: &mut Client, kind: Kind, program: Program) {
     for shape in [
         get("framing=sized&size=16389"),
-        get("framing=chunked&size=100000&piece=1000"),
+        get("framing=chunked&size=100000&chunk=1000"),
         post(5_000, "size=10"),
     ] {
         let received = timeout(TIMEOUT, client.exchange(&shape))
@@ -135,21 +135,21 @@ async fn go_on(client: &mut Client, kind: Kind, program: Program) {
 async fn clients_disconnect_in_the_middle() {
     for program in programs() {
         against(program, "", async |target: &Target| {
-            for (manners, stays) in [
-                (Manners::Good, false),
-                (Manners::Resets, false),
-                (Manners::Good, true),
+            for (behavior, stays) in [
+                (ClientBehavior::Good, false),
+                (ClientBehavior::Resets, false),
+                (ClientBehavior::Good, true),
             ] {
                 for kind in Kind::HYPER
                     .into_iter()
                     .filter(|kind| !stays || kind.is_http2())
                 {
-                    let mut client = Client::configure(kind, target, manners);
+                    let mut client = Client::configure(kind, target, behavior);
                     for (shape, until) in exchanges() {
                         let left = disconnect(&mut client, kind, &shape, until, stays).await;
                         assert!(
                             left.is_ok(),
-                            "{program:?} {kind:?} {manners:?} {shape:?}: {left:?}"
+                            "{program:?} {kind:?} {behavior:?} {shape:?}: {left:?}"
                         );
                     }
                     go_on(&mut client, kind, program).await;
@@ -168,10 +168,10 @@ async fn responses_are_cut_off() {
             for kind in Kind::HYPER {
                 let mut client = Client::new(kind, target);
                 for query in [
-                    "framing=chunked&size=100000&piece=1000&abort=1000",
-                    "framing=chunked&size=100000&piece=1000&abort=50000",
-                    "framing=sized&size=100000&piece=1000&abort=50000",
-                    "framing=chunked&size=20000&piece=1&abort=10000",
+                    "framing=chunked&size=100000&chunk=1000&abort=1000",
+                    "framing=chunked&size=100000&chunk=1000&abort=50000",
+                    "framing=sized&size=100000&chunk=1000&abort=50000",
+                    "framing=chunked&size=20000&chunk=1&abort=10000",
                 ] {
                     let received = timeout(TIMEOUT, client.exchange(&get(query)))
                         .await

@@ -16,7 +16,7 @@ const CONNECTIONS: usize = 24;
 
 /// How long threads are watched. An idle one uses no processor time meanwhile, except for a tick or
 /// two.
-const WATCHED: Duration = Duration::from_millis(400);
+const OBSERVATION_TIME: Duration = Duration::from_millis(400);
 const MAX_TICKS: u64 = 2;
 
 /// How long a worker may take to answer.
@@ -89,7 +89,7 @@ impl Gateway {
         let mut busy = Vec::new();
         eventually("a gateway that does nothing", || {
             let before = self.ticks();
-            thread::sleep(WATCHED);
+            thread::sleep(OBSERVATION_TIME);
             let ticks = self.ticks();
             let spent = |name: &String| ticks[name] - before.get(name).unwrap_or(&ticks[name]);
             busy = ticks

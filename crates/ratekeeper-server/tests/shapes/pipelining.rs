@@ -1,7 +1,7 @@
 //! Pipelined requests. Common clients no longer send them, so these are written to a socket.
 
 use crate::client::{Error, Target};
-use crate::shape::{Received, Shape, content, get, head, post, post_chunks};
+use crate::shape::{ReceivedResponse, Shape, content, get, head, post, post_chunks};
 use crate::upstream::Program;
 use crate::{TIMEOUT, against};
 use std::time::Duration;
@@ -12,19 +12,19 @@ use tokio::time::timeout;
 fn shapes() -> Vec<Shape> {
     vec![
         get("framing=sized&size=10"),
-        get("framing=chunked&size=20000&piece=1"),
+        get("framing=chunked&size=20000&chunk=1"),
         head("framing=chunked&size=1000"),
         get("status=204"),
         get("framing=sized&size=16389&head=16389"),
         post(1_000, "framing=sized&size=10"),
-        post_chunks(7, 100, "framing=chunked&size=1000&piece=10"),
+        post_chunks(7, 100, "framing=chunked&size=1000&chunk=10"),
         get("status=304&etag=a"),
         get("framing=chunked&size=0"),
         get("framing=sized&size=500000"),
         post_chunks(1_000, 200, "framing=sized&size=0"),
         head("framing=sized&size=100000"),
-        get("framing=chunked&size=100&piece=10&hints=3"),
-        get("framing=chunked&size=1000&piece=10&trailers=1"),
+        get("framing=chunked&size=100&chunk=10&hints=3"),
+        get("framing=chunked&size=1000&chunk=10&trailers=1"),
         get("framing=sized&size=1"),
     ]
 }
@@ -47,9 +47,9 @@ fn write(shape: &Shape, bytes: &mut Vec<u8>) {
         return bytes.extend_from_slice(&body);
     }
     bytes.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
-    for piece in body.chunks(upload.piece) {
-        bytes.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
-        bytes.extend_from_slice(piece);
+    for chunk in body.chunks(upload.chunk) {
+        bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        bytes.extend_from_slice(chunk);
         bytes.extend_from_slice(b"\r\n");
     }
     bytes.extend_from_slice(b"0\r\n\r\n");
@@ -67,8 +67,8 @@ async fn line(stream: &mut BufReader<impl AsyncReadExt + Unpin>) -> Result<Strin
 async fn read(
     stream: &mut BufReader<impl AsyncReadExt + Unpin>,
     shape: &Shape,
-) -> Result<Received, Error> {
-    let mut received = Received::default();
+) -> Result<ReceivedResponse, Error> {
+    let mut received = ReceivedResponse::default();
     loop {
         let status = line(stream).await?;
         received.status = status.split(' ').nth(1).ok_or("no status")?.parse()?;
@@ -113,8 +113,8 @@ async fn read(
     }
 }
 
-/// Sends all requests in pieces of a size, and reads the responses meanwhile.
-async fn pipeline(target: &Target, piece: usize) -> Result<(), Error> {
+/// Sends all requests in parts of a size, and reads the responses meanwhile.
+async fn pipeline(target: &Target, chunk: usize) -> Result<(), Error> {
     let mut bytes = Vec::new();
     let shapes: Vec<Shape> = (0..3).flat_map(|_| shapes()).collect();
     shapes.iter().for_each(|shape| write(shape, &mut bytes));
@@ -122,8 +122,8 @@ async fn pipeline(target: &Target, piece: usize) -> Result<(), Error> {
     stream.set_nodelay(true)?;
     let (reader, mut writer) = stream.into_split();
     let writing = tokio::spawn(async move {
-        for piece in bytes.chunks(piece) {
-            writer.write_all(piece).await?;
+        for chunk in bytes.chunks(chunk) {
+            writer.write_all(chunk).await?;
         }
         // The connection stays open until all responses have come.
         Ok::<_, std::io::Error>(writer)
@@ -164,11 +164,11 @@ async fn pipelined_requests_are_answered_in_order() {
         Program::NodeHttp2,
     ] {
         against(program, "", async |target| {
-            for piece in [10, 1_000, 16_384, 1 << 20] {
-                let ended = timeout(TIMEOUT, pipeline(target, piece)).await;
+            for chunk in [10, 1_000, 16_384, 1 << 20] {
+                let ended = timeout(TIMEOUT, pipeline(target, chunk)).await;
                 assert!(
                     matches!(ended, Ok(Ok(()))),
-                    "{program:?} in pieces of {piece}: {ended:?}"
+                    "{program:?} in chunks of {chunk}: {ended:?}"
                 );
             }
         })

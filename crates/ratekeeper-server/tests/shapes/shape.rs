@@ -2,8 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
-/// One line of the table. The query tells the upstream how to answer (see
-/// tests/upstreams/README.md), and the test what to expect.
+/// One line of the table. The query defines the response of the upstream (see
+/// tests/upstreams/README.md).
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) method: &'static str,
@@ -19,8 +19,8 @@ pub(crate) struct Shape {
 pub(crate) struct Upload {
     pub(crate) size: usize,
     /// Bytes that are written at once.
-    pub(crate) piece: usize,
-    /// The pause between pieces.
+    pub(crate) chunk: usize,
+    /// The pause between chunks.
     pub(crate) pause_millis: u64,
     pub(crate) is_chunked: bool,
     pub(crate) has_trailer: bool,
@@ -47,7 +47,7 @@ pub(crate) fn head(query: impl Into<String>) -> Shape {
 pub(crate) fn post(size: usize, query: impl Into<String>) -> Shape {
     let upload = Upload {
         size,
-        piece: 65_536,
+        chunk: 65_536,
         pause_millis: 0,
         is_chunked: false,
         has_trailer: false,
@@ -60,8 +60,8 @@ pub(crate) fn post(size: usize, query: impl Into<String>) -> Shape {
 }
 
 /// A request whose body is sent in `count` chunks of a size.
-pub(crate) fn post_chunks(piece: usize, count: usize, query: impl Into<String>) -> Shape {
-    post(piece * count, query).uploading(|upload| (upload.piece, upload.is_chunked) = (piece, true))
+pub(crate) fn post_chunks(chunk: usize, count: usize, query: impl Into<String>) -> Shape {
+    post(chunk * count, query).uploading(|upload| (upload.chunk, upload.is_chunked) = (chunk, true))
 }
 
 impl Shape {
@@ -70,9 +70,9 @@ impl Shape {
         self
     }
 
-    /// The body comes in pieces with pauses.
-    pub(crate) fn trickled(self, piece: usize, pause_millis: u64) -> Self {
-        self.uploading(|upload| (upload.piece, upload.pause_millis) = (piece, pause_millis))
+    /// The body comes in chunks with pauses.
+    pub(crate) fn trickled(self, chunk: usize, pause_millis: u64) -> Self {
+        self.uploading(|upload| (upload.chunk, upload.pause_millis) = (chunk, pause_millis))
     }
 
     pub(crate) fn with_trailer(self) -> Self {
@@ -112,7 +112,7 @@ impl Shape {
             .map_or(200, |text| text.parse().expect("a status"))
     }
 
-    /// Whether the response has no body, whatever its head says.
+    /// Whether the response can have no body.
     pub(crate) fn is_bodiless(&self) -> bool {
         self.method == "HEAD" || matches!(self.status(), 204 | 304)
     }
@@ -129,8 +129,12 @@ impl Shape {
         body
     }
 
-    /// What is wrong with a response, or `None` if it is as the upstream sent it.
-    pub(crate) fn mismatch(&self, response: &Received, sees_trailers: bool) -> Option<String> {
+    /// The difference between a response and what the upstream sent, or `None`.
+    pub(crate) fn mismatch(
+        &self,
+        response: &ReceivedResponse,
+        sees_trailers: bool,
+    ) -> Option<String> {
         if response.status != self.status() {
             let text = String::from_utf8_lossy(&response.body[..response.body.len().min(300)]);
             return Some(format!(
@@ -199,9 +203,9 @@ impl Shape {
     }
 }
 
-/// A response, as a client got it.
+/// A response as the client received it.
 #[derive(Default, Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedResponse {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
@@ -210,7 +214,7 @@ pub(crate) struct Received {
     pub(crate) informational: usize,
 }
 
-impl Received {
+impl ReceivedResponse {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.headers.iter();
         headers
@@ -220,7 +224,7 @@ impl Received {
 }
 
 /// The first bytes of every body. The period is 64,256 bytes, so that lost, doubled or swapped
-/// pieces are noticed.
+/// chunks are noticed.
 pub(crate) fn content(length: usize) -> Vec<u8> {
     (0..length)
         .map(|at| ((at % 251 + at / 251) & 0xff) as u8)

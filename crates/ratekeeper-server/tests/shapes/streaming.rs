@@ -1,7 +1,7 @@
-//! Bodies are streamed: each piece is sent only after the previous one has arrived.
+//! Bodies are streamed: each chunk is sent only after the previous one has arrived.
 
-use crate::client::{Body, Client, Error, Kind, Manners, Target, receive, request};
-use crate::shape::{Received, Shape, content, get, post};
+use crate::client::{Body, Client, ClientBehavior, Error, Kind, Target, receive, request};
+use crate::shape::{ReceivedResponse, Shape, content, get, post};
 use crate::{TIMEOUT, against, programs};
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
@@ -40,31 +40,31 @@ async fn end(body: Incoming, read: &[u8], sent: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Each piece of a response is sent once the client has the previous one.
+/// Each chunk of a response is sent once the client has the previous one.
 async fn gated(kind: Kind, target: &Target, framing: &str) -> Result<(), Error> {
     let shape = get(format!(
-        "framing={framing}&size=50&piece=10&gate={kind:?}-{framing}"
+        "framing={framing}&size=50&chunk=10&gate={kind:?}-{framing}"
     ));
     let mut client = Client::new(kind, target);
     let mut body = client.send(request(kind, &shape)).await?.into_body();
     let mut opener = Client::new(Kind::Http1, target);
     let mut bytes = Vec::new();
-    for piece in 1..=5 {
+    for chunk in 1..=5 {
         let mut next = request(Kind::Http1, &post(0, ""));
         *next.uri_mut() = format!("/next?gate={kind:?}-{framing}").parse()?;
         receive(opener.send(next).await?).await?;
-        read(&mut body, &mut bytes, 10 * piece).await?;
+        read(&mut body, &mut bytes, 10 * chunk).await?;
     }
     end(body, &bytes, &content(50)).await
 }
 
-/// Each piece of a request is sent once its echo has come.
-async fn echo(kind: Kind, target: &Target, piece: usize, count: usize) -> Result<(), Error> {
-    let (pieces, mut coming) = mpsc::unbounded_channel::<Bytes>();
+/// Each chunk of a request is sent once the echo of the previous one has come.
+async fn echo(kind: Kind, target: &Target, chunk: usize, count: usize) -> Result<(), Error> {
+    let (chunks, mut coming) = mpsc::unbounded_channel::<Bytes>();
     let frames = futures_util::stream::poll_fn(move |cx| {
         coming
             .poll_recv(cx)
-            .map(|piece| piece.map(|piece| Ok::<_, Infallible>(Frame::data(piece))))
+            .map(|chunk| chunk.map(|chunk| Ok::<_, Infallible>(Frame::data(chunk))))
     });
     let request: Request<Body> =
         request(kind, &post(0, "take=echo")).map(|_| StreamBody::new(frames).boxed_unsync());
@@ -72,17 +72,17 @@ async fn echo(kind: Kind, target: &Target, piece: usize, count: usize) -> Result
     request.headers_mut().remove("content-length");
     let mut client = Client::new(kind, target);
     let mut body = client.send(request).await?.into_body();
-    let (sent, mut bytes) = (Bytes::from(content(piece * count)), Vec::new());
+    let (sent, mut bytes) = (Bytes::from(content(chunk * count)), Vec::new());
     for number in 0..count {
-        pieces.send(sent.slice(number * piece..(number + 1) * piece))?;
-        read(&mut body, &mut bytes, (number + 1) * piece).await?;
+        chunks.send(sent.slice(number * chunk..(number + 1) * chunk))?;
+        read(&mut body, &mut bytes, (number + 1) * chunk).await?;
     }
-    drop(pieces);
+    drop(chunks);
     end(body, &bytes, &sent).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pieces_are_forwarded_as_they_come() {
+async fn chunks_are_forwarded_as_they_come() {
     for program in programs() {
         against(program, "", async |target| {
             for kind in Kind::HYPER {
@@ -106,12 +106,12 @@ async fn pieces_are_forwarded_as_they_come() {
 }
 
 /// A client that pauses after every 50 KB. The response does not fit into the buffers on the way.
-async fn slowly(kind: Kind, target: &Target, shape: &Shape) -> Result<Received, Error> {
-    let mut client = Client::configure(kind, target, Manners::Slow);
+async fn slowly(kind: Kind, target: &Target, shape: &Shape) -> Result<ReceivedResponse, Error> {
+    let mut client = Client::configure(kind, target, ClientBehavior::Slow);
     let response = client.send(request(kind, shape)).await?;
-    let mut received = Received {
+    let mut received = ReceivedResponse {
         status: response.status().as_u16(),
-        ..Received::default()
+        ..ReceivedResponse::default()
     };
     let mut body = response.into_body();
     let mut pauses = 0;
@@ -136,7 +136,7 @@ async fn a_slow_reader_gets_everything_and_delays_no_other() {
                 .flat_map(|kind| {
                     [
                         "framing=close&size=6000000",
-                        "framing=chunked&size=6000000&piece=10000",
+                        "framing=chunked&size=6000000&chunk=10000",
                     ]
                     .map(|query| (kind, get(query)))
                 })
@@ -182,7 +182,7 @@ async fn many_shapes_at_once_on_one_connection() {
                     .filter(|shape| {
                         shape
                             .upload
-                            .is_none_or(|upload| upload.pause_millis == 0 && upload.piece >= 1_000)
+                            .is_none_or(|upload| upload.pause_millis == 0 && upload.chunk >= 1_000)
                     })
                     .collect();
                 for group in shapes.chunks(40) {

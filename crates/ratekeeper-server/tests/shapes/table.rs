@@ -3,10 +3,10 @@
 
 use crate::shape::{Shape, get, head, post, post_chunks};
 
-/// The sizes of pieces, in bytes.
-const PIECES: [usize; 8] = [1, 10, 100, 1_024, 4_096, 16_384, 65_536, 262_144];
+/// The sizes of chunks, in bytes.
+const CHUNK_SIZES: [usize; 8] = [1, 10, 100, 1_024, 4_096, 16_384, 65_536, 262_144];
 
-/// The numbers of pieces.
+/// The numbers of chunks.
 const COUNTS: [usize; 7] = [1, 2, 20, 300, 1_000, 5_000, 20_000];
 
 /// Chunked bodies are not larger than this.
@@ -37,33 +37,33 @@ pub(crate) fn shapes() -> Vec<Shape> {
         get("framing=sized&size=16388"),
         get("framing=sized&size=16389"),
         get("framing=sized&size=100000"),
-        get("framing=sized&size=100000&piece=100"),
+        get("framing=sized&size=100000&chunk=100"),
         get("framing=sized&size=100000&status=500"),
         get("framing=sized&size=5000000"),
         // Ended by closing the connection.
         get("framing=close&size=1"),
         get("framing=close&size=16389"),
-        get("framing=close&size=20000&piece=1"),
+        get("framing=close&size=20000&chunk=1"),
         get("framing=close&size=5000000"),
-        // As the server splits it: pieces that it gathers before it writes.
-        get("framing=chunked&size=50000&piece=10&flush=0"),
-        get("framing=chunked&size=100000&piece=1000&flush=0"),
-        get("framing=chunked&size=5000000&piece=100000&flush=0"),
+        // Chunks that the server gathers before it writes.
+        get("framing=chunked&size=50000&chunk=10&flush=0"),
+        get("framing=chunked&size=100000&chunk=1000&flush=0"),
+        get("framing=chunked&size=5000000&chunk=100000&flush=0"),
         // With pauses.
-        get("framing=chunked&size=300&piece=1&pause=1"),
-        get("framing=chunked&size=100000&piece=5000&pause=10"),
-        get("framing=sized&size=100000&piece=5000&pause=10"),
-        get("framing=close&size=100000&piece=5000&pause=10"),
+        get("framing=chunked&size=300&chunk=1&pause=1"),
+        get("framing=chunked&size=100000&chunk=5000&pause=10"),
+        get("framing=sized&size=100000&chunk=5000&pause=10"),
+        get("framing=close&size=100000&chunk=5000&pause=10"),
         get("framing=chunked&events=20&pause=10"),
         get("framing=chunked&events=3000"),
         // Trailers.
         get("framing=chunked&size=0&trailers=1").header("TE", "trailers"),
-        get("framing=chunked&size=100000&piece=1000&trailers=1").header("TE", "trailers"),
-        get("framing=chunked&size=100000&piece=1000&trailers=1"),
+        get("framing=chunked&size=100000&chunk=1000&trailers=1").header("TE", "trailers"),
+        get("framing=chunked&size=100000&chunk=1000&trailers=1"),
         head("framing=chunked&size=1000&trailers=1").header("TE", "trailers"),
         // Informational responses.
         get("framing=sized&size=1000&hints=1"),
-        get("framing=chunked&size=1000&piece=10&hints=20"),
+        get("framing=chunked&size=1000&chunk=10&hints=20"),
         get("status=204&hints=3"),
         // Response heads: the gateway takes up to 400 KB and 1,000 headers from an upstream.
         get("framing=sized&size=10&head=1024"),
@@ -77,8 +77,8 @@ pub(crate) fn shapes() -> Vec<Shape> {
         get("framing=sized&size=10&head=65536"),
         get("framing=sized&size=10&head=1024&headers=64"),
         get("framing=sized&size=10&head=65536&headers=64"),
-        get("framing=chunked&size=20000&piece=1&head=16389"),
-        get("framing=chunked&size=100000&piece=1024&head=65536&headers=32"),
+        get("framing=chunked&size=20000&chunk=1&head=16389"),
+        get("framing=chunked&size=100000&chunk=1024&head=65536&headers=32"),
         get("framing=sized&size=100000&head=16389"),
         get("framing=close&size=100000&head=16389"),
         get("status=204&head=16389"),
@@ -121,9 +121,9 @@ pub(crate) fn shapes() -> Vec<Shape> {
         post_chunks(1_024, 100, "framing=sized&size=10").header("Expect", "100-continue"),
         post(0, "framing=sized&size=10").header("Expect", "100-continue"),
         // Both ways at once.
-        post(100_000, "framing=chunked&size=20000&piece=1"),
-        post_chunks(10, 5_000, "framing=chunked&size=50000&piece=10"),
-        post_chunks(1_024, 100, "framing=close&size=100000&piece=1024"),
+        post(100_000, "framing=chunked&size=20000&chunk=1"),
+        post_chunks(10, 5_000, "framing=chunked&size=50000&chunk=10"),
+        post_chunks(1_024, 100, "framing=close&size=100000&chunk=1024"),
         post(5_000_000, "framing=sized&size=5000000"),
         // The upstream answers without reading the body.
         post(10_000, "take=none&framing=sized&size=10&status=413"),
@@ -136,17 +136,17 @@ pub(crate) fn shapes() -> Vec<Shape> {
 /// Chunked responses of each size, some of each count; the long form has all of them, with and
 /// without pauses, and as uploads.
 fn chunked() -> impl Iterator<Item = Shape> {
-    let pairs = PIECES
+    let pairs = CHUNK_SIZES
         .into_iter()
-        .flat_map(|piece| COUNTS.map(|count| (piece, count)));
-    let pairs = pairs.filter(|(piece, count)| piece * count <= MAX_CHUNKED);
-    pairs.flat_map(|(piece, count)| {
-        let size = piece * count;
-        let is_long = matches!(count, 2 | 1_000) || count == 5_000 && piece > 10;
-        let response = get(format!("framing=chunked&size={size}&piece={piece}"));
-        let close = get(format!("framing=close&size={size}&piece={piece}")).long();
-        let upload = post_chunks(piece, count, "framing=sized&size=10").long();
-        let trickled = get(format!("framing=chunked&size={size}&piece={piece}&pause=1")).long();
+        .flat_map(|chunk| COUNTS.map(|count| (chunk, count)));
+    let pairs = pairs.filter(|(chunk, count)| chunk * count <= MAX_CHUNKED);
+    pairs.flat_map(|(chunk, count)| {
+        let size = chunk * count;
+        let is_long = matches!(count, 2 | 1_000) || count == 5_000 && chunk > 10;
+        let response = get(format!("framing=chunked&size={size}&chunk={chunk}"));
+        let close = get(format!("framing=close&size={size}&chunk={chunk}")).long();
+        let upload = post_chunks(chunk, count, "framing=sized&size=10").long();
+        let trickled = get(format!("framing=chunked&size={size}&chunk={chunk}&pause=1")).long();
         let response = if is_long { response.long() } else { response };
         let shapes = [
             Some(response),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// An upstream, and the protocol that the gateway speaks to it.
+/// An upstream, and the protocol of the gateway to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Program {
     GoHttp1,
@@ -41,7 +41,7 @@ impl Program {
             Self::NginxFiles | Self::NginxFilesHttp2 => {
                 let is_file = matches!(shape.text("framing"), Some("sized" | "chunked"))
                     && ![
-                        "piece", "pause", "trailers", "hints", "head", "events", "status", "flush",
+                        "chunk", "pause", "trailers", "hints", "head", "events", "status", "flush",
                     ]
                     .into_iter()
                     .any(has);
@@ -69,7 +69,7 @@ pub(crate) struct Upstream {
     pub(crate) url: String,
     /// Lines under `[gateway]` that it needs.
     pub(crate) config: String,
-    _children: Vec<Running>,
+    _children: Vec<RunningProcess>,
 }
 
 impl Upstream {
@@ -124,18 +124,18 @@ impl Upstream {
     }
 }
 
-struct Running(Child);
+struct RunningProcess(Child);
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
 /// Starts a program that prints its addresses in one line, and ends when its input does.
-fn addresses(mut command: Command) -> (Vec<String>, Running) {
+fn addresses(mut command: Command) -> (Vec<String>, RunningProcess) {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -147,11 +147,11 @@ fn addresses(mut command: Command) -> (Vec<String>, Running) {
         .unwrap();
     (
         line.split_whitespace().map(str::to_owned).collect(),
-        Running(child),
+        RunningProcess(child),
     )
 }
 
-fn go(authority: &Authority) -> Option<(Vec<String>, Running)> {
+fn go(authority: &Authority) -> Option<(Vec<String>, RunningProcess)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/go-upstream");
     let path = tools::file(&path, "scripts/clients makes it, with go")?;
     let (cert, key) = authority.sign("localhost", 2100);
@@ -160,7 +160,7 @@ fn go(authority: &Authority) -> Option<(Vec<String>, Running)> {
     Some(addresses(command))
 }
 
-fn node() -> Option<(Vec<String>, Running)> {
+fn node() -> Option<(Vec<String>, RunningProcess)> {
     let mut command = tools::program("node", "install it (on Debian: apt-get install nodejs)")?;
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/upstreams/node/upstream.cjs"));
     Some(addresses(command))
@@ -187,7 +187,7 @@ fn files() -> String {
     )
 }
 
-fn nginx(listen: &str, locations: &str) -> (String, Running) {
+fn nginx(listen: &str, locations: &str) -> (String, RunningProcess) {
     let address = format!("127.0.0.1:{}", free_port());
     let dir = directory(&[]);
     let config = format!(
@@ -211,7 +211,7 @@ fn nginx(listen: &str, locations: &str) -> (String, Running) {
         .arg(dir.join("error.log"))
         .stdin(Stdio::null())
         .stderr(Stdio::null());
-    let child = Running(command.spawn().expect("nginx; make tools installs it"));
+    let child = RunningProcess(command.spawn().expect("nginx; make tools installs it"));
     let start = Instant::now();
     while TcpStream::connect(&address).is_err() {
         assert!(

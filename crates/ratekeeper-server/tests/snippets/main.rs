@@ -94,7 +94,7 @@ fn limits_hold_and_ordinary_requests_pass() {
             {
                 failed.push(format!("{proxy:?}, {}: {failure}", case.name));
             }
-            let untrusted = server.figure("ratekeeper_untrusted_forwarding_total");
+            let untrusted = server.metric("ratekeeper_untrusted_forwarding_total");
             if !case.forged && untrusted > 0.0 {
                 failed.push(format!(
                     "{proxy:?}, {}: a header of the proxy is not trusted",

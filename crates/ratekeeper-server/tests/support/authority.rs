@@ -1,13 +1,13 @@
-//! Certificates that are made here.
+//! A test certificate authority.
 
 use crate::support::directory;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use std::path::PathBuf;
 
-/// Somebody who signs certificates.
+/// A certificate authority.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
-    at: PathBuf,
+    path: PathBuf,
 }
 
 impl Authority {
@@ -18,15 +18,16 @@ impl Authority {
             .distinguished_name
             .push(rcgen::DnType::CommonName, name);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let at = directory(&[("ca.pem", &issuer.pem())]);
-        Self { issuer, at }
+        let path = directory(&[("ca.pem", &issuer.pem())]);
+        Self { issuer, path }
     }
 
     pub(crate) fn ca(&self) -> String {
-        self.at.join("ca.pem").display().to_string()
+        self.path.join("ca.pem").display().to_string()
     }
 
-    /// A certificate for a name, valid until a year; its files.
+    /// Issues a certificate for a name, valid until a year. Returns the files of the certificate and
+    /// the key.
     pub(crate) fn sign(&self, name: &str, until: i32) -> (PathBuf, PathBuf) {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         params.not_before = date_time_ymd(2000, 1, 1);

@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where `make tools` puts it. Without it there is nothing to test: see [`tools`].
+/// The program that `make tools` installs, or `None` if the test is to be skipped: see [`tools`].
 pub(crate) fn program() -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/envoy");
     tools::file(&path, "scripts/venv installs it")
 }
 
-/// It ends with the test.
+/// A running Envoy; killed when dropped.
 pub(crate) struct Envoy(Child);
 
 impl Envoy {
-    /// With these listeners and clusters, as YAML; it listens at all the addresses before this
-    /// returns.
+    /// Starts Envoy with these listeners and clusters, as YAML, and waits until it listens on all
+    /// of these addresses.
     pub(crate) fn start(
         program: &Path,
         listeners: &str,
@@ -63,13 +63,13 @@ impl Envoy {
 
 impl Drop for Envoy {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A cluster of one, with `more` of its settings.
+/// A cluster with one endpoint, and `more` settings.
 pub(crate) fn cluster(name: &str, at: SocketAddr, more: &str) -> String {
     format!(
         "

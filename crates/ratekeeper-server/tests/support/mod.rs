@@ -1,4 +1,4 @@
-//! The real binary on a free port, and a client that speaks to it over a socket.
+//! Runs the real binary on a free port; a client that connects to it.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 pub(crate) mod envoy;
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Far longer than anything here takes: a test that hangs ends.
+/// Far longer than anything here takes, so that a test that hangs fails.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn ratekeeper() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ratekeeper"));
-    // On any free port: tests run side by side.
+    // Free ports: tests run in parallel.
     command
         .env_remove("RUST_LOG")
         .env("RATEKEEPER_SERVER__ADMIN", "127.0.0.1:0")
@@ -27,7 +27,7 @@ pub(crate) fn ratekeeper() -> Command {
     command
 }
 
-/// A config file of its own for each call.
+/// Writes a new config file.
 pub(crate) fn config_file(text: &str) -> PathBuf {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let name = format!(
@@ -40,10 +40,10 @@ pub(crate) fn config_file(text: &str) -> PathBuf {
     file
 }
 
-/// A directory of its own for each call, with these files.
+/// Creates a new directory with these files.
 pub(crate) fn directory(files: &[(&str, &str)]) -> PathBuf {
     let directory = config_file("").with_extension("d");
-    // One of a process that had the same number is in the way.
+    // A process that had the same id may have left one.
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir(&directory).unwrap();
     for (name, text) in files {
@@ -52,7 +52,7 @@ pub(crate) fn directory(files: &[(&str, &str)]) -> PathBuf {
     directory
 }
 
-/// `ratekeeper serve` with the limits of Envoy that are there, on free ports.
+/// `ratekeeper serve` on free ports, with these Envoy limits.
 pub(crate) fn for_envoy(limits: &Path) -> Command {
     let mut command = ratekeeper();
     command
@@ -62,10 +62,10 @@ pub(crate) fn for_envoy(limits: &Path) -> Command {
     command
 }
 
-/// A file of its own whose reader waits for what is written to it.
+/// Creates a named pipe.
 pub(crate) fn pipe() -> PathBuf {
     let pipe = config_file("").with_extension("pipe");
-    // One of a process that had the same number is in the way.
+    // A process that had the same id may have left one.
     let _ = fs::remove_file(&pipe);
     assert!(
         Command::new("mkfifo")
@@ -77,9 +77,9 @@ pub(crate) fn pipe() -> PathBuf {
     pipe
 }
 
-/// Runs `ratekeeper serve` with a config that it must refuse: its code and what it says.
+/// Runs `ratekeeper serve` with an invalid configuration. Returns its exit code and its output.
 #[track_caller]
-pub(crate) fn refused(config: &str) -> (Option<i32>, String) {
+pub(crate) fn failed_start(config: &str) -> (Option<i32>, String) {
     let mut command = ratekeeper();
     command
         .arg("serve")
@@ -90,16 +90,16 @@ pub(crate) fn refused(config: &str) -> (Option<i32>, String) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // What starts prints, and would then serve for ever.
+    // A server that starts prints a text, and would run forever.
     if child.stdout.as_mut().unwrap().read(&mut [0]).unwrap() > 0 {
         child.kill().unwrap();
         child.wait().unwrap();
         panic!("it started with {config:?}");
     }
-    told(&child.wait_with_output().unwrap())
+    exit_output(&child.wait_with_output().unwrap())
 }
 
-/// Waits until it happens; a test that hangs ends.
+/// Waits until the condition is true; fails after [`TIMEOUT`].
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -109,7 +109,7 @@ pub(crate) fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
     }
 }
 
-/// A service that says yes, and what was asked of it is kept alive.
+/// A service that answers 200 and keeps connections alive.
 pub(crate) fn service() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -132,7 +132,8 @@ pub(crate) fn service() -> SocketAddr {
     address
 }
 
-pub(crate) fn told(output: &Output) -> (Option<i32>, String) {
+/// The exit code and the standard error.
+pub(crate) fn exit_output(output: &Output) -> (Option<i32>, String) {
     (
         output.status.code(),
         String::from_utf8(output.stderr.clone()).unwrap(),
@@ -153,11 +154,11 @@ pub(crate) struct Server {
     child: Child,
     out: BufReader<ChildStdout>,
     pub(crate) address: SocketAddr,
-    /// Where Envoy asks, if it is told its limits.
+    /// The address for Envoy, if Envoy limits are configured.
     pub(crate) grpc: Option<SocketAddr>,
-    /// Where the figures are.
+    /// The address of the admin listener.
     pub(crate) admin: SocketAddr,
-    /// What it printed at the start.
+    /// The text printed at the start.
     pub(crate) welcome: String,
 }
 
@@ -183,7 +184,7 @@ impl Server {
             .unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut welcome = String::new();
-        // The text ends with the third line to try, or with where a gateway leads.
+        // The text ends with the third line to try, or with the upstreams of a gateway.
         while welcome.matches("curl").count() < 3 && !welcome.contains("Upstream: ") {
             assert!(
                 out.read_line(&mut welcome).unwrap() > 0,
@@ -215,12 +216,12 @@ impl Server {
         }
     }
 
-    /// The number of its process.
+    /// Its process id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How much memory it has had at most, or has now, in bytes: a line of its status.
+    /// Its memory in bytes: a line of its status, such as `VmRSS:` or `VmHWM:`.
     pub(crate) fn memory(&self, line: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let kib = status.lines().find_map(|text| {
@@ -237,12 +238,11 @@ impl Server {
         send_signal(name, self.child.id());
     }
 
-    /// Stops all its threads where they are, until it is sent CONT.
+    /// Stops all its threads until it gets the signal CONT.
     pub(crate) fn freeze(&self) {
         self.signal("STOP");
         let is_stopped = |task: fs::DirEntry| {
-            // The state stands behind the name, which is in brackets. A thread that has ended is
-            // not there.
+            // The state follows the name, which is in brackets. A thread that has ended has no file.
             let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             stat.rsplit(") ")
                 .next()
@@ -258,8 +258,8 @@ impl Server {
         }
     }
 
-    /// Reads its log as it is written, so that it can write a long one; [`ended`](Self::ended) has
-    /// none of it then.
+    /// Reads its log while it is written, so that a long one does not block the server;
+    /// [`ended`](Self::ended) then returns no log.
     pub(crate) fn read_log(&mut self) -> JoinHandle<String> {
         let mut pipe = self.child.stderr.take().unwrap();
         std::thread::spawn(move || {
@@ -269,7 +269,7 @@ impl Server {
         })
     }
 
-    /// Where it speaks RESP.
+    /// The address for RESP.
     pub(crate) fn resp(&self) -> SocketAddr {
         let line = self
             .welcome
@@ -279,12 +279,12 @@ impl Server {
         line.split(',').next().unwrap().parse().unwrap()
     }
 
-    /// Waits for the end, while somebody else reads its log.
+    /// Waits for its exit while its log is [read](Self::read_log).
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 
-    /// Waits for the end: how it ended and what it logged.
+    /// Waits for its exit. Returns its status and its log.
     pub(crate) fn ended(mut self) -> (ExitStatus, String) {
         let mut log = String::new();
         if let Some(mut pipe) = self.child.stderr.take() {
@@ -303,7 +303,7 @@ impl Server {
         Connection(BufReader::new(stream))
     }
 
-    /// Whether connections are still taken.
+    /// Whether connections are still accepted.
     pub(crate) fn accepts(&self) -> bool {
         TcpStream::connect(self.address).is_ok()
     }
@@ -314,16 +314,16 @@ impl Server {
         connection.answer()
     }
 
-    /// On the admin listener.
+    /// Sends a request to the admin listener.
     pub(crate) fn admin(&self, method: &str, path: &str) -> Answer {
         let mut connection = Self::connect_to(self.admin);
         connection.send(method, path, "");
         connection.answer()
     }
 
-    /// A figure of `/metrics`, by its name and labels as they are there.
+    /// The value of a metric, by its name and labels as in `/metrics`.
     #[track_caller]
-    pub(crate) fn figure(&self, name: &str) -> f64 {
+    pub(crate) fn metric(&self, name: &str) -> f64 {
         let page = self.admin("GET", "/metrics").body;
         let line = page
             .lines()
@@ -344,13 +344,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Ends what a failed test left running; one that has ended is not there to be killed.
+        // A failed test may leave it running; it may also have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A connection that is kept alive.
+/// A keep-alive connection.
 pub(crate) struct Connection(BufReader<TcpStream>);
 
 impl Connection {
@@ -362,12 +362,12 @@ impl Connection {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
-    /// Writes to it from elsewhere.
+    /// Another handle for writing.
     pub(crate) fn writer(&self) -> TcpStream {
         self.0.get_ref().try_clone().unwrap()
     }
 
-    /// Says that nothing more will be written.
+    /// Shuts down writing.
     pub(crate) fn end(&mut self) {
         self.0.get_mut().shutdown(Shutdown::Write).unwrap();
     }
@@ -418,7 +418,7 @@ impl Connection {
         answer
     }
 
-    /// Whatever comes until the server closes.
+    /// Reads everything until the server closes.
     pub(crate) fn rest(mut self) -> String {
         let mut rest = String::new();
         self.0.read_to_string(&mut rest).unwrap();
@@ -435,7 +435,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the server closes, or resets what it had not accepted yet, without another word.
+    /// Waits until the server closes or resets the connection without sending anything.
     #[track_caller]
     pub(crate) fn closed(mut self) {
         match self.0.read(&mut [0]) {
@@ -468,7 +468,7 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The detail of a problem with that status and code, which is whole in every other respect.
+    /// The detail of a problem document with this status and code; checks its other fields.
     #[track_caller]
     pub(crate) fn problem(&self, status: u16, code: &str) -> String {
         assert_eq!(

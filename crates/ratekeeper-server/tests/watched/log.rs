@@ -43,7 +43,7 @@ fn flooded(log: &str) -> (f64, String) {
         // The connection is closed or reset after the response was cut off.
         let _ = stream.read_to_end(&mut Vec::new());
     }
-    let suppressed = server.figure("ratekeeper_log_suppressed_total");
+    let suppressed = server.metric("ratekeeper_log_suppressed_total");
     server.signal("TERM");
     (suppressed, server.ended().1)
 }

@@ -77,11 +77,11 @@ fn a_waiting_request_is_counted_until_its_client_disconnects() {
     assert_eq!(server.request("GET", "/", "").status(), 200);
     let mut waiting = server.connect();
     waiting.send("GET", "/", "");
-    eventually("it waits", || server.figure("ratekeeper_waiting") == 1.0);
+    eventually("it waits", || server.metric("ratekeeper_waiting") == 1.0);
     drop(waiting);
-    eventually("it has left", || server.figure("ratekeeper_waiting") == 0.0);
+    eventually("it has left", || server.metric("ratekeeper_waiting") == 0.0);
     assert_eq!(
-        server.figure("ratekeeper_wait_seconds_count"),
+        server.metric("ratekeeper_wait_seconds_count"),
         0.0,
         "it never got its slot"
     );
@@ -93,12 +93,12 @@ fn delays_are_in_the_histogram() {
     // On a slow machine the limit may have refilled before the next request.
     eventually("a delayed request", || {
         (0..2).for_each(|_| assert_eq!(server.request("GET", "/", "").status(), 200));
-        server.figure("ratekeeper_wait_seconds_count") > 0.0
+        server.metric("ratekeeper_wait_seconds_count") > 0.0
     });
-    let delayed = server.figure("ratekeeper_decisions_total{policy=\"slow\",outcome=\"delayed\"}");
-    assert_eq!(server.figure("ratekeeper_wait_seconds_count"), delayed);
-    assert!(server.figure("ratekeeper_wait_seconds_sum") > 0.0);
-    assert_eq!(server.figure("ratekeeper_waiting"), 0.0);
+    let delayed = server.metric("ratekeeper_decisions_total{policy=\"slow\",outcome=\"delayed\"}");
+    assert_eq!(server.metric("ratekeeper_wait_seconds_count"), delayed);
+    assert!(server.metric("ratekeeper_wait_seconds_sum") > 0.0);
+    assert_eq!(server.metric("ratekeeper_waiting"), 0.0);
 }
 
 /// Every request is decided by Redis or from a lease, and leases spend at most what was granted.
@@ -110,7 +110,7 @@ fn leases_add_up() {
          name = \"user\"\nkey = [\"user\"]\nlimit = \"1000/h burst 1000\"\nmode = \"leased\"\nstaleness = \"1m\"\n",
         redis.url()
     ));
-    let figure = |name: &str| server.figure(&format!("ratekeeper_store_{name}_total"));
+    let metric = |name: &str| server.metric(&format!("ratekeeper_store_{name}_total"));
     let requests = std::cell::Cell::new(0.0);
     let ask = || {
         assert_eq!(
@@ -123,16 +123,16 @@ fn leases_add_up() {
     };
     eventually("a lease decides", || {
         ask();
-        figure("lease_decisions") > 0.0
+        metric("lease_decisions") > 0.0
     });
     (0..10).for_each(|_| ask());
-    let (by_redis, by_lease) = (figure("decisions"), figure("lease_decisions"));
+    let (by_redis, by_lease) = (metric("decisions"), metric("lease_decisions"));
     assert_eq!(by_redis + by_lease, requests.get());
-    assert_eq!(figure("fallbacks"), 0.0);
+    assert_eq!(metric("fallbacks"), 0.0);
     // Each costs one.
-    assert_eq!(figure("lease_spent"), by_lease);
-    assert!(figure("lease_calls") >= 1.0);
-    assert!(figure("lease_granted") >= figure("lease_spent") + figure("lease_expired"));
+    assert_eq!(metric("lease_spent"), by_lease);
+    assert!(metric("lease_calls") >= 1.0);
+    assert!(metric("lease_granted") >= metric("lease_spent") + metric("lease_expired"));
 }
 
 #[test]
@@ -143,36 +143,36 @@ fn unspent_units_of_a_lease_are_counted() {
          name = \"user\"\nkey = [\"user\"]\nlimit = \"100000/s burst 100000\"\nmode = \"leased\"\nstaleness = \"20ms\"\n",
         redis.url()
     ));
-    let figure = |name: &str| server.figure(&format!("ratekeeper_store_{name}_total"));
+    let metric = |name: &str| server.metric(&format!("ratekeeper_store_{name}_total"));
     // Leases are granted to frequent keys.
     let often = json!(vec![json!({"subject": {"user": "ann"}}); 50]).to_string();
     eventually("a lease ends unspent", || {
         assert_eq!(server.check(&often).status(), 200);
-        figure("lease_expired") > 0.0
+        metric("lease_expired") > 0.0
     });
-    assert!(figure("lease_granted") >= figure("lease_spent") + figure("lease_expired"));
+    assert!(metric("lease_granted") >= metric("lease_spent") + metric("lease_expired"));
 }
 
 #[test]
 fn process_metrics_are_plausible() {
     let server = Server::start();
-    let resident = server.figure("process_resident_memory_bytes");
+    let resident = server.metric("process_resident_memory_bytes");
     assert!(
         (1.0..=server.memory("VmHWM:") as f64).contains(&resident),
         "{resident}"
     );
-    let open = server.figure("process_open_fds");
+    let open = server.metric("process_open_fds");
     // Twice as many as expected below: some of those open may belong to earlier requests.
     let connections: Vec<_> = (0..40).map(|_| server.connect()).collect();
     eventually("the connections are counted", || {
-        server.figure("process_open_fds") >= open + 20.0
+        server.metric("process_open_fds") >= open + 20.0
     });
     drop(connections);
-    assert!(server.figure("process_max_fds") >= open);
+    assert!(server.metric("process_max_fds") >= open);
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap()
         .as_secs_f64();
-    assert!((now - 600.0..=now).contains(&server.figure("process_start_time_seconds")));
-    assert!(server.figure("process_cpu_seconds_total") >= 0.0);
+    assert!((now - 600.0..=now).contains(&server.metric("process_start_time_seconds")));
+    assert!(server.metric("process_cpu_seconds_total") >= 0.0);
 }

@@ -53,16 +53,16 @@ fn once_prints_the_numbers_of_the_metrics() {
         output.status.success() && !text.contains('\u{1b}'),
         "{text}"
     );
-    let figure = |name: &str| server.figure(name);
+    let metric = |name: &str| server.metric(name);
     let of = |policy: &str, outcome: &str| {
-        figure(&format!(
+        metric(&format!(
             "ratekeeper_decisions_total{{policy=\"{policy}\",outcome=\"{outcome}\"}}"
         ))
     };
     let totals = numbers(&text, "requests ");
     assert_eq!(
         totals[..3],
-        ["total", "allowed", "blocked"].map(|name| figure(&format!("ratelimit_requests_{name}"))),
+        ["total", "allowed", "blocked"].map(|name| metric(&format!("ratelimit_requests_{name}"))),
         "{text}"
     );
     for policy in ["user", "watched"] {
@@ -78,10 +78,10 @@ fn once_prints_the_numbers_of_the_metrics() {
         );
         assert_eq!(
             keys,
-            figure(&format!("ratekeeper_keys{{policy=\"{policy}\"}}")),
+            metric(&format!("ratekeeper_keys{{policy=\"{policy}\"}}")),
             "{text}"
         );
-        let current = figure(&format!("ratelimit_current_usage{{policy=\"{policy}\"}}"));
+        let current = metric(&format!("ratelimit_current_usage{{policy=\"{policy}\"}}"));
         assert_eq!(
             usage,
             if policy == "watched" {
@@ -94,7 +94,7 @@ fn once_prints_the_numbers_of_the_metrics() {
     }
     assert_eq!(
         numbers(&text, "store memory")[0],
-        figure("ratekeeper_keys{policy=\"user\"}") + figure("ratekeeper_keys{policy=\"watched\"}")
+        metric("ratekeeper_keys{policy=\"user\"}") + metric("ratekeeper_keys{policy=\"watched\"}")
     );
     assert!(!text.contains("someone"), "{text}");
 }
@@ -115,7 +115,7 @@ fn once_as_json_prints_the_admin_api_responses() {
 #[test]
 fn an_error_is_one_sentence_and_exit_code_2() {
     let server = server_with_traffic();
-    let (code, message) = crate::support::told(&top(&server, &[]));
+    let (code, message) = crate::support::exit_output(&top(&server, &[]));
     assert_eq!(
         (code, &*message),
         (
@@ -127,7 +127,7 @@ fn an_error_is_one_sentence_and_exit_code_2() {
         .args(["top", "--once", "--url", "http://127.0.0.1:1"])
         .output()
         .unwrap();
-    let (code, message) = crate::support::told(&gone);
+    let (code, message) = crate::support::exit_output(&gone);
     assert!(
         code == Some(2)
             && message.starts_with("ratekeeper: nobody is reached at http://127.0.0.1:1: ")
@@ -144,7 +144,7 @@ fn an_error_is_one_sentence_and_exit_code_2() {
         ])
         .output()
         .unwrap();
-    let (code, message) = crate::support::told(&other);
+    let (code, message) = crate::support::exit_output(&other);
     assert!(
         code == Some(2) && message.contains("/admin/status answers 404: "),
         "{message}"

@@ -210,9 +210,9 @@ fn a_request_of_the_gateway_is_a_span_between_its_caller_and_the_upstream() {
         "{sent}"
     );
     eventually("they are counted", || {
-        server.figure("ratekeeper_traces_sent_total") == 2.0
+        server.metric("ratekeeper_traces_sent_total") == 2.0
     });
-    assert_eq!(server.figure("ratekeeper_traces_lost_total"), 0.0);
+    assert_eq!(server.metric("ratekeeper_traces_lost_total"), 0.0);
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn an_unavailable_collector_is_logged_and_delays_no_request() {
         assert_eq!(ask(&server, &format!("x-who: {who}\r\n")), 200);
     }
     eventually("the spans are counted as lost", || {
-        server.figure("ratekeeper_traces_lost_total") == 20.0
+        server.metric("ratekeeper_traces_lost_total") == 20.0
     });
     server.signal("TERM");
     let (_, log) = server.ended();

@@ -1,4 +1,4 @@
-//! The independent checker: checks everything that all nodes admitted against a bound.
+//! The auditor: an independent check of everything that all nodes allowed against a bound.
 //!
 //! ```
 //! use ratekeeper_testkit::auditor::{Admission, Bound};
@@ -300,7 +300,7 @@ pub struct Violation {
     pub from_us: u64,
     /// End of the interval, included.
     pub to_us: u64,
-    /// What was certainly admitted, or held, in it.
+    /// The cost certainly admitted in it, or the permits certainly in use.
     pub measured: u64,
     /// What the bound allows there, including the allowance.
     pub allowed: u64,

@@ -114,7 +114,7 @@ fn uncertain_times_are_not_violations() {
 }
 
 #[test]
-fn a_log_forgets_after_exactly_its_window() {
+fn a_log_drops_entries_after_exactly_its_window() {
     let log = Bound::SlidingLog {
         limit: 2,
         window_us: 100,
@@ -253,7 +253,7 @@ fn twice_the_limit_is_found_without_known_window_starts() {
 }
 
 #[test]
-fn a_sliding_counter_may_hold_more_by_what_it_forgot() {
+fn a_sliding_counter_may_allow_more_than_a_log() {
     let bound = Bound::SlidingCounter {
         limit: 4,
         window_us: 100,

@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn a_violation_is_where_it_says(bound in any_bound(), trace in any_trace(), allowance in 0u64..3) {
+    fn a_violation_is_in_the_reported_interval(bound in any_bound(), trace in any_trace(), allowance in 0u64..3) {
         if let Err(violation) = bound.check(&admissions(&trace), allowance) {
             let inside = trace.iter().filter(|(time, _)| (violation.from_us..=violation.to_us).contains(time));
             prop_assert!(violation.measured <= inside.map(|(_, cost)| cost).sum::<u64>());

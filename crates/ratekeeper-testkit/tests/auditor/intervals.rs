@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn a_token_bucket_counts_what_is_certain(
+    fn a_token_bucket_counts_certain_admissions(
         trace in prop::collection::vec((0u64..40, 0u64..20, 1u64..4), 1..15),
         count in 0u64..6, period_us in 1u64..20, burst in 0u64..8,
     ) {
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn a_log_counts_what_is_certain(
+    fn a_log_counts_certain_admissions(
         trace in prop::collection::vec((0u64..40, 0u64..20, 1u64..4), 1..15),
         limit in 0u64..8, window_us in 1u64..30,
     ) {

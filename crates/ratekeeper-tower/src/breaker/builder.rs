@@ -123,8 +123,8 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
         self
     }
 
-    /// A probe without an outcome after this time makes room for another; 10 seconds unless set.
-    /// Its outcome still counts when it comes.
+    /// A probe without an outcome after this time frees its slot for another; 10 seconds unless
+    /// set. Its outcome still counts when it comes.
     pub fn probe_timeout(mut self, time: Duration) -> Self {
         self.probe_timeout = time;
         self
@@ -162,18 +162,24 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
     }
 
     fn check(&self) -> Result<(), CircuitBreakerError> {
-        let number = |setting, given: u64, min, max| match given < min || given > max {
-            true => Err(CircuitBreakerError::Number {
-                setting,
-                given,
-                min,
-                max,
-            }),
-            false => Ok(()),
+        let number = |setting, given: u64, min, max| {
+            if given < min || given > max {
+                Err(CircuitBreakerError::Number {
+                    setting,
+                    given,
+                    min,
+                    max,
+                })
+            } else {
+                Ok(())
+            }
         };
-        let time = |setting, given: Duration| match given < MIN_TIME || given > MAX_TIME {
-            true => Err(CircuitBreakerError::Time { setting, given }),
-            false => Ok(()),
+        let time = |setting, given: Duration| {
+            if given < MIN_TIME || given > MAX_TIME {
+                Err(CircuitBreakerError::Time { setting, given })
+            } else {
+                Ok(())
+            }
         };
         number("failure_percent", self.failure_percent.into(), 1, 100)?;
         number("slow_percent", self.slow_percent.into(), 1, 100)?;
@@ -185,12 +191,13 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
         time("open_for", self.open_for)?;
         time("max_open_for", self.max_open_for)?;
         time("probe_timeout", self.probe_timeout)?;
-        match self.max_open_for < self.open_for {
-            true => Err(CircuitBreakerError::MaxOpenForTooShort {
+        if self.max_open_for < self.open_for {
+            Err(CircuitBreakerError::MaxOpenForTooShort {
                 open_for: self.open_for,
                 max_open_for: self.max_open_for,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The circuit breaker's state machine: when it opens, which calls it allows, when it closes.
-//! Without mutex, timer or tower.
+//! The circuit breaker's state machine: when it opens, which calls it allows, when it closes. It
+//! uses no mutex, no timer and no tower types.
 
 use super::builder::CircuitBreakerBuilder;
 use super::guard::{CallGuard, CallOrigin, CircuitOpenError};
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// - **Open**: no call is allowed, for 5 seconds and up to 10 % more.
 /// - **Half-open**: 3 probes are allowed. If all succeed it closes; if one fails it opens again for
 ///   twice as long, up to a minute. A probe that is dropped, or has no outcome within 10 seconds,
-///   makes room for another.
+///   frees its slot for another.
 ///
 /// All of these numbers can be set with the [builder](CircuitBreaker::builder). A handle: clones
 /// share the state.
@@ -49,7 +49,7 @@ struct BreakerShared<C: Clock> {
     window: Window,
     probes: Probes,
     counters: Counters,
-    /// The origin of all times in here.
+    /// The origin of all times in this module.
     created: Timestamp,
     settings: CircuitBreakerBuilder<C>,
 }
@@ -112,7 +112,7 @@ impl<C: Clock> CircuitBreaker<C> {
         }
     }
 
-    /// Asks for permission to make a call. Report its outcome to the guard.
+    /// Requests permission to make a call. Report its outcome to the guard.
     pub fn try_acquire(&self) -> Result<CallGuard<C>, CircuitOpenError> {
         let shared = &*self.shared;
         loop {
@@ -240,7 +240,7 @@ impl<C: Clock> CircuitBreaker<C> {
     }
 
     /// The calls in its window: those of the last 10 seconds since it was closed or set to count
-    /// only; none while it is open or half-open.
+    /// only; all zero while it is open or half-open.
     pub fn recent(&self) -> WindowStats {
         let shared = &*self.shared;
         let now = shared.since_created(shared.settings.clock.now());

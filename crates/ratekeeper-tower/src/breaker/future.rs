@@ -1,6 +1,6 @@
 //! `ResponseFuture` of a service behind a circuit breaker; it reports the outcome of the call.
 
-use super::{CallGuard, Outcome};
+use super::{CallGuard, CallOutcome};
 use crate::body::ResponseBody;
 use crate::response::NotReached;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ pin_project! {
     /// The response of a [`CircuitBreakerService`](super::CircuitBreakerService). Dropping it
     /// early, as when a client hangs up, is ignored by the breaker.
     #[must_use = "futures do nothing unless polled"]
-    pub struct ResponseFuture<F, C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
+    pub struct ResponseFuture<F, C: Clock = SystemClock, J = fn(&Parts) -> CallOutcome> {
         #[pin]
         kind: Kind<F, C, J>,
     }
@@ -61,7 +61,7 @@ impl<F, R, E, C, J> Future for ResponseFuture<F, C, J>
 where
     F: Future<Output = Result<Response<R>, E>>,
     C: Clock,
-    J: Fn(&Parts) -> Outcome,
+    J: Fn(&Parts) -> CallOutcome,
 {
     type Output = Result<Response<ResponseBody<R>>, E>;
 
@@ -81,11 +81,11 @@ where
         Poll::Ready(match result {
             Ok(response) => {
                 let (head, body) = response.into_parts();
-                // A response marked `NotReached` says nothing about the service.
+                // A response marked `NotReached` is no measure of the service.
                 let call = call.filter(|_| head.extensions.get::<NotReached>().is_none());
                 match (call, classifier(&head)) {
-                    (Some(call), Outcome::Success) => call.success(),
-                    (Some(call), Outcome::Failure) => call.failure(),
+                    (Some(call), CallOutcome::Success) => call.success(),
+                    (Some(call), CallOutcome::Failure) => call.failure(),
                     _ => {}
                 }
                 Ok(Response::from_parts(head, ResponseBody::from(body)))

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Permission to make one call: report its outcome with [`success`](Self::success) or
 /// [`failure`](Self::failure).
 ///
-/// Dropping it is [`ignore`](Self::ignore): an abandoned probe makes room for the next.
+/// Dropping it is [`ignore`](Self::ignore): an abandoned probe frees its slot for the next.
 #[must_use = "a guard that is dropped at once reports nothing to the breaker"]
 pub struct CallGuard<C: Clock = SystemClock> {
     breaker: CircuitBreaker<C>,

@@ -15,22 +15,22 @@ use tower_layer::Layer;
 /// reader, too, and is not measured.
 ///
 /// All services of a layer, its clones, and other holders of the breaker share its state. The 503
-/// has a [`CircuitOpenError`](super::CircuitOpenError) extension, by which outer layers can tell it
-/// from a 503 of the service.
+/// has a [`CircuitOpenError`](super::CircuitOpenError) extension, by which outer layers can
+/// distinguish it from a 503 of the service.
 #[derive(Clone)]
-pub struct CircuitBreakerLayer<C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
+pub struct CircuitBreakerLayer<C: Clock = SystemClock, J = fn(&Parts) -> CallOutcome> {
     breaker: CircuitBreaker<C>,
     classifier: J,
 }
 
 /// The outcome of a call, by its response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// The service works.
     Success,
     /// The service fails.
     Failure,
-    /// The response says nothing about the service.
+    /// The response is no measure of the service.
     Ignored,
 }
 
@@ -49,17 +49,20 @@ impl<C: Clock, J> CircuitBreakerLayer<C, J> {
     /// failures.
     ///
     /// ```
-    /// use ratekeeper_tower::breaker::Outcome;
+    /// use ratekeeper_tower::breaker::CallOutcome;
     /// use ratekeeper_tower::{CircuitBreaker, CircuitBreakerLayer};
     ///
     /// let layer = CircuitBreakerLayer::new(CircuitBreaker::new());
     /// let layer = layer.classify(|head| match head.status.as_u16() {
-    ///     429 | 502..=504 => Outcome::Failure,
-    ///     400..=499 => Outcome::Ignored,
-    ///     _ => Outcome::Success,
+    ///     429 | 502..=504 => CallOutcome::Failure,
+    ///     400..=499 => CallOutcome::Ignored,
+    ///     _ => CallOutcome::Success,
     /// });
     /// ```
-    pub fn classify<F: Fn(&Parts) -> Outcome>(self, classifier: F) -> CircuitBreakerLayer<C, F> {
+    pub fn classify<F: Fn(&Parts) -> CallOutcome>(
+        self,
+        classifier: F,
+    ) -> CircuitBreakerLayer<C, F> {
         CircuitBreakerLayer {
             breaker: self.breaker,
             classifier,
@@ -72,11 +75,11 @@ impl<C: Clock, J> CircuitBreakerLayer<C, J> {
     }
 }
 
-fn by_status(head: &Parts) -> Outcome {
+fn by_status(head: &Parts) -> CallOutcome {
     match head.status {
-        status if status.is_server_error() => Outcome::Failure,
-        status if status.is_client_error() => Outcome::Ignored,
-        _ => Outcome::Success,
+        status if status.is_server_error() => CallOutcome::Failure,
+        status if status.is_client_error() => CallOutcome::Ignored,
+        _ => CallOutcome::Success,
     }
 }
 

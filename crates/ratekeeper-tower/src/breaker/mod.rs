@@ -23,7 +23,7 @@ pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
 pub use circuit_breaker::{CircuitBreaker, CircuitBreakerStats};
 pub use future::ResponseFuture;
 pub use guard::{CallGuard, CircuitOpenError};
-pub use layer::{CircuitBreakerLayer, Outcome};
+pub use layer::{CallOutcome, CircuitBreakerLayer};
 pub use service::CircuitBreakerService;
 pub use state::{Force, State};
 pub use window::WindowStats;

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_into_a_word_comes_out_of_it() {
+    fn packing_and_unpacking_a_word_round_trips() {
         for kind in KINDS {
             assert_eq!(PackedState::FIRST.to(kind).kind(), kind);
         }

@@ -1,6 +1,6 @@
 //! `CircuitBreakerService`: the service that asks the breaker before each call.
 
-use super::{CircuitBreaker, Outcome, ResponseFuture};
+use super::{CallOutcome, CircuitBreaker, ResponseFuture};
 use crate::body::ResponseBody;
 use crate::response::{self, Denial, DenialFormat};
 use http::response::Parts;
@@ -13,7 +13,7 @@ use tower_service::Service;
 /// A service behind a [`CircuitBreakerLayer`](super::CircuitBreakerLayer). Clones share the
 /// breaker.
 #[derive(Clone)]
-pub struct CircuitBreakerService<S, C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
+pub struct CircuitBreakerService<S, C: Clock = SystemClock, J = fn(&Parts) -> CallOutcome> {
     pub(super) inner: S,
     pub(super) breaker: CircuitBreaker<C>,
     pub(super) classifier: J,
@@ -23,7 +23,7 @@ impl<S, B, R, C, J> Service<Request<B>> for CircuitBreakerService<S, C, J>
 where
     S: Service<Request<B>, Response = Response<R>>,
     C: Clock,
-    J: Fn(&Parts) -> Outcome + Clone,
+    J: Fn(&Parts) -> CallOutcome + Clone,
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;

@@ -91,19 +91,14 @@ impl Count {
     fn add(&self, stamp: Stamp) {
         let counted = |word: u64| {
             let (stored, count) = unpack(word);
-            match stored == stamp {
-                true if count == COUNT_MAX => None,
-                true => Some(word + 1),
-                // A newer generation has begun in this bucket: this call is not part of it.
-                false
-                    if stored.period == stamp.period
-                        && count > 0
-                        && is_newer(stored.generation, stamp.generation) =>
-                {
-                    None
-                }
-                false => Some(pack(stamp, 1)),
+            if stored == stamp {
+                return (count != COUNT_MAX).then_some(word + 1);
             }
+            // A newer generation may have begun in this bucket: this call is not part of it.
+            let is_outdated = stored.period == stamp.period
+                && count > 0
+                && is_newer(stored.generation, stamp.generation);
+            (!is_outdated).then(|| pack(stamp, 1))
         };
         let _ = self.0.fetch_update(SeqCst, SeqCst, counted);
     }

@@ -250,18 +250,20 @@ impl<S, B, C: Clock, R> OutgoingCall<S, B, C, R> {
                 host.register_waker(waker);
                 drop(host);
                 let at = at.min(self.send_by());
-                Err(match at > now {
-                    true => NotReady::AfterResponse(at),
-                    false if self.is_too_late(None) => NotReady::Fails(ClientError::TooLate),
-                    false => NotReady::Fails(ClientError::Paused {
+                Err(if at > now {
+                    NotReady::AfterResponse(at)
+                } else if self.is_too_late(None) {
+                    NotReady::Fails(ClientError::TooLate)
+                } else {
+                    NotReady::Fails(ClientError::Paused {
                         retry_after: Duration::ZERO,
-                    }),
+                    })
                 })
             }
         }
     }
 
-    /// Releases what the call holds: the future may be kept long after it is done.
+    /// Releases what the call holds: the future may live long after it is done.
     fn release(&mut self) {
         self.reservation = ReservationGuard(None);
         self.in_flight = None;

@@ -73,7 +73,7 @@ impl Default for ClientLayer {
 }
 
 impl<C: Clock> ClientLayer<C> {
-    /// With a clock of your choice.
+    /// With this clock.
     pub fn with_clock(clock: C) -> Self {
         let shared = ClientShared {
             hosts: Arc::default(),
@@ -136,8 +136,8 @@ impl<C: Clock, R> ClientLayer<C, R> {
         self.with(|shared| shared.jitter = if share > 0.0 { share.min(10.0) } else { 0.0 })
     }
 
-    /// Sets the key that tells servers apart; host and port unless set. Include an API key that has
-    /// a limit of its own.
+    /// Sets the key that identifies servers; host and port unless set. Include an API key that has
+    /// its own limit.
     #[must_use]
     pub fn key(self, key: impl Fn(&Head<'_>) -> String + Send + Sync + 'static) -> Self {
         self.with(|shared| shared.key = Some(Arc::new(key)))
@@ -171,9 +171,10 @@ impl<C: Clock> ClientShared<C> {
             .map(|authority| authority.as_str())
             .or_else(host)
             .unwrap_or_default();
-        match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            true => name.to_ascii_lowercase().into(),
-            false => name.into(),
+        if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            name.to_ascii_lowercase().into()
+        } else {
+            name.into()
         }
     }
 

@@ -25,8 +25,8 @@
 //!    would deny ([`Throttle`]).
 //! 3. [`limit`](ClientLayer::limit): waits for a slot of your own limit.
 //! 4. Always: respects the limits that the host announces. A request that would wait for longer
-//!    than [`max_wait`](ClientLayer::max_wait) fails immediately with a [`ClientError`] that says
-//!    how long.
+//!    than [`max_wait`](ClientLayer::max_wait) fails immediately with a [`ClientError`] that
+//!    contains the wait.
 //! 5. [`retry`](ClientLayer::retry): retries after an exponential backoff with jitter, as long as
 //!    the [budget](RetryBudget) lasts.
 //!
@@ -35,11 +35,11 @@
 //! Retry-After of a 429 or 503, in seconds or as a date, and the remaining quota of every response:
 //! `RateLimit` and `RateLimit-Policy` of drafts 6 to 11 and `X-RateLimit-…`. When nothing remains,
 //! nothing is sent to the host until the announced time. Then one request is sent while the others
-//! wait for its response, which says how many of them may follow. So requests after a pause do not
-//! run into the next one, however many are waiting; and clients in other processes come back at
-//! other times, spread over a tenth of the pause ([`jitter`](ClientLayer::jitter)).
+//! wait for its response, which determines how many of them may follow. So requests after a pause
+//! do not run into the next one, however many are waiting; and clients in other processes come back
+//! at other times, spread over a tenth of the pause ([`jitter`](ClientLayer::jitter)).
 //!
-//! Hosts are told apart by name and port, or by [`key`](ClientLayer::key); 1,024 are remembered.
+//! Hosts are distinguished by name and port, or by [`key`](ClientLayer::key); 1,024 are remembered.
 //!
 //! Response bodies are passed through unchanged.
 

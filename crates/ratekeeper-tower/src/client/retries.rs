@@ -51,10 +51,10 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// Sets how often a request is retried at most; twice unless set.
+    /// Sets the maximum number of retries of a request; 2 unless set.
     #[must_use]
-    pub fn max_retries(mut self, many: u32) -> Self {
-        self.max_retries = many;
+    pub fn max_retries(mut self, max: u32) -> Self {
+        self.max_retries = max;
         self
     }
 
@@ -72,7 +72,7 @@ impl Retries {
         self
     }
 
-    /// Sets the function that tells which errors of the inner client mean that nothing was sent.
+    /// Sets the function that decides which errors of the inner client mean that nothing was sent.
     /// Then any request may be retried.
     ///
     /// ```

@@ -36,8 +36,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The inner client that is ready goes with this request; a clone of it is kept for the
-        // next.
+        // The inner client that is ready goes with this request; a clone of it stays for the next.
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
         ClientFuture::new(

@@ -65,7 +65,7 @@ where
         match self.project().kind.project() {
             KindPinned::Calling { inner, permit } => {
                 let result = ready!(inner.poll(cx));
-                // Taken out of the future, which may be kept long after it is done.
+                // Taken out of the future, which may live long after it is done.
                 let permit = permit.take();
                 Poll::Ready(result.map(|response| {
                     response.map(|body| match permit {

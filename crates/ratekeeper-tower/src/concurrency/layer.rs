@@ -31,7 +31,7 @@ impl ConcurrencyLayer {
         Self::with_source(Concurrency::new(limit))
     }
 
-    /// Permits from a `Concurrency` of yours, to share it or to change its limit later.
+    /// Permits from an existing `Concurrency`, to share it or to change its limit later.
     pub fn over<C: Clock>(permits: Concurrency<C>) -> ConcurrencyLayer<Concurrency<C>> {
         ConcurrencyLayer::with_source(permits)
     }
@@ -45,8 +45,8 @@ impl ConcurrencyLayer {
         Self::over_keyed(KeyedConcurrency::new(limit), key)
     }
 
-    /// Permits from a `KeyedConcurrency` of yours, to choose its size, to share it or to change its
-    /// limit later.
+    /// Permits from an existing `KeyedConcurrency`, to choose its size, to share it or to change
+    /// its limit later.
     pub fn over_keyed<K, F, C>(
         permits: KeyedConcurrency<K, C>,
         key: F,

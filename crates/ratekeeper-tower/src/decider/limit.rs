@@ -290,7 +290,7 @@ impl<C: Clock> Decider for LimitDecider<C> {
             return;
         }
         let (name, now) = ((&*self.name).into(), pending.now.since_unix());
-        // The common dialects do not tell the rate.
+        // The common dialects do not contain the rate.
         if dialects.are_x() {
             if let Some(info) = LimitInfo::of_decision(name, &pending.decision) {
                 dialects.write_x(headers, &info, retry_after, now);

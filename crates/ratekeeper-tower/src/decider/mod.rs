@@ -112,8 +112,8 @@ pub trait Decider: sealed::Sealed + Clone + Send + Sync + 'static {
     /// Whether the request holds permits until its response has ended.
     fn holds_permits(&self, pending: &Self::PendingDecision) -> bool;
 
-    /// Whether nothing is left to do for a request that completes like this. Then neither `settle`
-    /// nor `cancel` is called, and the decision may be kept for any time.
+    /// Whether a request that completes like this needs no settlement. Then neither `settle` nor
+    /// `cancel` is called, and the decision may live for any time.
     fn is_settled(&self, pending: &Self::PendingDecision, completion: &Completion) -> bool;
 
     /// Settles a request that has ended.

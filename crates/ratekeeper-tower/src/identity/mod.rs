@@ -30,13 +30,13 @@ const MAX_HOPS: usize = 32;
 ///
 /// let identity = Identity::direct().trust("10.0.0.0/8".parse()?);
 /// let mut headers = HeaderMap::new();
-/// // The client made up 1.1.1.1; the proxy at 10.0.0.1 wrote down who called it.
+/// // The client made up 1.1.1.1; the proxy at 10.0.0.1 appended the address of its peer.
 /// headers.insert("x-forwarded-for", HeaderValue::from_static("1.1.1.1, 203.0.113.7"));
 ///
 /// let proxy = "10.0.0.1".parse()?;
 /// assert_eq!(identity.client(Some(proxy), &headers).ip(), Some("203.0.113.7".parse()?));
 ///
-/// // Who is not a trusted proxy speaks for itself only.
+/// // The headers of an untrusted peer are ignored.
 /// let untrusted = "198.51.100.9".parse()?;
 /// assert_eq!(identity.client(Some(untrusted), &headers).ip(), Some(untrusted));
 /// # Ok::<_, Box<dyn std::error::Error>>(())
@@ -44,12 +44,12 @@ const MAX_HOPS: usize = 32;
 ///
 /// # How a header is read
 ///
-/// Only if the peer is trusted, the one [chosen header](Identity::header) is walked from the right,
-/// its last line first. Trusted addresses are skipped; the first untrusted one is the client. A hop
+/// If the peer is trusted, the one [chosen header](Identity::header) is walked from the right, its
+/// last line first. Trusted addresses are skipped; the first untrusted one is the client. A hop
 /// that is not an address (`unknown`, `_hidden`, an empty or malformed one) ends the walk, and the
-/// client is the last trusted hop: skipping it would mean believing the hops to its left, which
-/// anybody may have written. The walk also ends at the end of the header, after 32 hops, and after
-/// 2 KiB.
+/// client is the last trusted hop: skipping it would mean trusting the hops to its left, which any
+/// client may have written. The walk also ends at the end of the header, after 32 hops, and after 2
+/// KiB.
 ///
 /// Trust only the addresses of your own proxies, and only if they append to the header or overwrite
 /// it.
@@ -61,7 +61,7 @@ pub struct Identity {
     warnings: Arc<WarningState>,
 }
 
-/// The advice in an [`Identity`]'s warnings, in the terms of the program that configures it.
+/// The advice in an [`Identity`]'s warnings, in the words of the program that configures it.
 ///
 /// The default names the methods of [`Identity`]. A program with a configuration file should name
 /// its settings instead.
@@ -85,7 +85,7 @@ impl Default for IdentityHints {
     }
 }
 
-/// What was warned of already, shared by clones: each warning is logged once.
+/// The warnings that were logged, shared by clones: each is logged once.
 #[derive(Debug, Default)]
 struct WarningState {
     no_peer: AtomicBool,
@@ -95,7 +95,7 @@ struct WarningState {
 
 /// # Make one
 impl Identity {
-    /// Takes the peer of the connection as the client; no forwarding header is believed.
+    /// Takes the peer of the connection as the client; no forwarding header is trusted.
     pub fn direct() -> Self {
         Self::default()
     }
@@ -260,7 +260,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// The peer of the connection as the client, whatever the headers say.
+    /// The peer of the connection as the client; headers are ignored.
     pub(crate) fn of_connection(extensions: &http::Extensions) -> Self {
         let peer = peer(extensions).map(canonical);
         Self {
@@ -282,7 +282,7 @@ impl Client {
     /// The canonical address: IPv4-mapped and NAT64 addresses are IPv4. IPv6 addresses are
     /// complete, not cut to a prefix.
     ///
-    /// `None` if it is unknown. All such requests are one client, and none of them is exempt.
+    /// `None` if it is unknown. All requests without an address are one client, and none is exempt.
     pub fn ip(&self) -> Option<IpAddr> {
         self.ip
     }

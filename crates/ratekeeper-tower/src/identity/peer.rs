@@ -1,4 +1,4 @@
-//! The peer address of a connection, as servers tell it.
+//! The peer address of a connection, as servers provide it.
 
 use http::Extensions;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! A rate limit around a whole axum router, which `axum::serve` takes as it is.
+//! A rate limit around a whole axum router, which `axum::serve` accepts directly.
 
 use super::{
     AxumBody, BodyKind, Pending, RateLimit, RateLimitLayer, RateLimitShared, ResponseFuture,
@@ -57,7 +57,7 @@ where
     Self: Service<Request>,
 {
     /// The same as [`Router::into_make_service_with_connect_info`], for servers other than
-    /// [`axum::serve`](fn@axum::serve), which takes the service as it is.
+    /// [`axum::serve`](fn@axum::serve), which accepts the service directly.
     #[must_use]
     pub fn into_make_service_with_connect_info<C>(self) -> IntoMakeServiceWithConnectInfo<Self, C> {
         ServiceExt::<Request>::into_make_service_with_connect_info(self)

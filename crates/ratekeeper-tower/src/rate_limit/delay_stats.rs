@@ -23,7 +23,7 @@ const BOUNDS: [u64; 15] = [
 #[derive(Clone, Debug, Default)]
 pub struct DelayStats(Arc<Counters>);
 
-// Not sharded by thread: whoever updates these counters is about to sleep.
+// Not sharded by thread: a task that updates these counters is about to sleep.
 #[derive(Debug, Default)]
 struct Counters {
     waiting: AtomicUsize,
@@ -63,13 +63,13 @@ impl DelayStats {
         }
     }
 
-    /// Counts a request as waiting until the guard is dropped; `None` if `most` are waiting
+    /// Counts a request as waiting until the guard is dropped; `None` if `max` are waiting
     /// already.
-    pub(super) fn start_wait(&self, most: usize, wait: Duration) -> Option<WaitGuard> {
+    pub(super) fn start_wait(&self, max: usize, wait: Duration) -> Option<WaitGuard> {
         let entered = self
             .0
             .waiting
-            .fetch_update(Relaxed, Relaxed, |now| (now < most).then_some(now + 1));
+            .fetch_update(Relaxed, Relaxed, |now| (now < max).then_some(now + 1));
         entered.ok().map(|_| WaitGuard {
             delay_stats: self.clone(),
             wait,

@@ -129,7 +129,7 @@ impl<D: Decider> crate::body::BodyGuard for Pending<D> {
     }
 }
 
-/// The body was dropped before its end, or failed: its duration says nothing about the service.
+/// The body was dropped before its end, or failed: its duration is no measure of the service.
 impl<D: Decider> Drop for Pending<D> {
     fn drop(&mut self) {
         if let Some(PendingSettlement {
@@ -376,7 +376,7 @@ fn settle_response<R: Body, D: Decider, F: BodyKind<R, Pending<D>>, E>(
     request_state: &mut RequestState<D>,
 ) -> Poll<Result<Response<F::Body>, E>> {
     let decider = &request_state.shared.decider;
-    // Taken out of the future, which may be kept long after it is done.
+    // Taken out of the future, which may live long after it is done.
     let Some(pending) = request_state.pending.take() else {
         return polled.map(|result| result.map(|response| response.map(F::from_inner)));
     };

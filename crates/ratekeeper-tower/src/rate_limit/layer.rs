@@ -58,7 +58,7 @@ impl RateLimitLayer<LimitDecider> {
 }
 
 impl<C: Clock> RateLimitLayer<LimitDecider<C>> {
-    /// A limit on a table of yours: with another size, another clock, or shared with other code.
+    /// A limit on an existing table: with another size, another clock, or shared with other code.
     pub fn keyed(keyed: Keyed<[u8], C>, key: Key) -> Self {
         Self::from_decider(LimitDecider::with_keyed(keyed, key))
     }
@@ -88,8 +88,8 @@ impl<C: Clock, F> RateLimitLayer<LimitDecider<C>, F> {
     /// Delays requests over the limit, up to this long, instead of denying them. A client that
     /// hangs up meanwhile frees its slot. Windows and logs cannot delay: they still deny.
     ///
-    /// A request that has waited has used its slot: it is not refunded, whatever
-    /// [`count`](Self::count) says.
+    /// A request that has waited has used its slot: it is not refunded, even if
+    /// [`count`](Self::count) excludes it.
     #[must_use]
     pub fn delay(self, max_wait: Duration) -> Self {
         self.with_decider(|decider| decider.action = Action::Delay { max: max_wait })
@@ -120,7 +120,7 @@ impl<S: Store + 'static> RateLimitLayer<PolicyDecider<S>> {
 }
 
 impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
-    /// Sets the header that names the user. It is believed on connections from these peers only:
+    /// Sets the header that names the user. It is trusted on connections from these peers only:
     /// those that set it and replace what clients send. On all other connections it is ignored.
     /// This is separate from [`identity`](Self::identity): a proxy that forwards addresses does not
     /// necessarily remove such a header.
@@ -147,7 +147,7 @@ impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
         self.with_decider(|decider| decider.class = Some(name))
     }
 
-    /// Sets the header in which a [trusted](Self::identity) proxy says when a request began, for
+    /// Sets the header in which a [trusted](Self::identity) proxy states when a request began, for
     /// policies with a [deadline](ratekeeper_policy::overload::Shed::patience). From any other peer
     /// it is ignored.
     #[must_use]
@@ -229,7 +229,7 @@ impl<D: Decider, F> RateLimitLayer<D, F> {
         self
     }
 
-    /// Sets whose word on the client's address is believed; only the connection's unless set.
+    /// Sets how the client's address is found; the peer of the connection unless set.
     #[must_use]
     pub fn identity(self, identity: Identity) -> Self {
         self.with(|options| options.identity = identity)
@@ -291,8 +291,8 @@ impl<D: Decider, F> RateLimitLayer<D, F> {
     }
 
     /// Denies gRPC calls with an HTTP status too, not with 200 and a gRPC status in a header: for
-    /// services that only tell another proxy whether a request is allowed, which would read 200 as
-    /// yes.
+    /// services that only answer another proxy whether a request is allowed, which would read 200
+    /// as allowed.
     #[must_use]
     pub fn http_status(self) -> Self {
         self.with(|options| options.plain_http = true)

@@ -82,7 +82,7 @@ impl<S, D: Decider, F> RateLimit<S, D, F> {
     }
 }
 
-/// What to do with a request. Rare variants are boxed.
+/// The next step of a request. Rare variants are boxed.
 pub(super) enum NextStep<D: Decider> {
     /// Call the inner service.
     CallInner,
@@ -164,7 +164,7 @@ impl<D: Decider> RequestState<D> {
                 self.shared
                     .deny(&head, decider.denial(pending), Some((decider, pending)));
             // A denied request holds no permit, but its decision may hold memory, and the future
-            // may be kept.
+            // may live on.
             self.pending = None;
             return NextStep::Deny(Box::new(response));
         }

@@ -145,9 +145,10 @@ impl Denial<'_> {
 impl<'a> Denial<'a> {
     /// A denial by a limit without policies.
     pub(crate) fn of_decision(name: &'a str, decision: &Decision, status: DenialStatus) -> Self {
-        let cause = match decision.is_never() {
-            true => format!("Policy `{name}` never allows this request"),
-            false => format!("Rate limit of policy `{name}` exceeded"),
+        let cause = if decision.is_never() {
+            format!("Policy `{name}` never allows this request")
+        } else {
+            format!("Rate limit of policy `{name}` exceeded")
         };
         let (status, kind) = match status {
             DenialStatus::TooManyRequests => {

@@ -19,7 +19,7 @@ impl<T: Display> Display for SfString<T> {
         write!(
             f,
             "\"{}\"",
-            Escaped(&self.0, |f, character| match character {
+            EscapeDisplay(&self.0, |f, character| match character {
                 '"' | '\\' => write!(f, "\\{character}"),
                 ' '..='~' => f.write_char(character),
                 _ => f.write_char(NOT_ASCII),
@@ -33,7 +33,7 @@ impl<T: Display> Display for Json<T> {
         write!(
             f,
             "\"{}\"",
-            Escaped(&self.0, |f, character| match character {
+            EscapeDisplay(&self.0, |f, character| match character {
                 '"' | '\\' => write!(f, "\\{character}"),
                 '\0'..='\u{1f}' => write!(f, "\\u{:04x}", u32::from(character)),
                 _ => f.write_char(character),
@@ -44,7 +44,7 @@ impl<T: Display> Display for Json<T> {
 
 impl<T: Display> Display for Html<T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        Escaped(&self.0, |f, character| match character {
+        EscapeDisplay(&self.0, |f, character| match character {
             '&' => f.write_str("&amp;"),
             '<' => f.write_str("&lt;"),
             '>' => f.write_str("&gt;"),
@@ -57,17 +57,17 @@ impl<T: Display> Display for Html<T> {
 type Rule = fn(&mut Formatter<'_>, char) -> fmt::Result;
 
 /// Displays a value with each character escaped by a rule.
-struct Escaped<'a, T>(&'a T, Rule);
+struct EscapeDisplay<'a, T>(&'a T, Rule);
 
-impl<T: Display> Display for Escaped<'_, T> {
+impl<T: Display> Display for EscapeDisplay<'_, T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(Escaping(f, self.1), "{}", self.0)
+        write!(EscapeWriter(f, self.1), "{}", self.0)
     }
 }
 
-struct Escaping<'a, 'b>(&'a mut Formatter<'b>, Rule);
+struct EscapeWriter<'a, 'b>(&'a mut Formatter<'b>, Rule);
 
-impl Write for Escaping<'_, '_> {
+impl Write for EscapeWriter<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.chars()
             .try_for_each(|character| self.1(self.0, character))

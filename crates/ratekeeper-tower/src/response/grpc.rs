@@ -60,7 +60,7 @@ fn bytes(message: &mut Vec<u8>, field: u8, value: &[u8]) {
     message.extend_from_slice(value);
 }
 
-/// Writes a varint: seven bits a byte, the lowest first; the eighth bit says that more follow.
+/// Writes a varint: seven bits a byte, the lowest first; the eighth bit is set if more follow.
 fn varint(message: &mut Vec<u8>, mut value: u64) {
     while value > 0x7f {
         message.push(value as u8 | 0x80);

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_says_the_number() {
+    fn a_value_contains_the_number() {
         let powers = (0..20)
             .map(|digits| 10_u64.pow(digits))
             .flat_map(|power| [power - 1, power, power + 1]);

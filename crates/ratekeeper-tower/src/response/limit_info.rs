@@ -19,7 +19,7 @@ impl<'a> From<&'a str> for PolicyName<'a> {
     }
 }
 
-/// `api`, and `api#2` for the second limit of that policy: on the wire a name stands for one limit.
+/// `api`, and `api#2` for the second limit of that policy: in headers each name is one limit.
 impl fmt::Display for PolicyName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.nth {
@@ -93,7 +93,7 @@ impl<'a> LimitInfo<'a> {
     /// How long until everything is available again; [`Duration::MAX`] if it never is.
     #[inline]
     fn reset_after(&self) -> Duration {
-        // With a capacity of zero nothing will ever be available, whatever the decision says.
+        // With a capacity of zero nothing will ever be available, whatever the decision contains.
         if self.capacity == 0 {
             Duration::MAX
         } else {
@@ -112,7 +112,7 @@ impl<'a> LimitInfo<'a> {
 
     /// The parameter `t`: in how many seconds to come back for more, so that a client that spreads
     /// what remains over them keeps to the rate: r·w ≤ q·t. On a denial at most the value of
-    /// Retry-After. `None` if there is no such time.
+    /// Retry-After. `None` if there is no time to come back.
     pub(super) fn t(&self, retry_after: Option<u64>) -> Option<u64> {
         let w = self.w()?;
         let next_unit = self.next_unit();

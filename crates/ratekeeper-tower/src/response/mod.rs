@@ -71,8 +71,8 @@ fn named_limits(
 #[derive(Clone, Copy, Debug)]
 pub struct NotReached;
 
-/// Marks a response that the service had no capacity for, whoever asks: a response extension, which
-/// an outer [`ShedLayer`](crate::ShedLayer) counts as overload. Insert it into your own responses
-/// for the same effect.
+/// Marks a response of a service without capacity for any client: a response extension, which an
+/// outer [`ShedLayer`](crate::ShedLayer) counts as overload. Insert it into your own responses for
+/// the same effect.
 #[derive(Clone, Copy, Debug)]
 pub struct NoCapacity;

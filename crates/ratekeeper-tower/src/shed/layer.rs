@@ -19,7 +19,7 @@ use tower_layer::Layer;
 /// arrive after their deadline. See the [module](super).
 ///
 /// The class of a request is the first of these that is known: a [`Class`] among its extensions;
-/// the result of the [function](Self::class); the [header](Self::header), believed from trusted
+/// the result of the [function](Self::class); the [header](Self::header), accepted from trusted
 /// proxies only; the [default](Self::default_class), `critical`.
 pub struct ShedLayer<C: Clock = SystemClock> {
     pub(super) shared: Arc<ShedShared<C>>,
@@ -58,7 +58,7 @@ impl Default for ShedLayer {
 }
 
 impl<C: Clock> ShedLayer<C> {
-    /// With a clock of your choice for deadlines.
+    /// With this clock for deadlines.
     pub fn with_clock(shedder: Shedder<C>, clock: C) -> Self {
         let shared = ShedShared {
             shedder,
@@ -102,7 +102,7 @@ impl<C: Clock> ShedLayer<C> {
         self.with(|shared| shared.default_class = class)
     }
 
-    /// Sets the trusted proxies; none unless set.
+    /// Sets the trusted proxies; by default there are none.
     #[must_use]
     pub fn identity(self, identity: Identity) -> Self {
         self.with(|shared| shared.identity = identity)
@@ -116,7 +116,7 @@ impl<C: Clock> ShedLayer<C> {
         self.with(|shared| shared.key = Some((key, RandomState::new())))
     }
 
-    /// Sets the header in which a [trusted](Self::identity) proxy says when the request began
+    /// Sets the header in which a [trusted](Self::identity) proxy states when the request began
     /// (`X-Request-Start`: `t=` and seconds, or a whole number since 1970). The time that the
     /// request waited in the proxy counts towards its deadline.
     #[must_use]
@@ -147,11 +147,11 @@ impl<C: Clock> ShedLayer<C> {
 impl<C: Clock> ShedShared<C> {
     /// The client of a request, if an option needs it.
     pub(super) fn client_of<B>(&self, request: &Request<B>) -> Client {
-        match self.class.is_some() || self.key.is_some() {
-            true => self
-                .identity
-                .client(identity::peer(request.extensions()), request.headers()),
-            false => Client::unknown(),
+        if self.class.is_some() || self.key.is_some() {
+            self.identity
+                .client(identity::peer(request.extensions()), request.headers())
+        } else {
+            Client::unknown()
         }
     }
 

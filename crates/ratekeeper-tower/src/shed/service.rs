@@ -18,7 +18,7 @@ pub struct Shed<S, C: Clock = SystemClock> {
     pub(super) shared: Arc<ShedShared<C>>,
 }
 
-/// Percent: shed clients are told up to twice the time, so that they come back one by one.
+/// Percent: Retry-After of shed clients is up to twice the time, so that they come back one by one.
 const JITTER: u8 = 100;
 
 impl<S, B, R, C> Service<Request<B>> for Shed<S, C>

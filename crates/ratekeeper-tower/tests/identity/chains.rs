@@ -412,7 +412,7 @@ fn forwarded_is_read_by_rfc_7239() {
 }
 
 #[test]
-fn headers_of_one_address_are_walked_alike() {
+fn headers_of_one_address_give_the_same_client() {
     let cases: &[(&str, &[&str], &str)] = &[
         ("one", &["203.0.113.7"], "203.0.113.7"),
         ("with a port", &["203.0.113.7:80"], "203.0.113.7"),

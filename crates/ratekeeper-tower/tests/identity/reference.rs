@@ -318,7 +318,7 @@ proptest! {
     /// Whatever a client writes, in a line of its own or in the one that the proxies append to, the
     /// client is the one that the proxies name.
     #[test]
-    fn hops_left_of_the_client_change_nothing(
+    fn hops_left_of_the_client_have_no_effect(
         header in prop::sample::select(vec!["x-forwarded-for", "forwarded", "x-real-ip"]),
         parts in prop::collection::vec(prop::collection::vec(part(), 0..8), 1..3),
         node in prop::sample::select(vec!["203.0.113.7", "203.0.113.7:80", "[::ffff:203.0.113.7]:80"]),

@@ -1,4 +1,4 @@
-//! Test helpers: a strict service, a body in pieces, polling once.
+//! Test helpers: a strict service, a body in chunks, polling once.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -75,7 +75,7 @@ impl Service<Request<Text>> for OnceReady {
     }
 }
 
-/// A body in pieces that reports its end only when it is polled past the last, unless it knows it.
+/// A body in chunks that reports its end only when it is polled past the last, unless it knows it.
 #[derive(Default)]
 pub(crate) struct Pieces {
     pub(crate) frames: VecDeque<Result<Frame<Bytes>, &'static str>>,

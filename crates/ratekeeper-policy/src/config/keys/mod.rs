@@ -8,7 +8,7 @@ mod overload;
 mod tls;
 
 use super::key_type::{DefaultValue, KeySpec, KeyType, MAX_INTEGER, TableSpec};
-use crate::validate::MOST_DENIALS;
+use crate::validate::MAX_DENIALS;
 use gateway::GATEWAY;
 use observability::{LOG, TRACES};
 use overload::{ADAPTIVE, PRIORITY, SHED};
@@ -769,7 +769,7 @@ static PENALTY: TableSpec = TableSpec {
             "denials",
             KeyType::Number {
                 min: 1,
-                max: MOST_DENIALS,
+                max: MAX_DENIALS,
             },
             "Number of denials that leads to a ban.",
             "20",

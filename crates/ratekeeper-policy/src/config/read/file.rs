@@ -24,7 +24,7 @@ type Settings = (
 
 /// The settings and policies of a file, with the variables applied.
 pub(crate) struct ParsedFile {
-    /// None if they have errors.
+    /// `None` if they have errors.
     settings: Option<Settings>,
     pub(crate) enabled: Option<bool>,
     /// Whether the file has policies.
@@ -33,7 +33,7 @@ pub(crate) struct ParsedFile {
 }
 
 impl ParsedFile {
-    /// The configuration, if nothing has errors.
+    /// The configuration; `None` if there are errors.
     pub(crate) fn config(self, policies: Policies) -> Option<Config> {
         let (server, (store, on_failure), identity, stats, (log, traces), envoy, gateway) =
             self.settings?;

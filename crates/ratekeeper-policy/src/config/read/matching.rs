@@ -147,10 +147,10 @@ fn attribute(
                 reader.error(entry.at, error.to_string());
                 return matching;
             }
-            let what = format!("the attribute `{name}` {table}");
+            let description = format!("the attribute `{name}` {table}");
             return match each(
                 reader,
-                &what,
+                &description,
                 (key_type, attribute.is_secret()),
                 &entry.value,
                 scalar::text,

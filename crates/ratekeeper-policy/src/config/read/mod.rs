@@ -27,7 +27,7 @@ pub(crate) struct Reader<'a> {
     pub(crate) diagnostics: Vec<Diagnostic>,
     /// The number of errors among them.
     errors: usize,
-    /// The attributes that `[identity]` declares; none if that has an error or is not read yet.
+    /// The attributes that `[identity]` declares; `None` if that has an error or is not read yet.
     pub(crate) declared: Option<Vec<String>>,
 }
 
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
     /// and table.
     fn value<T>(
         &mut self,
-        what: &str,
+        description: &str,
         (key_type, secret): (&KeyType, bool),
         value: &Value,
         read: impl FnOnce(&KeyType, &Value) -> Result<T, ReadError>,
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         match read(key_type, value) {
             Ok(value) => Some(value),
             Err(ReadError::WrongType) => {
-                let mut message = format!("{what} must be {}", key_type.expected());
+                let mut message = format!("{description} must be {}", key_type.expected());
                 if !secret {
                     message += &format!(", not {}", value.describe());
                 }
@@ -194,7 +194,7 @@ impl<'v> Section<'v> {
         keys::table_of(name).filter(|_| self.path.is_empty())
     }
 
-    /// Where its keys are, in words: `in [server]`.
+    /// The location of its keys, in words: `in [server]`.
     fn describe(&self) -> String {
         match (self.title.is_empty(), self.path.is_empty()) {
             (true, _) => "at the top level".to_owned(),
@@ -236,8 +236,8 @@ impl<'v> Section<'v> {
         self.entries.iter().any(|entry| entry.name == name)
     }
 
-    /// The value of a key, or its default. None if there is neither, or if it is invalid, which is
-    /// reported.
+    /// The value of a key, or its default. `None` if there is neither, or if it is invalid, which
+    /// is reported.
     pub(crate) fn get<T>(
         &mut self,
         reader: &mut Reader<'_>,
@@ -278,8 +278,14 @@ impl<'v> Section<'v> {
         let (key, value) = self.find(name)?;
         let by_default = Value::from_default(key.default);
         let value = value.or(by_default.as_ref())?;
-        let what = format!("`{name}` {}", self.describe());
-        each(reader, &what, (&key.key_type, key.secret), value, read)
+        let description = format!("`{name}` {}", self.describe());
+        each(
+            reader,
+            &description,
+            (&key.key_type, key.secret),
+            value,
+            read,
+        )
     }
 
     /// An inner table of this one.
@@ -361,8 +367,8 @@ impl<'v> Section<'v> {
         value: &'v Value,
     ) -> Option<&'v [Entry]> {
         let Data::Table(entries) = &value.data else {
-            let what = format!("`{}` {}", key.name, self.describe());
-            return reader.value(&what, (&key.key_type, key.secret), value, |_, _| {
+            let description = format!("`{}` {}", key.name, self.describe());
+            return reader.value(&description, (&key.key_type, key.secret), value, |_, _| {
                 Err(ReadError::WrongType)
             });
         };
@@ -370,7 +376,7 @@ impl<'v> Section<'v> {
     }
 
     /// Ends the reading of this table. In debug builds it panics if a key of the table of keys was
-    /// not read, because such a key would silently do nothing.
+    /// not read, because that key would silently have no effect.
     pub(crate) fn close(self) {
         let unread = || {
             self.table
@@ -390,7 +396,7 @@ impl<'v> Section<'v> {
 /// Reads each value of a list; a single value counts as a list of one.
 fn each<T>(
     reader: &mut Reader<'_>,
-    what: &str,
+    description: &str,
     (key_type, secret): (&KeyType, bool),
     value: &Value,
     mut read: impl FnMut(&KeyType, &Value) -> Result<T, ReadError>,
@@ -402,16 +408,16 @@ fn each<T>(
     match &value.data {
         Data::Array(values) => {
             let before = reader.error_count();
-            let what = format!("each of {what}");
+            let description = format!("each of {description}");
             let read = values
                 .iter()
-                .filter_map(|one| reader.value(&what, (inner, secret), one, &mut read))
+                .filter_map(|one| reader.value(&description, (inner, secret), one, &mut read))
                 .collect();
             (reader.error_count() == before).then_some(read)
         }
         // The message is about the whole key, because a list would have been valid too.
         _ => reader
-            .value(what, (key_type, secret), value, |_, value| {
+            .value(description, (key_type, secret), value, |_, value| {
                 read(inner, value)
             })
             .map(|one| vec![one]),

@@ -37,7 +37,7 @@ pub(super) fn plan(reader: &mut Reader<'_>, table: &'static TableSpec, entry: &E
     plan
 }
 
-/// Reads `limit` or `limits` of a plan or a policy. None if they are missing or have errors.
+/// Reads `limit` or `limits` of a plan or a policy. `None` if they are missing or have errors.
 fn limits(
     reader: &mut Reader<'_>,
     section: &mut Section<'_>,
@@ -274,14 +274,17 @@ fn class(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<ReserveCl
     class.default = inner.get(reader, "default", scalar::text);
     if let Some((key_type, entries)) = inner.named_entries(reader, "reserve") {
         for entry in entries {
-            let what = format!(
+            let description = format!(
                 "the reserve of `{}` {}",
                 entry.name.escape_debug(),
                 inner.describe()
             );
-            if let Some(reserve) =
-                reader.value(&what, (key_type, false), &entry.value, scalar::reserve)
-            {
+            if let Some(reserve) = reader.value(
+                &description,
+                (key_type, false),
+                &entry.value,
+                scalar::reserve,
+            ) {
                 class = class.reserve(&entry.name, reserve);
             }
         }

@@ -201,7 +201,7 @@ pub(super) fn on_failure(key_type: &KeyType, value: &Value) -> ReadResult<OnFail
     OnFailure::from_name(word(key_type, value)?).ok_or(ReadError::WrongType)
 }
 
-/// Reads the URL of Redis. The message repeats nothing of it, because it may contain a password.
+/// Reads the URL of Redis. The message repeats no part of it, because it may contain a password.
 pub(super) fn redis_url(_: &KeyType, value: &Value) -> ReadResult<RedisUrl> {
     str(value)?
         .parse()
@@ -214,11 +214,11 @@ pub(super) fn upstream(_: &KeyType, value: &Value) -> ReadResult<Upstream> {
 
 pub(super) fn preflight(_: &KeyType, value: &Value) -> ReadResult<Preflight> {
     let text = str(value)?;
-    let wrong = |error: ParseLimitError| ReadError::Message {
+    let limit_error = |error: ParseLimitError| ReadError::Message {
         at: error.at().min(text.len()),
         message: error.to_string(),
     };
-    text.parse().map_err(wrong)
+    text.parse().map_err(limit_error)
 }
 
 pub(super) fn secret(key_type: &KeyType, value: &Value) -> ReadResult<Secret> {

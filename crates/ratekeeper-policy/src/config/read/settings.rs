@@ -150,11 +150,11 @@ fn user_header(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Use
     };
     if from.is_empty() {
         let header = header.as_deref().unwrap_or("x-user-id");
-        let what = if is_written { "is empty" } else { "is missing" };
+        let problem = if is_written { "is empty" } else { "is missing" };
         reader.error(
             at,
             format!(
-                "`from` {what} in `user` of [identity]: a client could send {header} itself and \
+                "`from` {problem} in `user` of [identity]: a client could send {header} itself and \
                  claim to be any user; list the peers that set it, for example user = {{ header = \
                  \"{header}\", from = [\"10.0.0.0/8\"] }}"
             ),

@@ -92,7 +92,7 @@ pub(super) fn ignored_in_memory(key: &str, table: &str) -> String {
     )
 }
 
-/// Reads the settings of Redis. None without `url`, or if they have errors.
+/// Reads the settings of Redis. `None` without `url`, or if they have errors.
 fn redis(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<RedisConfig> {
     let url = section.get(reader, "url", scalar::redis_url);
     let timeout = section.get(reader, "timeout", scalar::duration);

@@ -12,7 +12,7 @@ struct Files {
     client_ca: Option<PathBuf>,
 }
 
-/// Reads `[server.tls]`. None if it has errors.
+/// Reads `[server.tls]`. `None` if it has errors.
 pub(super) fn tls(reader: &mut Reader<'_>, server: &mut Section<'_>) -> Option<ListenerTls> {
     let Some(mut section) = server.table(reader, "tls") else {
         return Some(ListenerTls::default());

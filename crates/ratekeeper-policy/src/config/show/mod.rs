@@ -28,7 +28,7 @@ const HIDDEN_KEY: &str = "(hidden, 16 bytes or more)";
 
 impl LoadedConfig {
     /// The effective configuration as TOML for people: with the provenance of each value, and
-    /// secrets hidden. None if there are errors.
+    /// secrets hidden. `None` if there are errors.
     pub fn show(&self) -> Option<String> {
         let config = self.config.as_ref()?.each_key_header(|test| {
             if let HeaderTest::OneOf(values) = test {

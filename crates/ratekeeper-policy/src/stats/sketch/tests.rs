@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// The key in tests that do not care.
+/// The key in tests that need any one.
 const NO_KEY: &[u8] = &[];
 
 fn none() -> Box<str> {
@@ -136,7 +136,7 @@ fn a_locked_set_drops_new_keys_and_counts_them() {
 fn a_key_inserted_concurrently_gets_one_slot() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
-    // As a thread does that looked for the key just before.
+    // As by a thread that had looked up the key before.
     sketch.sets[0].insert(1, 1, 2, &[0; MAX_KEY_BYTES + 1], || {
         panic!("the key has a slot")
     });

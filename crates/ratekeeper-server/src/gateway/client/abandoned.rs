@@ -55,13 +55,13 @@ impl AbandonedExchanges {
         !self.timeout.is_zero()
     }
 
-    /// Whether the connection has abandoned so many exchanges that it may not begin another.
+    /// Whether the connection has abandoned too many exchanges to begin another.
     pub(super) fn is_full(&self) -> bool {
         self.count.load(Relaxed) >= MAX_ABANDONED
     }
 }
 
-/// Keeps an exchange in a task of its own. Without a runtime it is dropped at once.
+/// Keeps an exchange in a separate task. Without a runtime it is dropped at once.
 pub(super) fn keep(client: &Arc<Client>, exchange: Exchange) {
     if let (true, Ok(runtime)) = (client.abandoned.is_on(), Handle::try_current()) {
         client.abandoned.count.fetch_add(1, Relaxed);

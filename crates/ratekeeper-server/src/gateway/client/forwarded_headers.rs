@@ -22,8 +22,8 @@ struct CachedHeaders {
 const MAX_CACHED_BYTES: usize = 512;
 
 impl ForwardedHeaders {
-    /// Appends to `head` the lines that `write` produces for this host and version, or produced
-    /// last time.
+    /// Appends to `head` the lines that `write` produces for this host and version, or the cached
+    /// ones.
     pub(crate) fn add(
         &self,
         host: Option<&[u8]>,

@@ -164,7 +164,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_is_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_parsed_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             FrameReader::new().feed(&bytes);
         }
     }

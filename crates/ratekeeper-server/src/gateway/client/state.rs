@@ -20,7 +20,7 @@ const UNKNOWN: &str = "unknown";
 static START: LazyLock<Timestamp> = LazyLock::new(|| CoarseClock.now());
 
 /// Milliseconds since the process began, never 0. Accurate to a tick of the kernel, which is enough
-/// for timeouts: every request asks.
+/// for timeouts; every request reads it.
 pub(crate) fn now() -> u64 {
     let start = *START;
     u64::try_from(CoarseClock.now().saturating_since(start).as_millis())
@@ -28,7 +28,7 @@ pub(crate) fn now() -> u64 {
         .saturating_add(1)
 }
 
-/// The permits of a connection, from when it is accepted until the last of it is gone.
+/// The permits of a connection, from accept until its last handle is dropped.
 pub(crate) struct Admission {
     /// Counts towards `max_connections`.
     pub(crate) _permit: OwnedSemaphorePermit,
@@ -62,15 +62,15 @@ pub(crate) struct Client {
     pub(crate) is_shared: AtomicBool,
     /// Whether a head has begun and not ended.
     in_head: AtomicBool,
-    /// Whether everything that was read are whole requests, and nothing waits to be read.
+    /// Whether all bytes read form whole requests, and no bytes wait to be read.
     is_fully_read: AtomicBool,
     /// How many requests are in flight.
     in_flight: AtomicUsize,
-    /// Since when there is none.
+    /// When the last one ended.
     idle_since: AtomicU64,
-    /// Since when a head is being sent.
+    /// When the head that is being sent began.
     head_since: AtomicU64,
-    /// Since when it takes nothing of what is written to it; 0 if it does.
+    /// When the client stopped taking what is written to it; 0 if it takes data.
     blocked_since: AtomicU64,
 }
 
@@ -210,7 +210,7 @@ impl Client {
         self.in_flight.load(Relaxed) == 0 && !self.in_head.load(Relaxed)
     }
 
-    /// Since when no request has been in flight.
+    /// When the last request in flight ended.
     pub(crate) fn idle_since(&self) -> u64 {
         self.idle_since.load(Relaxed)
     }
@@ -231,7 +231,7 @@ impl Client {
             (_, true) if self.is_shared.load(Relaxed) => {
                 Some(after(self.head_since.load(Relaxed), timeouts.head))
             }
-            // With pipelining the next head may have begun long before its turn.
+            // With pipelining the next head may have begun long before the previous response.
             (0, true) => Some(after(
                 self.head_since.load(Relaxed).max(self.idle_since()),
                 timeouts.head,
@@ -254,7 +254,7 @@ mod tests {
             idle: Duration::from_secs(60),
         };
         let client = Arc::new(Client::new(None, false, false, None));
-        let asked = InFlightRequest::new(&client);
+        let request = InFlightRequest::new(&client);
         client.on_read(true, false);
         client.head_since.store(1, Relaxed);
         assert_eq!(
@@ -262,7 +262,7 @@ mod tests {
             None,
             "no deadline while another request is in flight"
         );
-        drop(asked);
+        drop(request);
         client.idle_since.store(5_000, Relaxed);
         assert_eq!(client.deadline(&timeouts), Some(5_100));
 

@@ -38,7 +38,7 @@ where
 /// The progress of a stream in one poll.
 #[derive(Clone, Copy)]
 pub(crate) enum StreamProgress {
-    /// None: it waits until the client makes room.
+    /// No progress: it waits until the client opens its window.
     Blocked,
     /// The response body was polled, and gave a frame.
     Moved,
@@ -90,7 +90,7 @@ impl<F: Future<Output = ()>> Future for StreamFuture<F> {
                 .timer
                 .get_or_insert_with(|| Box::pin(sleep(this.executor.idle_timeout)));
             ready!(timer.as_mut().poll(cx));
-            // While the whole connection is blocked, that is not the fault of one stream.
+            // While the whole connection is blocked, no single stream is at fault.
             let client = this.executor.client.as_deref();
             if !client.is_some_and(Client::is_blocked) {
                 tracing::debug!(peer = ?client.and_then(|client| client.peer), "stream reset: its client did not read the response in time");

@@ -6,7 +6,7 @@ use super::{
 use crate::gateway::body::{ProxyBody, RequestBody, UpstreamBody};
 use crate::gateway::headers::{self, RequestHeaderRewriter};
 use crate::gateway::upstream::{
-    Http2Body, Http2Error, Http2Exchange, Received, SelectedUpstream, Timeouts, Timer,
+    Http2Body, Http2Error, Http2Exchange, ResponseEvent, SelectedUpstream, Timeouts, Timer,
     UpstreamError, authority,
 };
 use axum::http::header::HOST;
@@ -20,8 +20,8 @@ use std::task::Poll;
 /// How often a request is sent again to an upstream that did not process it.
 const MAX_REFUSALS: u32 = 10;
 
-/// After this many refusals the request becomes the first one on a new connection: on a shared
-/// connection with few streams it could be the refused one again and again.
+/// After this many rejections the request becomes the first one on a new connection: on a shared
+/// connection with few streams it could be rejected repeatedly.
 const SHARED_REFUSALS: u32 = 3;
 
 impl Forward {
@@ -130,11 +130,11 @@ impl Forward {
         poll_fn(|cx| {
             loop {
                 match exchange.poll(cx) {
-                    Poll::Ready(Ok(Received::Informational(status, mut headers))) => {
+                    Poll::Ready(Ok(ResponseEvent::Informational(status, mut headers))) => {
                         headers::strip(&mut headers);
                         self.inform(version, status, &headers, cx);
                     }
-                    Poll::Ready(Ok(Received::Response(head, body))) => {
+                    Poll::Ready(Ok(ResponseEvent::Response(head, body))) => {
                         return Poll::Ready(Ok((head, body)));
                     }
                     Poll::Ready(Err(error)) => {
@@ -170,8 +170,8 @@ fn head(
 
 /// The URI of the request at an HTTP/2 upstream, or `None` if it is not a valid target.
 fn target(request: &Request<RequestBody>, upstream: &Upstream) -> Option<Uri> {
-    let asked = request.uri();
-    let path = asked.path_and_query()?;
+    let uri = request.uri();
+    let path = uri.path_and_query()?;
     // The target `*` of `OPTIONS *` stands for the whole service and has no path.
     let path = match upstream.prefix() {
         "" => path.clone(),
@@ -183,7 +183,7 @@ fn target(request: &Request<RequestBody>, upstream: &Upstream) -> Option<Uri> {
     } else {
         Scheme::HTTP
     };
-    let authority = match asked.authority() {
+    let authority = match uri.authority() {
         Some(authority) => authority.clone(),
         // The host that an HTTP/1.1 client requests.
         None => {

@@ -52,8 +52,8 @@ impl Service<Request<IncomingBody>> for Forward {
         let user = this.worker.shared.user.clone();
         let rate = this.worker.shared.body_rate;
         let mut request = request.map(|body| RequestBody::new(body, max_bytes, rate, user));
-        // By reference: else the request would be stored in the future of each function that it
-        // passes through.
+        // By reference: otherwise the request would be stored in the future of each function that
+        // it passes through.
         Box::pin(async move { Ok(this.forward(&mut request).await) })
     }
 }
@@ -107,19 +107,16 @@ impl Forward {
                 record.upstream(&selected.peer.upstream);
             }
             let index = selected.index;
-            let result = match gateway.http2 {
+            let result = if gateway.http2 {
                 // Boxed, as few requests need it: the futures of all others are cheaper to move.
-                true => {
-                    Box::pin(self.over_http2(&mut selected, request, &rewriter, &timeouts)).await
-                }
-                false => {
-                    self.over_http1(&mut selected, request, &rewriter, &timeouts)
-                        .await
-                }
+                Box::pin(self.over_http2(&mut selected, request, &rewriter, &timeouts)).await
+            } else {
+                self.over_http1(&mut selected, request, &rewriter, &timeouts)
+                    .await
             };
             match result {
                 Ok(mut response) => {
-                    // From now on either side may stay silent, as the two of them agree.
+                    // After the switch either side may stay silent for any time.
                     if let Some(progress) = &timeouts.sent {
                         progress.answered.store(true, Relaxed);
                     }
@@ -198,8 +195,8 @@ impl Forward {
         let (pool, upstream) = (&pools[selected.index], &selected.peer.upstream);
         let mut is_retry = false;
         loop {
-            // A retry uses a new connection: else a request that crashes the upstream would end all
-            // pooled ones.
+            // A retry uses a new connection: otherwise a request that crashes the upstream would
+            // end all pooled ones.
             let pooled = if is_retry { None } else { pool.take().await };
             let was_pooled = pooled.is_some();
             let mut conn = match pooled {
@@ -371,7 +368,7 @@ fn slow_body() -> Problem {
     )
 }
 
-/// Whether a status says that the upstream is unhealthy, rather than that a request failed.
+/// Whether a status means that the upstream is unhealthy, rather than that one request failed.
 fn is_failure(status: StatusCode) -> bool {
     matches!(
         status,

@@ -51,7 +51,7 @@ pub(crate) fn first<'a>(headers: &'a HeaderMap, name: &'a HeaderName) -> Option<
     all(headers, name).next()
 }
 
-/// Whether a header is hop-by-hop whatever Connection says.
+/// Whether a header is always hop-by-hop, even if Connection does not name it.
 pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {
     HOP_BY_HOP.contains(name)
 }
@@ -76,7 +76,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     for name in named(headers) {
         headers.remove(name);
     }
-    // The length of a chunked body is that of its chunks, whatever Content-Length says.
+    // The length of a chunked body is that of its chunks; Content-Length is ignored.
     if headers.contains_key(TRANSFER_ENCODING) {
         headers.remove(CONTENT_LENGTH);
     }

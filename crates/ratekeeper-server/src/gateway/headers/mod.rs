@@ -59,7 +59,7 @@ pub(super) fn has_other_codings(headers: &HeaderMap) -> bool {
         .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
-/// Makes target and Host name one host, which must be one of those that are served.
+/// Makes target and Host name the same host, which must be a served one.
 pub(super) fn validate_host(
     headers: &mut HeaderMap,
     target: Option<&Authority>,
@@ -145,18 +145,17 @@ impl RequestHeaderRewriter<'_> {
                 put_header(lines, name, value);
             });
         };
-        match existing == ExistingHeaders::default() && self.upgrade.is_none() {
+        if existing == ExistingHeaders::default() && self.upgrade.is_none() {
             // The lines are then the same for all requests of a client to that host.
-            true => self.client.forwarded_headers.add(
+            self.client.forwarded_headers.add(
                 host.map(HeaderValue::as_bytes),
                 self.version,
                 head,
                 write_own_headers,
-            ),
-            false => {
-                self.connection(&existing, head);
-                write_own_headers(head);
-            }
+            );
+        } else {
+            self.connection(&existing, head);
+            write_own_headers(head);
         }
     }
 
@@ -264,13 +263,13 @@ pub(super) fn count(headers: &HeaderMap) -> usize {
 /// Joins the cookie headers that HTTP/2 may split; HTTP/1.1 has one for all of them.
 pub(super) fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().count() > 1 {
-        let pieces: Vec<&[u8]> = headers
+        let values: Vec<&[u8]> = headers
             .get_all(COOKIE)
             .iter()
             .map(HeaderValue::as_bytes)
             .collect();
         // Header values joined by `; ` are a valid value.
-        if let Ok(whole) = HeaderValue::from_bytes(&pieces.join(&b"; "[..])) {
+        if let Ok(whole) = HeaderValue::from_bytes(&values.join(&b"; "[..])) {
             headers.insert(COOKIE, whole);
         }
     }

@@ -73,7 +73,7 @@ fn hop_by_hop_headers_are_removed() {
     assert!(!sent.contains_key("te") && !sent.contains_key("content-length"));
 }
 
-/// What goes on of the headers of a request.
+/// The forwarded headers of a request.
 fn rewriter(headers: &HeaderMap, client: &Client, trusted_header: &HeaderName) -> HeaderMap {
     let (mut sent, mut lines) = (HeaderMap::new(), Vec::new());
     let rewriter = RequestHeaderRewriter {
@@ -86,11 +86,11 @@ fn rewriter(headers: &HeaderMap, client: &Client, trusted_header: &HeaderName) -
         sent.append(name, HeaderValue::from_bytes(value).unwrap());
         put_header(&mut lines, name, value);
     });
-    // As lines it is the same, also when they were kept.
+    // The lines are the same, also from the cache.
     for _ in 0..2 {
         let mut head = Vec::new();
         rewriter.write(headers, &mut head);
-        // But for what is of one connection.
+        // Except for the headers of one connection.
         let head = String::from_utf8(head).unwrap();
         assert_eq!(head.contains("connection: te\r\n"), sent.contains_key("te"));
         assert_eq!(head.replace("connection: te\r\n", "").as_bytes(), lines);

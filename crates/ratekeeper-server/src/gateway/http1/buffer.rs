@@ -36,18 +36,18 @@ pub(crate) fn empty_line_end(bytes: &[u8], scanned: usize) -> Option<usize> {
     ends.find(|end| is_empty_line(*end)).map(|end| end + 1)
 }
 
-/// Reads the available bytes, up to `room`. Ready with false at the end of the stream.
+/// Reads the available bytes, up to `capacity`. Ready with false at the end of the stream.
 pub(crate) fn fill<S>(
     stream: &mut S,
     read: &mut BytesMut,
-    room: usize,
+    capacity: usize,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<bool>>
 where
     S: tokio::io::AsyncRead + Unpin,
 {
-    if read.capacity() - read.len() < room / 2 {
-        read.reserve(room);
+    if read.capacity() - read.len() < capacity / 2 {
+        read.reserve(capacity);
     }
     Pin::new(&mut pin!(stream.read_buf(read)))
         .poll(cx)

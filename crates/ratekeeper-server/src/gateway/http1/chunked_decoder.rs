@@ -18,7 +18,7 @@ const MAX_TRAILERS: usize = 64;
 /// Available chunks are merged up to this size.
 const MAX_MERGED: usize = 4 * 1024;
 
-/// What is malformed in a body: a phrase that follows its sender.
+/// The error of a malformed body: a phrase to follow the name of its sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MalformedError(pub(crate) &'static str);
 
@@ -74,8 +74,8 @@ impl ChunkedDecoder {
     }
 
     /// Decodes the next part of the buffer, with at most `max` bytes of data. Small chunks that are
-    /// available together are merged: each would be an HTTP/2 frame, and a client may take many
-    /// small frames for an attack.
+    /// available together are merged: each would be an HTTP/2 frame, and a client may treat many
+    /// small frames as an attack.
     pub(crate) fn next(
         &mut self,
         read: &mut BytesMut,
@@ -176,9 +176,9 @@ fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, Ma
         None if read.len() <= MAX_OVERHEAD_BYTES => return Ok(None),
         _ => return Err(MALFORMED),
     };
-    let mut room = [httparse::EMPTY_HEADER; MAX_TRAILERS];
+    let mut storage = [httparse::EMPTY_HEADER; MAX_TRAILERS];
     let Ok(httparse::Status::Complete((length, found))) =
-        httparse::parse_headers(&read[..end], &mut room)
+        httparse::parse_headers(&read[..end], &mut storage)
     else {
         return Err(MALFORMED);
     };
@@ -249,22 +249,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The data and the trailers of a body that arrives in pieces of this size. Nothing may be left
+    /// The data and the trailers of a body that arrives in parts of this size. Nothing may be left
     /// over.
-    fn taken_apart(
-        text: &[u8],
-        size: usize,
-    ) -> Result<(Vec<u8>, HeaderMap), Option<MalformedError>> {
+    fn decode(text: &[u8], size: usize) -> Result<(Vec<u8>, HeaderMap), Option<MalformedError>> {
         let (mut decoder, mut read) = (ChunkedDecoder::new(), BytesMut::new());
         let (mut data, mut trailers) = (Vec::new(), HeaderMap::new());
-        let mut pieces = text.chunks(size);
+        let mut parts = text.chunks(size);
         loop {
             match decoder.next(&mut read, u64::MAX).map_err(Some)? {
                 ChunkEvent::Data(more) => data.extend_from_slice(&more),
                 ChunkEvent::Trailers(found) => trailers = found,
-                ChunkEvent::More => read.extend_from_slice(pieces.next().ok_or(None)?),
+                ChunkEvent::More => read.extend_from_slice(parts.next().ok_or(None)?),
                 ChunkEvent::Finished => {
-                    assert!(decoder.is_finished() && read.is_empty() && pieces.next().is_none());
+                    assert!(decoder.is_finished() && read.is_empty() && parts.next().is_none());
                     return Ok((data, trailers));
                 }
             }
@@ -275,7 +272,7 @@ mod tests {
     fn data_extensions_and_trailers() {
         let text = b"5\r\nhello\r\n00006;name=\"a;b\"\r\n world\r\n1 \r\n!\r\n0\r\nX-Sum: 12\r\nx-sum: 13\r\n\r\n";
         for size in 1..text.len() {
-            let (data, trailers) = taken_apart(text, size).unwrap();
+            let (data, trailers) = decode(text, size).unwrap();
             assert_eq!(data, b"hello world!");
             assert_eq!(
                 trailers.get_all("x-sum").iter().collect::<Vec<_>>(),
@@ -283,7 +280,7 @@ mod tests {
             );
         }
         assert_eq!(
-            taken_apart(b"0\r\n\r\n", 1).unwrap(),
+            decode(b"0\r\n\r\n", 1).unwrap(),
             (Vec::new(), HeaderMap::new())
         );
     }
@@ -291,7 +288,7 @@ mod tests {
     #[test]
     fn available_small_chunks_are_merged() {
         let of = |size: usize| format!("{size:x}\r\n{}\r\n", "x".repeat(size));
-        for (sizes, pieces) in [
+        for (sizes, parts) in [
             (&[1; 1_000][..], &[1_000][..]),
             (&[1_000; 10], &[4_000, 4_000, 2_000]),
             (&[4_096, 1, 4_095, 1], &[4_096, 4_096, 1]),
@@ -306,7 +303,7 @@ mod tests {
             while let ChunkEvent::Data(data) = decoder.next(&mut read, u64::MAX).unwrap() {
                 found.push(data.len());
             }
-            assert_eq!(found, pieces, "{sizes:?}");
+            assert_eq!(found, parts, "{sizes:?}");
             let mut read = BytesMut::from(text.as_bytes());
             let Ok(ChunkEvent::Data(data)) = ChunkedDecoder::new().next(&mut read, 7) else {
                 panic!("no data")
@@ -349,7 +346,7 @@ mod tests {
             b"0\r\n: 1\r\n\r\n",
         ] {
             for size in [1, text.len()] {
-                let fault = taken_apart(text, size).unwrap_err();
+                let fault = decode(text, size).unwrap_err();
                 assert!(fault.is_some(), "{}", String::from_utf8_lossy(text));
             }
         }
@@ -358,18 +355,18 @@ mod tests {
     #[test]
     fn extensions_and_trailers_are_bounded() {
         let extension = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(MAX_OVERHEAD_BYTES + 1));
-        assert!(taken_apart(extension.as_bytes(), 1_000).is_err());
+        assert!(decode(extension.as_bytes(), 1_000).is_err());
         let again = format!("{}0\r\n\r\n", "1;xx\r\na\r\n".repeat(MAX_OVERHEAD_BYTES));
-        assert!(taken_apart(again.as_bytes(), 1_000).is_err());
+        assert!(decode(again.as_bytes(), 1_000).is_err());
         for (spaces, is_ok) in [(MAX_PADDING, true), (MAX_PADDING + 1, false)] {
             let chunk = format!("1{}\r\na\r\n", " ".repeat(spaces));
             let padded = format!("{}0\r\n\r\n", chunk.repeat(MAX_OVERHEAD_BYTES + 1));
-            assert_eq!(taken_apart(padded.as_bytes(), 1_000).is_ok(), is_ok);
+            assert_eq!(decode(padded.as_bytes(), 1_000).is_ok(), is_ok);
         }
         let trailers = format!("0\r\na: {}\r\n\r\n", "x".repeat(MAX_OVERHEAD_BYTES * 2));
-        assert!(taken_apart(trailers.as_bytes(), 1_000).is_err());
-        let many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MAX_TRAILERS + 1));
-        assert!(taken_apart(many.as_bytes(), 1_000).is_err());
+        assert!(decode(trailers.as_bytes(), 1_000).is_err());
+        let too_many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MAX_TRAILERS + 1));
+        assert!(decode(too_many.as_bytes(), 1_000).is_err());
     }
 
     #[test]
@@ -415,17 +412,17 @@ mod tests {
     proptest! {
         #[test]
         fn bodies_survive_any_split(
-            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
+            parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
             size in 1usize..64,
         ) {
             let mut text = Vec::new();
-            for piece in &pieces {
-                text.extend_from_slice(format!("{:X}\r\n", piece.len()).as_bytes());
-                text.extend_from_slice(piece);
+            for part in &parts {
+                text.extend_from_slice(format!("{:X}\r\n", part.len()).as_bytes());
+                text.extend_from_slice(part);
                 text.extend_from_slice(b"\r\n");
             }
             text.extend_from_slice(b"0\r\n\r\n");
-            prop_assert_eq!(taken_apart(&text, size).unwrap().0, pieces.concat());
+            prop_assert_eq!(decode(&text, size).unwrap().0, parts.concat());
         }
 
         #[test]

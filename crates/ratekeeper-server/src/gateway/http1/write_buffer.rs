@@ -1,5 +1,5 @@
-//! The write buffer of an HTTP/1 message: the head and small pieces of the body in one buffer,
-//! large pieces as they are.
+//! The write buffer of an HTTP/1 message: the head and small chunks of the body in one buffer,
+//! large chunks in their own memory.
 
 use axum::body::Bytes;
 use axum::http::{HeaderName, HeaderValue};
@@ -18,11 +18,11 @@ const MAX_BUFFERED: usize = 16 * 1024;
 /// The bytes of a message that wait to be written.
 #[derive(Default)]
 pub(crate) struct WriteBuffer {
-    /// The head, chunk sizes and small pieces; and how much of it is written.
+    /// The head, chunk sizes and small chunks; and how much of it is written.
     first: Vec<u8>,
     written: usize,
-    /// A large piece of the body, and what ends it.
-    piece: Bytes,
+    /// A large chunk of the body, and what ends it.
+    chunk: Bytes,
     last: &'static [u8],
     /// Whether any of the message was sent.
     begun: bool,
@@ -60,7 +60,7 @@ impl WriteBuffer {
 
     /// How many bytes wait to be written.
     pub(crate) fn left(&self) -> usize {
-        self.first.len() - self.written + self.piece.len() + self.last.len()
+        self.first.len() - self.written + self.chunk.len() + self.last.len()
     }
 
     pub(crate) fn has_bytes(&self) -> bool {
@@ -73,7 +73,7 @@ impl WriteBuffer {
 
     /// Whether more data may be added: always when everything is written.
     pub(crate) fn has_capacity(&self) -> bool {
-        self.piece.is_empty()
+        self.chunk.is_empty()
             && self.last.is_empty()
             && self.first.len() - self.written < MAX_BUFFERED
     }
@@ -94,7 +94,7 @@ impl WriteBuffer {
             self.first.extend_from_slice(&data);
             self.first.extend_from_slice(last);
         } else {
-            (self.piece, self.last) = (data, last);
+            (self.chunk, self.last) = (data, last);
         }
     }
 
@@ -129,11 +129,11 @@ impl WriteBuffer {
     {
         while self.has_bytes() {
             let stream = Pin::new(&mut *stream);
-            let written = if self.piece.is_empty() && self.last.is_empty() {
+            let written = if self.chunk.is_empty() && self.last.is_empty() {
                 ready!(stream.poll_write(cx, &self.first[self.written..]))?
             } else {
                 let slices =
-                    [&self.first[self.written..], &self.piece, self.last].map(IoSlice::new);
+                    [&self.first[self.written..], &self.chunk, self.last].map(IoSlice::new);
                 ready!(stream.poll_write_vectored(cx, &slices))?
             };
             if written == 0 {
@@ -146,9 +146,9 @@ impl WriteBuffer {
                 self.first.clear();
                 self.written = 0;
             }
-            let of_piece = (written - of_first).min(self.piece.len());
-            self.piece.advance(of_piece);
-            self.last = &self.last[written - of_first - of_piece..];
+            let of_chunk = (written - of_first).min(self.chunk.len());
+            self.chunk.advance(of_chunk);
+            self.last = &self.last[written - of_first - of_chunk..];
         }
         Poll::Ready(Ok(()))
     }

@@ -26,7 +26,7 @@ pub(crate) enum UpstreamError {
     /// An HTTP/1.1 exchange failed.
     Http1(H1Error),
     Timeout(TimeoutKind),
-    /// The response was not what was asked for.
+    /// The response does not match the request.
     InvalidResponse(&'static str),
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for UpstreamError {
             Self::Http1(fault) => fault.fmt(f),
             Self::Timeout(TimeoutKind::Idle(time)) => write!(f, "no data for {time:?}"),
             Self::Timeout(TimeoutKind::Total(time)) => write!(f, "not finished within {time:?}"),
-            Self::InvalidResponse(what) => f.write_str(what),
+            Self::InvalidResponse(phrase) => f.write_str(phrase),
         }
     }
 }

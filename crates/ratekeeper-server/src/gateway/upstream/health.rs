@@ -23,7 +23,7 @@ pub(crate) struct HealthCheck {
     pub(crate) connector: Connector,
 }
 
-/// Checks an upstream for ever.
+/// Checks an upstream forever.
 pub(crate) async fn run_health_checks(peer: Arc<Peer>, check: HealthCheck) {
     let mut ticks = interval(check.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -48,7 +48,7 @@ pub(crate) async fn run_health_checks(peer: Arc<Peer>, check: HealthCheck) {
             peer.healthy.store(is, Relaxed);
             match result {
                 Ok(()) => tracing::info!("upstream {} is healthy again", peer.upstream),
-                Err(why) => tracing::warn!("upstream {} is unhealthy: {why}", peer.upstream),
+                Err(error) => tracing::warn!("upstream {} is unhealthy: {error}", peer.upstream),
             }
         }
     }
@@ -62,9 +62,10 @@ async fn check_once(peer: &Peer, check: &HealthCheck) -> Result<u16, String> {
         .await
         .map_err(|error| error.to_string())?;
     let authority = authority(upstream);
-    let target = match check.http2 {
-        true => format!("http://{authority}{}{}", upstream.prefix(), check.path),
-        false => format!("{}{}", upstream.prefix(), check.path),
+    let target = if check.http2 {
+        format!("http://{authority}{}{}", upstream.prefix(), check.path)
+    } else {
+        format!("{}{}", upstream.prefix(), check.path)
     };
     let request = Request::get(target)
         .header(HOST, authority)

@@ -12,7 +12,7 @@ pub(crate) use connect::Connector;
 pub(crate) use error::UpstreamError;
 pub(crate) use health::{HealthCheck, run_health_checks};
 pub(crate) use http1::{H1Error, H1UpstreamConn, Head, MAX_HEADERS};
-pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, Received};
+pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, ResponseEvent};
 pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};
 pub(crate) use timer::{Progress, TimeoutKind, Timeouts, Timer};
 
@@ -56,7 +56,7 @@ fn breaker() -> CircuitBreaker<CoarseClock> {
         .expect("the default settings are valid")
 }
 
-/// One upstream, as all workers see it.
+/// One upstream; all workers share its state.
 pub(crate) struct Peer {
     pub(crate) upstream: Upstream,
     /// Requests in flight there.
@@ -87,7 +87,7 @@ impl Drop for ActiveRequest {
     }
 }
 
-/// All upstreams, and how one is chosen.
+/// All upstreams, and the choice between them.
 pub(crate) struct Upstreams {
     pub(crate) peers: Vec<Arc<Peer>>,
     balance: Balance,
@@ -107,7 +107,7 @@ pub(crate) type TriedPeers = SmallVec<[usize; 8]>;
 
 /// No upstream may be called.
 pub(crate) struct NoUpstreamError {
-    /// When to try again, if a breaker says so.
+    /// When to try again, if a breaker is open.
     pub(crate) retry_after: Option<Duration>,
 }
 

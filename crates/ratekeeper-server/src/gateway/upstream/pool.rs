@@ -21,7 +21,7 @@ pub(crate) struct Http1Pool {
 struct State {
     /// Each with the tick at which it became idle.
     idle: Idle,
-    /// How often the pool was tidied. This serves as its clock, so that no request has to read one.
+    /// The number of cleanups of the pool: its clock, so that no request has to read one.
     tick: u64,
 }
 
@@ -31,7 +31,7 @@ const MAX_IDLE: usize = 512;
 /// How often idle connections are checked.
 pub(crate) const CLEANUP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long an idle connection is kept at least; at most one interval longer.
+/// The minimum time that an idle connection is kept; the maximum is one interval longer.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Http1Pool {
@@ -39,7 +39,8 @@ impl Http1Pool {
     pub(crate) async fn take(&self) -> Option<Box<H1UpstreamConn>> {
         loop {
             let (mut conn, _) = self.state().idle.pop()?;
-            // Even if the task has used up its budget: else every connection would look alive then.
+            // Polled outside of the task's budget: with an exhausted budget every connection would
+            // look alive.
             if unconstrained(poll_fn(|cx| Poll::Ready(conn.is_alive(cx)))).await {
                 return Some(conn);
             }

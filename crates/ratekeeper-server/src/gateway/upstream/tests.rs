@@ -18,7 +18,7 @@ fn pick(upstreams: &Upstreams, key: &str) -> SelectedUpstream {
 }
 
 #[test]
-fn round_robin_takes_each_in_turn() {
+fn round_robin_chooses_one_after_the_other() {
     let upstreams = upstreams("round_robin");
     let selected: Vec<usize> = (0..6).map(|_| pick(&upstreams, "").index).collect();
     assert_eq!(selected, [0, 1, 2, 0, 1, 2]);

@@ -72,7 +72,7 @@ impl Timer {
         (self.moved, self.seen, self.timeouts) = (false, 0, timeouts);
     }
 
-    /// Something came: the idle timeout starts over.
+    /// Data came: the idle timeout starts over.
     pub(crate) fn moved(&mut self) {
         self.moved = true;
     }

@@ -102,7 +102,7 @@ pub(crate) fn bind(address: &Listen, count: usize) -> io::Result<Vec<BoundSocket
             .into_iter()
             .map(BoundSocket::Tcp)
             .collect()),
-        // There is no other kind yet.
+        // There are no other kinds yet.
         _ => Err(io::ErrorKind::Unsupported.into()),
     }
 }
@@ -146,8 +146,8 @@ fn listener(socket: Socket) -> io::Result<std::net::TcpListener> {
 }
 
 /// Drops SYN packets with a socket filter. Closing a listener resets the connections in its queue,
-/// so the queue must be emptied first, and no new one may come meanwhile. A dropped SYN is sent
-/// again by the client a second later, and refused then, as on a closed port.
+/// so the queue must be emptied first, and no new one may come meanwhile. The client sends a
+/// dropped SYN again a second later, and is then rejected, as on a closed port.
 #[cfg(target_os = "linux")]
 fn refuse_new_connections(listener: &impl AsFd) -> io::Result<()> {
     use socket2::{SockFilter, SockRef};
@@ -205,7 +205,7 @@ mod tests {
     /// A connection established before is served, and none can be established after.
     #[test]
     #[cfg(target_os = "linux")]
-    fn no_connection_is_established_after_new_ones_are_refused() {
+    fn no_connection_is_established_after_new_ones_are_rejected() {
         use std::time::Duration;
         let listener = bind_tcp(any_port(), 1).unwrap().remove(0);
         let address = listener.local_addr().unwrap();

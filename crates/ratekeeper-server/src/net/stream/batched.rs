@@ -21,10 +21,10 @@ use tokio::time::timeout;
 /// Writes of this size or more are not deferred.
 const LARGE_WRITE: usize = 16 * 1024;
 
-/// How often an unwritable connection is checked for whether it is still wanted.
+/// How often an unwritable connection is checked for whether its response is still needed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How much buffer memory is kept for later writes.
+/// The buffer memory kept for later writes.
 const MAX_KEPT_CAPACITY: usize = 4 * 1024;
 
 /// A connection whose small writes are batched with those of others.
@@ -45,10 +45,10 @@ struct DeferredWrites {
     bytes: Vec<u8>,
     /// Whether the connection is in the batch.
     is_batched: bool,
-    /// Whether the response is no longer wanted: then nothing more is written.
+    /// Whether the response is no longer needed: then nothing more is written.
     is_closed: bool,
     error: Option<io::Error>,
-    /// The task that waits for room, or for the end.
+    /// The task that waits until the socket is writable, or for the end.
     waker: Option<Waker>,
 }
 
@@ -64,7 +64,7 @@ struct Batch {
     waker: Option<Waker>,
 }
 
-/// Makes the deferred writes of this worker's connections, for ever. On a thread without it nothing
+/// Makes the deferred writes of this worker's connections, forever. On a thread without it nothing
 /// is deferred.
 pub(crate) async fn write_batches() {
     BATCH.set(Some(Batch::default()));
@@ -113,7 +113,7 @@ impl BatchedWriter {
         tokio::spawn(async move {
             loop {
                 // A peer that does not read may never become writable, so this also checks whether
-                // the connection is still wanted.
+                // the response is still needed.
                 let _ = timeout(CHECK_INTERVAL, self.write.writable()).await;
                 if self.lock().is_done(&self.write) {
                     return;
@@ -388,7 +388,7 @@ mod tests {
         tokio::spawn(write_batches());
         yield_now().await;
         let (mut near, far) = pair().await;
-        // Until the socket takes no more, and deferred bytes wait for room.
+        // Until the socket is full and deferred bytes wait.
         loop {
             let full = poll_fn(|cx| {
                 Poll::Ready(Pin::new(&mut near).poll_write(cx, &[0; 4_096]).is_pending())

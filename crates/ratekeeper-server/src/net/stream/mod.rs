@@ -35,8 +35,8 @@ impl Stream {
 }
 
 impl Stream {
-    /// Reads available bytes without consuming them; none at the end. Only for a connection as it
-    /// was accepted.
+    /// Reads available bytes without consuming them; 0 bytes at the end. Only for a connection just
+    /// accepted.
     pub(crate) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.peek(buffer).await,

@@ -95,22 +95,22 @@ mod tests {
         let burst = vec![0; 3 * MAX_BYTES_PER_POLL];
         let mut stream = ReadBudget::new(&burst[..]);
         let mut cx = Context::from_waker(Waker::noop());
-        let (mut room, mut turns) = (vec![0; 1024], vec![0]);
+        let (mut buffer, mut polls) = (vec![0; 1024], vec![0]);
         loop {
-            let mut buf = ReadBuf::new(&mut room);
+            let mut buf = ReadBuf::new(&mut buffer);
             match Pin::new(&mut stream).poll_read(&mut cx, &mut buf) {
                 Poll::Ready(read) => {
                     read.unwrap();
                     if buf.filled().is_empty() {
                         break;
                     }
-                    *turns.last_mut().unwrap() += buf.filled().len();
+                    *polls.last_mut().unwrap() += buf.filled().len();
                 }
-                Poll::Pending => turns.push(0),
+                Poll::Pending => polls.push(0),
             }
         }
         assert_eq!(
-            turns,
+            polls,
             [
                 MAX_BYTES_PER_POLL,
                 MAX_BYTES_PER_POLL,

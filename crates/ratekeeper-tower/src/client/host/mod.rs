@@ -1,7 +1,7 @@
 //! The state of one host: how many requests its limit still allows, until when, and how many have
 //! no response yet.
 //!
-//! Pure: the time and random numbers are arguments.
+//! A pure state machine: the time and random numbers are arguments.
 
 use super::rate_limit_headers::{Allowance, ResponseInfo};
 use super::{RetryBudget, Throttle};
@@ -135,7 +135,7 @@ impl Host {
         }
     }
 
-    /// Whether there is no state worth remembering.
+    /// Whether the state is the default, so that it can be forgotten.
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
         self.in_flight == 0 && self.until.is_none_or(|until| until <= now)
     }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock, Timestamp};
 use std::time::Duration;
 
-/// Which reset the server's headers tell.
+/// The meaning of the reset in the server's headers.
 #[derive(Clone, Copy, Debug)]
 enum ResetKind {
     /// The time until everything is available again: X-RateLimit-….
@@ -142,7 +142,7 @@ proptest! {
 
 /// The cost: times are whole seconds, and one request is sent first after each pause.
 #[test]
-fn and_most_of_what_may_be_used_is_used() {
+fn most_of_the_allowance_is_used() {
     let delays = [(3, 5), (10, 2), (1, 1), (20, 20)];
     for reset_kind in [ResetKind::Full, ResetKind::Ietf] {
         let (served, ..) = run(Limit::per_second(10).burst(20), 8, reset_kind, &delays, 60);

@@ -9,7 +9,7 @@ use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, SystemTime};
 
-/// What a response says about the server's limit.
+/// The state of the server's limit, by a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct ResponseInfo {
     /// The request was denied because of too much load.
@@ -35,9 +35,9 @@ const X: (HeaderName, HeaderName) = (
     HeaderName::from_static("x-ratelimit-reset"),
 );
 
-/// The pause after a denial that does not say when to retry.
+/// The pause after a denial without a retry time.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
-/// Longer pauses are not believed.
+/// Longer pauses are ignored.
 const MAX_PAUSE: Duration = Duration::from_secs(24 * 3_600);
 /// A Reset of at least this is a Unix time: no limit resets in 31 years.
 const MIN_UNIX_SECONDS: u64 = 1_000_000_000;
@@ -48,7 +48,7 @@ pub(super) fn read(status: StatusCode, headers: &HeaderMap, now: Duration) -> Re
     let grpc = headers.get(GRPC_STATUS).map(HeaderValue::as_bytes);
     let over_limit = status == StatusCode::TOO_MANY_REQUESTS || grpc == Some(b"8");
     let denied = over_limit || status == StatusCode::SERVICE_UNAVAILABLE || grpc == Some(b"14");
-    // By the server's clock, if it tells the time.
+    // By the server's clock, if the response has a date.
     let now = headers.get(DATE).and_then(date).unwrap_or(now);
     // A window of zero is ignored: the server's clock is ahead, or it rounds down.
     let allowance = ratelimit_field(headers)

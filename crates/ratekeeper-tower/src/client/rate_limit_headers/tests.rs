@@ -189,7 +189,7 @@ fn malformed_headers_are_ignored() {
 
 proptest! {
     #[test]
-    fn whatever_comes_is_read_without_a_panic(
+    fn any_bytes_are_parsed_without_a_panic(
         status in 200_u16..600,
         fields in prop::collection::vec((0_usize..9, prop::collection::vec(any::<u8>(), 0..60)), 0..9),
         now in 0_u64..u64::MAX,

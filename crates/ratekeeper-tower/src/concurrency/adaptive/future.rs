@@ -28,7 +28,7 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        kind: Kind<S::Future, Queued<S, B, C>, C>,
+        kind: Kind<S::Future, QueuedCall<S, B, C>, C>,
         classifier: J,
     }
 }
@@ -52,7 +52,7 @@ pin_project! {
 }
 
 /// A request that waits in the queue, and the service to call when it gets a permit.
-pub(super) struct Queued<S, B, C: Clock> {
+pub(super) struct QueuedCall<S, B, C: Clock> {
     queue_wait: QueueWait<C>,
     queue: AdaptiveQueue<C>,
     deadline: Option<Timestamp>,
@@ -93,7 +93,7 @@ impl AcquireFailure {
     }
 }
 
-impl<S, B, C: Clock> Queued<S, B, C> {
+impl<S, B, C: Clock> QueuedCall<S, B, C> {
     pub(super) fn new(
         queue: AdaptiveQueue<C>,
         ticket: QueueTicket<C>,
@@ -139,7 +139,7 @@ impl<S: Service<Request<B>>, B, C: Clock, J> AdaptiveResponseFuture<S, B, C, J> 
         }
     }
 
-    pub(super) fn queued(queued: Queued<S, B, C>, classifier: J) -> Self {
+    pub(super) fn queued(queued: QueuedCall<S, B, C>, classifier: J) -> Self {
         Self {
             kind: Kind::Queued {
                 queued: Some(Box::new(queued)),
@@ -176,7 +176,7 @@ where
                     permit_guard,
                 } => {
                     let result = ready!(inner.poll(cx));
-                    // Taken out of the future, which may be kept long after it is done.
+                    // Taken out of the future, which may live long after it is done.
                     return Poll::Ready(match result {
                         Ok(mut response) => {
                             let outcome = this.classifier.outcome(&mut response);
@@ -204,7 +204,7 @@ where
                     let Some(queued) = queued.take() else {
                         return Poll::Pending;
                     };
-                    let Queued {
+                    let QueuedCall {
                         queue,
                         mut service,
                         request,

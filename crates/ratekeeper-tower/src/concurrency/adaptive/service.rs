@@ -1,7 +1,7 @@
 //! `AdaptiveConcurrencyService`: the service that takes a permit of an adaptive limit before each
 //! call.
 
-use super::future::{AcquireFailure, AdaptiveResponseFuture, Queued};
+use super::future::{AcquireFailure, AdaptiveResponseFuture, QueuedCall};
 use super::layer::AdaptiveShared;
 use super::permit_guard::PermitGuard;
 use super::{ClassifyResponse, HeadClassifier, TimedBody};
@@ -77,7 +77,7 @@ impl<C: Clock> AdaptiveShared<C> {
         )
     }
 
-    /// A permit. Otherwise the limit's error, or `None` because others are queued.
+    /// Takes a permit. Otherwise returns the limit's error, or `None` because others are queued.
     #[inline]
     fn try_acquire(
         &self,
@@ -141,11 +141,10 @@ impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
             .extensions()
             .get::<Deadline>()
             .map(|deadline| deadline.0);
-        // The inner service that is ready goes with this request; a clone of it is kept for the
-        // next.
+        // The inner service that is ready goes with this request; a clone of it stays for the next.
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
-        let queued = Queued::new(queue, ticket, deadline, service, request);
+        let queued = QueuedCall::new(queue, ticket, deadline, service, request);
         AdaptiveResponseFuture::queued(queued, self.classifier.clone())
     }
 }

@@ -81,7 +81,7 @@ impl<B: Body, C: Clock> Body for TimedBody<B, C> {
                 if frame.trailers_ref().is_some_and(is_overloaded_grpc) {
                     end(this.permit_guard, RequestOutcome::Dropped);
                 } else if this.body.is_end_stream() {
-                    // Readers stop where `is_end_stream` says so: they may keep the body, but do
+                    // Readers stop where `is_end_stream` is true: they may keep the body, but do
                     // not poll it again.
                     end(this.permit_guard, *this.head_outcome);
                 }

@@ -143,7 +143,7 @@ fn a_concurrency_denial_retries_after_a_second() {
 }
 
 #[test]
-fn where_the_policy_says_503_capacity_is_reduced() {
+fn a_status_of_503_is_a_problem_of_reduced_capacity() {
     let verdict = second(Policies::new().policy(login().status(DenialStatus::ServiceUnavailable)));
     assert_eq!(
         denial_response(DenialFormat::Problem, &Denial::of_verdict(&verdict)).status(),

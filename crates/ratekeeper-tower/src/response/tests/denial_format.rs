@@ -10,7 +10,7 @@ fn format(name: &'static str, value: &'static str) -> DenialFormat {
 }
 
 #[test]
-fn the_form_is_what_the_client_wants_most() {
+fn the_format_is_the_one_the_client_prefers() {
     assert_eq!(
         DenialFormat::from_headers(&HeaderMap::new()),
         DenialFormat::Problem
@@ -50,7 +50,7 @@ fn the_form_is_what_the_client_wants_most() {
 }
 
 #[test]
-fn grpc_is_told_by_its_content() {
+fn grpc_is_detected_by_content_type() {
     for (content_type, form) in [
         ("application/grpc", DenialFormat::Grpc("application/grpc")),
         (

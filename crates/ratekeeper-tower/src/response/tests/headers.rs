@@ -170,7 +170,7 @@ fn a_concurrency_limit_resets_now_or_at_retry_after() {
 }
 
 #[test]
-fn what_never_refills_has_no_reset() {
+fn a_limit_that_never_refills_has_no_reset() {
     let (engine, _) =
         engine(Policies::new().policy(Policy::new("gift").limit(Limit::per_second(0).burst(3))));
     let verdict = engine.decide_now(&Subject::new());

@@ -79,7 +79,7 @@ async fn connection(
     }
     let address = match (peer, &shared.address_limit) {
         (Some(peer), Some(limit)) if !trusted => {
-            // Closed without a response, which an attacker could request over and over.
+            // Closed without a response, which an attacker could request repeatedly.
             let Some(slot) = limit.admit(peer.ip()) else {
                 return Ok(());
             };
@@ -228,7 +228,7 @@ trait ServeConnection: Future<Output = Result<(), Self::Error>> {
 impl ServeConnection for Http1 {
     type Error = io::Error;
 
-    // Each response already says that it is the last.
+    // Each response already announces that it is the last.
     const SHUTDOWN_WHILE_BUSY: bool = false;
 
     fn graceful_shutdown(self: Pin<&mut Self>) {
@@ -323,7 +323,7 @@ impl Watchdog {
             .unwrap_or(u64::MAX)
             .min(CHECK_INTERVAL_MS);
         let timer = Box::pin(sleep_until(Instant::now() + Duration::from_millis(first)));
-        // As if it had fired: it must be polled once.
+        // Treated as fired: it must be polled once.
         Self { timer, armed: 0 }
     }
 

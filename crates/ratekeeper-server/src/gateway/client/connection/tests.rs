@@ -64,12 +64,12 @@ async fn an_available_proxy_protocol_header_is_read_at_once() {
 }
 
 #[tokio::test]
-async fn a_proxy_protocol_header_may_come_in_pieces_and_later_bytes_stay() {
-    for piece in [1, 5, 16, 100] {
+async fn a_proxy_protocol_header_may_come_in_parts_and_later_bytes_stay() {
+    for part in [1, 5, 16, 100] {
         for (mut near, mut far) in pairs().await {
             let writing = async {
-                for piece in bytes(20).chunks(piece) {
-                    far.write_all(piece).await.unwrap();
+                for part in bytes(20).chunks(part) {
+                    far.write_all(part).await.unwrap();
                     yield_now().await;
                 }
             };

@@ -42,7 +42,7 @@ use tokio::time::{Sleep, sleep};
 const MAX_DISCARDED: usize = 64 * 1024;
 
 /// For how long, and for how many bytes, a client that is still sending is read before its
-/// connection is closed: else it may lose the response.
+/// connection is closed: otherwise it may lose the response.
 const LINGER: Duration = Duration::from_secs(2);
 const MAX_LINGER_BYTES: usize = 16 << 20;
 
@@ -177,20 +177,23 @@ impl Future for Http1 {
                     }
                     let mut state = this.socket.lock();
                     state.end_request(cx);
-                    match info.keep_alive && !*this.is_last {
-                        true if state.has_body_left() => State::Discarding {
-                            left: MAX_DISCARDED,
-                        },
-                        true => State::Reading,
-                        false => State::Closing {
+                    if !info.keep_alive || *this.is_last {
+                        State::Closing {
                             linger: state.has_body_left() || !state.is_idle(),
-                        },
+                        }
+                    } else if state.has_body_left() {
+                        State::Discarding {
+                            left: MAX_DISCARDED,
+                        }
+                    } else {
+                        State::Reading
                     }
                 }
                 StateProjection::Discarding { left } => {
-                    match ready!(this.socket.lock().poll_discard(left, cx)) {
-                        true => State::Reading,
-                        false => State::Closing { linger: true },
+                    if ready!(this.socket.lock().poll_discard(left, cx)) {
+                        State::Reading
+                    } else {
+                        State::Closing { linger: true }
                     }
                 }
                 StateProjection::Closing { linger } => {

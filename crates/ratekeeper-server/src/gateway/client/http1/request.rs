@@ -24,7 +24,7 @@ const USUAL_HEADERS: usize = 100;
 /// A parsed head: the request without its body.
 pub(super) struct Head {
     pub(super) request: Request<()>,
-    pub(super) length: BodyLength,
+    pub(super) length: RequestBodyLength,
     /// Whether the client expects 100 Continue.
     pub(super) expects_continue: bool,
     /// Whether it may switch to another protocol.
@@ -34,13 +34,13 @@ pub(super) struct Head {
 
 /// The framing of a request body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum BodyLength {
+pub(super) enum RequestBodyLength {
     /// A body of this many bytes.
     Known(u64),
     Chunked,
 }
 
-/// What writing the response needs to know of the request.
+/// The properties of a request that its response depends on.
 #[derive(Clone, Copy)]
 pub(super) struct RequestInfo {
     pub(super) version: Version,
@@ -129,7 +129,7 @@ fn read_into<'a>(
         keep_alive: false,
         trailers: false,
     };
-    let mut found = ConnectionHeaders::default();
+    let mut found = RequestConnectionHeaders::default();
     let mut map = HeaderMap::with_capacity(parsed.headers.len());
     for header in &*parsed.headers {
         let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| malformed())?;
@@ -186,19 +186,19 @@ pub(super) fn malformed() -> Problem {
     )
 }
 
-/// What the headers say about the connection and the body.
-struct ConnectionHeaders {
+/// The headers of a request that concern the connection and the body.
+struct RequestConnectionHeaders {
     close: bool,
     keep_alive: bool,
     expects_continue: bool,
     may_upgrade: bool,
     trailers: bool,
-    length: BodyLength,
+    length: RequestBodyLength,
 }
 
-impl Default for ConnectionHeaders {
+impl Default for RequestConnectionHeaders {
     fn default() -> Self {
-        let length = BodyLength::Known(0);
+        let length = RequestBodyLength::Known(0);
         Self {
             close: false,
             keep_alive: false,
@@ -210,7 +210,7 @@ impl Default for ConnectionHeaders {
     }
 }
 
-impl ConnectionHeaders {
+impl RequestConnectionHeaders {
     fn record(&mut self, name: &HeaderName, value: &[u8]) -> Result<(), Problem> {
         if *name == CONNECTION {
             for word in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
@@ -223,11 +223,10 @@ impl ConnectionHeaders {
                 .ok()
                 .and_then(|length| length.parse().ok())
                 .ok_or_else(malformed)?;
-            self.length = BodyLength::Known(length);
+            self.length = RequestBodyLength::Known(length);
         } else if *name == TRANSFER_ENCODING {
-            self.length = BodyLength::Chunked;
-            // Other codings are rejected later; and another reader may find another end of such a
-            // body.
+            self.length = RequestBodyLength::Chunked;
+            // Other codings are rejected later; another reader may find another end of that body.
             self.close |= !value.eq_ignore_ascii_case(b"chunked");
         } else if *name == EXPECT {
             self.expects_continue = value.eq_ignore_ascii_case(b"100-continue");
@@ -252,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_read_without_a_panic(
+        fn any_bytes_are_parsed_without_a_panic(
             head in "((GET|\\PC{0,3}) \\PC{0,6} HTTP/1.[01]\r\n)?((Content-Length|Connection|TE|x): ?\\PC{0,8}\r\n){0,4}(\r\n)?",
             bytes in prop::collection::vec(any::<u8>(), 0..60),
         ) {
@@ -284,7 +283,7 @@ mod tests {
         );
         assert_eq!(
             (request.method(), request.uri().to_string(), length),
-            (&Method::POST, "/a?b=c".into(), BodyLength::Known(12))
+            (&Method::POST, "/a?b=c".into(), RequestBodyLength::Known(12))
         );
         assert_eq!(
             request
@@ -296,7 +295,7 @@ mod tests {
         );
         assert_eq!(
             head("GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n").length,
-            BodyLength::Chunked
+            RequestBodyLength::Chunked
         );
         assert_eq!(
             head("GET http://a.b/c HTTP/1.1\r\n\r\n")

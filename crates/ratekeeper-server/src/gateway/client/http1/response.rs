@@ -179,7 +179,8 @@ mod tests {
         StreamBody::new(futures_util::stream::empty()).boxed()
     }
 
-    /// The lines after the first, except the date; the framing; whether the connection is kept.
+    /// The lines after the first, except the date; the framing; whether the connection is kept
+    /// alive.
     fn written(
         status: u16,
         headers: &[(&'static str, &'static str)],

@@ -193,8 +193,8 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), WriteError<B::Error>>> {
         loop {
-            // Even a round without progress costs something, so that a bug delays one connection
-            // and not its worker.
+            // Even a round without progress has a cost, so that a bug delays one connection and not
+            // its worker.
             budget.spend(0);
             let taken = self.fill(budget, cx);
             let sent = sink.poll_send(&mut self.out, !matches!(taken, Ok(FrameTaken::Some)), cx);
@@ -216,7 +216,7 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
         }
     }
 
-    /// Takes the available frames of the body, as far as there is room.
+    /// Takes the available frames of the body, as far as the buffer has capacity.
     fn fill(
         &mut self,
         budget: &mut PollBudget,

@@ -1,5 +1,5 @@
 //! Any sequence of frames, over a connection that takes any number of bytes at a time: the output
-//! is the message, and each poll makes progress and ends. A poll that loops for ever fails here
+//! is the message, and each poll makes progress and ends. A poll that loops forever fails here
 //! instead of hanging.
 
 use super::*;
@@ -290,11 +290,12 @@ fn write_one(
     // Each poll but the last waits for a pause, or has spent its budget.
     for _ in 0..1_000 {
         calls.0.set(0);
-        let begun = match connection.head_first {
-            true => writer
+        let begun = if connection.head_first {
+            writer
                 .poll_begun(&mut Counted(socket), cx)
-                .map_err(WriteError::Io),
-            false => Poll::Ready(Ok(())),
+                .map_err(WriteError::Io)
+        } else {
+            Poll::Ready(Ok(()))
         };
         let polled = match begun {
             Poll::Ready(Ok(())) => writer.poll(&mut Counted(socket), &mut PollBudget::new(), cx),
@@ -307,9 +308,11 @@ fn write_one(
             continue;
         }
         let mut open_body = || writer.body.as_mut().is_some_and(|body| body.gate.open());
-        let is_awaited = match connection.socket_first {
-            true => socket.gate.open() || open_body(),
-            false => open_body() || socket.gate.open(),
+        #[allow(clippy::if_same_then_else, reason = "the order of the calls differs")]
+        let is_awaited = if connection.socket_first {
+            socket.gate.open() || open_body()
+        } else {
+            open_body() || socket.gate.open()
         };
         assert!(is_awaited, "pending, and nothing wakes it");
     }
@@ -404,7 +407,7 @@ fn body_steps() -> impl Strategy<Value = Vec<BodyStep>> {
         1 => Just(BodyStep::Error),
     ];
     let many_small =
-        (1..60usize, 0..900usize).prop_map(|(length, many)| vec![BodyStep::Data(length); many]);
+        (1..60usize, 0..900usize).prop_map(|(length, count)| vec![BodyStep::Data(length); count]);
     (
         prop::collection::vec(step, 0..12),
         many_small,
@@ -512,11 +515,11 @@ proptest! {
     }
 }
 
-/// Heads and small pieces that fill the buffer: they were still counted after they were written,
+/// Heads and small chunks that fill the buffer: they were still counted after they were written,
 /// and the worker hung.
 #[test]
 fn messages_larger_than_the_buffer_are_written() {
-    for (head, length, pieces) in [
+    for (head, length, chunks) in [
         (16 << 10, 1, 1),
         (64 << 10, 0, 0),
         (100, 1_000, 40),
@@ -524,7 +527,7 @@ fn messages_larger_than_the_buffer_are_written() {
     ] {
         let message = Message {
             head,
-            body: vec![BodyStep::Data(length); pieces],
+            body: vec![BodyStep::Data(length); chunks],
             framing: Framing::Chunked,
             trailers: Trailers::None,
             tells_end: true,
@@ -537,7 +540,7 @@ fn messages_larger_than_the_buffer_are_written() {
         };
         let (out, ended) = written(std::slice::from_ref(&message), &connection);
         ended.unwrap();
-        assert!(out == expected(&message).0, "{head} {length} {pieces}");
+        assert!(out == expected(&message).0, "{head} {length} {chunks}");
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Head {
     /// Without hop-by-hop headers, except in a 101.
     pub(crate) headers: HeaderMap,
     pub(crate) is_http10: bool,
-    pub(super) length: BodyLength,
+    pub(super) length: ResponseBodyLength,
     /// Whether the connection may be reused.
     pub(super) keep_alive: bool,
 }
@@ -42,7 +42,7 @@ impl Head {
 
 /// The framing of a response body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum BodyLength {
+pub(super) enum ResponseBodyLength {
     /// A body of this many bytes.
     Known(u64),
     Chunked,
@@ -53,13 +53,13 @@ pub(super) enum BodyLength {
 /// Parses a head, and returns its length with it, or `None` if more must be read.
 pub(super) fn read(bytes: &[u8], method: &Method) -> Result<Option<(usize, Head)>, H1Error> {
     let config = httparse::ParserConfig::default();
-    let (mut usual, mut many) = ([const { MaybeUninit::uninit() }; USUAL_HEADERS], Vec::new());
+    let (mut usual, mut more) = ([const { MaybeUninit::uninit() }; USUAL_HEADERS], Vec::new());
     let mut response = httparse::Response::new(&mut []);
     let mut parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut usual);
     if parsed == Err(httparse::Error::TooManyHeaders) {
-        many.resize_with(MAX_HEADERS, MaybeUninit::uninit);
+        more.resize_with(MAX_HEADERS, MaybeUninit::uninit);
         response = httparse::Response::new(&mut []);
-        parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut many);
+        parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut more);
     }
     let end = match parsed {
         Ok(httparse::Status::Complete(end)) if end <= MAX_HEAD_BYTES => end,
@@ -83,9 +83,9 @@ pub(super) fn read(bytes: &[u8], method: &Method) -> Result<Option<(usize, Head)
     let is_http10 = response.version == Some(0);
     // All values are slices of one copy.
     let copy = Bytes::copy_from_slice(&bytes[..end]);
-    let mut found = ConnectionHeaders {
+    let mut found = ResponseConnectionHeaders {
         keep_alive: !is_http10,
-        ..ConnectionHeaders::default()
+        ..ResponseConnectionHeaders::default()
     };
     let mut map = HeaderMap::with_capacity(response.headers.len() + 4);
     for header in &*response.headers {
@@ -111,7 +111,7 @@ pub(super) fn read(bytes: &[u8], method: &Method) -> Result<Option<(usize, Head)
     if found.has_other_hop_by_hop && status != StatusCode::SWITCHING_PROTOCOLS {
         headers::strip(&mut map);
     }
-    let keep_alive = found.keep_alive && !found.close && length != BodyLength::Close;
+    let keep_alive = found.keep_alive && !found.close && length != ResponseBodyLength::Close;
     Ok(Some((
         end,
         Head {
@@ -130,9 +130,9 @@ fn range_of(bytes: &[u8], part: &[u8]) -> Range<usize> {
     at..at + part.len()
 }
 
-/// What the headers say about the connection and the body.
+/// The headers of a response that concern the connection and the body.
 #[derive(Default)]
-struct ConnectionHeaders {
+struct ResponseConnectionHeaders {
     keep_alive: bool,
     close: bool,
     length_header: Option<u64>,
@@ -143,7 +143,7 @@ struct ConnectionHeaders {
     is_irregular_length: bool,
 }
 
-impl ConnectionHeaders {
+impl ResponseConnectionHeaders {
     /// Whether a header is forwarded to the client.
     fn is_forwarded(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, H1Error> {
         if *name == CONTENT_LENGTH {
@@ -197,7 +197,7 @@ impl ConnectionHeaders {
         status: StatusCode,
         method: &Method,
         is_http10: bool,
-    ) -> Result<BodyLength, H1Error> {
+    ) -> Result<ResponseBodyLength, H1Error> {
         if self.chunked {
             if is_http10 {
                 return Err(H1Error::InvalidResponse("HTTP/1.0 response is chunked"));
@@ -212,10 +212,10 @@ impl ConnectionHeaders {
             || status.is_informational()
             || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         Ok(match self.length_header {
-            _ if is_empty => BodyLength::Known(0),
-            _ if self.chunked => BodyLength::Chunked,
-            Some(length) => BodyLength::Known(length),
-            None => BodyLength::Close,
+            _ if is_empty => ResponseBodyLength::Known(0),
+            _ if self.chunked => ResponseBodyLength::Chunked,
+            Some(length) => ResponseBodyLength::Known(length),
+            None => ResponseBodyLength::Close,
         })
     }
 }
@@ -237,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_read_without_a_panic(
+        fn any_bytes_are_parsed_without_a_panic(
             head in "(HTTP/1.[01] [0-9]{3} ?\\PC{0,4}\r\n)?((Content-Length|Connection|Transfer-Encoding|x): ?\\PC{0,8}\r\n){0,4}(\r\n)?",
             bytes in prop::collection::vec(any::<u8>(), 0..60),
         ) {
@@ -252,7 +252,7 @@ mod tests {
         Ok(head)
     }
 
-    fn length(headers: &str) -> Option<(BodyLength, bool)> {
+    fn length(headers: &str) -> Option<(ResponseBodyLength, bool)> {
         head(&format!("HTTP/1.1 200 OK\r\n{headers}\r\n"))
             .ok()
             .map(|head| (head.length, head.keep_alive))
@@ -267,7 +267,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             (head.status.as_u16(), head.length, head.keep_alive),
-            (404, BodyLength::Known(3), true)
+            (404, ResponseBodyLength::Known(3), true)
         );
         let mut names: Vec<_> = head.headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
@@ -292,33 +292,33 @@ mod tests {
     fn the_framing_of_response_bodies() {
         assert_eq!(
             length("Content-Length: 5\r\n"),
-            Some((BodyLength::Known(5), true))
+            Some((ResponseBodyLength::Known(5), true))
         );
         assert_eq!(
             length("Content-Length: 5\r\nConnection: close\r\n"),
-            Some((BodyLength::Known(5), false))
+            Some((ResponseBodyLength::Known(5), false))
         );
         assert_eq!(
             length("Connection: close, keep-alive\r\nContent-Length: 5\r\n"),
-            Some((BodyLength::Known(5), false))
+            Some((ResponseBodyLength::Known(5), false))
         );
         assert_eq!(
             length("Content-Length: 5, 5\r\nContent-Length: 5\r\n"),
-            Some((BodyLength::Known(5), true))
+            Some((ResponseBodyLength::Known(5), true))
         );
         assert_eq!(
             length("Transfer-Encoding: Chunked\r\n"),
-            Some((BodyLength::Chunked, true))
+            Some((ResponseBodyLength::Chunked, true))
         );
         assert_eq!(
             length("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"),
-            Some((BodyLength::Chunked, false))
+            Some((ResponseBodyLength::Chunked, false))
         );
         assert_eq!(
             length("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"),
-            Some((BodyLength::Chunked, false))
+            Some((ResponseBodyLength::Chunked, false))
         );
-        assert_eq!(length(""), Some((BodyLength::Close, false)));
+        assert_eq!(length(""), Some((ResponseBodyLength::Close, false)));
         for invalid in [
             "Content-Length: 5\r\nContent-Length: 6\r\n",
             "Content-Length: 5, 6\r\n",
@@ -362,22 +362,22 @@ mod tests {
             |text: &str, method: Method| read(text.as_bytes(), &method).unwrap().unwrap().1.length;
         assert_eq!(
             length("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::HEAD),
-            BodyLength::Known(0)
+            ResponseBodyLength::Known(0)
         );
         assert_eq!(
             length(
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
                 Method::HEAD
             ),
-            BodyLength::Known(0)
+            ResponseBodyLength::Known(0)
         );
         assert_eq!(
             length("HTTP/1.1 304 x\r\nContent-Length: 5\r\n\r\n", Method::GET),
-            BodyLength::Known(0)
+            ResponseBodyLength::Known(0)
         );
         assert_eq!(
             length("HTTP/1.1 204 x\r\n\r\n", Method::GET),
-            BodyLength::Known(0)
+            ResponseBodyLength::Known(0)
         );
     }
 
@@ -407,15 +407,15 @@ mod tests {
         assert_eq!(of_bytes(MAX_HEAD_BYTES, "").unwrap(), None);
         assert!(of_bytes(MAX_HEAD_BYTES + 1, "\r\n\r\n").is_err());
         assert!(of_bytes(MAX_HEAD_BYTES + 1, "").is_err());
-        let of_headers = |many: usize| {
+        let of_headers = |more: usize| {
             let text = format!(
                 "HTTP/1.1 200 OK\r\n{}\r\n",
-                "set-cookie: a=b\r\n".repeat(many)
+                "set-cookie: a=b\r\n".repeat(more)
             );
             read(text.as_bytes(), &Method::GET).map(|read| read.unwrap().1.headers.len())
         };
-        for many in [USUAL_HEADERS, USUAL_HEADERS + 1, MAX_HEADERS] {
-            assert_eq!(of_headers(many).unwrap(), many);
+        for more in [USUAL_HEADERS, USUAL_HEADERS + 1, MAX_HEADERS] {
+            assert_eq!(of_headers(more).unwrap(), more);
         }
         assert!(of_headers(MAX_HEADERS + 1).is_err());
     }

@@ -30,9 +30,9 @@ use std::task::{Context, Poll, ready};
 /// How much of a head is read at once.
 const HEAD_ROOM: usize = 8 * 1024;
 
-/// The longest piece of a body for an HTTP/2 client: how soon the next one is asked for shows
-/// whether the client takes any.
-const HTTP2_PIECE: u64 = 16 * 1024;
+/// The longest chunk of a body for an HTTP/2 client: how soon the next one is polled shows whether
+/// the client takes data.
+const MAX_HTTP2_CHUNK: u64 = 16 * 1024;
 
 pub(crate) struct H1UpstreamConn {
     stream: Stream,
@@ -51,7 +51,7 @@ pub(crate) enum H1Error {
     Io(io::Error),
     /// The connection was closed too early.
     Closed,
-    /// The response was invalid; the phrase says what it had.
+    /// The response was invalid; the phrase describes it.
     InvalidResponse(&'static str),
     /// The request body of the client failed.
     Body(BodyError),
@@ -108,12 +108,12 @@ impl H1UpstreamConn {
         upstream: &Upstream,
         rewriter: &RequestHeaderRewriter<'_>,
     ) {
-        let piece = if rewriter.version == Version::HTTP_2 {
-            HTTP2_PIECE
+        let max_chunk = if rewriter.version == Version::HTTP_2 {
+            MAX_HTTP2_CHUNK
         } else {
             u64::MAX
         };
-        self.reader.begin(request.method(), piece);
+        self.reader.begin(request.method(), max_chunk);
         self.sending.begin(request, upstream, rewriter);
     }
 
@@ -188,13 +188,13 @@ impl H1UpstreamConn {
             self.stop_sending();
         }
         loop {
-            let room = match self.reader.next() {
+            let expected = match self.reader.next() {
                 Ok(Next::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
                 Ok(Next::Finished) => return Poll::Ready(None),
-                Ok(Next::More(room)) => room,
+                Ok(Next::More(expected)) => expected,
                 Err(fault) => return Poll::Ready(Some(Err(fault))),
             };
-            match ready!(fill(&mut self.stream, &mut self.reader.read, room, cx)) {
+            match ready!(fill(&mut self.stream, &mut self.reader.read, expected, cx)) {
                 Ok(true) => {}
                 Ok(false) => match self.reader.end() {
                     Ok(()) => return Poll::Ready(None),

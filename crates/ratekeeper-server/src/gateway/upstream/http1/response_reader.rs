@@ -2,7 +2,7 @@
 //! `read`. Fuzzed as a whole (fuzz/src/gateway/response.rs).
 
 use super::H1Error;
-use super::head::{self, BodyLength, Head};
+use super::head::{self, Head, ResponseBodyLength};
 use crate::gateway::http1::{ChunkEvent, ChunkedDecoder, empty_line_end, take};
 use axum::body::Bytes;
 use axum::http::Method;
@@ -10,7 +10,7 @@ use bytes::{Buf, BytesMut};
 use http_body::{Frame, SizeHint};
 
 /// How much of a body is read at once.
-const BODY_ROOM: usize = 64 * 1024;
+const BODY_READ_BYTES: usize = 64 * 1024;
 
 /// A body up to this size that came with its head is taken at once.
 const MAX_WHOLE_BODY: u64 = 16 * 1024;
@@ -23,15 +23,15 @@ pub(super) struct ResponseReader {
     receiving: ReceiveState,
     /// The method of the last request.
     method: Method,
-    /// The longest piece of the body.
-    piece: u64,
+    /// The longest chunk of the body.
+    max_chunk: u64,
     /// How many bytes in the buffer were scanned for the end of a head, and how many were tried to
     /// be parsed as one.
     scanned: usize,
     pub(super) parsed: usize,
 }
 
-/// The next part of the response.
+/// The part of the response that comes next.
 #[derive(Debug)]
 enum ReceiveState {
     Head,
@@ -57,7 +57,7 @@ impl Default for ResponseReader {
             read: BytesMut::new(),
             receiving: ReceiveState::Finished,
             method: Method::GET,
-            piece: u64::MAX,
+            max_chunk: u64::MAX,
             scanned: 0,
             parsed: 0,
         }
@@ -65,10 +65,11 @@ impl Default for ResponseReader {
 }
 
 impl ResponseReader {
-    /// Starts the response to a request with `method`. No piece of its body is longer than `piece`.
-    pub(super) fn begin(&mut self, method: &Method, piece: u64) {
+    /// Starts the response to a request with `method`, whose body is returned in chunks of at most
+    /// `max_chunk` bytes.
+    pub(super) fn begin(&mut self, method: &Method, max_chunk: u64) {
         self.method.clone_from(method);
-        self.piece = piece;
+        self.max_chunk = max_chunk;
         self.receiving = ReceiveState::Head;
         (self.scanned, self.parsed) = (0, 0);
     }
@@ -86,18 +87,18 @@ impl ResponseReader {
         (self.scanned, self.parsed) = (0, 0);
         if !head.is_informational() {
             self.receiving = match head.length {
-                BodyLength::Known(0) => ReceiveState::Finished,
-                BodyLength::Known(length) => ReceiveState::Known(length),
-                BodyLength::Chunked => ReceiveState::Chunked(ChunkedDecoder::new()),
-                BodyLength::Close => ReceiveState::Close,
+                ResponseBodyLength::Known(0) => ReceiveState::Finished,
+                ResponseBodyLength::Known(length) => ReceiveState::Known(length),
+                ResponseBodyLength::Chunked => ReceiveState::Chunked(ChunkedDecoder::new()),
+                ResponseBodyLength::Close => ReceiveState::Close,
             };
         }
         Ok(Some(head))
     }
 
-    /// Whether parsing the head is worth another try: its end has come, or so many more bytes that
-    /// an invalid one is found early. So each byte is parsed a bounded number of times, however a
-    /// head is split.
+    /// Whether parsing the head is worth another try: its end has come, or as many more bytes, so
+    /// that an invalid head is found early. So each byte is parsed a bounded number of times,
+    /// however a head is split.
     fn may_have_head(&mut self) -> bool {
         let from = std::mem::replace(&mut self.scanned, self.read.len());
         let has_line = || self.read[from..].contains(&b'\n');
@@ -135,10 +136,10 @@ impl ResponseReader {
             ReceiveState::Head | ReceiveState::Finished => Ok(Next::Finished),
             ReceiveState::Known(left) => {
                 if self.read.is_empty() {
-                    let room = usize::try_from(*left).unwrap_or(usize::MAX);
-                    return Ok(Next::More(room.min(BODY_ROOM)));
+                    let expected = usize::try_from(*left).unwrap_or(usize::MAX);
+                    return Ok(Next::More(expected.min(BODY_READ_BYTES)));
                 }
-                let data = take(&mut self.read, self.piece.min(*left));
+                let data = take(&mut self.read, self.max_chunk.min(*left));
                 *left -= data.len() as u64;
                 if *left == 0 {
                     self.receiving = ReceiveState::Finished;
@@ -147,22 +148,25 @@ impl ResponseReader {
             }
             ReceiveState::Close => {
                 if self.read.is_empty() {
-                    return Ok(Next::More(BODY_ROOM));
+                    return Ok(Next::More(BODY_READ_BYTES));
                 }
-                Ok(Next::Frame(Frame::data(take(&mut self.read, self.piece))))
+                Ok(Next::Frame(Frame::data(take(
+                    &mut self.read,
+                    self.max_chunk,
+                ))))
             }
             ReceiveState::Chunked(chunks) => {
-                let piece = chunks
-                    .next(&mut self.read, self.piece)
+                let event = chunks
+                    .next(&mut self.read, self.max_chunk)
                     .map_err(|error| H1Error::InvalidResponse(error.0))?;
                 if chunks.is_finished() {
                     self.receiving = ReceiveState::Finished;
                 }
-                Ok(match piece {
+                Ok(match event {
                     ChunkEvent::Data(data) => Next::Frame(Frame::data(data)),
                     ChunkEvent::Trailers(trailers) => Next::Frame(Frame::trailers(trailers)),
                     ChunkEvent::Finished => Next::Finished,
-                    ChunkEvent::More => Next::More(BODY_ROOM),
+                    ChunkEvent::More => Next::More(BODY_READ_BYTES),
                 })
             }
         }

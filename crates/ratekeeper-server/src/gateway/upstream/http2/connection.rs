@@ -33,7 +33,7 @@ const MAX_SEND_BUFFER: usize = 64 * 1024;
 const MAX_HEADER_LIST: u32 = 256 * 1024;
 
 /// Streams that are opened before the upstream has sent its maximum: none, so that it never has to
-/// refuse one.
+/// reject one.
 const INITIAL_MAX_STREAMS: usize = 0;
 
 /// How long an upstream may send nothing while requests are in flight before it is pinged, and how

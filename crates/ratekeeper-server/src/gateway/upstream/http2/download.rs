@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 /// The body of a response. Dropping it early resets its stream.
 pub(crate) struct Http2Body {
-    received: Arc<Mutex<Received>>,
+    received: Arc<Mutex<ReceiveBuffer>>,
     flow: FlowControl,
     /// How many bytes are still to come, if the response has a Content-Length.
     left: Option<u64>,
@@ -26,9 +26,9 @@ pub(crate) struct Http2Body {
 /// Why a response is cut off: an [`h2::Error`], or the [`BodyError`] of its request.
 type BodyFailure = Box<dyn Error + Send + Sync>;
 
-/// Bytes that were received and not taken yet.
+/// Bytes and trailers that were received and not read yet.
 #[derive(Default)]
-struct Received {
+struct ReceiveBuffer {
     buffer: FrameBuffer,
     trailers: Option<HeaderMap>,
     end: Option<Result<(), BodyFailure>>,
@@ -46,7 +46,7 @@ impl Http2Body {
         length: Option<u64>,
         cx: &mut Context<'_>,
     ) -> Self {
-        let received = Arc::new(Mutex::new(Received::default()));
+        let received = Arc::new(Mutex::new(ReceiveBuffer::default()));
         let flow = stream.flow_control().clone();
         let mut transfer = Transfer {
             stream: Some(stream),
@@ -83,14 +83,14 @@ impl Http2Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyFailure>>> {
         let mut received = lock(&self.received);
-        if let Some(piece) = received.buffer.pop() {
+        if let Some(chunk) = received.buffer.pop() {
             drop(received);
             // A stream that has ended has no window.
-            let _ = self.flow.release_capacity(piece.len());
+            let _ = self.flow.release_capacity(chunk.len());
             self.left = self
                 .left
-                .map(|left| left.saturating_sub(piece.len() as u64));
-            return Poll::Ready(Some(Ok(Frame::data(piece))));
+                .map(|left| left.saturating_sub(chunk.len() as u64));
+            return Poll::Ready(Some(Ok(Frame::data(chunk))));
         }
         if let Some(trailers) = received.trailers.take() {
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
@@ -128,7 +128,7 @@ impl Drop for Http2Body {
     }
 }
 
-fn lock(received: &Mutex<Received>) -> MutexGuard<'_, Received> {
+fn lock(received: &Mutex<ReceiveBuffer>) -> MutexGuard<'_, ReceiveBuffer> {
     received.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -138,7 +138,7 @@ struct Transfer {
     stream: Option<RecvStream>,
     upload: Option<Upload>,
     guard: StreamGuard,
-    received: Arc<Mutex<Received>>,
+    received: Arc<Mutex<ReceiveBuffer>>,
 }
 
 impl Transfer {

@@ -25,7 +25,7 @@ pub(crate) struct Http2Exchange {
 }
 
 /// What an upstream sends before the body of its response.
-pub(crate) enum Received {
+pub(crate) enum ResponseEvent {
     Informational(StatusCode, HeaderMap),
     Response(response::Parts, Http2Body),
 }
@@ -46,9 +46,10 @@ impl Http2Error {
         // GOAWAY of the upstream ends only the streams above its last stream id, which were not
         // processed.
         let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
-        match error.is_remote() && (refused || error.is_go_away()) {
-            true => Self::Unprocessed(error),
-            false => Self::Broken(error),
+        if error.is_remote() && (refused || error.is_go_away()) {
+            Self::Unprocessed(error)
+        } else {
+            Self::Broken(error)
         }
     }
 }
@@ -95,7 +96,7 @@ impl Http2Exchange {
 
     /// Sends the request, and receives what precedes the body of the response. Must not be called
     /// after the response.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Received, Http2Error>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseEvent, Http2Error>> {
         if let Some(upload) = &mut self.upload
             && let Poll::Ready(Err(error)) = upload.poll(cx)
         {
@@ -103,7 +104,7 @@ impl Http2Exchange {
         }
         if let Poll::Ready(Some(informational)) = self.response.poll_informational(cx) {
             let (head, ()) = informational.map_err(Http2Error::new)?.into_parts();
-            return Poll::Ready(Ok(Received::Informational(head.status, head.headers)));
+            return Poll::Ready(Ok(ResponseEvent::Informational(head.status, head.headers)));
         }
         let (head, stream) = ready!(Pin::new(&mut self.response).poll(cx))
             .map_err(Http2Error::new)?
@@ -120,7 +121,7 @@ impl Http2Exchange {
             .and_then(|length| length.to_str().ok()?.parse().ok());
         // A length without a body is that of the response to a GET.
         let length = length.filter(|_| !stream.is_end_stream());
-        Poll::Ready(Ok(Received::Response(
+        Poll::Ready(Ok(ResponseEvent::Response(
             head,
             Http2Body::start(stream, upload, guard, length, cx),
         )))

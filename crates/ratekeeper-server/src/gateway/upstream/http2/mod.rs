@@ -12,7 +12,7 @@ mod frame_buffer;
 mod upload;
 
 pub(crate) use download::Http2Body;
-pub(crate) use exchange::{Http2Error, Http2Exchange, Received};
+pub(crate) use exchange::{Http2Error, Http2Exchange, ResponseEvent};
 
 use super::{Connector, UpstreamError};
 use connection::{H2UpstreamConn, StreamPermit};
@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout};
 /// the existing ones are in use.
 const MAX_CONNECTIONS: usize = 8;
 
-/// How long a connection without requests is kept.
+/// How long a connection without requests is kept open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The HTTP/2 connections of one worker to one upstream.
@@ -38,10 +38,10 @@ pub(crate) struct Http2Pool {
     connecting: tokio::sync::Mutex<()>,
 }
 
-/// A connection of the pool, and since when it is idle.
+/// A connection of the pool, with the start of its idle time.
 struct PooledConnection {
     connection: H2UpstreamConn,
-    /// Since when it was found without requests, or `None` if it had some at the last check.
+    /// When it was first found without requests, or `None` if it had some at the last check.
     idle_since: Option<Instant>,
 }
 

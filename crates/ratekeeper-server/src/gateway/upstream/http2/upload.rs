@@ -1,4 +1,4 @@
-//! The body of an HTTP/2 request, on its way to an upstream.
+//! Uploads the body of an HTTP/2 request to an upstream.
 
 use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers;
@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-/// Bytes of a body that are kept until the upstream answers, so that a request that it refuses
-/// unprocessed can be sent again.
+/// The most bytes of a body kept for a replay: an upstream may reject a request unprocessed, until
+/// it answers.
 const MAX_REPLAY: usize = 64 * 1024;
 
 /// Sends a body as the upstream takes it.
@@ -96,18 +96,18 @@ impl Upload {
                     0 => ready!(self.stream.poll_capacity(cx)),
                     capacity => Some(Ok(capacity)),
                 };
-                // Where the stream has ended, the response tells why.
+                // If the stream has ended, the response has the reason.
                 let Some(Ok(capacity)) = capacity else {
                     return Poll::Ready(Ok(()));
                 };
-                let piece = self.chunk.split_to(capacity.min(self.chunk.len()));
+                let data = self.chunk.split_to(capacity.min(self.chunk.len()));
                 let last = self.ended && self.chunk.is_empty();
-                if self.stream.send_data(piece, last).is_err() || last {
+                if self.stream.send_data(data, last).is_err() || last {
                     return Poll::Ready(Ok(()));
                 }
                 continue;
             }
-            // The upstream may have all that it wants, or be gone.
+            // The upstream may need no more of the body, or have closed the connection.
             if self.stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(Ok(()));
             }

@@ -2,7 +2,7 @@
 //! between.
 
 use super::body::ClientBody;
-use super::request::{self, BodyLength, Head, HeadLimits};
+use super::request::{self, Head, HeadLimits, RequestBodyLength};
 use super::response::write_informational;
 use crate::api::{Code, Problem};
 use crate::gateway::body::BodyError;
@@ -55,7 +55,7 @@ pub(super) struct SocketState {
     /// ones, which may be of another protocol.
     pub(super) read: BytesMut,
     unchecked: usize,
-    /// How much of that was tried to be parsed as a head.
+    /// How many of these bytes were already parsed as an incomplete head.
     parsed: usize,
     /// Whether the buffer was enlarged for a body.
     is_large: bool,
@@ -143,8 +143,9 @@ impl ClientSocket {
     }
 
     /// The body of the current request, if it has one.
-    pub(super) fn body(&self, length: BodyLength) -> Option<ClientBody> {
-        (length != BodyLength::Known(0)).then(|| ClientBody::new(self.weak(), self.lock().number))
+    pub(super) fn body(&self, length: RequestBodyLength) -> Option<ClientBody> {
+        (length != RequestBodyLength::Known(0))
+            .then(|| ClientBody::new(self.weak(), self.lock().number))
     }
 }
 
@@ -172,9 +173,9 @@ impl SocketState {
                 self.parsed = 0;
                 self.number += 1;
                 self.body = match head.length {
-                    BodyLength::Known(0) => RemainingBody::Nothing,
-                    BodyLength::Known(length) => RemainingBody::Known(length),
-                    BodyLength::Chunked => RemainingBody::Chunked(ChunkedDecoder::new()),
+                    RequestBodyLength::Known(0) => RemainingBody::Nothing,
+                    RequestBodyLength::Known(length) => RemainingBody::Known(length),
+                    RequestBodyLength::Chunked => RemainingBody::Chunked(ChunkedDecoder::new()),
                 };
                 (self.discard_rest, self.expects_continue, self.may_upgrade) =
                     (false, head.expects_continue, head.may_upgrade);
@@ -212,22 +213,20 @@ impl SocketState {
         }
     }
 
-    /// Reads the available bytes; false at the end.
-    fn poll_fill(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+    /// Reads the available bytes. Ready with false at the end of the stream.
+    fn poll_fill(&mut self, capacity: usize, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.is_closed || self.rejected.is_some() {
             return Poll::Ready(Ok(false));
         }
         let before = self.read.len();
-        let more = ready!(fill(&mut self.stream, &mut self.read, room, cx))?;
+        let more = ready!(fill(&mut self.stream, &mut self.read, capacity, cx))?;
         self.is_closed = !more;
-        match more {
-            // A client that may switch protocols speaks the new one next, or sends another request
-            // if the switch fails.
-            true if self.may_upgrade && !self.has_body_left() => {
-                self.unchecked += self.read.len() - before;
-            }
-            true => self.check_new_bytes(before),
-            false => {}
+        // A client that may switch protocols uses the new one next, or sends another request if the
+        // switch fails.
+        if self.may_upgrade && !self.has_body_left() {
+            self.unchecked += self.read.len() - before;
+        } else if more {
+            self.check_new_bytes(before);
         }
         Poll::Ready(Ok(more))
     }
@@ -248,7 +247,7 @@ impl SocketState {
     }
 
     /// Ready when the client has left while it waits for a response. Its next request is read
-    /// meanwhile, as far as there is room.
+    /// meanwhile, as far as the buffer has capacity.
     pub(super) fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.has_body_left() {
             // Another task may read it.
@@ -293,7 +292,7 @@ impl SocketState {
         self.rejected.is_none() && self.read.is_empty()
     }
 
-    /// The remaining length of the body, as far as it is known.
+    /// The remaining length of the body, if it is known.
     pub(super) fn size_hint(&self) -> SizeHint {
         match self.body {
             RemainingBody::Nothing => SizeHint::with_exact(0),
@@ -339,13 +338,13 @@ impl SocketState {
                 }
                 RemainingBody::Known(_) => {}
                 RemainingBody::Chunked(decoder) => {
-                    let piece = decoder
+                    let event = decoder
                         .next(&mut self.read, u64::MAX)
-                        .map_err(|wrong| body_error(wrong.0))?;
+                        .map_err(|error| body_error(error.0))?;
                     if decoder.is_finished() {
                         self.body = RemainingBody::Nothing;
                     }
-                    match piece {
+                    match event {
                         ChunkEvent::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
                         ChunkEvent::Trailers(trailers) => {
                             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));

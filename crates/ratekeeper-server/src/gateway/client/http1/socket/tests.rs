@@ -1,4 +1,4 @@
-//! Requests that arrive in pieces, over a socket pair.
+//! Requests that arrive in parts, over a socket pair.
 
 use super::*;
 use crate::gateway::client::state::InFlightRequest;
@@ -14,9 +14,9 @@ const LIMITS: HeadLimits = HeadLimits {
     headers: 16,
 };
 
-/// The requests parsed from these bytes, sent in pieces of this size, each with its body; and how
+/// The requests parsed from these bytes, sent in parts of this size, each with its body; and how
 /// the connection ends.
-fn parse_requests(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
+fn parse_requests(bytes: &[u8], part: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -26,17 +26,17 @@ fn parse_requests(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'stat
         let client = Arc::new(Client::new(None, false, false, None));
         let socket = ClientSocket::new(Stream::Unix(near), client, LIMITS, b"");
         let sending = async {
-            for piece in bytes.chunks(piece) {
+            for part in bytes.chunks(part) {
                 // A reader that has closed its side has rejected something.
-                if far.write_all(piece).await.is_err() {
+                if far.write_all(part).await.is_err() {
                     return;
                 }
                 tokio::task::yield_now().await;
             }
             drop(far);
         };
-        // The reader closes its side when it rejects something: else the writer may wait for room
-        // for ever.
+        // The reader closes its side when it rejects something: otherwise the writer may wait
+        // forever for buffer capacity.
         let hearing = async move {
             let socket = socket;
             let mut requests = Vec::new();
@@ -79,12 +79,12 @@ async fn a_body_reads_nothing_of_the_next_request_and_does_not_keep_the_connecti
         first.frame().await.unwrap().unwrap().into_data().unwrap(),
         "1st"
     );
-    let asking = tokio::spawn(async move { (first.frame().await.unwrap().is_err(), first) });
+    let read = tokio::spawn(async move { (first.frame().await.unwrap().is_err(), first) });
     tokio::task::yield_now().await;
     socket
         .lock()
         .end_request(&Context::from_waker(Waker::noop()));
-    let (is_broken, first) = asking.await.unwrap();
+    let (is_broken, first) = read.await.unwrap();
     assert!(is_broken && !first.is_end_stream());
     far.write_all(&[&b"--"[..], post, b"2"].concat())
         .await
@@ -102,16 +102,16 @@ async fn a_body_reads_nothing_of_the_next_request_and_does_not_keep_the_connecti
         second.frame().await.unwrap().unwrap().into_data().unwrap(),
         "2"
     );
-    let asking = tokio::spawn(async move { second.frame().await.unwrap().is_err() });
+    let read = tokio::spawn(async move { second.frame().await.unwrap().is_err() });
     tokio::task::yield_now().await;
     drop(socket);
-    assert!(asking.await.unwrap(), "nothing keeps the connection open");
+    assert!(read.await.unwrap(), "nothing keeps the connection open");
 }
 
 /// Until the switch is decided, the bytes that come belong to the protocol that is switched to.
 #[tokio::test]
 async fn a_client_that_may_switch_protocols_is_read_before_the_switch() {
-    let asked = async |next: &[u8]| {
+    let request_followed_by = async |next: &[u8]| {
         let (mut far, near) = UnixStream::pair().unwrap();
         let client = Arc::new(Client::new(None, false, false, None));
         let socket = ClientSocket::new(Stream::Unix(near), Arc::clone(&client), LIMITS, b"");
@@ -137,12 +137,12 @@ async fn a_client_that_may_switch_protocols_is_read_before_the_switch() {
         .await;
         (socket, far, client)
     };
-    let (socket, _far, _) = asked(b"GET\n\0").await;
+    let (socket, _far, _) = request_followed_by(b"GET\n\0").await;
     socket.lock().take_interim(true);
     assert!(socket.lock().can_switch());
     assert_eq!(socket.lock().read, &b"GET\n\0"[..]);
 
-    let (socket, _far, _) = asked(b"GET /next HTTP/1.1\r\n\r\n").await;
+    let (socket, _far, _) = request_followed_by(b"GET /next HTTP/1.1\r\n\r\n").await;
     socket.lock().take_interim(false);
     let next = poll_fn(|cx| socket.lock().poll_head(cx))
         .await
@@ -151,7 +151,7 @@ async fn a_client_that_may_switch_protocols_is_read_before_the_switch() {
         .unwrap();
     assert_eq!(next.request.uri(), "/next");
 
-    let (socket, _far, _) = asked(b"GET\n\0").await;
+    let (socket, _far, _) = request_followed_by(b"GET\n\0").await;
     socket.lock().take_interim(false);
     let next = poll_fn(|cx| socket.lock().poll_head(cx)).await;
     assert!(
@@ -159,7 +159,7 @@ async fn a_client_that_may_switch_protocols_is_read_before_the_switch() {
         "what the guard did not see is no request yet"
     );
 
-    let (socket, far, client) = asked(b"").await;
+    let (socket, far, client) = request_followed_by(b"").await;
     let _asked = InFlightRequest::new(&client);
     drop(far);
     poll_fn(|cx| socket.lock().poll_closed(cx)).await;
@@ -168,12 +168,12 @@ async fn a_client_that_may_switch_protocols_is_read_before_the_switch() {
 /// The CR of an empty line comes alone, then its LF with more bytes: that is not a request line
 /// yet.
 #[tokio::test]
-async fn an_empty_line_in_two_pieces_is_skipped() {
+async fn an_empty_line_in_two_parts_is_skipped() {
     let (mut far, near) = UnixStream::pair().unwrap();
     let client = Arc::new(Client::new(None, false, false, None));
     let socket = ClientSocket::new(Stream::Unix(near), client, LIMITS, b"");
-    for piece in [&b"\r"[..], b"\n "] {
-        far.write_all(piece).await.unwrap();
+    for part in [&b"\r"[..], b"\n "] {
+        far.write_all(part).await.unwrap();
         // The runtime polls for events meanwhile.
         tokio::task::yield_now().await;
         let polled = poll_fn(|cx| Poll::Ready(socket.lock().poll_head(cx))).await;
@@ -197,12 +197,11 @@ fn message() -> impl Strategy<Value = (Vec<u8>, Option<usize>)> {
 }
 
 proptest! {
-    /// Whatever the bodies contain, and wherever the bytes are split: the guard and the parser
-    /// agree on each request.
+    /// The guard and the parser agree on each request, for any bodies and any split of the bytes.
     #[test]
     fn pipelined_requests_are_parsed_as_they_were_sent(
         messages in prop::collection::vec(message(), 1..6),
-        piece in 1usize..300,
+        part in 1usize..300,
         rest in prop_oneof![Just(""), Just("\r\n"), Just("GET / HTT"), Just("GET /\nx")],
     ) {
         let mut bytes = Vec::new();
@@ -227,16 +226,16 @@ proptest! {
         let sent: Vec<_> =
             messages.into_iter().enumerate().map(|(at, (body, _))| (format!("/{at}"), body)).collect();
         let end = if rest.contains("/\n") { "refused" } else { "ended" };
-        prop_assert_eq!(parse_requests(&bytes, piece), (sent, end));
+        prop_assert_eq!(parse_requests(&bytes, part), (sent, end));
     }
 
     #[test]
     fn any_input_ends_the_same_way_however_it_is_split(
         text in "((GET|POST) /[a-z]{0,3} HTTP/1.1\r\n|Host: x\r\n|Content-Length: [0-9]\r\n|Transfer-Encoding: chunked\r\n|\r\n|[0-3]\r\n|abc|0|\r|\n| ){0,24}",
-        piece in 1usize..9,
+        part in 1usize..9,
     ) {
         let (whole, end) = parse_requests(text.as_bytes(), text.len().max(1));
-        let (pieces, end_of_pieces) = parse_requests(text.as_bytes(), piece);
-        prop_assert_eq!((whole, end), (pieces, end_of_pieces), "{:?}", text);
+        let (parts, end_of_parts) = parse_requests(text.as_bytes(), part);
+        prop_assert_eq!((whole, end), (parts, end_of_parts), "{:?}", text);
     }
 }

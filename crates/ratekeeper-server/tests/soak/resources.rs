@@ -1,4 +1,4 @@
-//! How much a process has.
+//! Memory and file descriptors of a process.
 
 use std::fs;
 use std::sync::Mutex;
@@ -6,28 +6,29 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How much memory may come on top between the early and the late part of a run: what an allocator
-/// keeps, and no leak. A byte lost at each of some thousand requests a second would be ten times as
-/// much in ten minutes.
-const GROWTH: u64 = 8 << 20;
+/// The max that memory may grow between the early and the late part of a run, as allocators keep
+/// some. A leak of a byte per request, at some thousand requests a second, would be ten times as much
+/// in ten minutes.
+const MAX_GROWTH: u64 = 8 << 20;
 
-pub(crate) struct Watched {
+/// Samples the memory of a process.
+pub(crate) struct ProcessMonitor {
     name: &'static str,
     process: u32,
     descriptors: usize,
     memory: Mutex<Vec<u64>>,
 }
 
-/// Whether it is over, at the latest after that long.
-pub(crate) fn over_within(over: &AtomicBool, most: Duration) -> bool {
+/// Waits for the stop, for `max` at max. Returns whether it has come.
+pub(crate) fn stopped_within(stopped: &AtomicBool, max: Duration) -> bool {
     let start = Instant::now();
-    while start.elapsed() < most && !over.load(Relaxed) {
-        thread::sleep(most.min(Duration::from_millis(10)));
+    while start.elapsed() < max && !stopped.load(Relaxed) {
+        thread::sleep(max.min(Duration::from_millis(10)));
     }
-    over.load(Relaxed)
+    stopped.load(Relaxed)
 }
 
-impl Watched {
+impl ProcessMonitor {
     pub(crate) fn new(name: &'static str, process: u32) -> Self {
         Self {
             name,
@@ -37,16 +38,17 @@ impl Watched {
         }
     }
 
-    pub(crate) fn until(&self, over: &AtomicBool) {
-        while !over_within(over, Duration::from_millis(100)) {
+    /// Takes samples until stopped.
+    pub(crate) fn run(&self, stopped: &AtomicBool) {
+        while !stopped_within(stopped, Duration::from_millis(100)) {
             self.memory.lock().unwrap().push(resident(self.process));
         }
     }
 
-    /// Prints its line. No descriptor is left over, and memory has stayed.
+    /// Prints its line. No descriptor is left stopped, and memory has stayed.
     pub(crate) fn report(&self, seconds: u64) {
-        super::eventually("the descriptors are given back", || {
-            descriptors(self.process) <= self.descriptors + MORE
+        super::eventually("the descriptors are closed", || {
+            descriptors(self.process) <= self.descriptors + MAX_NEW_DESCRIPTORS
         });
         let memory = self.memory.lock().unwrap();
         let mean = |part: &[u64]| part.iter().sum::<u64>() / part.len().max(1) as u64;
@@ -62,10 +64,10 @@ impl Watched {
             self.descriptors,
             descriptors(self.process)
         );
-        // In a few seconds a process has not had all its keys yet.
+        // After a few seconds a process has not seen all keys yet.
         if seconds >= 60 {
             assert!(
-                late <= early + GROWTH,
+                late <= early + MAX_GROWTH,
                 "{}: from {early} to {late} bytes",
                 self.name
             );
@@ -73,8 +75,8 @@ impl Watched {
     }
 }
 
-/// What a process may open later than at its start: connections to Redis and to a service.
-const MORE: usize = 16;
+/// Descriptors that a process may open after its start: connections to Redis and to a service.
+const MAX_NEW_DESCRIPTORS: usize = 16;
 
 fn descriptors(process: u32) -> usize {
     fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()

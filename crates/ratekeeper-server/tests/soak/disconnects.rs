@@ -1,16 +1,16 @@
-//! Clients that do not behave.
+//! Clients that disconnect too early.
 
-use crate::book::Keys;
-use crate::watching::over_within;
+use crate::resources::stopped_within;
+use crate::tally::Keys;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Between two of them: enough to be a nuisance, and the others get to ask too.
+/// The pause between two connections, so that the other clients get processor time.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A whole request each, of which only a part is ever sent.
+/// A whole request, of which only a part is sent.
 fn frame(protocol: &str) -> Vec<u8> {
     let body = r#"{"subject":{"user":"u0","path":"/check"}}"#;
     match protocol {
@@ -24,8 +24,7 @@ fn frame(protocol: &str) -> Vec<u8> {
             b"*5\r\n$11\r\nCL.THROTTLE\r\n$2\r\nu0\r\n$2\r\n19\r\n$2\r\n20\r\n$5\r\n86400\r\n"
                 .to_vec()
         }
-        // The preface of HTTP/2, its settings, and the head of a request of which the first 20
-        // bytes come.
+        // The HTTP/2 preface and settings, and the first 20 bytes of a request head.
         _ => {
             let mut frame = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
             frame.extend_from_slice(b"\0\0\xc8\x01\x04\0\0\0\x01");
@@ -35,15 +34,15 @@ fn frame(protocol: &str) -> Vec<u8> {
     }
 }
 
-/// Hangs up in the middle of a frame, again and again; how often.
-pub(crate) fn cut(listeners: &[(&str, SocketAddr)], over: &AtomicBool) -> u64 {
+/// Disconnects in the middle of frames until stopped. Returns how often.
+pub(crate) fn cut_off_frames(listeners: &[(&str, SocketAddr)], stopped: &AtomicBool) -> u64 {
     let mut keys = Keys::new(7);
     let mut times = 0;
-    while !over_within(over, PAUSE) {
+    while !stopped_within(stopped, PAUSE) {
         for (protocol, address) in listeners {
             let frame = frame(protocol);
-            let most = frame.len() as u64 - 1;
-            let sent = 1 + keys.below(most) as usize;
+            let max = frame.len() as u64 - 1;
+            let sent = 1 + keys.below(max) as usize;
             let mut stream = TcpStream::connect(address).unwrap();
             stream
                 .write_all(&frame[..sent.min(frame.len() - 1)])
@@ -54,15 +53,15 @@ pub(crate) fn cut(listeners: &[(&str, SocketAddr)], over: &AtomicBool) -> u64 {
     times
 }
 
-/// Asks and is gone before the answer; how often.
-pub(crate) fn go(address: SocketAddr, over: &AtomicBool) -> u64 {
+/// Sends requests and disconnects before the answers until stopped. Returns how often.
+pub(crate) fn leave_before_answers(address: SocketAddr, stopped: &AtomicBool) -> u64 {
     let body = r#"{"subject":{"user":"gone","path":"/gone"}}"#;
     let request = format!(
         "POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut times = 0;
-    while !over_within(over, PAUSE) {
+    while !stopped_within(stopped, PAUSE) {
         TcpStream::connect(address)
             .unwrap()
             .write_all(request.as_bytes())

@@ -1,7 +1,7 @@
-//! One client a protocol, each on a connection of its own.
+//! A client for each protocol, each with its own connection.
 
-use crate::book::Answer;
 use crate::support::{Connection, Server};
+use crate::tally::Answer;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -16,16 +16,16 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::Channel;
 
-pub(crate) trait Ask {
-    fn ask(&mut self, key: usize) -> Answer;
+pub(crate) trait DecisionClient {
+    fn request(&mut self, key: usize) -> Answer;
 }
 
-fn of_status(status: u16) -> Answer {
+fn answer_of(status: u16) -> Answer {
     match status {
         200 => Answer::Allowed,
         429 => Answer::Denied,
-        503 => Answer::Unanswered,
-        status => panic!("the status {status}"),
+        503 => Answer::Undecided,
+        status => panic!("unexpected status {status}"),
     }
 }
 
@@ -44,16 +44,16 @@ impl Check {
     }
 }
 
-impl Ask for Check {
-    fn ask(&mut self, key: usize) -> Answer {
+impl DecisionClient for Check {
+    fn request(&mut self, key: usize) -> Answer {
         let body = json!({"subject": {"user": format!("u{key}"), "path": self.path}});
         self.connection.send("POST", "/v1/check", &body.to_string());
-        of_status(self.connection.answer().status())
+        answer_of(self.connection.answer().status())
     }
 }
 
-/// What the key has left.
-pub(crate) fn left(server: &Server, path: &str, key: usize) -> u64 {
+/// The remaining units of a key.
+pub(crate) fn remaining(server: &Server, path: &str, key: usize) -> u64 {
     let body =
         json!({"subject": {"user": format!("u{key}"), "path": path}, "cost": 0, "peek": true});
     let answer = server.check(&body.to_string()).json();
@@ -71,13 +71,13 @@ impl Auth {
     }
 }
 
-impl Ask for Auth {
-    fn ask(&mut self, key: usize) -> Answer {
+impl DecisionClient for Auth {
+    fn request(&mut self, key: usize) -> Answer {
         let ip = format!("10.0.{}.{}", key / 256, key % 256);
         self.0.write(&format!(
             "GET /auth/traefik HTTP/1.1\r\nHost: ratekeeper\r\nX-Forwarded-For: {ip}\r\nX-Forwarded-Uri: /auth\r\nX-Forwarded-Method: GET\r\n\r\n"
         ));
-        of_status(self.0.answer().status())
+        answer_of(self.0.answer().status())
     }
 }
 
@@ -90,15 +90,15 @@ impl Throttle {
     }
 }
 
-impl Ask for Throttle {
-    fn ask(&mut self, key: usize) -> Answer {
+impl DecisionClient for Throttle {
+    fn request(&mut self, key: usize) -> Answer {
         let body = json!({"key": format!("u{key}"), "limit": format!("{}/d", crate::CAPACITY)});
         self.0.send("POST", "/v1/throttle", &body.to_string());
-        of_status(self.0.answer().status())
+        answer_of(self.0.answer().status())
     }
 }
 
-/// `POST /v1/reserve` and at once `/v1/cancel`.
+/// `POST /v1/reserve`, then `/v1/cancel`.
 pub(crate) struct Reserve(Connection);
 
 impl Reserve {
@@ -113,15 +113,15 @@ impl Reserve {
     }
 }
 
-impl Ask for Reserve {
-    fn ask(&mut self, key: usize) -> Answer {
+impl DecisionClient for Reserve {
+    fn request(&mut self, key: usize) -> Answer {
         let subject = json!({"user": format!("u{key}"), "path": "/reserve"});
         let (status, answer) = self.post("/v1/reserve", &json!({"subject": subject}));
         if status == 200 {
             let (status, settled) = self.post("/v1/cancel", &json!({"id": answer["id"]}));
             assert_eq!(status, 200, "{settled}");
         }
-        of_status(status)
+        answer_of(status)
     }
 }
 
@@ -140,8 +140,8 @@ impl Envoy {
     }
 }
 
-impl Ask for Envoy {
-    fn ask(&mut self, key: usize) -> Answer {
+impl DecisionClient for Envoy {
+    fn request(&mut self, key: usize) -> Answer {
         let entries = vec![Entry {
             key: "user".to_owned(),
             value: format!("u{key}"),
@@ -162,7 +162,7 @@ impl Ask for Envoy {
         match answer.into_inner().overall_code {
             1 => Answer::Allowed,
             2 => Answer::Denied,
-            code => panic!("the code {code}"),
+            code => panic!("unexpected code {code}"),
         }
     }
 }
@@ -176,8 +176,8 @@ impl Resp {
     }
 }
 
-impl Ask for Resp {
-    fn ask(&mut self, key: usize) -> Answer {
+impl DecisionClient for Resp {
+    fn request(&mut self, key: usize) -> Answer {
         let (key, burst, day) = (
             format!("u{key}"),
             (crate::CAPACITY - 1).to_string(),
@@ -205,16 +205,16 @@ impl Forwarded {
     }
 }
 
-impl Ask for Forwarded {
-    fn ask(&mut self, key: usize) -> Answer {
+impl DecisionClient for Forwarded {
+    fn request(&mut self, key: usize) -> Answer {
         self.0.write(&format!(
             "GET / HTTP/1.1\r\nHost: service\r\nX-User: u{key}\r\n\r\n"
         ));
-        of_status(self.0.answer().status())
+        answer_of(self.0.answer().status())
     }
 }
 
-/// A service that says yes and counts how often.
+/// A service that answers 200 and counts its requests.
 pub(crate) fn counting_service() -> (SocketAddr, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,47 +1,47 @@
-//! What was answered, key by key.
+//! The answers to each key, counted.
 
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// So many keys are asked about.
+/// The number of keys.
 pub(crate) const KEYS: usize = 5000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Answer {
     Allowed,
     Denied,
-    /// The store was gone; whether it was charged nobody knows.
-    Unanswered,
+    /// The store was unavailable, so it is unknown whether the request was charged.
+    Undecided,
 }
 
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Entry {
+pub(crate) struct KeyCounts {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
-    pub(crate) unanswered: u64,
+    pub(crate) undecided: u64,
 }
 
-impl Entry {
-    pub(crate) fn asked(self) -> u64 {
-        self.allowed + self.denied + self.unanswered
+impl KeyCounts {
+    pub(crate) fn requests(self) -> u64 {
+        self.allowed + self.denied + self.undecided
     }
 }
 
-impl Add for Entry {
+impl Add for KeyCounts {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
         Self {
             allowed: self.allowed + other.allowed,
             denied: self.denied + other.denied,
-            unanswered: self.unanswered + other.unanswered,
+            undecided: self.undecided + other.undecided,
         }
     }
 }
 
-pub(crate) struct Book(Vec<[AtomicU64; 3]>);
+pub(crate) struct Tally(Vec<[AtomicU64; 3]>);
 
-impl Book {
+impl Tally {
     pub(crate) fn new() -> Self {
         Self((0..KEYS).map(|_| Default::default()).collect())
     }
@@ -50,67 +50,65 @@ impl Book {
         self.0[key][answer as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn for_each(&self, mut see: impl FnMut(usize, Entry)) {
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(usize, KeyCounts)) {
         for (key, counts) in self.0.iter().enumerate() {
-            let [allowed, denied, unanswered] = counts.each_ref().map(|count| count.load(Relaxed));
-            if allowed + denied + unanswered > 0 {
-                see(
+            let [allowed, denied, undecided] = counts.each_ref().map(|count| count.load(Relaxed));
+            if allowed + denied + undecided > 0 {
+                visit(
                     key,
-                    Entry {
+                    KeyCounts {
                         allowed,
                         denied,
-                        unanswered,
+                        undecided,
                     },
                 );
             }
         }
     }
 
-    pub(crate) fn sum(&self) -> Entry {
-        let mut sum = Entry::default();
+    pub(crate) fn sum(&self) -> KeyCounts {
+        let mut sum = KeyCounts::default();
         self.for_each(|_, entry| sum = sum + entry);
         sum
     }
 
-    /// Never too many and never too few: the first so many, and nobody else.
+    /// Checks that the first `capacity` requests of each key were allowed, and no others.
     #[track_caller]
     pub(crate) fn assert_exact(&self, name: &str, capacity: u64) {
         self.for_each(|key, entry| {
-            let Entry {
-                allowed,
-                unanswered,
-                ..
+            let KeyCounts {
+                allowed, undecided, ..
             } = entry;
             assert_eq!(
-                (allowed, unanswered),
-                (entry.asked().min(capacity), 0),
+                (allowed, undecided),
+                (entry.requests().min(capacity), 0),
                 "{name}, key {key}"
             );
         });
-        assert!(self.sum().asked() > 0, "{name} was never asked");
+        assert!(self.sum().requests() > 0, "{name} got no requests");
     }
 
-    /// Where answers were lost: never too many, and nobody is turned away unless all is used, by
-    /// those whose answer was lost at most.
+    /// Checks keys that may have undecided requests: at max `capacity` were allowed, and requests
+    /// were denied only if the allowed and the undecided ones may have used all of it.
     #[track_caller]
     pub(crate) fn assert_never_too_many(&self, capacity: u64) {
         self.for_each(|key, entry| {
-            let Entry {
+            let KeyCounts {
                 allowed,
                 denied,
-                unanswered,
+                undecided,
             } = entry;
-            assert!(allowed <= capacity, "key {key}: {allowed} admitted");
+            assert!(allowed <= capacity, "key {key}: {allowed} allowed");
             assert!(
-                denied == 0 || allowed + unanswered >= capacity,
-                "key {key}: {allowed} and {unanswered}, {denied} denied"
+                denied == 0 || allowed + undecided >= capacity,
+                "key {key}: {allowed} allowed, {undecided} undecided, {denied} denied"
             );
         });
-        assert!(self.sum().asked() > 0);
+        assert!(self.sum().requests() > 0);
     }
 }
 
-/// Numbers that are as good as random, the same in every run.
+/// Pseudo-random keys, the same in every run.
 pub(crate) struct Keys(u64);
 
 impl Keys {
@@ -119,7 +117,7 @@ impl Keys {
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        // The generator of Knuth's MMIX; its upper bits are the good ones.
+        // Knuth's MMIX generator, whose upper bits are more random.
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -127,10 +125,10 @@ impl Keys {
         (self.0 >> 33) % bound
     }
 
-    /// A key; low ones far more often than high ones.
+    /// The next key: low ones are far more frequent than high ones.
     pub(crate) fn next(&mut self) -> usize {
-        let most = KEYS as u64;
-        let bound = 1 + self.below(most);
+        let max = KEYS as u64;
+        let bound = 1 + self.below(max);
         let bound = 1 + self.below(bound);
         self.below(bound) as usize
     }

@@ -158,7 +158,9 @@ fn auth_status(server: &Server, entry_point: EntryPoint, sent: &TestRequest) -> 
     } else {
         "GET"
     };
-    connection.write(&format!("{method} {path} HTTP/1.1\r\n{forwarded}{lines}\r\n"));
+    connection.write(&format!(
+        "{method} {path} HTTP/1.1\r\n{forwarded}{lines}\r\n"
+    ));
     let answer = connection.answer();
     if entry_point == EntryPoint::Nginx && answer.status() != 200 {
         // nginx supports no other status for a denial.

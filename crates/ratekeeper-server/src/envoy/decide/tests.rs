@@ -496,6 +496,29 @@ fn a_descriptor_may_override_the_limit() {
 }
 
 #[test]
+fn limits_in_requests_are_bounded() {
+    let envoy = TestEnvoy::new(FREE);
+    let own = |requests_per_unit| RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit,
+            unit: 3,
+        }),
+        ..of("minute")
+    };
+    let bound = u32::try_from(MAX_OVERRIDES).unwrap();
+    for number in 1..=bound {
+        envoy.decide(&request(&[own(number)])).unwrap();
+    }
+    let one_more = envoy.decide(&request(&[own(bound + 1)]));
+    assert!(matches!(one_more, Err(DecideError::Unavailable(_))));
+    assert_eq!(
+        envoy.codes_and_remaining(&[own(2)]).0,
+        OK,
+        "a limit that was sent before"
+    );
+}
+
+#[test]
 fn shadow_mode_counts_and_never_denies() {
     let envoy = TestEnvoy::new(FREE);
     assert_eq!(

@@ -83,9 +83,15 @@ impl Fallback {
         })
     }
 
-    /// An empty fallback with the same settings, for the limits of another store on the same Redis.
-    pub(crate) fn empty_copy(&self) -> Result<Self, TooManyKeysError> {
-        Self::new(self.max_keys, self.max_bytes, self.nodes())
+    /// An empty fallback of a quarter of the size, for the limits of another store on the same
+    /// Redis.
+    pub(crate) fn smaller_copy(&self) -> Result<Self, TooManyKeysError> {
+        let quarter = |size: usize| (size / 4).max(1);
+        Self::new(
+            quarter(self.max_keys),
+            self.max_bytes.map(quarter),
+            self.nodes(),
+        )
     }
 
     pub(crate) fn clock(&self) -> &impl Clock {

@@ -179,7 +179,7 @@ impl RedisStore {
         let inner = Arc::new(Inner {
             registry: MemoryStore::builder().max_keys(1).build(),
             limits: limits.empty_copy(),
-            fallback: fallback.empty_copy()?,
+            fallback: fallback.smaller_copy()?,
             health: Arc::clone(health),
             connections: connections.clone(),
             secret: Arc::clone(secret),

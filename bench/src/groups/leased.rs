@@ -5,7 +5,9 @@ use super::Group;
 use super::redis::{has_redis, script_calls};
 use crate::harness::{Contestant, one_thread};
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
-use ratekeeper::{Ask, Limit, MemoryStore, Store, store::LimitHandle, store::Source};
+use ratekeeper::{
+    Ask, Limit, MemoryStore, Store, Verdict, store::LimitHandle, store::LimitOptions, store::Source,
+};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use serde_json::json;
@@ -194,7 +196,7 @@ async fn node(server: &RedisServer, name: &str, limit: Limit, staleness: Option<
     let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(10));
     let store = store.connect().await.expect("Redis answers");
     let handle = store.limit(name, limit).expect("a limit");
-    store.lease(&handle, staleness);
+    store.configure(&handle, LimitOptions::new().lease(staleness));
     (store, handle)
 }
 
@@ -220,15 +222,17 @@ fn one_decision((store, handle): &Node) -> [f64; 2] {
     thread_local!(static KEY_INDEX: Cell<usize> = const { Cell::new(0) });
     let in_memory = move || {
         let key = &keys[KEY_INDEX.with(next_key)];
-        let verdict = memory.try_decide(&[Ask::new(&own, key)], memory.now());
-        verdict.is_some_and(|verdict| verdict.is_allowed())
+        let mut verdict = Verdict::new(Source::Memory);
+        memory.try_decide(&[Ask::new(&own, key)], memory.now(), &mut verdict)
+            && verdict.is_allowed()
     };
     let on_lease = move || {
         let key = &ours[KEY_INDEX.with(next_key)];
-        let verdict = leased.try_decide(&[Ask::new(&limit, key)], leased.now());
-        match verdict {
-            Some(verdict) => verdict.is_allowed(),
-            None => missed.fetch_add(1, Relaxed) < u64::MAX,
+        let mut verdict = Verdict::new(Source::Lease);
+        if leased.try_decide(&[Ask::new(&limit, key)], leased.now(), &mut verdict) {
+            verdict.is_allowed()
+        } else {
+            missed.fetch_add(1, Relaxed) < u64::MAX
         }
     };
     let before = store.status().counts.leases.decisions;

@@ -3,7 +3,8 @@
 
 use ratekeeper::{
     Ask, Limit, ManualClock, MemoryStore, Mode, Store, Timestamp, keyed::TooManyLimitsError,
-    store::AskResult, store::LimitHandle, store::LimitKeyStats, store::OnFailure, store::Source,
+    store::AskResult, store::LimitHandle, store::LimitKeyStats, store::LimitOptions,
+    store::OnFailure, store::Source,
 };
 use ratekeeper_policy::{
     Action, Attribute, Completion, Engine, Match, Plan, Policies, Policy, PolicyLimit, Reason,
@@ -125,26 +126,19 @@ impl Store for DisconnectableStore {
         Store::now(&self.counters)
     }
 
-    async fn decide(&self, asks: &[Ask<'_>]) -> ratekeeper::Verdict {
-        self.answer(asks, None)
-    }
-
     async fn decide_within(
         &self,
         asks: &[Ask<'_>],
-        _: Timestamp,
-        within: Duration,
+        within: Option<Duration>,
     ) -> ratekeeper::Verdict {
-        self.answer(asks, Some(within))
+        self.answer(asks, within)
     }
 
-    fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
-        self.fallbacks
-            .lock()
-            .unwrap()
-            .entry(handle.number())
-            .or_default()
-            .push(then);
+    fn configure(&self, handle: &LimitHandle, options: LimitOptions) -> bool {
+        let mut fallbacks = self.fallbacks.lock().unwrap();
+        let set = fallbacks.entry(handle.number()).or_default();
+        set.extend(options.changed_on_failure());
+        true
     }
 
     async fn settle(&self, verdict: ratekeeper::Verdict, actual: &[u64]) {

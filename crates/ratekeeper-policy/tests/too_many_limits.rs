@@ -3,7 +3,7 @@
 
 use ratekeeper::{
     Ask, Limit, ManualClock, MemoryStore, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
-    store::LimitHandle, store::LimitKeyStats, store::OnFailure, store::ShardPrefix,
+    store::LimitHandle, store::LimitKeyStats, store::LimitOptions, store::OnFailure,
 };
 use ratekeeper_policy::{Attribute, Engine, EngineError, Policies, Policy, PolicyLimit, Subject};
 use std::sync::Mutex;
@@ -71,32 +71,32 @@ impl Store for BoundedStore {
         Store::now(&self.inner)
     }
 
-    async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
-        self.inner.decide(asks).await
+    async fn decide_within(&self, asks: &[Ask<'_>], within: Option<Duration>) -> Verdict {
+        self.inner.decide_within(asks, within).await
     }
 
-    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
-        Store::try_decide(&self.inner, asks, now)
+    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
+        self.inner.try_decide(asks, now, verdict)
     }
 
     fn is_local(&self) -> bool {
         true
     }
 
-    fn on_failure(&self, _: &LimitHandle, then: OnFailure) {
-        self.record(format!("on_failure {then}"));
-    }
-
-    fn lease(&self, _: &LimitHandle, staleness: Option<Duration>) {
-        self.record(format!("lease {staleness:?}"));
-    }
-
-    fn set_shared_name(&self, _: &LimitHandle, name: &str) {
-        self.record(format!("set_shared_name {name}"));
-    }
-
-    fn set_shard_prefix(&self, _: &LimitHandle, tag: Option<ShardPrefix>) {
-        self.record(format!("set_shard_prefix {}", tag.is_some()));
+    fn configure(&self, _: &LimitHandle, options: LimitOptions) -> bool {
+        if let Some(then) = options.changed_on_failure() {
+            self.record(format!("on_failure {then}"));
+        }
+        if let Some(staleness) = options.changed_lease() {
+            self.record(format!("lease {staleness:?}"));
+        }
+        if let Some(name) = options.changed_shared_name() {
+            self.record(format!("set_shared_name {name}"));
+        }
+        if let Some(prefix) = options.changed_shard_prefix() {
+            self.record(format!("set_shard_prefix {}", prefix.is_some()));
+        }
+        true
     }
 
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {

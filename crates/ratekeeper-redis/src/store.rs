@@ -20,7 +20,7 @@ use crate::store_error::StoreError;
 use ratekeeper::{
     Ask, Clock, Limit, MemoryStore, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
     limit::MicrosLimit, store::DetachError, store::LimitHandle, store::LimitKeyStats,
-    store::OnFailure, store::SettleError, store::ShardPrefix, store::Source,
+    store::LimitOptions, store::OnFailure, store::SettleError, store::Source,
     store::TooManyKeysError,
 };
 use smallvec::SmallVec;
@@ -160,7 +160,7 @@ impl RedisStore {
     /// A store keeps its limits for as long as it lives. Register limits that come and go with such
     /// a child store, and drop it to remove them. The counts are in Redis: limits of the same name
     /// and algorithm are the same limit in both stores. The limits of a child are decided exactly:
-    /// [`lease`](Store::lease) has no effect.
+    /// [`lease`](LimitOptions::lease) has no effect.
     pub fn with_own_limits(&self) -> Result<Self, TooManyKeysError> {
         let Inner {
             limits,
@@ -242,17 +242,12 @@ impl RedisStore {
         }
     }
 
-    async fn decide_with_timeout(
-        &self,
-        asks: &[Ask<'_>],
-        now: Option<Timestamp>,
-        timeout: Duration,
-    ) -> Verdict {
+    async fn decide_with_timeout(&self, asks: &[Ask<'_>], timeout: Duration) -> Verdict {
         if !self.inner.leases.is_enabled() {
             return self.decide_in_redis(asks, timeout, None).await;
         }
         let inner = &self.inner;
-        let now = now.unwrap_or_else(|| self.now());
+        let now = self.now();
         let began = now;
         let mut remaining_time = timeout;
         let mut failed = None;
@@ -533,58 +528,49 @@ impl Store for RedisStore {
         self.inner.fallback.clock().now()
     }
 
-    async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
-        self.decide_with_timeout(asks, None, self.inner.timeout)
-            .await
-    }
-
-    async fn decide_at(&self, asks: &[Ask<'_>], now: Timestamp) -> Verdict {
-        self.decide_with_timeout(asks, Some(now), self.inner.timeout)
-            .await
-    }
-
-    async fn decide_within(&self, asks: &[Ask<'_>], now: Timestamp, within: Duration) -> Verdict {
+    async fn decide_within(&self, asks: &[Ask<'_>], within: Option<Duration>) -> Verdict {
+        let own = self.inner.timeout;
         // Falling back takes a moment too.
-        let timeout = self.inner.timeout.min(within * 9 / 10);
-        self.decide_with_timeout(asks, Some(now), timeout).await
+        let timeout = within.map_or(own, |within| own.min(within * 9 / 10));
+        self.decide_with_timeout(asks, timeout).await
     }
 
     #[inline]
-    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
-        let mut verdict = None;
-        self.decide_leased(asks, now, &mut verdict);
-        verdict
+    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
+        let mut leased = None;
+        self.decide_leased(asks, now, &mut leased);
+        leased.map(|leased| *verdict = leased).is_some()
     }
 
-    fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
-        if self.inner.registry.knows(handle) {
-            self.inner
-                .limits
-                .change(handle, |limit, _| limit.on_failure = then);
+    fn configure(&self, handle: &LimitHandle, options: LimitOptions) -> bool {
+        if !self.inner.registry.knows(handle) {
+            return false;
         }
-    }
-
-    fn lease(&self, handle: &LimitHandle, staleness: Option<Duration>) {
-        if self.inner.parent.is_none() && self.inner.registry.knows(handle) {
+        if let Some(then) = options.changed_on_failure() {
+            let limits = &self.inner.limits;
+            limits.change(handle, |limit, _| limit.on_failure = then);
+        }
+        // The limits of a child are decided exactly.
+        let lease = options
+            .changed_lease()
+            .filter(|_| self.inner.parent.is_none());
+        if let Some(staleness) = lease {
             if staleness.is_some() {
                 self.inner.leases.enable();
             }
             self.change(handle, |limit, _| limit.staleness = staleness);
         }
-    }
-
-    fn set_shared_name(&self, handle: &LimitHandle, name: &str) {
-        if self.inner.registry.knows(handle) {
+        if let Some(name) = options.changed_shared_name() {
             self.change(handle, |_, known| *known = name.into());
         }
-    }
-
-    fn set_shard_prefix(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
-        if self.inner.registry.knows(handle) {
+        if let Some(prefix) = options.changed_shard_prefix() {
             // Only Cluster keys have a slot tag.
-            let tag = tag.map_or_else(SlotTag::default, SlotTag::by_prefix);
+            let tag = prefix.map_or_else(SlotTag::default, |prefix| {
+                SlotTag::by_prefix(Arc::clone(prefix))
+            });
             self.change(handle, |limit, _| limit.tag = limit.tag.take().map(|_| tag));
         }
+        true
     }
 
     async fn settle(&self, mut verdict: Verdict, actual: &[u64]) {

@@ -195,7 +195,7 @@ fn a_short_deadline_ends_early_and_does_not_affect_others() {
         for _ in 0..5 {
             let asks = [Ask::new(&handle, "hasty")];
             let verdict = store
-                .decide_within(&asks, store.now(), Duration::from_millis(20))
+                .decide_within(&asks, Some(Duration::from_millis(20)))
                 .await;
             assert_eq!(verdict.source(), Source::Closed);
         }
@@ -211,7 +211,7 @@ fn a_short_deadline_ends_early_and_does_not_affect_others() {
             let asks = [Ask::new(&handle, "hasty")];
             drop(
                 store
-                    .decide_within(&asks, store.now(), Duration::from_nanos(10))
+                    .decide_within(&asks, Some(Duration::from_nanos(10)))
                     .await,
             );
         }

@@ -8,7 +8,8 @@ mod failover;
 use common::{ALGORITHMS, Load, Pace, check_bound_by_key, connect, limit, load_time, run, until};
 use failover::{BUCKET, Fleet, LOG};
 use ratekeeper::{
-    Ask, Mode, Store, store::LimitHandle, store::SettleError, store::ShardPrefix, store::Source,
+    Ask, Mode, Store, store::LimitHandle, store::LimitOptions, store::SettleError,
+    store::ShardPrefix, store::Source,
 };
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, Subject};
 use ratekeeper_redis::{RedisStore, StoreError};
@@ -270,8 +271,11 @@ fn a_shard_prefix_keeps_limits_in_one_slot_and_exact() {
                 .position(|byte| *byte == b'/')
                 .unwrap_or(key.len())
         });
-        store.set_shard_prefix(&user, Some(Arc::clone(&tag)));
-        store.set_shard_prefix(&tenant, Some(tag));
+        store.configure(
+            &user,
+            LimitOptions::new().shard_prefix(Some(Arc::clone(&tag))),
+        );
+        store.configure(&tenant, LimitOptions::new().shard_prefix(Some(tag)));
         for number in 0..6 {
             let whose = format!("tenant{number}");
             let who = format!("tenant{number}/user");

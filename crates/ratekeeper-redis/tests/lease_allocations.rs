@@ -3,7 +3,7 @@
 mod common;
 
 use common::{MAX_WAIT, connect, limit, run};
-use ratekeeper::{Ask, Store, store::LimitHandle};
+use ratekeeper::{Ask, Store, Verdict, store::LimitHandle, store::LimitOptions, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use std::hint::black_box;
@@ -14,7 +14,10 @@ async fn node(url: &str) -> (RedisStore, [LimitHandle; 2]) {
     let store = connect(url).await;
     let limits = ["wide", "narrow"].map(|name| {
         let handle = store.limit(name, limit("8000000/d burst 8000000")).unwrap();
-        store.lease(&handle, Some(Duration::from_secs(3_600)));
+        store.configure(
+            &handle,
+            LimitOptions::new().lease(Some(Duration::from_secs(3_600))),
+        );
         handle
     });
     (store, limits)
@@ -35,9 +38,11 @@ fn a_decision_on_leases_allocates_nothing() {
                 }
                 let calls = store.status().counts.leases.calls;
                 let mut here = 0;
+                let mut verdict = Verdict::new(Source::Open);
                 let allocated = allocation_counter::measure(|| {
                     for _ in 0..100 {
-                        here += u64::from(black_box(store.try_decide(asks, store.now())).is_some());
+                        here += u64::from(store.try_decide(asks, store.now(), &mut verdict));
+                        black_box(&verdict);
                     }
                 });
                 if here == 100 && allocated.count_total == 0 {

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{MAX_WAIT, limit, load_time, now, run, until};
-use ratekeeper::{Ask, Store, store::LimitHandle, store::OnFailure, store::Source};
+use ratekeeper::{
+    Ask, Store, store::LimitHandle, store::LimitOptions, store::OnFailure, store::Source,
+};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::auditor::{Admission, Bound};
 use ratekeeper_testkit::{Fault, FaultProxy, RedisCluster, RedisSentinels, RedisServer};
@@ -61,9 +63,10 @@ async fn run_fault(
         let limits = LIMITS
             .map(|(text, _)| store.limit(text, limit(text)).unwrap())
             .to_vec();
-        limits
-            .iter()
-            .for_each(|limit| store.lease(limit, Some(Duration::from_millis(100))));
+        let options = LimitOptions::new().lease(Some(Duration::from_millis(100)));
+        for limit in &limits {
+            store.configure(limit, options.clone());
+        }
         nodes.push((store, limits));
     }
     let stop = Arc::new(AtomicBool::new(false));
@@ -391,7 +394,10 @@ fn a_redis_that_hangs_repeatedly_grants_no_leases_to_expired_requests() {
             let builder = RedisStore::builder(server.url()).timeout(Duration::from_millis(20));
             let store = builder.nodes(NODES as u64).connect().await.unwrap();
             let handle = store.limit(TEXT, limit(TEXT)).unwrap();
-            store.lease(&handle, Some(Duration::from_millis(100)));
+            store.configure(
+                &handle,
+                LimitOptions::new().lease(Some(Duration::from_millis(100))),
+            );
             nodes.push((store, handle));
         }
         until("all know each other", || {

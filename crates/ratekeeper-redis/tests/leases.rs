@@ -4,7 +4,10 @@
 mod common;
 
 use common::{LONG, connect, limit, now, run};
-use ratekeeper::{Ask, Mode, Store, store::LimitHandle, store::OnFailure, store::Source};
+use ratekeeper::{
+    Ask, Mode, Store, Verdict, store::LimitHandle, store::LimitOptions, store::OnFailure,
+    store::Source,
+};
 use ratekeeper_policy::config::Config;
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, Subject, engine::MaybeReady};
 use ratekeeper_redis::RedisStore;
@@ -21,7 +24,7 @@ const STALENESS: Duration = Duration::from_millis(100);
 async fn node(url: &str, text: &str) -> (RedisStore, LimitHandle) {
     let store = connect(url).await;
     let handle = store.limit("leased", limit(text)).unwrap();
-    store.lease(&handle, Some(STALENESS));
+    store.configure(&handle, LimitOptions::new().lease(Some(STALENESS)));
     (store, handle)
 }
 
@@ -35,6 +38,11 @@ async fn until_leased(store: &RedisStore, handle: &LimitHandle, key: &str) {
             store.status()
         );
     }
+}
+
+/// Whether the store decides without asking Redis.
+fn is_known(store: &RedisStore, asks: &[Ask<'_>]) -> bool {
+    store.try_decide(asks, store.now(), &mut Verdict::new(Source::Open))
 }
 
 #[test]
@@ -283,7 +291,10 @@ fn several_leased_limits_are_charged_together_or_not_at_all() {
         let server = RedisServer::start();
         let (store, wide) = node(server.url(), "1000000/d burst 4000").await;
         let narrow = store.limit("narrow", limit("1000/d burst 800")).unwrap();
-        store.lease(&narrow, Some(Duration::from_secs(60)));
+        store.configure(
+            &narrow,
+            LimitOptions::new().lease(Some(Duration::from_secs(60))),
+        );
         let mut allowed = 0;
         let mut here = 0;
         for _ in 0..4_000 {
@@ -311,7 +322,10 @@ fn a_partly_leased_request_is_decided_by_redis_and_respects_outstanding_leases()
     run(async {
         let server = RedisServer::start();
         let (store, leased) = node(server.url(), "16/d burst 1600").await;
-        store.lease(&leased, Some(Duration::from_secs(3_600)));
+        store.configure(
+            &leased,
+            LimitOptions::new().lease(Some(Duration::from_secs(3_600))),
+        );
         let exact = store.limit("exact", limit("1000000/s")).unwrap();
         for _ in 0..100 {
             let _ = store.decide(&[Ask::new(&leased, "x")]).await;
@@ -362,7 +376,7 @@ fn requests_that_cannot_be_leased_ask_redis() {
                 Source::Redis,
                 "{other:?}"
             );
-            assert!(store.try_decide(&[other], store.now()).is_none());
+            assert!(!is_known(&store, &[other]));
         }
         for text in [
             "10/s burst 15",
@@ -372,7 +386,7 @@ fn requests_that_cannot_be_leased_ask_redis() {
             "0",
         ] {
             let small = store.limit(text, limit(text)).unwrap();
-            store.lease(&small, Some(STALENESS));
+            store.configure(&small, LimitOptions::new().lease(Some(STALENESS)));
             for _ in 0..20 {
                 assert_eq!(
                     store.decide(&[Ask::new(&small, "x")]).await.source(),
@@ -382,7 +396,7 @@ fn requests_that_cannot_be_leased_ask_redis() {
             }
         }
         let permits = store.concurrency("permits", 100).unwrap();
-        store.lease(&permits, Some(STALENESS));
+        store.configure(&permits, LimitOptions::new().lease(Some(STALENESS)));
         for _ in 0..20 {
             assert_eq!(
                 store.decide(&[Ask::new(&permits, "x")]).await.source(),
@@ -397,7 +411,10 @@ fn a_settle_gives_back_to_the_lease_and_charges_more_in_redis() {
     run(async {
         let server = RedisServer::start();
         let (store, handle) = node(server.url(), "16/d burst 1600").await;
-        store.lease(&handle, Some(Duration::from_secs(3_600)));
+        store.configure(
+            &handle,
+            LimitOptions::new().lease(Some(Duration::from_secs(3_600))),
+        );
         until_leased(&store, &handle, "x").await;
         let before = store.status().counts.leases.spent;
         let verdict = store.decide(&[Ask::new(&handle, "x").cost(1)]).await;
@@ -436,24 +453,22 @@ fn a_change_of_the_limit_or_back_to_exact_drops_leases() {
         let (store, handle) = node(server.url(), "1000/s burst 2000").await;
         until_leased(&store, &handle, "x").await;
         store.set_limit(&handle, limit("1000/s burst 4000"));
-        assert!(
-            store
-                .try_decide(&[Ask::new(&handle, "x")], store.now())
-                .is_none()
-        );
+        assert!(!is_known(&store, &[Ask::new(&handle, "x")]));
         until_leased(&store, &handle, "x").await;
-        store.lease(&handle, Some(Duration::from_millis(200)));
-        assert!(
-            store
-                .try_decide(&[Ask::new(&handle, "x")], store.now())
-                .is_none()
+        store.configure(
+            &handle,
+            LimitOptions::new().lease(Some(Duration::from_millis(200))),
         );
+        assert!(!is_known(&store, &[Ask::new(&handle, "x")]));
         until_leased(&store, &handle, "x").await;
         // Setting the same again is not a change.
-        store.lease(&handle, Some(Duration::from_millis(200)));
-        store.on_failure(&handle, OnFailure::Open);
+        store.configure(
+            &handle,
+            LimitOptions::new().lease(Some(Duration::from_millis(200))),
+        );
+        store.configure(&handle, LimitOptions::new().on_failure(OnFailure::Open));
         until_leased(&store, &handle, "x").await;
-        store.lease(&handle, None);
+        store.configure(&handle, LimitOptions::new().lease(None));
         for _ in 0..100 {
             assert_eq!(
                 store.decide(&[Ask::new(&handle, "x")]).await.source(),
@@ -478,8 +493,11 @@ fn leases_are_spent_first_when_redis_is_down() {
                 .await
                 .unwrap();
             let handle = store.limit("leased", limit("100/min burst 8000")).unwrap();
-            store.on_failure(&handle, then);
-            store.lease(&handle, Some(Duration::from_secs(600)));
+            store.configure(&handle, LimitOptions::new().on_failure(then));
+            store.configure(
+                &handle,
+                LimitOptions::new().lease(Some(Duration::from_secs(600))),
+            );
             for _ in 0..2_000 {
                 let _ = store.decide(&[Ask::new(&handle, "x")]).await;
             }

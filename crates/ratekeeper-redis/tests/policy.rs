@@ -5,7 +5,8 @@ mod common;
 
 use common::{LONG, limit, run, until, until_redis};
 use ratekeeper::{
-    Ask, Store, Verdict, store::AskOutcome, store::LimitHandle, store::OnFailure, store::Source,
+    Ask, Store, Verdict, store::AskOutcome, store::LimitHandle, store::LimitOptions,
+    store::OnFailure, store::Source,
 };
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::{RedisServer, Reply};
@@ -44,9 +45,12 @@ fn each_limit_falls_back_by_its_own_on_failure() {
         let text = "1000/s burst 10";
         let closed = store.limit("closed", limit(text)).unwrap();
         let open = store.limit("open", limit(text)).unwrap();
-        store.on_failure(&open, OnFailure::Open);
+        store.configure(&open, LimitOptions::new().on_failure(OnFailure::Open));
         let share = store.limit("share", limit(text)).unwrap();
-        store.on_failure(&share, OnFailure::LocalShare);
+        store.configure(
+            &share,
+            LimitOptions::new().on_failure(OnFailure::LocalShare),
+        );
         let unlimited = store.limit("unlimited", limit("unlimited")).unwrap();
         server.kill();
         until_fallback(&store, &closed).await;
@@ -239,7 +243,7 @@ fn verdicts_of_an_outage_are_settled() {
         let store = connect(&server).await;
         let slow = store.limit("slow", limit("40/h fixed_window")).unwrap();
         let open = store.limit("open", limit("40/h fixed_window")).unwrap();
-        store.on_failure(&open, OnFailure::Open);
+        store.configure(&open, LimitOptions::new().on_failure(OnFailure::Open));
         let before = store.decide(&[Ask::new(&slow, "key").cost(10)]).await;
         assert!(before.source() == Source::Redis && before.is_allowed());
         server.kill();

@@ -3,7 +3,7 @@
 use ratekeeper::{
     Ask, Clock, Limit, MemoryStore, Store, Timestamp, Verdict, clock::Sleep,
     keyed::TooManyLimitsError, store::DetachError, store::LimitHandle, store::LimitKeyStats,
-    store::OnFailure, store::SettleError, store::ShardPrefix,
+    store::LimitOptions, store::OnFailure, store::SettleError,
 };
 use ratekeeper_policy::config::{RedisConfig, StoreConfig};
 use ratekeeper_policy::fingerprint::FingerprintSecret;
@@ -117,24 +117,12 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.now())
     }
 
-    async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
-        either!(self, store => store.decide(asks).await)
+    async fn decide_within(&self, asks: &[Ask<'_>], within: Option<Duration>) -> Verdict {
+        either!(self, store => store.decide_within(asks, within).await)
     }
 
-    async fn decide_at(&self, asks: &[Ask<'_>], now: Timestamp) -> Verdict {
-        either!(self, store => store.decide_at(asks, now).await)
-    }
-
-    async fn decide_within(&self, asks: &[Ask<'_>], now: Timestamp, within: Duration) -> Verdict {
-        either!(self, store => store.decide_within(asks, now, within).await)
-    }
-
-    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
-        either!(self, store => store.try_decide(asks, now))
-    }
-
-    fn decide_into(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
-        either!(self, store => store.decide_into(asks, now, verdict))
+    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
+        either!(self, store => store.try_decide(asks, now, verdict))
     }
 
     fn is_local(&self) -> bool {
@@ -145,20 +133,8 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.sleep_until(at))
     }
 
-    fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
-        either!(self, store => store.on_failure(handle, then));
-    }
-
-    fn lease(&self, handle: &LimitHandle, staleness: Option<Duration>) {
-        either!(self, store => store.lease(handle, staleness));
-    }
-
-    fn set_shared_name(&self, handle: &LimitHandle, name: &str) {
-        either!(self, store => store.set_shared_name(handle, name));
-    }
-
-    fn set_shard_prefix(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
-        either!(self, store => store.set_shard_prefix(handle, tag));
+    fn configure(&self, handle: &LimitHandle, options: LimitOptions) -> bool {
+        either!(self, store => store.configure(handle, options))
     }
 
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {

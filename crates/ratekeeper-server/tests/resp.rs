@@ -618,7 +618,7 @@ fn on_redis_policies_are_shared() {
     node.server.signal("TERM");
     let (_, log) = node.server.ended();
     assert!(
-        log.contains("CL.THROTTLE is answered from the memory of this node"),
+        log.contains("CL.THROTTLE counts on this node only"),
         "{log}"
     );
 }

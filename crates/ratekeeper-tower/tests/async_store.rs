@@ -12,6 +12,7 @@ use ratekeeper_tower::RateLimitLayer;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::task::yield_now;
 use tower::{Layer, service_fn};
 
@@ -39,9 +40,9 @@ impl Store for Elsewhere {
         Store::now(&self.0)
     }
 
-    async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
+    async fn decide_within(&self, asks: &[Ask<'_>], within: Option<Duration>) -> Verdict {
         yield_now().await;
-        Store::decide(&self.0, asks).await
+        self.0.decide_within(asks, within).await
     }
 
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {

@@ -4,7 +4,8 @@
 
 use ratekeeper::{
     Algorithm, Ask, Clock, Limit, ManualClock, MemoryStore, Mode, Store, Timestamp, Verdict,
-    keyed::TooManyLimitsError, store::AskOutcome, store::LimitHandle, store::LimitKeyStats,
+    keyed::TooManyLimitsError, store::AskOutcome, store::DynStore, store::LimitHandle,
+    store::LimitKeyStats, store::LimitOptions, store::Source,
 };
 use std::future::Future;
 use std::time::Duration;
@@ -130,7 +131,11 @@ impl Store for RemoteStore {
         self.limits.clock().now()
     }
 
-    fn decide(&self, asks: &[Ask<'_>]) -> impl Future<Output = Verdict> + Send {
+    fn decide_within(
+        &self,
+        asks: &[Ask<'_>],
+        _within: Option<Duration>,
+    ) -> impl Future<Output = Verdict> + Send {
         let asks = asks.iter().map(OwnedAsk::of).collect();
         self.ask(|answer| Message::Decide(asks, answer))
     }
@@ -247,7 +252,11 @@ async fn work<S: Store>(store: &S, clock: &ManualClock) -> Vec<VerdictFields> {
         }
         let verdict = match next(2) {
             0 => store.decide(&asks).await,
-            _ => store.decide_at(&asks, store.now()).await,
+            _ => {
+                store
+                    .decide_within(&asks, Some(Duration::from_secs(1)))
+                    .await
+            }
         };
         seen.push(shown(&verdict));
         match next(4) {
@@ -286,6 +295,20 @@ async fn code_for_any_store_gets_the_same_results_from_a_remote_one() {
     for (i, (here, there)) in here.iter().zip(&there).enumerate() {
         assert_eq!(here, there, "call {i}");
     }
+}
+
+#[tokio::test]
+async fn a_store_as_a_trait_object_gives_the_same_results() {
+    let ((plain, plain_clock), (wrapped, wrapped_clock)) = (memory(), memory());
+    let expected = work(&plain, &plain_clock).await;
+    let local = DynStore::new(wrapped);
+    assert!(local.is_local());
+    assert_eq!(work(&local, &wrapped_clock).await, expected);
+
+    let (far, far_clock) = memory();
+    let remote = DynStore::new(RemoteStore::spawn(far));
+    assert!(!remote.is_local());
+    assert_eq!(work(&remote, &far_clock).await, expected);
 }
 
 /// Many tasks on one remote store: still all or nothing.
@@ -338,22 +361,22 @@ async fn a_caller_that_is_dropped_holds_no_permit() {
     assert!(verdict.is_allowed());
 }
 
-/// A store with a time of its own need not implement the methods for time and counts.
+/// A store that always asks another process need not implement the methods for decisions without
+/// waiting, options and counts.
 #[tokio::test]
-async fn a_remote_store_has_its_own_time() {
+async fn a_remote_store_has_defaults() {
     let remote = RemoteStore::spawn(memory().0);
     let limit = remote.limit("limit", Limit::per_minute(1)).unwrap();
-    let (asks, later) = (
-        [Ask::new(&limit, "k")],
-        remote.now() + Duration::from_secs(60),
-    );
-    assert!(remote.decide_at(&asks, later).await.is_allowed());
+    let asks = [Ask::new(&limit, "k")];
+    let mut verdict = Verdict::new(Source::Open);
+    assert!(!remote.try_decide(&asks, remote.now(), &mut verdict));
+    assert_eq!(verdict.source(), Source::Open, "not written");
     assert!(
-        !remote
-            .decide_at(&asks, later + Duration::from_secs(60))
-            .await
-            .is_allowed()
+        remote.decide(&asks).await.is_allowed(),
+        "nothing was charged"
     );
+    assert!(!remote.is_local());
+    assert!(!remote.configure(&limit, LimitOptions::new()));
     assert_eq!(remote.key_stats(std::slice::from_ref(&limit)), None);
 }
 

@@ -156,7 +156,9 @@ impl<S: Store> Engine<S> {
                 traces.push((rule.policy.name.clone(), outcome));
             },
         );
-        let answer = inner.store.decide_at(&query.asks(&rules, true), now).await;
+        let asks = query.asks(&rules, true);
+        let answer = self.decide_at_store(&asks, now, None).await;
+        drop(asks);
         let banned = query.banned.clone();
         let reason = match (
             rules.without_limits(subject, path.as_ref(), now),

@@ -389,13 +389,12 @@ impl<S: Store> Engine<S> {
         within: Option<Duration>,
     ) -> ratekeeper::Verdict {
         let store = &self.inner.store;
-        match within {
-            None => store.decide_at(asks, now).await,
-            Some(within) => {
-                let left = within.saturating_sub(store.now().saturating_since(now));
-                store.decide_within(asks, now, left).await
-            }
+        let mut verdict = ratekeeper::Verdict::new(Source::Memory);
+        if store.try_decide(asks, now, &mut verdict) {
+            return verdict;
         }
+        let left = |within: Duration| within.saturating_sub(store.now().saturating_since(now));
+        store.decide_within(asks, within.map(left)).await
     }
 
     /// Starts a verdict: everything but the overload check and the answer of the store.

@@ -15,8 +15,8 @@ use crate::stats::Tally;
 use crate::validate::PolicyFinding;
 use ratekeeper::adaptive::{AdaptiveQueue, QueueConfig};
 use ratekeeper::{
-    Algorithm, Limit, Store, keyed::TooManyLimitsError, store::LimitHandle, store::OnFailure,
-    store::ShardPrefix,
+    Algorithm, Limit, Store, keyed::TooManyLimitsError, store::LimitHandle, store::LimitOptions,
+    store::OnFailure, store::ShardPrefix,
 };
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -182,13 +182,13 @@ impl Change {
             Self::Limit(handle, PolicyLimit::Concurrent(max)) => {
                 store.set_concurrency(&handle, max);
             }
-            Self::SharedName(handle, name) => store.set_shared_name(&handle, &name),
+            Self::SharedName(handle, name) => {
+                store.configure(&handle, LimitOptions::new().shared_name(&name));
+            }
             Self::Tag(handle, parts) => {
-                store.set_shard_prefix(
-                    &handle,
-                    (parts > 0)
-                        .then(|| Arc::new(move |key: &[u8]| prefix_len(key, parts)) as ShardPrefix),
-                );
+                let prefix = (parts > 0)
+                    .then(|| Arc::new(move |key: &[u8]| prefix_len(key, parts)) as ShardPrefix);
+                store.configure(&handle, LimitOptions::new().shard_prefix(prefix));
             }
             Self::Window(counters, window) => counters.tally.set_window(window),
             Self::Queue(queue, config) => queue.set_queue(config),
@@ -637,10 +637,11 @@ impl LimitRegistration {
         };
         let before = self.handling.replace(handling);
         if before.map(|before| before.on_failure) != Some(handling.on_failure) {
-            store.on_failure(&self.handle, handling.on_failure);
+            let options = LimitOptions::new().on_failure(handling.on_failure);
+            store.configure(&self.handle, options);
         }
         if before.and_then(|before| before.leased) != handling.leased {
-            store.lease(&self.handle, handling.leased);
+            store.configure(&self.handle, LimitOptions::new().lease(handling.leased));
         }
     }
 }

@@ -173,9 +173,8 @@ impl<S: Store> Engine<S> {
         }
         let mut fullest = 0.0_f64;
         for slot in rule.sets.iter().flatten() {
-            let verdict = store
-                .decide_at(&[Ask::new(&slot.handle, b"").cost(0).mode(Mode::Peek)], now)
-                .await;
+            let ask = Ask::new(&slot.handle, b"").cost(0).mode(Mode::Peek);
+            let verdict = self.decide_at_store(&[ask], now, None).await;
             for status in verdict
                 .results()
                 .filter(|status| !status.decision().is_unlimited())

@@ -124,7 +124,7 @@ impl PolicyVerdict {
             peek,
             &mut asks,
         );
-        let set_store_verdict = store.decide_into(&asks, *now, inner);
+        let set_store_verdict = store.try_decide(&asks, *now, inner);
         drop(asks);
         if set_store_verdict {
             self.apply_store_verdict();

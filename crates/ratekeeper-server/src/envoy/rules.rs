@@ -3,7 +3,10 @@
 use super::config::{EnvoyConfig, LimitRef, RuleConfig};
 use super::matching::Level;
 use crate::store::AnyStore;
-use ratekeeper::{Clock, Store, keyed::TooManyLimitsError, store::LimitHandle, store::OnFailure};
+use ratekeeper::{
+    Clock, Store, keyed::TooManyLimitsError, store::LimitHandle, store::LimitOptions,
+    store::OnFailure,
+};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -97,7 +100,8 @@ impl Registry {
                 if handle.limit() != Some(limit) {
                     store.set_limit(handle, limit);
                 }
-                store.on_failure(handle, settings.on_failure);
+                let options = LimitOptions::new().on_failure(settings.on_failure);
+                store.configure(handle, options);
             }
         }
         Ok(Rules {

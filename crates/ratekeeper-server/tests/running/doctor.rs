@@ -401,7 +401,8 @@ fn a_policy_that_applies_to_no_request() {
     curl(&["-o", "/dev/null", &at]);
     // It may be intended, so it is a note.
     let (code, found) = of_server(&url);
-    let message = "the policy `login` applied to none of 120 requests; see what `ratekeeper admin explain` says";
+    let message =
+        "the policy `login` applied to none of 120 requests; run `ratekeeper admin explain`";
     assert_eq!((code, found.len()), (0, 1), "{found:?}");
     assert!(
         found[0].0 == "policy_unmatched" && found[0].1.starts_with(message),

@@ -2,13 +2,17 @@
 
 mod ask;
 mod detached;
+mod dyn_store;
 mod memory;
+mod options;
 mod verdict;
 
 pub use crate::keyed::table::LimitKeyStats;
 pub use ask::{Ask, LimitHandle, Mode};
 pub use detached::{DetachError, SettleError};
+pub use dyn_store::DynStore;
 pub use memory::{MemoryStore, MemoryStoreBuilder, TooManyKeysError};
+pub use options::{LimitOptions, ShardPrefix};
 pub use verdict::{AskOutcome, AskResult, Source, Verdict};
 pub(crate) use verdict::{Permits, Receipt};
 
@@ -18,7 +22,6 @@ use crate::keyed::table::INLINE_ENTRIES;
 use crate::limit::Limit;
 use core::fmt;
 use core::time::Duration;
-use std::sync::Arc;
 use std::vec::Vec;
 
 /// Decides several limits together, all or nothing.
@@ -74,36 +77,31 @@ pub trait Store: Send + Sync {
     /// Returns the time of its clock.
     fn now(&self) -> Timestamp;
 
-    /// Charges every ask, or none of them.
-    fn decide(&self, asks: &[Ask<'_>]) -> impl Future<Output = Verdict> + Send;
-
-    /// Decides as [`decide`](Self::decide) does, for a caller that has just read
-    /// [`now`](Self::now), so that it is not read twice. By default, and in a store that goes by a
-    /// time of its own, `now` is ignored.
-    fn decide_at(&self, asks: &[Ask<'_>], now: Timestamp) -> impl Future<Output = Verdict> + Send {
-        let _ = now;
-        self.decide(asks)
+    /// Decides now, if no other process has to be asked: charges every ask, or none of them, and
+    /// overwrites `verdict`. Otherwise returns `false`; nothing was charged or written, and
+    /// [`decide_within`](Self::decide_within) decides. `now` is the time of [`now`](Self::now),
+    /// which the caller has read.
+    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
+        let _ = (asks, now, verdict);
+        false
     }
 
-    /// Decides without waiting, if no other process has to be asked; otherwise returns `None`, and
-    /// nothing was charged.
-    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
-        let _ = (asks, now);
-        None
+    /// Charges every ask, or none of them. A store that has to ask another process answers `within`
+    /// this time, falling back if it must; with `None` within its own timeout.
+    fn decide_within(
+        &self,
+        asks: &[Ask<'_>],
+        within: Option<Duration>,
+    ) -> impl Future<Output = Verdict> + Send;
+
+    /// Charges every ask, or none of them: [`decide_within`](Self::decide_within) the store's own
+    /// timeout.
+    fn decide(&self, asks: &[Ask<'_>]) -> impl Future<Output = Verdict> + Send {
+        self.decide_within(asks, None)
     }
 
-    /// Decides as [`try_decide`](Self::try_decide) does, but overwrites `verdict`: verdicts are
-    /// large to move. `false` if another process has to be asked, and then `verdict` is not
-    /// written.
-    fn decide_into(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
-        self.try_decide(asks, now)
-            .map(|decided| *verdict = decided)
-            .is_some()
-    }
-
-    /// Whether it never has to ask another process: [`try_decide`](Self::try_decide) and
-    /// [`decide_into`](Self::decide_into) always decide, and each of its futures is ready when it
-    /// is first polled.
+    /// Whether it never has to ask another process: [`try_decide`](Self::try_decide) always
+    /// decides, and each of its futures is ready when it is first polled.
     fn is_local(&self) -> bool {
         false
     }
@@ -114,45 +112,11 @@ pub trait Store: Send + Sync {
         crate::clock::Sleep::real(at.saturating_since(self.now()))
     }
 
-    /// Decides as [`decide_at`](Self::decide_at) does, for a caller that needs the verdict `within`
-    /// some time: a store that has to ask another process falls back before that. By default
-    /// `within` is ignored.
-    fn decide_within(
-        &self,
-        asks: &[Ask<'_>],
-        now: Timestamp,
-        within: Duration,
-    ) -> impl Future<Output = Verdict> + Send {
-        let _ = within;
-        self.decide_at(asks, now)
-    }
-
-    /// Sets what happens to a limit's asks while the store is unreachable; by default
-    /// [`OnFailure::LocalShare`]. A store in this process is always reachable.
-    fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
-        let _ = (handle, then);
-    }
-
-    /// Sets whether this process may decide a limit's asks with tokens leased from where the counts
-    /// are, and for how long at most; with `None`, the default, it asks about each. A store in this
-    /// process ignores it.
-    fn lease(&self, handle: &LimitHandle, staleness: Option<Duration>) {
-        let _ = (handle, staleness);
-    }
-
-    /// Sets the name under which other processes share this limit's counts: by default the one it
-    /// was registered with. Limits of one name and one algorithm are one limit there. A store of
-    /// one process ignores it.
-    fn set_shared_name(&self, handle: &LimitHandle, name: &str) {
-        let _ = (handle, name);
-    }
-
-    /// Sets which keys of this limit are stored together, where a store is spread over several
-    /// servers: keys with the same first bytes, as many as `prefix` says; by default the whole key.
-    /// What is stored together is charged all or nothing; what is not is charged in each place, and
-    /// refunded if another denies. A store in one place ignores it.
-    fn set_shard_prefix(&self, handle: &LimitHandle, prefix: Option<ShardPrefix>) {
-        let _ = (handle, prefix);
+    /// Changes the [options](LimitOptions) of a limit that processes share. Returns whether the
+    /// store has them: one in this process has no use for any.
+    fn configure(&self, handle: &LimitHandle, options: LimitOptions) -> bool {
+        let _ = (handle, options);
+        false
     }
 
     /// Settles a verdict at its true cost: `actual[i]` is for the i-th ask, and asks beyond the end
@@ -221,10 +185,6 @@ pub trait Store: Send + Sync {
     /// cannot count them. It may take long, but no longer for many limits than for one.
     fn key_stats(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>>;
 }
-
-/// How many bytes at the front of a key decide which keys are stored together; see
-/// [`Store::set_shard_prefix`].
-pub type ShardPrefix = Arc<dyn Fn(&[u8]) -> usize + Send + Sync>;
 
 /// What happens to an ask while the store that holds the counts is unreachable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

@@ -1,8 +1,8 @@
 //! Grants and resets of one key, and statistics of the keys of each limit.
 
 use ratekeeper::{
-    Algorithm, Ask, Clock, Keyed, Limit, ManualClock, MemoryStore, Store, Timestamp,
-    store::LimitHandle, store::LimitKeyStats,
+    Algorithm, Ask, Clock, Keyed, Limit, ManualClock, MemoryStore, Store, Timestamp, Verdict,
+    store::LimitHandle, store::LimitKeyStats, store::Source,
 };
 use std::future::Future;
 use std::pin::pin;
@@ -451,7 +451,11 @@ fn a_caller_may_pass_the_instant() {
     let (store, clock) = store();
     let limit = store.limit("a", Limit::per_minute(1)).unwrap();
     let ask = [Ask::new(&limit, "k")];
-    let is_allowed = |now: Timestamp| at_once(store.decide_at(&ask, now)).is_allowed();
+    let is_allowed = |now: Timestamp| {
+        let mut verdict = Verdict::new(Source::Open);
+        assert!(store.try_decide(&ask, now, &mut verdict));
+        verdict.is_allowed()
+    };
     let now = Store::now(&store);
     assert_eq!(now, clock.now());
     assert!(is_allowed(now) && !is_allowed(now));

@@ -363,7 +363,7 @@ fn a_reused_verdict_releases_its_permits_first() {
     let slots = store.concurrency("slots", 1).unwrap();
     let mut verdict = Verdict::new(Source::Closed);
     for _ in 0..3 {
-        assert!(store.decide_into(&[Ask::new(&slots, "k")], clock.now(), &mut verdict));
+        assert!(store.try_decide(&[Ask::new(&slots, "k")], clock.now(), &mut verdict));
         assert_eq!(
             (&outcomes(&verdict)[..], verdict.source()),
             (&[AskOutcome::Allowed][..], Source::Memory)

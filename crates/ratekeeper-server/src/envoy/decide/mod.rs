@@ -10,7 +10,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use ratekeeper::{
     Ask, Clock, Decision, Limit, Mode, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
-    store::LimitHandle, store::Source,
+    store::LimitHandle, store::LimitOptions, store::Source,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -356,7 +356,8 @@ impl<C: Clock> Envoy<C> {
             .store
             .limit(&format!("envoy override {limit}"), *limit)
             .map_err(|_| full)?;
-        self.store.on_failure(&handle, settings.on_failure);
+        let options = LimitOptions::new().on_failure(settings.on_failure);
+        self.store.configure(&handle, options);
         overrides.insert(*limit, handle.clone());
         Ok(handle)
     }
@@ -486,13 +487,11 @@ impl<C: Clock> Envoy<C> {
         now: Timestamp,
         timeout: Option<Duration>,
     ) -> Verdict {
-        if let Some(verdict) = self.store.try_decide(asks, now) {
+        let mut verdict = Verdict::new(Source::Memory);
+        if self.store.try_decide(asks, now, &mut verdict) {
             return verdict;
         }
-        match timeout {
-            Some(timeout) => self.store.decide_within(asks, now, timeout).await,
-            None => self.store.decide_at(asks, now).await,
-        }
+        self.store.decide_within(asks, timeout).await
     }
 }
 

@@ -11,13 +11,14 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 )
 
-// The byte of every body at an offset: a period of 64,256 bytes, so that pieces which are lost, doubled or exchanged are seen.
+// The byte of every body at an offset: a period of 64,256 bytes, so that chunks which are lost, doubled or exchanged are seen.
 func content(offset, length int) []byte {
 	bytes := make([]byte, length)
 	for index := range bytes {
@@ -31,7 +32,7 @@ func event(number int) []byte {
 	return fmt.Appendf(nil, "id: %d\ndata: event %d\n\n", number, number)
 }
 
-// Gates that hold responses back until the client asks for the next piece.
+// Gates that hold responses back until the client asks for the next chunk.
 var gates sync.Map
 
 func gate(name string) chan struct{} {
@@ -97,8 +98,20 @@ func echo(w http.ResponseWriter, r *http.Request, controller *http.ResponseContr
 	}
 }
 
+// The fields of a query: see ../README.md.
+var fields = []string{
+	"framing", "size", "chunk", "flush", "pause", "events", "gate", "trailers", "status", "etag", "head", "headers", "hints",
+	"abort", "take", "read_pause",
+}
+
 func shape(w http.ResponseWriter, r *http.Request) {
 	q := query{r.URL.Query()}
+	for name := range q.Values {
+		if !slices.Contains(fields, name) {
+			http.Error(w, "unknown field "+name, http.StatusBadRequest)
+			return
+		}
+	}
 	controller := http.NewResponseController(w)
 	pause := time.Duration(q.number("pause", 0)) * time.Millisecond
 	switch q.Get("take") {
@@ -122,9 +135,9 @@ func shape(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set(fmt.Sprintf("X-Pad-%d", number), strings.Repeat("p", head/headers))
 		}
 	}
-	size, piece, events := q.number("size", 0), q.number("piece", 0), q.number("events", 0)
-	if piece == 0 {
-		piece = max(size, 1)
+	size, chunk, events := q.number("size", 0), q.number("chunk", 0), q.number("events", 0)
+	if chunk == 0 {
+		chunk = max(size, 1)
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if events > 0 {
@@ -173,11 +186,11 @@ func shape(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	for offset := 0; offset < size; offset += piece {
+	for offset := 0; offset < size; offset += chunk {
 		if abort >= 0 && offset >= abort {
 			panic(http.ErrAbortHandler)
 		}
-		if !write(content(offset, min(piece, size-offset))) {
+		if !write(content(offset, min(chunk, size-offset))) {
 			return
 		}
 	}

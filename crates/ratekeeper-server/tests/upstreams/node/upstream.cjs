@@ -7,7 +7,7 @@ const { createHash } = require('node:crypto');
 const { once } = require('node:events');
 const { setTimeout: sleep } = require('node:timers/promises');
 
-// The byte of every body at an offset: a period of 64,256 bytes, so that pieces which are lost, doubled or exchanged are seen.
+// The byte of every body at an offset: a period of 64,256 bytes, so that chunks which are lost, doubled or exchanged are seen.
 function content(offset, length) {
   const bytes = Buffer.allocUnsafe(length);
   for (let index = 0; index < length; index++) {
@@ -17,7 +17,7 @@ function content(offset, length) {
   return bytes;
 }
 
-// Gates that hold responses back until the client asks for the next piece: who waits at them.
+// Gates that hold responses back until the client asks for the next chunk: the responses that wait at them.
 const gates = new Map();
 
 function passGate(name) {
@@ -52,14 +52,26 @@ function write(response, bytes) {
   });
 }
 
+// The fields of a query: see ../README.md.
+const FIELDS = new Set([
+  'framing', 'size', 'chunk', 'flush', 'pause', 'events', 'gate', 'trailers', 'status', 'etag', 'head', 'headers', 'hints',
+  'abort', 'take', 'read_pause',
+]);
+
 async function shape(request, response, q) {
+  const unknown = [...q.keys()].find((name) => !FIELDS.has(name));
+  if (unknown) {
+    response.statusCode = 400;
+    response.end(`unknown field ${unknown}\n`);
+    return;
+  }
   const number = (name, otherwise) => (q.has(name) ? Number(q.get(name)) : otherwise);
   const isHttp2 = request.httpVersionMajor === 2;
   if (q.get('take') === 'echo') {
     response.writeHead(200);
     response.flushHeaders?.();
-    for await (const piece of request) {
-      if (!(await write(response, piece))) return;
+    for await (const part of request) {
+      if (!(await write(response, part))) return;
     }
     response.end();
     return;
@@ -67,9 +79,9 @@ async function shape(request, response, q) {
   if (q.get('take') !== 'none') {
     const hash = createHash('sha256');
     let length = 0;
-    for await (const piece of request) {
-      hash.update(piece);
-      length += piece.length;
+    for await (const part of request) {
+      hash.update(part);
+      length += part.length;
       if (q.has('read_pause')) await sleep(number('read_pause'));
     }
     response.setHeader('X-Received-Length', length);
@@ -85,7 +97,7 @@ async function shape(request, response, q) {
     response.setHeader(`X-Pad-${pad}`, 'p'.repeat(Math.floor(head / headers)));
   }
   const [size, events] = [number('size', 0), number('events', 0)];
-  const piece = number('piece', 0) || Math.max(size, 1);
+  const chunk = number('chunk', 0) || Math.max(size, 1);
   response.setHeader('Content-Type', events > 0 ? 'text/event-stream' : 'application/octet-stream');
   if (q.get('framing') === 'sized') response.setHeader('Content-Length', size);
   if (q.get('framing') === 'close' && !isHttp2) response.removeHeader('Transfer-Encoding');
@@ -99,19 +111,19 @@ async function shape(request, response, q) {
     if (q.has('gate')) await passGate(q.get('gate'));
     hash.update(bytes);
     if (!(await write(response, bytes))) return false;
-    // Without a pause all pieces are written in one turn of the event loop, and are there at once.
+    // Without a pause all chunks are written in one turn of the event loop, and are there at once.
     if (q.has('pause')) await sleep(number('pause'));
     return true;
   };
   for (let event = 0; event < events; event++) {
     if (!(await send(Buffer.from(`id: ${event}\ndata: event ${event}\n\n`)))) return;
   }
-  for (let offset = 0; offset < size; offset += piece) {
+  for (let offset = 0; offset < size; offset += chunk) {
     if (q.has('abort') && offset >= number('abort')) {
       isHttp2 ? response.stream.close(http2.constants.NGHTTP2_INTERNAL_ERROR) : response.socket.destroy();
       return;
     }
-    if (!(await send(content(offset, Math.min(piece, size - offset))))) return;
+    if (!(await send(content(offset, Math.min(chunk, size - offset))))) return;
   }
   if (trailers) response.addTrailers({ 'X-Sum': hash.digest('hex') });
   response.end();

@@ -28,6 +28,7 @@ use crate::keyed::{TooManyLimitsError, charge_more, grant, is_refundable, refund
 use crate::limit::{Kind, Limit};
 use crate::sync::Ordering;
 use core::fmt;
+use core::time::Duration;
 use detached::DetachedCharges;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -427,19 +428,11 @@ impl<C: Clock> Store for MemoryStore<C> {
         self.clock().now()
     }
 
-    async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
+    async fn decide_within(&self, asks: &[Ask<'_>], _within: Option<Duration>) -> Verdict {
         self.decide_now(asks, self.clock().now())
     }
 
-    async fn decide_at(&self, asks: &[Ask<'_>], now: Timestamp) -> Verdict {
-        self.decide_now(asks, now)
-    }
-
-    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
-        Some(self.decide_now(asks, now))
-    }
-
-    fn decide_into(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
+    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
         verdict.clear(Source::Memory);
         self.decide_in_place(asks, now, verdict);
         true

@@ -25,7 +25,7 @@ fn has(program: &str) -> bool {
         .status
         .success();
     if !has {
-        eprintln!("skipped: {program} is not installed");
+        eprintln!("not checked: {program} is not installed");
     }
     has
 }
@@ -181,7 +181,7 @@ fn the_binary_runs_with_only_its_image() {
     };
     let trial = inside(&["version"]).output();
     if !trial.as_ref().is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: requires root ({trial:?})");
+        eprintln!("not checked: requires root ({trial:?})");
         return;
     }
     let ports = ["HTTP", "GRPC", "RESP"].map(|name| {

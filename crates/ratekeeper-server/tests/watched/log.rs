@@ -91,7 +91,7 @@ fn in_json_every_line_is_an_object() {
         })
     };
     assert!(
-        contains("WARN", "does not hear how a request ends")
+        contains("WARN", "does not learn how requests end")
             && contains("INFO", "SIGTERM: stopping"),
         "{log}"
     );

@@ -130,7 +130,7 @@ fn an_error_is_one_sentence_and_exit_code_2() {
     let (code, message) = crate::support::exit_output(&gone);
     assert!(
         code == Some(2)
-            && message.starts_with("ratekeeper: nobody is reached at http://127.0.0.1:1: ")
+            && message.starts_with("ratekeeper: cannot connect to http://127.0.0.1:1: ")
             && message.lines().count() == 1,
         "{message}"
     );

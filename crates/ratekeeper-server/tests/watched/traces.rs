@@ -313,7 +313,9 @@ fn an_unavailable_collector_is_logged_and_delays_no_request() {
     server.signal("TERM");
     let (_, log) = server.ended();
     let lines = log
-        .matches(&format!("the collector at http://{gone} did not take them"))
+        .matches(&format!(
+            "spans dropped: collector http://{gone}: cannot connect"
+        ))
         .count();
     assert!((1..=12).contains(&lines), "{log}");
 }

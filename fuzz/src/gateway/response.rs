@@ -181,7 +181,7 @@ fn forward(options: Options, bytes: &[u8], part: usize) -> ForwardResult {
     result
 }
 
-/// A response that is read from the upstream as it is polled.
+/// A response that is read from the upstream when it is polled.
 struct Upstream<'a> {
     reader: Reader,
     parts: Vec<&'a [u8]>,

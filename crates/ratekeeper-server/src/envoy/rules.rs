@@ -113,7 +113,7 @@ impl Registry {
 }
 
 impl Rules {
-    /// The limits in force, by names that are the same on all nodes; none if `enabled` is false.
+    /// The limits in force, by names that are the same on all nodes; empty if `enabled` is false.
     pub(super) fn shared_limits(&self) -> impl Iterator<Item = String> {
         let limited = self.rules.iter().filter(|_| self.settings.enabled);
         limited.filter_map(|Rule { config, .. }| match config.limit {

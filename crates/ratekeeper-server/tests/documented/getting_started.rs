@@ -6,19 +6,19 @@ use std::process::Command;
 const PAGE: &str = include_str!("../../../../docs/getting-started.md");
 
 /// A line to type, and what it prints.
-struct Line {
+struct CommandLine {
     command: &'static str,
     output: String,
 }
 
 /// The lines that follow a `$`.
-fn lines() -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
+fn lines() -> Vec<CommandLine> {
+    let mut lines: Vec<CommandLine> = Vec::new();
     let mut is_output = false;
     for line in PAGE.lines() {
         let code = line.strip_prefix("    ");
         if let Some(command) = code.and_then(|code| code.strip_prefix("$ ")) {
-            lines.push(Line {
+            lines.push(CommandLine {
                 command,
                 output: String::new(),
             });
@@ -58,7 +58,7 @@ fn typed() -> Vec<String> {
     let upstream = service().to_string();
     let mut server = start("ratekeeper");
     let mut wrong = Vec::new();
-    for Line { command, output } in lines() {
+    for CommandLine { command, output } in lines() {
         let here = command.replace("127.0.0.1:3000", &upstream);
         if command.starts_with("ratekeeper proxy ") {
             server = start(&here);

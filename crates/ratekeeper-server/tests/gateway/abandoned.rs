@@ -288,7 +288,7 @@ async fn clients_that_leave_an_answered_upload_hold_their_permits() {
     }
 }
 
-/// An upstream over HTTP/2 is told to stop, and does not say when it has.
+/// An HTTP/2 upstream gets a reset, and sends nothing when it has stopped.
 #[test]
 fn the_permit_of_an_answered_upload_is_released_after_the_timeout() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -84,7 +84,7 @@ impl Kind {
         let is_plain = upload.pause_millis == 0 && !upload.has_trailer;
         match self {
             Self::Http1 | Self::Http1Tls => true,
-            // h2 ends a connection with more than 16,448 queued frames of one byte. Whether so many
+            // h2 ends a connection with more than 16,448 queued frames of one byte. Whether that many
             // wait depends on how fast the upstream reads.
             Self::Http2 | Self::Http2Tls => upload.chunk > 1 || upload.size <= 16_000,
             Self::CurlHttp11 => is_plain,

@@ -40,7 +40,7 @@ features: ## build every feature combination that matters
 	for features in "" std tokio fast-clock serde std,serde tokio,fast-clock; do \
 		cargo clippy -q -p ratekeeper --no-default-features --features "$$features" -- -D warnings; \
 	done
-	for features in "" config; do \
+	for features in "" tokio config; do \
 		cargo clippy -q -p ratekeeper-policy --no-default-features --features "$$features" -- -D warnings; \
 	done
 	for features in "" test-time; do \
@@ -49,6 +49,7 @@ features: ## build every feature combination that matters
 	for features in "" axum tonic; do \
 		cargo clippy -q -p ratekeeper-tower --no-default-features --features "$$features" -- -D warnings; \
 	done
+	test "$$(cargo tree -p ratekeeper-policy --no-default-features -e normal --prefix none | grep -c '^tokio ')" -eq 0
 	test "$$(cargo tree -p ratekeeper --no-default-features -e normal --prefix none | sort -u | wc -l)" -le 2
 
 doc: ## build the documentation; fails on broken links

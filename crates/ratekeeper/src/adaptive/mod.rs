@@ -45,7 +45,7 @@ mod load_following;
 mod partitions;
 mod permit;
 mod shed;
-#[cfg(feature = "tokio")]
+#[cfg(feature = "std")]
 mod wait_queue;
 mod window;
 
@@ -60,7 +60,7 @@ pub use permit::{AdaptivePermit, RequestOutcome};
 pub use shed::{Class, ParseClassError};
 #[cfg(feature = "std")]
 pub use shed::{ClassStats, Shedder, ShedderBuilder, ShedderStats};
-#[cfg(feature = "tokio")]
+#[cfg(feature = "std")]
 pub use wait_queue::{
     AdaptiveQueue, AdaptiveQueueError, QueueConfig, QueueTicket, QueueWait, QueuedPermit,
 };

@@ -106,7 +106,7 @@ impl Clock for ManualClock {
         self.shared.sleepers.disarm(&mut sleeper);
     }
 
-    #[cfg(feature = "tokio")]
+    #[cfg(feature = "std")]
     fn sleep_until(&self, at: Timestamp) -> super::Sleep {
         super::Sleep::manual(self.clone(), at)
     }
@@ -126,7 +126,7 @@ impl ManualClock {
     }
 }
 
-#[cfg(feature = "tokio")]
+#[cfg(feature = "std")]
 impl ManualClock {
     pub(super) fn arm(
         &self,

@@ -16,7 +16,7 @@ mod coarse;
 #[cfg(feature = "fast-clock")]
 mod fast;
 mod manual;
-#[cfg(feature = "tokio")]
+#[cfg(feature = "std")]
 mod sleep;
 #[cfg(feature = "std")]
 mod system;
@@ -26,7 +26,7 @@ pub use coarse::CoarseClock;
 #[cfg(feature = "fast-clock")]
 pub use fast::FastClock;
 pub use manual::ManualClock;
-#[cfg(feature = "tokio")]
+#[cfg(feature = "std")]
 pub use sleep::Sleep;
 #[cfg(feature = "std")]
 pub use system::SystemClock;
@@ -50,7 +50,7 @@ pub trait Clock: Clone + Send + Sync + 'static {
     }
 
     /// A future that is ready at `at`, or a little early.
-    #[cfg(feature = "tokio")]
+    #[cfg(feature = "std")]
     fn sleep_until(&self, at: Timestamp) -> Sleep {
         Sleep::real(at.saturating_since(self.now()))
     }

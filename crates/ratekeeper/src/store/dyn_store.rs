@@ -46,7 +46,6 @@ trait ErasedStore: Send + Sync {
     fn configure(&self, handle: &LimitHandle, options: LimitOptions) -> bool;
     fn now(&self) -> Timestamp;
     fn is_local(&self) -> bool;
-    #[cfg(feature = "tokio")]
     fn sleep_until(&self, at: Timestamp) -> crate::clock::Sleep;
     fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool;
     fn decide_within<'a>(
@@ -104,7 +103,6 @@ impl<S: Store> ErasedStore for S {
         Store::is_local(self)
     }
 
-    #[cfg(feature = "tokio")]
     fn sleep_until(&self, at: Timestamp) -> crate::clock::Sleep {
         Store::sleep_until(self, at)
     }
@@ -188,7 +186,6 @@ impl Store for DynStore {
         self.0.is_local()
     }
 
-    #[cfg(feature = "tokio")]
     fn sleep_until(&self, at: Timestamp) -> crate::clock::Sleep {
         self.0.sleep_until(at)
     }

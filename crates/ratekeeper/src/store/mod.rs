@@ -107,7 +107,6 @@ pub trait Store: Send + Sync {
     }
 
     /// Returns a future that is ready at `at`, by its clock.
-    #[cfg(feature = "tokio")]
     fn sleep_until(&self, at: Timestamp) -> crate::clock::Sleep {
         crate::clock::Sleep::real(at.saturating_since(self.now()))
     }

@@ -442,7 +442,6 @@ impl<C: Clock> Store for MemoryStore<C> {
         true
     }
 
-    #[cfg(feature = "tokio")]
     fn sleep_until(&self, at: Timestamp) -> crate::clock::Sleep {
         self.clock().sleep_until(at)
     }

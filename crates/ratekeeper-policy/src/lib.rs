@@ -54,14 +54,14 @@
 //!
 //! # Bans and overrides
 //!
-//! An operator can [`ban`](Engine::ban) a key, [override its limits](Engine::override_limits) for a
-//! while, [grant](Engine::grant) it tokens, or [reset](Engine::reset_key) it. Bans and overrides
+//! An operator can [`ban`](engine::Operator::ban) a key, [override its limits](engine::Operator::override_limits) for a
+//! while, [grant](engine::Operator::grant) it tokens, or [reset](engine::Operator::reset_key) it. Bans and overrides
 //! always expire; only the deny list lasts.
 //!
 //! # Statistics
 //!
-//! [Statistics by policy](Engine::policy_stats), [decision times](Engine::decision_times), and the
-//! [most active](Engine::most_active) and [most denied](Engine::most_denied) keys in bounded
+//! [Statistics by policy](engine::EngineStats::policies), [decision times](engine::EngineStats::decision_times), and the
+//! [most active](engine::EngineStats::most_active) and [most denied](engine::EngineStats::most_denied) keys in bounded
 //! memory, as fingerprints unless [configured otherwise](EngineOptions::plain_keys).
 //!
 //! # Guarantees

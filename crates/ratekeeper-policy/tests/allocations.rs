@@ -199,9 +199,11 @@ fn overrides_allocate_nothing() {
     ));
     let other = Subject::new().ip(std::net::IpAddr::from([203, 0, 113, 8]));
     engine
+        .operator()
         .ban("mine", &other, Duration::from_secs(60), None)
         .unwrap();
     engine
+        .operator()
         .override_limits(
             "mine",
             &other,
@@ -212,6 +214,7 @@ fn overrides_allocate_nothing() {
         .unwrap();
     assert_eq!(count_allowed_and_allocations(&engine, subject), (960, 0));
     engine
+        .operator()
         .override_limits(
             "mine",
             &subject(),
@@ -222,6 +225,7 @@ fn overrides_allocate_nothing() {
         .unwrap();
     assert_eq!(count_allowed_and_allocations(&engine, subject), (0, 0));
     engine
+        .operator()
         .ban(
             "mine",
             &subject(),

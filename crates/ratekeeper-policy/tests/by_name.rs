@@ -117,7 +117,11 @@ fn a_shown_fingerprint_resets_the_key_or_is_rejected() {
     };
     assert_eq!(spent("192.0.2.1"), 0);
     let subject = Subject::new().ip("192.0.2.1".parse().unwrap());
-    let shown = engine.key_of("login", &subject).unwrap().fingerprint;
+    let shown = engine
+        .operator()
+        .key_of("login", &subject)
+        .unwrap()
+        .fingerprint;
     let bare = shown.strip_prefix("ip=").unwrap();
     for name in [shown.as_str(), bare] {
         assert_eq!(spent("192.0.2.1"), 0);

@@ -566,7 +566,10 @@ async fn an_operator_bans_overrides_grants_and_resets_one_key() {
     );
     let ann = Subject::new().user("ann");
     let bob = Subject::new().user("bob");
-    engine.ban("api", &ann, MINUTE, Some("scraping")).unwrap();
+    engine
+        .operator()
+        .ban("api", &ann, MINUTE, Some("scraping"))
+        .unwrap();
     let verdict = engine.decide_now(&ann);
     assert!(
         verdict.is_denied()
@@ -574,16 +577,17 @@ async fn an_operator_bans_overrides_grants_and_resets_one_key() {
             && verdict.retry_after() == Some(MINUTE)
     );
     assert!(engine.decide_now(&bob).is_allowed());
-    let listed = engine.overrides();
+    let listed = engine.operator().overrides();
     assert_eq!(
         (listed.len(), listed[0].key(), listed[0].reason()),
         (1, "user=ann", Some("scraping"))
     );
     clock.advance(MINUTE);
-    assert!(engine.overrides().is_empty());
+    assert!(engine.operator().overrides().is_empty());
     assert_eq!(count_allowed(&engine, &ann, 9), 2);
 
     engine
+        .operator()
         .override_limits("api", &ann, &[Limit::per_minute(5).into()], MINUTE, None)
         .unwrap();
     assert_eq!(count_allowed(&engine, &ann, 9), 5);
@@ -597,34 +601,47 @@ async fn an_operator_bans_overrides_grants_and_resets_one_key() {
             .to_string(),
         "5/min"
     );
-    engine.reset_key("api", &ann).await.unwrap();
+    engine.operator().reset_key("api", &ann).await.unwrap();
     assert_eq!(count_allowed(&engine, &ann, 9), 2);
-    engine.grant("api", &ann, 1).await.unwrap();
+    engine.operator().grant("api", &ann, 1).await.unwrap();
     assert_eq!(count_allowed(&engine, &ann, 9), 1);
 
     let wrong = |error: OverrideError| error.to_string();
     assert_eq!(
-        wrong(engine.ban("apo", &ann, MINUTE, None).unwrap_err()),
+        wrong(
+            engine
+                .operator()
+                .ban("apo", &ann, MINUTE, None)
+                .unwrap_err()
+        ),
         "no policy has that name"
     );
     assert_eq!(
         wrong(
             engine
+                .operator()
                 .ban("api", &Subject::new(), MINUTE, None)
                 .unwrap_err()
         ),
         "the policy counts by user; give its value"
     );
     assert_eq!(
-        engine.ban("api", &ann, Duration::MAX, None).unwrap_err(),
-        OverrideError::Duration
-    );
-    assert_eq!(
-        engine.ban("api", &ann, Duration::ZERO, None).unwrap_err(),
+        engine
+            .operator()
+            .ban("api", &ann, Duration::MAX, None)
+            .unwrap_err(),
         OverrideError::Duration
     );
     assert_eq!(
         engine
+            .operator()
+            .ban("api", &ann, Duration::ZERO, None)
+            .unwrap_err(),
+        OverrideError::Duration
+    );
+    assert_eq!(
+        engine
+            .operator()
             .override_limits("api", &ann, &[], MINUTE, None)
             .unwrap_err(),
         OverrideError::NoLimits
@@ -688,7 +705,7 @@ async fn explain_has_the_reason_and_the_time() {
         engine.explain(&subject, 1).await.allowed_at(),
         Some(now + MINUTE)
     );
-    assert_eq!(engine.totals(), (1, 0));
+    assert_eq!(engine.stats().totals(), (1, 0));
 }
 
 #[test]
@@ -808,8 +825,8 @@ async fn statistics_add_up() {
     for (user, many) in [("ann", 5), ("bob", 2)] {
         count_allowed(&engine, &Subject::new().user(user), many);
     }
-    assert_eq!(engine.totals(), (4, 3));
-    let figures = engine.policy_stats().await;
+    assert_eq!(engine.stats().totals(), (4, 3));
+    let figures = engine.stats().policies().await;
     let counts: Vec<_> = figures
         .iter()
         .map(|policy| {
@@ -826,7 +843,7 @@ async fn statistics_add_up() {
     assert_eq!(figures[0].keys.unwrap().live, 2);
     assert_eq!(figures[0].usage.number(), 4.0);
     assert_eq!(figures[2].usage.number(), 0.5);
-    let top = engine.most_active(10);
+    let top = engine.stats().most_active(10);
     assert_eq!(
         top.iter()
             .map(|key| (key.count, key.at_least))
@@ -838,6 +855,7 @@ async fn statistics_add_up() {
         && !key.key.contains("ann")));
     assert_eq!(
         engine
+            .stats()
             .most_denied(10)
             .iter()
             .map(|key| key.count)

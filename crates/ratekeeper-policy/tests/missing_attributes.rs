@@ -141,7 +141,7 @@ fn a_policy_may_deny_requests_without_the_attribute() {
         matches!(verdict.reason(), Reason::MissingAttribute { policy, attribute: Attribute::User } if **policy == *"user")
     );
     drop(verdict);
-    assert_eq!(now(engine.policy_stats())[0].counts.denied, 1);
+    assert_eq!(now(engine.stats().policies())[0].counts.denied, 1);
     // The later policies are not charged.
     let verdict = engine.decide_now(&Subject::new().user("ann"));
     assert!(verdict.is_allowed());
@@ -160,7 +160,7 @@ fn a_shadow_policy_denies_nothing() {
             .limit(Limit::per_minute(2));
         let engine = new_engine(Policies::new().policy(policy));
         assert_eq!(of_five(&engine, &ip("203.0.113.7")), 5);
-        let counts = now(engine.policy_stats())[0].counts;
+        let counts = now(engine.stats().policies())[0].counts;
         assert_eq!((counts.denied, counts.shadow_denied), (0, 5));
         assert!(
             now(engine.explain(&ip("203.0.113.7"), 1)).traces()[0]
@@ -216,6 +216,7 @@ fn an_operator_selects_a_substituted_key_by_its_address() {
     let engine = per_user(Missing::Address);
     let address = ip("203.0.113.7");
     let ban = engine
+        .operator()
         .ban("user", &address, Duration::from_secs(60), None)
         .unwrap();
     assert_eq!(ban.key(), "ip=203.0.113.7");
@@ -227,12 +228,13 @@ fn an_operator_selects_a_substituted_key_by_its_address() {
         (0, 2)
     );
     assert_eq!(of_five(&engine, &ip("203.0.113.7").user("ann")), 2);
-    assert!(engine.lift("user", &address).unwrap());
+    assert!(engine.operator().lift("user", &address).unwrap());
     assert_eq!(of_five(&engine, &address), 2);
-    now(engine.reset_limits("user", &address)).unwrap();
+    now(engine.operator().reset_limits("user", &address)).unwrap();
     assert_eq!(of_five(&engine, &address), 2);
     // The fingerprint of the key is not that of a user.
     let seen = engine
+        .stats()
         .most_active(10)
         .into_iter()
         .find(|top| top.policy == "user")
@@ -240,7 +242,9 @@ fn an_operator_selects_a_substituted_key_by_its_address() {
     assert!(seen.key.starts_with("user=#"), "{}", seen.key);
     // A shared bucket cannot be selected by leaving the user out.
     for engine in [engine, per_user(Missing::Shared), per_user(Missing::Skip)] {
-        let banned = engine.ban("user", &Subject::new(), Duration::from_secs(60), None);
+        let banned = engine
+            .operator()
+            .ban("user", &Subject::new(), Duration::from_secs(60), None);
         assert!(matches!(banned, Err(OverrideError::NoKey(Attribute::User))));
     }
 }
@@ -278,7 +282,7 @@ fn a_policy_that_applied_to_no_request_is_known() {
     };
     let engine = new_engine(policies("/rare", Missing::Skip));
     let unmatched = || {
-        now(engine.policy_stats())
+        now(engine.stats().policies())
             .iter()
             .map(|policy| policy.unmatched)
             .collect::<Vec<_>>()

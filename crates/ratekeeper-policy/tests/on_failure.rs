@@ -253,6 +253,7 @@ fn a_reload_updates_changed_fallbacks_and_resets_nothing() {
     let engine = new_engine(policies(LocalShare, None));
     let ann = Subject::new().user("ann");
     engine
+        .operator()
         .override_limits(
             "a",
             &Subject::new().user("bob"),
@@ -352,12 +353,12 @@ fn closed_is_always_a_503() {
             (explanation.verdict().status(), explanation.allowed_at()),
             (503, None)
         );
-        let figures = &now(engine.policy_stats())[0];
+        let figures = &now(engine.stats().policies())[0];
         assert_eq!(
             (figures.counts.denied, figures.counts.errors, figures.bans),
             (2, 2, 0)
         );
-        assert_eq!(engine.totals(), (0, 2));
+        assert_eq!(engine.stats().totals(), (0, 2));
         // Nothing was charged, and no key was banned.
         set_disconnected(&engine, false);
         let verdict = now(engine.decide(&ann));
@@ -388,7 +389,7 @@ fn open_allows_and_reports_its_source() {
         );
         now(engine.settle(verdict, Completion::status(500)));
     }
-    assert_eq!(now(engine.policy_stats())[0].counts.errors, 1);
+    assert_eq!(now(engine.stats().policies())[0].counts.errors, 1);
 }
 
 /// Whatever else is in the answer of the store.
@@ -459,7 +460,7 @@ fn no_key_is_banned_while_the_store_is_unavailable_and_bans_stay() {
     for _ in 0..3 {
         let _ = now(engine.decide(&ann));
     }
-    let bans = || now(engine.policy_stats())[0].bans;
+    let bans = || now(engine.stats().policies())[0].bans;
     assert!(matches!(now(engine.decide(&ann)).reason(), Reason::Ban(_)) && bans() == 1);
     set_disconnected(&engine, true);
     for subject in [&ann, &bob] {
@@ -531,33 +532,36 @@ fn every_method_works_on_any_store() {
     now(engine.cancel(first));
     assert_eq!(left(), [5, 2, 100]);
     now(engine.settle(now(engine.decide_n(&ann, 3)), Completion::succeeded()));
-    now(engine.grant("a", &ann, 1)).unwrap();
+    now(engine.operator().grant("a", &ann, 1)).unwrap();
     assert_eq!(left(), [3, 2, 97]);
     assert!(now(engine.explain(&ann, 4)).verdict().is_denied());
     engine
+        .operator()
         .override_limits("a", &ann, &[Limit::per_hour(1).into()], MINUTE, None)
         .unwrap();
     assert_eq!(left(), [1, 97]);
-    engine.ban("a", &ann, MINUTE, None).unwrap();
+    engine.operator().ban("a", &ann, MINUTE, None).unwrap();
     assert!(
         matches!(now(engine.decide(&ann)).reason(), Reason::Ban(_))
-            && engine.overrides().len() == 2
+            && engine.operator().overrides().len() == 2
     );
-    now(engine.reset_key("a", &ann)).unwrap();
+    now(engine.operator().reset_key("a", &ann)).unwrap();
     assert_eq!(left(), [5, 2, 97]);
     engine
         .set_policies(Policies::new().policy(fallbacks))
         .unwrap();
     assert_eq!(left(), [5, 2]);
-    let figures = now(engine.policy_stats());
+    let figures = now(engine.stats().policies());
     assert_eq!(
         (
             figures.len(),
             figures[0].keys,
-            engine.totals(),
-            engine.reload_count()
+            engine.stats().totals(),
+            engine.stats().reloads()
         ),
         (1, None, (2, 1), 1)
     );
-    assert!(!engine.most_active(1).is_empty() && engine.decision_times().count == 0);
+    assert!(
+        !engine.stats().most_active(1).is_empty() && engine.stats().decision_times().count == 0
+    );
 }

@@ -37,7 +37,7 @@ fn adaptive() -> Policy {
 }
 
 fn in_flight(engine: &TestEngine) -> (u64, u64) {
-    let seen = engine.overload_stats().unwrap().limits[0].snapshot;
+    let seen = engine.stats().overload().unwrap().limits[0].snapshot;
     (seen.in_flight, seen.limit)
 }
 
@@ -68,9 +68,9 @@ fn the_adaptive_limit_bounds_requests_in_flight() {
     assert!(!refused.holds_permits());
     drop(held);
     assert_eq!(in_flight(&engine), (0, 10));
-    let counts = block_on(engine.policy_stats());
+    let counts = block_on(engine.stats().policies());
     assert_eq!(counts[0].counts.denied, 1);
-    assert_eq!(engine.totals(), (10, 1));
+    assert_eq!(engine.stats().totals(), (10, 1));
 }
 
 /// The statistics of a store in memory are ready at once.
@@ -116,7 +116,7 @@ fn latency_is_measured_to_the_end() {
     held.into_iter()
         .for_each(|verdict| engine.settle_now(verdict, Completion::status(200)));
     assert_eq!(
-        engine.overload_stats().unwrap().limits[0].snapshot.short,
+        engine.stats().overload().unwrap().limits[0].snapshot.short,
         Some(64 * MS)
     );
 }
@@ -166,7 +166,10 @@ fn shadow_mode_denies_nothing_and_is_counted() {
         .collect();
     assert!(held.iter().all(PolicyVerdict::is_allowed));
     assert_eq!(in_flight(&engine), (10, 10));
-    assert_eq!(block_on(engine.policy_stats())[0].counts.shadow_denied, 5);
+    assert_eq!(
+        block_on(engine.stats().policies())[0].counts.shadow_denied,
+        5
+    );
 }
 
 #[test]
@@ -187,7 +190,7 @@ fn a_reload_keeps_the_measured_limit() {
     assert_eq!(in_flight(&engine), (0, 11));
     engine.settle_now(still, Completion::status(200));
     engine.set_policies(Policies::new()).unwrap();
-    assert!(engine.overload_stats().is_none());
+    assert!(engine.stats().overload().is_none());
 }
 
 #[test]
@@ -313,7 +316,7 @@ fn the_least_important_are_shed_first_and_return_slowly() {
     assert!(!run_load(&engine, &clock, &subjects, 10)[0]);
     clock.advance(Duration::from_secs(600));
     assert_eq!(run_load(&engine, &clock, &subjects, 2), [true; 5]);
-    let figures = engine.overload_stats().unwrap().shed.unwrap();
+    let figures = engine.stats().overload().unwrap().shed.unwrap();
     assert!(figures.classes.iter().all(|class| class.admitted > 0) && figures.level == 0.0);
 }
 

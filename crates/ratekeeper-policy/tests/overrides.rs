@@ -55,6 +55,7 @@ fn an_override_ends_exactly_and_holds_for_one_key_of_one_policy() {
             .policy(by_user("b", 100)),
     );
     engine
+        .operator()
         .override_limits(
             "a",
             &user("ann"),
@@ -83,11 +84,14 @@ fn an_override_ends_exactly_and_holds_for_one_key_of_one_policy() {
     );
     clock.advance(MINUTE - NANO);
     assert_eq!(
-        (limits("ann"), engine.overrides().len()),
+        (limits("ann"), engine.operator().overrides().len()),
         (vec![50, 100], 1)
     );
     clock.advance(NANO);
-    assert_eq!((limits("ann"), engine.overrides().len()), (vec![3, 100], 0));
+    assert_eq!(
+        (limits("ann"), engine.operator().overrides().len()),
+        (vec![3, 100], 0)
+    );
     assert_eq!(
         count_allowed(&engine, &user("ann"), 9),
         3,
@@ -103,6 +107,7 @@ fn a_ban_ends_exactly_and_precedes_an_override() {
             .policy(by_user("b", 100)),
     );
     engine
+        .operator()
         .override_limits(
             "a",
             &user("ann"),
@@ -111,7 +116,10 @@ fn a_ban_ends_exactly_and_precedes_an_override() {
             None,
         )
         .unwrap();
-    engine.ban("b", &user("ann"), MINUTE, None).unwrap();
+    engine
+        .operator()
+        .ban("b", &user("ann"), MINUTE, None)
+        .unwrap();
     let verdict = engine.decide_now(&user("ann"));
     assert_eq!(
         (verdict.policy(), verdict.retry_after()),
@@ -132,9 +140,18 @@ fn the_longer_of_two_bans_is_reported() {
             .policy(by_user("b", 3))
             .policy(by_user("c", 3)),
     );
-    engine.ban("a", &user("ann"), MINUTE, None).unwrap();
-    engine.ban("b", &user("ann"), 9 * MINUTE, None).unwrap();
-    engine.ban("c", &user("ann"), 2 * MINUTE, None).unwrap();
+    engine
+        .operator()
+        .ban("a", &user("ann"), MINUTE, None)
+        .unwrap();
+    engine
+        .operator()
+        .ban("b", &user("ann"), 9 * MINUTE, None)
+        .unwrap();
+    engine
+        .operator()
+        .ban("c", &user("ann"), 2 * MINUTE, None)
+        .unwrap();
     let verdict = engine.decide_now(&user("ann"));
     assert_eq!(
         (verdict.policy(), verdict.retry_after()),
@@ -151,7 +168,7 @@ async fn explain_reports_when_a_banned_request_is_allowed() {
     );
     let ann = user("ann");
     assert_eq!(count_allowed(&engine, &ann, 2), 1);
-    engine.ban("b", &ann, MINUTE, None).unwrap();
+    engine.operator().ban("b", &ann, MINUTE, None).unwrap();
     let explained = engine.explain(&ann, 1).await;
     assert_eq!(
         (
@@ -186,6 +203,7 @@ fn overrides_survive_a_reload() {
             .policy(by_user("b", 9)),
     );
     engine
+        .operator()
         .override_limits(
             "a",
             &user("ann"),
@@ -194,7 +212,10 @@ fn overrides_survive_a_reload() {
             None,
         )
         .unwrap();
-    engine.ban("b", &user("bob"), MINUTE, None).unwrap();
+    engine
+        .operator()
+        .ban("b", &user("bob"), MINUTE, None)
+        .unwrap();
     assert_eq!(count_allowed(&engine, &user("ann"), 2), 2);
     engine.set_policies(policies(4)).unwrap();
     assert_eq!(
@@ -224,8 +245,12 @@ fn a_policy_with_another_key_has_no_old_bans() {
     let by =
         |name: &str| Policies::new().policy(Policy::new("a").key(name).limit(Limit::per_hour(3)));
     let (engine, _) = new_engine(by("user"));
-    engine.ban("a", &user("acme"), MINUTE, None).unwrap();
     engine
+        .operator()
+        .ban("a", &user("acme"), MINUTE, None)
+        .unwrap();
+    engine
+        .operator()
         .override_limits(
             "a",
             &user("ann"),
@@ -251,6 +276,7 @@ fn duplicate_replacement_limits_are_charged_once() {
     let (engine, _) = new_engine(Policies::new().policy(by_user("a", 3)));
     let five: PolicyLimit = Limit::per_hour(5).into();
     engine
+        .operator()
         .override_limits("a", &user("ann"), &[five, five], MINUTE, None)
         .unwrap();
     assert_eq!(count_allowed(&engine, &user("ann"), 9), 5);
@@ -263,12 +289,14 @@ async fn resetting_a_key_resets_replacement_limits() {
     let (engine, _) = new_engine(Policies::new().policy(by_user("a", 3)));
     let ann = user("ann");
     engine
+        .operator()
         .override_limits("a", &ann, &[Limit::per_hour(5).into()], MINUTE, None)
         .unwrap();
     assert_eq!(count_allowed(&engine, &ann, 9), 5);
-    engine.reset_key("a", &ann).await.unwrap();
+    engine.operator().reset_key("a", &ann).await.unwrap();
     assert_eq!(count_allowed(&engine, &ann, 9), 3);
     engine
+        .operator()
         .override_limits("a", &ann, &[Limit::per_hour(5).into()], MINUTE, None)
         .unwrap();
     assert_eq!(
@@ -294,7 +322,7 @@ async fn a_grant_is_for_one_key_and_capped_at_the_burst() {
         ),
         (5, 5)
     );
-    engine.grant("a", &ann, 2).await.unwrap();
+    engine.operator().grant("a", &ann, 2).await.unwrap();
     assert_eq!(
         (
             count_allowed(&engine, &ann, 9),
@@ -302,9 +330,9 @@ async fn a_grant_is_for_one_key_and_capped_at_the_burst() {
         ),
         (2, 0)
     );
-    engine.grant("a", &ann, u64::MAX).await.unwrap();
+    engine.operator().grant("a", &ann, u64::MAX).await.unwrap();
     assert_eq!(count_allowed(&engine, &ann, 99), 5);
-    engine.grant("a", &user("new"), 7).await.unwrap();
+    engine.operator().grant("a", &user("new"), 7).await.unwrap();
     assert_eq!(count_allowed(&engine, &user("new"), 99), 5);
 }
 
@@ -325,8 +353,8 @@ async fn reset_key_lifts_bans_and_penalties_of_one_key() {
             Reason::Ban(Ban::Penalty)
         ));
     }
-    engine.ban("a", &ann, MINUTE, None).unwrap();
-    engine.reset_key("a", &ann).await.unwrap();
+    engine.operator().ban("a", &ann, MINUTE, None).unwrap();
+    engine.operator().reset_key("a", &ann).await.unwrap();
     assert_eq!(count_allowed(&engine, &ann, 2), 1);
     // The denials are reset too: one is not enough for a ban.
     assert!(matches!(engine.peek_now(&ann, 1).reason(), Reason::Limits));
@@ -334,7 +362,7 @@ async fn reset_key_lifts_bans_and_penalties_of_one_key() {
         engine.decide_now(&bob).reason(),
         Reason::Ban(Ban::Penalty)
     ));
-    assert_eq!(engine.policy_stats().await[0].bans, 2);
+    assert_eq!(engine.stats().policies().await[0].bans, 2);
 }
 
 #[tokio::test]
@@ -353,21 +381,22 @@ async fn reset_limits_ends_penalties_and_keeps_overrides() {
         engine.decide_now(&ann).reason(),
         Reason::Ban(Ban::Penalty)
     ));
-    engine.reset_limits("a", &ann).await.unwrap();
+    engine.operator().reset_limits("a", &ann).await.unwrap();
     assert_eq!(count_allowed(&engine, &ann, 2), 1);
 
-    engine.ban("a", &bob, MINUTE, None).unwrap();
-    engine.reset_limits("a", &bob).await.unwrap();
+    engine.operator().ban("a", &bob, MINUTE, None).unwrap();
+    engine.operator().reset_limits("a", &bob).await.unwrap();
     assert!(matches!(
         engine.decide_now(&bob).reason(),
         Reason::Ban(Ban::Operator(_))
     ));
 
     engine
+        .operator()
         .override_limits("a", &eve, &[Limit::per_hour(5).into()], MINUTE, None)
         .unwrap();
     assert_eq!(count_allowed(&engine, &eve, 5), 5);
-    engine.reset_limits("a", &eve).await.unwrap();
+    engine.operator().reset_limits("a", &eve).await.unwrap();
     assert_eq!(
         count_allowed(&engine, &eve, 5),
         5,
@@ -408,7 +437,7 @@ async fn concurrent_denials_make_one_ban() {
             (50..50 + THREADS).contains(&denied),
             "{denied} in round {round}"
         );
-        assert_eq!(engine.policy_stats().await[0].bans, 1);
+        assert_eq!(engine.stats().policies().await[0].bans, 1);
         assert_eq!(
             engine
                 .peek_now(&user("ann"), 1)
@@ -464,6 +493,7 @@ fn an_override_uses_the_reserve_classes_in_force() {
         .reserve("low", Reserve::Units(5));
     let (engine, _) = new_engine(with(one));
     engine
+        .operator()
         .override_limits(
             "a",
             &user("ann"),
@@ -496,19 +526,24 @@ fn the_number_of_overrides_is_bounded() {
     let names: Vec<String> = (0..301).map(|n| format!("u{n}")).collect();
     for name in &names {
         engine
+            .operator()
             .ban("a", &Subject::new().user(name), MINUTE, None)
             .unwrap();
     }
-    assert_eq!(engine.overrides().len(), 301);
+    assert_eq!(engine.operator().overrides().len(), 301);
     assert_eq!(
         engine
+            .operator()
             .ban("a", &Subject::new().user("u1"), 367 * 1_440 * MINUTE, None)
             .unwrap_err(),
         OverrideError::Duration
     );
     clock.advance(MINUTE);
-    engine.ban("a", &user("x"), MINUTE, None).unwrap();
-    assert_eq!(engine.overrides().len(), 1);
+    engine
+        .operator()
+        .ban("a", &user("x"), MINUTE, None)
+        .unwrap();
+    assert_eq!(engine.operator().overrides().len(), 1);
 }
 
 /// The fingerprint secret of the fleet.
@@ -519,7 +554,10 @@ fn fleet_secret() -> FingerprintSecret {
 /// An engine with the secret of the fleet.
 fn engine_in_fleet(policies: Policies) -> (TestEngine, ManualClock) {
     let (engine, clock) = new_engine(policies);
-    engine.share_overrides(fleet_secret(), &[]).unwrap();
+    engine
+        .operator()
+        .share_overrides(fleet_secret(), &[])
+        .unwrap();
     (engine, clock)
 }
 
@@ -530,7 +568,7 @@ fn shared_override(
     limits: Option<Vec<PolicyLimit>>,
     lasts: Duration,
 ) -> SharedOverride {
-    let key = engine.key_of(policy, who).unwrap();
+    let key = engine.operator().key_of(policy, who).unwrap();
     SharedOverride {
         name: key.name,
         policy: key.policy,
@@ -556,7 +594,10 @@ fn shared_overrides_hold_until_they_are_withdrawn() {
         shared_override(&engine, "a", &user("ann"), None, MINUTE),
         shared_override(&engine, "a", &user("bob"), limits, 2 * MINUTE),
     ];
-    engine.share_overrides(fleet_secret(), &all).unwrap();
+    engine
+        .operator()
+        .share_overrides(fleet_secret(), &all)
+        .unwrap();
     assert_eq!(
         (
             count_allowed(&engine, &user("ann"), 9),
@@ -579,25 +620,32 @@ fn shared_overrides_hold_until_they_are_withdrawn() {
         (&*all[0].fingerprint, &*all[0].fingerprint)
     );
     assert_eq!(
-        engine.key_of("a", &user("ann")).unwrap().fingerprint,
+        engine
+            .operator()
+            .key_of("a", &user("ann"))
+            .unwrap()
+            .fingerprint,
         ban.fingerprint()
     );
-    assert_eq!(engine.overrides().len(), 2);
+    assert_eq!(engine.operator().overrides().len(), 2);
     clock.advance(MINUTE - NANO);
     assert!(engine.decide_now(&user("ann")).is_denied());
     clock.advance(NANO);
     assert_eq!(
         (
             count_allowed(&engine, &user("ann"), 9),
-            engine.overrides().len()
+            engine.operator().overrides().len()
         ),
         (3, 1)
     );
-    engine.share_overrides(fleet_secret(), &[]).unwrap();
+    engine
+        .operator()
+        .share_overrides(fleet_secret(), &[])
+        .unwrap();
     assert_eq!(
         (
             count_allowed(&engine, &user("bob"), 9),
-            engine.overrides().len()
+            engine.operator().overrides().len()
         ),
         (3, 0)
     );
@@ -606,27 +654,39 @@ fn shared_overrides_hold_until_they_are_withdrawn() {
 #[test]
 fn local_and_shared_overrides_combine() {
     let (engine, _) = engine_in_fleet(Policies::new().policy(by_user("a", 3)));
-    engine.ban("a", &user("ann"), MINUTE, None).unwrap();
+    engine
+        .operator()
+        .ban("a", &user("ann"), MINUTE, None)
+        .unwrap();
     let shorter = shared_override(&engine, "a", &user("ann"), None, MINUTE / 2);
-    engine.share_overrides(fleet_secret(), &[shorter]).unwrap();
+    engine
+        .operator()
+        .share_overrides(fleet_secret(), &[shorter])
+        .unwrap();
     assert_eq!(
         engine.decide_now(&user("ann")).retry_after(),
         Some(MINUTE),
         "the longer ban"
     );
     let longer = shared_override(&engine, "a", &user("ann"), None, 2 * MINUTE);
-    engine.share_overrides(fleet_secret(), &[longer]).unwrap();
+    engine
+        .operator()
+        .share_overrides(fleet_secret(), &[longer])
+        .unwrap();
     assert_eq!(
         engine.decide_now(&user("ann")).retry_after(),
         Some(2 * MINUTE)
     );
-    assert_eq!(engine.lift("a", &user("ann")), Ok(true));
-    assert_eq!(engine.lift("a", &user("ann")), Ok(false));
+    assert_eq!(engine.operator().lift("a", &user("ann")), Ok(true));
+    assert_eq!(engine.operator().lift("a", &user("ann")), Ok(false));
     assert!(
         engine.decide_now(&user("ann")).is_denied(),
         "the shared ban holds"
     );
-    engine.share_overrides(fleet_secret(), &[]).unwrap();
+    engine
+        .operator()
+        .share_overrides(fleet_secret(), &[])
+        .unwrap();
     assert!(engine.decide_now(&user("ann")).is_allowed());
 }
 
@@ -641,11 +701,14 @@ fn shared_overrides_of_an_unknown_policy_wait_for_it() {
     engine
         .set_policies(Policies::new().policy(by_user("a", 3)))
         .unwrap();
-    engine.share_overrides(fleet_secret(), &all).unwrap();
+    engine
+        .operator()
+        .share_overrides(fleet_secret(), &all)
+        .unwrap();
     assert_eq!(
         (
             count_allowed(&engine, &user("ann"), 1),
-            engine.overrides().len()
+            engine.operator().overrides().len()
         ),
         (1, 0)
     );
@@ -653,12 +716,18 @@ fn shared_overrides_of_an_unknown_policy_wait_for_it() {
     engine
         .set_policies(Policies::new().policy(Policy::new("b").key("ip").limit(Limit::per_hour(3))))
         .unwrap();
-    engine.share_overrides(fleet_secret(), &all).unwrap();
-    assert_eq!(engine.overrides().len(), 0);
+    engine
+        .operator()
+        .share_overrides(fleet_secret(), &all)
+        .unwrap();
+    assert_eq!(engine.operator().overrides().len(), 0);
     engine
         .set_policies(Policies::new().policy(by_user("b", 3)))
         .unwrap();
-    engine.share_overrides(fleet_secret(), &all).unwrap();
+    engine
+        .operator()
+        .share_overrides(fleet_secret(), &all)
+        .unwrap();
     assert!(engine.decide_now(&user("ann")).is_denied());
 }
 
@@ -667,6 +736,7 @@ fn an_override_is_validated_before_it_is_set() {
     let (engine, _) = engine_in_fleet(Policies::new().policy(by_user("a", 3)));
     let check = |policy: &str, who: &Subject<'_>, limits: Option<&[PolicyLimit]>, lasts| {
         engine
+            .operator()
             .check_override(policy, who, limits, lasts)
             .map(|key| key.words)
     };
@@ -690,7 +760,7 @@ fn an_override_is_validated_before_it_is_set() {
         check("a", &user("ann"), None, Duration::ZERO),
         Err(OverrideError::Duration)
     );
-    assert!(engine.overrides().is_empty());
+    assert!(engine.operator().overrides().is_empty());
 }
 
 fn fingerprint_of(
@@ -698,7 +768,7 @@ fn fingerprint_of(
     attribute: &str,
     subject: &Subject<'_>,
 ) -> (Attribute, Fingerprint) {
-    let key = engine.key_of("a", subject).unwrap();
+    let key = engine.operator().key_of("a", subject).unwrap();
     let shown = key
         .fingerprint
         .split(' ')
@@ -718,7 +788,10 @@ fn a_key_is_banned_lifted_and_overridden_by_its_fingerprint() {
     let nobody = Subject::new();
     let ann = [fingerprint_of(&engine, "user", &user("ann"))];
     let by_fingerprint = KeySelector::new(&nobody, &ann);
-    let ban = engine.ban("a", by_fingerprint, MINUTE, None).unwrap();
+    let ban = engine
+        .operator()
+        .ban("a", by_fingerprint, MINUTE, None)
+        .unwrap();
     let verdict = engine.decide_now(&user("ann"));
     assert_eq!(
         (verdict.policy(), verdict.retry_after()),
@@ -728,18 +801,26 @@ fn a_key_is_banned_lifted_and_overridden_by_its_fingerprint() {
     // It is the same entry as one set by the value.
     assert_eq!(
         ban.fingerprint(),
-        engine.key_of("a", &user("ann")).unwrap().fingerprint
+        engine
+            .operator()
+            .key_of("a", &user("ann"))
+            .unwrap()
+            .fingerprint
     );
-    engine.ban("a", &user("ann"), 2 * MINUTE, None).unwrap();
-    assert_eq!(engine.overrides().len(), 1);
+    engine
+        .operator()
+        .ban("a", &user("ann"), 2 * MINUTE, None)
+        .unwrap();
+    assert_eq!(engine.operator().overrides().len(), 1);
     assert_eq!(
         (
-            engine.lift("a", by_fingerprint),
-            engine.lift("a", &user("ann"))
+            engine.operator().lift("a", by_fingerprint),
+            engine.operator().lift("a", &user("ann"))
         ),
         (Ok(true), Ok(false))
     );
     engine
+        .operator()
         .override_limits(
             "a",
             by_fingerprint,
@@ -749,8 +830,11 @@ fn a_key_is_banned_lifted_and_overridden_by_its_fingerprint() {
         )
         .unwrap();
     assert_eq!(count_allowed(&engine, &user("ann"), 60), 50);
-    assert_eq!(engine.lift("a", &user("ann")), Ok(true));
-    engine.ban("a", by_fingerprint, MINUTE, None).unwrap();
+    assert_eq!(engine.operator().lift("a", &user("ann")), Ok(true));
+    engine
+        .operator()
+        .ban("a", by_fingerprint, MINUTE, None)
+        .unwrap();
     clock.advance(MINUTE);
     assert!(
         engine.decide_now(&user("ann")).is_allowed(),
@@ -771,35 +855,39 @@ fn a_fingerprint_of_a_substitute_names_the_key_that_it_was_shown_for() {
     ] {
         let (engine, _) = new_engine(by(missing));
         assert_eq!(count_allowed(&engine, subject, 9), 3);
-        let shown = engine.most_active(1)[0].fingerprint.clone().unwrap();
+        let shown = engine.stats().most_active(1)[0]
+            .fingerprint
+            .clone()
+            .unwrap();
         let fingerprint = shown.strip_prefix("user=").unwrap().parse().unwrap();
         let named = [(Attribute::User, fingerprint)];
         let (nobody, other) = (Subject::new(), user("ann"));
         let key = KeySelector::new(&nobody, &named);
         assert_eq!(
-            engine.value_seen(&Attribute::User, fingerprint),
+            engine.operator().value_seen(&Attribute::User, fingerprint),
             Some(seen),
             "{missing:?}"
         );
-        assert_eq!(now(engine.reset_key("a", key)), Ok(()));
+        assert_eq!(now(engine.operator().reset_key("a", key)), Ok(()));
         assert_eq!(count_allowed(&engine, subject, 9), 3);
-        assert_eq!(now(engine.grant("a", key, 2)), Ok(()));
+        assert_eq!(now(engine.operator().grant("a", key, 2)), Ok(()));
         assert_eq!(count_allowed(&engine, subject, 9), 2);
         engine
+            .operator()
             .override_limits("a", key, &[Limit::per_hour(5).into()], MINUTE, None)
             .unwrap();
         assert_eq!(count_allowed(&engine, subject, 9), 5);
-        engine.ban("a", key, MINUTE, None).unwrap();
-        assert_eq!(engine.lift("a", key), Ok(true));
-        assert_eq!(now(engine.reset_key("a", key)), Ok(()));
-        engine.ban("a", key, MINUTE, None).unwrap();
+        engine.operator().ban("a", key, MINUTE, None).unwrap();
+        assert_eq!(engine.operator().lift("a", key), Ok(true));
+        assert_eq!(now(engine.operator().reset_key("a", key)), Ok(()));
+        engine.operator().ban("a", key, MINUTE, None).unwrap();
         assert_eq!(count_allowed(&engine, subject, 9), 0);
         assert_eq!(
             count_allowed(&engine, &other, 9),
             3,
             "nobody else is banned"
         );
-        assert_eq!(engine.overrides()[0].fingerprint(), shown);
+        assert_eq!(engine.operator().overrides()[0].fingerprint(), shown);
     }
 }
 
@@ -811,50 +899,70 @@ fn counters_are_found_by_the_fingerprint_of_a_seen_key() {
     let by_fingerprint = KeySelector::new(&nobody, &ann);
     // Not yet.
     let not_seen = OverrideError::NotSeen(format!("user={}", ann[0].1));
-    assert!(!engine.key_of("a", by_fingerprint).unwrap().is_seen);
+    assert!(
+        !engine
+            .operator()
+            .key_of("a", by_fingerprint)
+            .unwrap()
+            .is_seen
+    );
     assert_eq!(
-        now(engine.grant("a", by_fingerprint, 1)),
+        now(engine.operator().grant("a", by_fingerprint, 1)),
         Err(not_seen.clone())
     );
     assert_eq!(
-        now(engine.reset_key("a", by_fingerprint)),
+        now(engine.operator().reset_key("a", by_fingerprint)),
         Err(not_seen.clone())
     );
-    assert_eq!(engine.value_seen(&ann[0].0, ann[0].1), None);
+    assert_eq!(engine.operator().value_seen(&ann[0].0, ann[0].1), None);
     assert_eq!(count_allowed(&engine, &user("ann"), 9), 3);
-    assert_eq!(now(engine.grant("a", by_fingerprint, 1)), Ok(()));
+    assert_eq!(now(engine.operator().grant("a", by_fingerprint, 1)), Ok(()));
     assert_eq!(count_allowed(&engine, &user("ann"), 9), 1);
-    engine.ban("a", by_fingerprint, MINUTE, None).unwrap();
-    assert_eq!(now(engine.reset_key("a", by_fingerprint)), Ok(()));
+    engine
+        .operator()
+        .ban("a", by_fingerprint, MINUTE, None)
+        .unwrap();
+    assert_eq!(
+        now(engine.operator().reset_key("a", by_fingerprint)),
+        Ok(())
+    );
     assert_eq!(
         (
             count_allowed(&engine, &user("ann"), 9),
-            engine.overrides().len()
+            engine.operator().overrides().len()
         ),
         (3, 0)
     );
     // Now the value is known.
-    let key = engine.key_of("a", by_fingerprint).unwrap();
+    let key = engine.operator().key_of("a", by_fingerprint).unwrap();
     assert_eq!((key.words.as_str(), key.is_seen), ("user=ann", true));
     assert_eq!(
-        engine.value_seen(&ann[0].0, ann[0].1),
+        engine.operator().value_seen(&ann[0].0, ann[0].1),
         Some(SeenValue::Value(b"ann".to_vec()))
     );
     // A key that was given by value is known as long as it has an override.
-    engine.ban("a", &user("eve"), MINUTE, None).unwrap();
+    engine
+        .operator()
+        .ban("a", &user("eve"), MINUTE, None)
+        .unwrap();
     let eve = [fingerprint_of(&engine, "user", &user("eve"))];
     assert_eq!(
-        now(engine.reset_key("a", KeySelector::new(&nobody, &eve))),
+        now(engine
+            .operator()
+            .reset_key("a", KeySelector::new(&nobody, &eve))),
         Ok(())
     );
     assert_eq!(
-        engine.value_seen(&eve[0].0, eve[0].1),
+        engine.operator().value_seen(&eve[0].0, eve[0].1),
         None,
         "its override has ended"
     );
-    engine.ban("a", &user("eve"), MINUTE, None).unwrap();
+    engine
+        .operator()
+        .ban("a", &user("eve"), MINUTE, None)
+        .unwrap();
     assert_eq!(
-        engine.value_seen(&eve[0].0, eve[0].1),
+        engine.operator().value_seen(&eve[0].0, eve[0].1),
         Some(SeenValue::Value(b"eve".to_vec())),
         "a key in the list of overrides"
     );
@@ -866,8 +974,8 @@ fn counters_are_found_by_the_fingerprint_of_a_seen_key() {
         .unwrap();
     assert_eq!(
         (
-            engine.most_active(9),
-            engine.value_seen(&ann[0].0, ann[0].1)
+            engine.stats().most_active(9),
+            engine.operator().value_seen(&ann[0].0, ann[0].1)
         ),
         (vec![], None)
     );
@@ -894,6 +1002,7 @@ fn a_key_of_several_parts_may_mix_values_and_fingerprints() {
     let api_key = [fingerprint_of(&engine, "api_key", &both())];
     let address = Subject::new().ip("203.0.113.7".parse().unwrap());
     let ban = engine
+        .operator()
         .ban("a", KeySelector::new(&address, &api_key), MINUTE, None)
         .unwrap();
     assert_eq!(
@@ -910,12 +1019,15 @@ fn a_key_of_several_parts_may_mix_values_and_fingerprints() {
     // One part alone is not a key.
     let nobody = Subject::new();
     let lacking = engine
+        .operator()
         .lift("a", KeySelector::new(&nobody, &api_key))
         .unwrap_err();
     assert_eq!(lacking, OverrideError::NoKey(Attribute::Ip));
     let address = [fingerprint_of(&engine, "ip", &both()), api_key[0].clone()];
     assert_eq!(
-        engine.lift("a", KeySelector::new(&nobody, &address)),
+        engine
+            .operator()
+            .lift("a", KeySelector::new(&nobody, &address)),
         Ok(true)
     );
     assert_eq!(count_allowed(&engine, &both(), 1), 1);
@@ -937,18 +1049,18 @@ fn fingerprints_depend_only_on_the_secret() {
         let engine = Engine::with_options(store(), policies(), options).unwrap();
         let caller = Subject::new().api_key("s3cret");
         assert_eq!(count_allowed(&engine, &caller, 2), 1);
-        let key = engine.key_of("a", &caller).unwrap();
+        let key = engine.operator().key_of("a", &caller).unwrap();
         let explained = now(engine.explain(&caller, 1));
         let standing = explained.traces()[0].outcome.as_ref().unwrap();
-        let ban = engine.ban("a", &caller, MINUTE, None).unwrap();
-        let denied = engine.most_denied(1).remove(0).fingerprint.unwrap();
+        let ban = engine.operator().ban("a", &caller, MINUTE, None).unwrap();
+        let denied = engine.stats().most_denied(1).remove(0).fingerprint.unwrap();
         let shown = [
             &*key.words,
             &*standing.key,
             &*standing.fingerprint,
             ban.key(),
             ban.fingerprint(),
-            &*engine.most_active(1)[0].key,
+            &*engine.stats().most_active(1)[0].key,
             &*denied,
         ];
         for one in shown {
@@ -969,17 +1081,34 @@ fn fingerprints_depend_only_on_the_secret() {
 #[test]
 fn overrides_survive_a_change_of_the_secret() {
     let (engine, _) = new_engine(Policies::new().policy(by_user("a", 3)));
-    engine.ban("a", &user("ann"), MINUTE, None).unwrap();
+    engine
+        .operator()
+        .ban("a", &user("ann"), MINUTE, None)
+        .unwrap();
     assert_eq!(count_allowed(&engine, &user("bob"), 1), 1);
-    let before = engine.overrides()[0].fingerprint().to_owned();
-    engine.share_overrides(fleet_secret(), &[]).unwrap();
+    let before = engine.operator().overrides()[0].fingerprint().to_owned();
+    engine
+        .operator()
+        .share_overrides(fleet_secret(), &[])
+        .unwrap();
     assert!(engine.decide_now(&user("ann")).is_denied());
-    let after = engine.overrides()[0].fingerprint().to_owned();
+    let after = engine.operator().overrides()[0].fingerprint().to_owned();
     assert_ne!(before, after);
-    assert_eq!(after, engine.key_of("a", &user("ann")).unwrap().fingerprint);
     assert_eq!(
-        engine.most_active(1)[0].key,
-        engine.key_of("a", &user("bob")).unwrap().fingerprint
+        after,
+        engine
+            .operator()
+            .key_of("a", &user("ann"))
+            .unwrap()
+            .fingerprint
     );
-    assert_eq!(engine.lift("a", &user("ann")), Ok(true));
+    assert_eq!(
+        engine.stats().most_active(1)[0].key,
+        engine
+            .operator()
+            .key_of("a", &user("bob"))
+            .unwrap()
+            .fingerprint
+    );
+    assert_eq!(engine.operator().lift("a", &user("ann")), Ok(true));
 }

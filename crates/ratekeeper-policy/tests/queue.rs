@@ -66,7 +66,7 @@ fn pass(engine: &TestEngine) -> PolicyVerdict {
 
 /// Requests in flight and in the queue, of the first adaptive limit.
 fn in_flight_and_queued(engine: &TestEngine) -> (u64, u64) {
-    let pressure = engine.overload_stats().unwrap();
+    let pressure = engine.stats().overload().unwrap();
     (
         pressure.limits[0].snapshot.in_flight,
         pressure.limits[0].queued,
@@ -105,7 +105,7 @@ fn a_request_without_a_permit_waits_in_order() {
     engine.settle_now(first, Completion::status(200));
     // The wait is not part of the latency.
     assert_eq!(
-        engine.overload_stats().unwrap().limits[0].snapshot.short,
+        engine.stats().overload().unwrap().limits[0].snapshot.short,
         None
     );
     let second = poll(&mut second).unwrap();
@@ -134,7 +134,7 @@ fn the_wait_is_not_part_of_the_latency() {
         .into_iter()
         .for_each(|verdict| engine.settle_now(verdict, Completion::status(200)));
     assert_eq!(
-        engine.overload_stats().unwrap().limits[0].snapshot.short,
+        engine.stats().overload().unwrap().limits[0].snapshot.short,
         Some(64 * MS)
     );
 }
@@ -157,7 +157,7 @@ fn a_request_that_waits_too_long_is_denied() {
         (refused.reason().name(), in_flight_and_queued(&engine)),
         ("waited_too_long", (1, 0))
     );
-    assert_eq!(engine.totals(), (1, 1));
+    assert_eq!(engine.stats().totals(), (1, 1));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn a_dropped_request_leaves_no_state() {
     };
     let (engine, _) = new_engine(policies());
     let b = |engine: &TestEngine| {
-        let limit = &engine.overload_stats().unwrap().limits[1];
+        let limit = &engine.stats().overload().unwrap().limits[1];
         (limit.snapshot.in_flight, limit.queued)
     };
     // A request with a permit of `b` alone.
@@ -461,7 +461,7 @@ fn a_request_after_its_deadline_costs_nothing() {
         poll(&mut reserved).unwrap().reason(),
         Reason::TooLate
     ));
-    assert_eq!(engine.totals(), (0, 3));
+    assert_eq!(engine.stats().totals(), (0, 3));
     for count_allowed in [
         Subject::new().deadline(now + MS),
         Subject::new().with("deadline", "soon"),
@@ -515,7 +515,7 @@ fn an_old_request_is_late_however_important_it_is() {
     assert!(late(&Subject::new().headers(&none)));
     assert!(late(&Subject::new().start(now - 2_000 * MS).headers(&long)));
     assert!(!late(&Subject::new().headers(&headers("soon"))));
-    let figures = engine.overload_stats().unwrap().shed.unwrap();
+    let figures = engine.stats().overload().unwrap().shed.unwrap();
     let of = |class: Class| {
         figures
             .classes
@@ -579,7 +579,7 @@ fn with_threads_no_waiter_is_forgotten() {
             });
         }
     });
-    let limit = &engine.overload_stats().unwrap().limits[0];
+    let limit = &engine.stats().overload().unwrap().limits[0];
     assert_eq!((limit.snapshot.in_flight, limit.queued), (0, 0));
-    assert_eq!(engine.totals(), ((THREADS * EACH) as u64, 0));
+    assert_eq!(engine.stats().totals(), ((THREADS * EACH) as u64, 0));
 }

@@ -144,13 +144,13 @@ fn a_reload_amid_many_decisions_loses_none_and_creates_no_tokens() {
             }
         });
     });
-    let (allowed, denied) = engine.totals();
+    let (allowed, denied) = engine.stats().totals();
     assert_eq!(
         allowed + denied,
         DECISIONS / THREADS * THREADS,
         "no decision is lost"
     );
-    assert_eq!(engine.reload_count(), loads.load(Ordering::Relaxed));
+    assert_eq!(engine.stats().reloads(), loads.load(Ordering::Relaxed));
     assert_eq!(
         same.load(Ordering::Relaxed),
         1_000,
@@ -535,7 +535,10 @@ fn a_rejected_reload_changes_nothing() {
         assert_eq!(engine.policies(), before);
         assert_eq!(remaining(&engine, &Subject::new()), [6, 16]);
     }
-    assert_eq!((engine.reload_count(), engine.totals()), (0, (4, 0)));
+    assert_eq!(
+        (engine.stats().reloads(), engine.stats().totals()),
+        (0, (4, 0))
+    );
     assert_eq!(count_allowed(&engine, &Subject::new(), 20), 6);
 }
 

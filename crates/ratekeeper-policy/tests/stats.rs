@@ -23,7 +23,7 @@ async fn evicted_keys_stay_counted_when_limits_change() {
     for user in 0..1_000 {
         drop(engine.decide_now(&Subject::new().user(&user.to_string())));
     }
-    let before = engine.policy_stats().await[0].keys.unwrap();
+    let before = engine.stats().policies().await[0].keys.unwrap();
     assert!(before.evicted_live > 0, "{before:?}");
     let others = [
         by_user(&[Limit::per_hour(5)]),
@@ -33,7 +33,7 @@ async fn evicted_keys_stay_counted_when_limits_change() {
         Policies::new().policy(Policy::new("a").key("tenant").limit(Limit::per_hour(5)));
     for policies in others.into_iter().chain([other_key]) {
         engine.set_policies(policies).unwrap();
-        let after = engine.policy_stats().await[0].keys.unwrap();
+        let after = engine.stats().policies().await[0].keys.unwrap();
         assert!(
             after.evicted_live >= before.evicted_live,
             "{before:?} {after:?}"
@@ -55,5 +55,5 @@ async fn a_key_with_many_limits_counts_once() {
     for user in ["ann", "bob", "ann"] {
         drop(engine.decide_now(&Subject::new().user(user)));
     }
-    assert_eq!(engine.policy_stats().await[0].keys.unwrap().live, 2);
+    assert_eq!(engine.stats().policies().await[0].keys.unwrap().live, 2);
 }

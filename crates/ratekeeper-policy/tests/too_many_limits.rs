@@ -170,7 +170,7 @@ fn a_reload_with_too_many_limits_changes_nothing() {
     );
     assert_eq!(engine.policies(), before());
     assert_eq!(*engine.store().calls.lock().unwrap(), [""; 0]);
-    assert_eq!((left(), engine.reload_count()), (vec![9, 5], 0));
+    assert_eq!((left(), engine.stats().reloads()), (vec![9, 5], 0));
     // A reload of the same policies changes nothing.
     engine.set_policies(before()).unwrap();
     assert_eq!(left(), [9, 5]);

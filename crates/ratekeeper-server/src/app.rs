@@ -196,7 +196,7 @@ impl<C: Clock> App<C> {
     /// Allowed and denied requests of all APIs.
     pub(crate) fn totals(&self) -> (u64, u64) {
         let apis = [
-            self.engine.totals(),
+            self.engine.stats().totals(),
             self.buckets.totals(),
             self.envoy.totals(),
         ];

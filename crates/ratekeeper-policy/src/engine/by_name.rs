@@ -82,9 +82,9 @@ impl<S: Store> Engine<S> {
         Ok(self.complete(verdict, peek, None).await)
     }
 
-    /// Resets the limits of a key, as [`reset_limits`](Self::reset_limits) does, and returns the
+    /// Resets the limits of a key, as [`reset_limits`](super::Operator::reset_limits) does, and returns the
     /// key. The key may be named by the [fingerprint](Fingerprint) that was shown of it, `#f8c0…` or
-    /// `user=#f8c0…`, as long as it is in one of the [lists](Self::most_active) of keys.
+    /// `user=#f8c0…`, as long as it is in one of the [lists](super::EngineStats::most_active) of keys.
     pub async fn reset_by(&self, policy: &str, value: &[u8]) -> Result<PolicyKey, ByNameError> {
         let rules = self.inner.rules.load_full();
         let rule = rules
@@ -107,8 +107,12 @@ impl<S: Store> Engine<S> {
             // The policy may have been removed in between.
             _ => ByNameError::NoPolicy,
         };
-        let key = self.key_of(policy, selector).map_err(to_by_name_error)?;
-        self.reset_limits(policy, selector)
+        let key = self
+            .operator()
+            .key_of(policy, selector)
+            .map_err(to_by_name_error)?;
+        self.operator()
+            .reset_limits(policy, selector)
             .await
             .map_err(to_by_name_error)?;
         Ok(key)

@@ -1,8 +1,7 @@
 //! Overrides shared by a fleet: bans and other limits that nodes exchange, under names that do not
 //! reveal the key.
 
-use super::Engine;
-use super::operator::KeySelector;
+use super::operator::{KeySelector, Operator};
 use super::overrides::{KeyDisplay, Override, OverrideError, OverrideKind, OverrideMap};
 use super::rules::Rule;
 use crate::attribute::Attribute;
@@ -61,14 +60,14 @@ pub struct PolicyKey {
 /// # Sharing overrides in a fleet
 ///
 /// Overrides hold on this node. With these, nodes exchange theirs.
-impl<S: Store> Engine<S> {
+impl<S: Store> Operator<'_, S> {
     /// Resolves a key selector.
     pub fn key_of<'a>(
         &self,
         policy: &str,
         key: impl Into<KeySelector<'a>>,
     ) -> Result<PolicyKey, OverrideError> {
-        let rules = self.inner.rules.load();
+        let rules = self.engine.inner.rules.load();
         let (rule, key) = self.select(&rules, policy, key.into())?;
         Ok(PolicyKey {
             policy: rule.policy.name.clone(),
@@ -92,7 +91,7 @@ impl<S: Store> Engine<S> {
         secret: FingerprintSecret,
         overrides: &[SharedOverride],
     ) -> Result<(), OverrideError> {
-        let rules = self.inner.rules.load();
+        let rules = self.engine.inner.rules.load();
         let by_name: HashMap<&str, &Rule> = rules
             .policies
             .iter()
@@ -126,9 +125,10 @@ impl<S: Store> Engine<S> {
                 Arc::new(entry.with_node(shared_override.node.as_deref())),
             );
         }
-        self.inner
+        self.engine
+            .inner
             .overrides
-            .set_shared(secret, shared, self.inner.store.now());
+            .set_shared(secret, shared, self.engine.inner.store.now());
         Ok(())
     }
 
@@ -139,6 +139,7 @@ impl<S: Store> Engine<S> {
         limits: &[PolicyLimit],
     ) -> Result<OverrideKind, OverrideError> {
         let mut registry = self
+            .engine
             .inner
             .registry
             .lock()
@@ -150,7 +151,7 @@ impl<S: Store> Engine<S> {
             .filter(|(at, limit)| !limits[..*at].contains(limit))
             .map(|(_, limit)| limit);
         let slots =
-            once.map(|limit| registry.register_replacement(rule, *limit, &self.inner.store));
+            once.map(|limit| registry.register_replacement(rule, *limit, &self.engine.inner.store));
         slots
             .collect::<Result<_, _>>()
             .map(OverrideKind::Limits)

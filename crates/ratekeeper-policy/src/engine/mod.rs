@@ -24,14 +24,14 @@ pub use by_name::ByNameError;
 pub use completion::Completion;
 pub use explain::{Explanation, KeyState, LimitState, PolicyTrace};
 pub use fleet_overrides::{PolicyKey, SharedOverride};
-pub use operator::{KeySelector, SeenValue};
+pub use operator::{KeySelector, Operator, SeenValue};
 pub use overload::{AdaptiveStats, LoadSource, OverloadStats};
 pub(crate) use overrides::MAX_OVERRIDE_DURATION;
 pub use overrides::{Override, OverrideError};
 pub use permits::RejectionStats;
 pub use reason::{Ban, Reason};
 pub use rules::EngineError;
-pub use stats::{PolicyStats, TopKey, Utilization};
+pub use stats::{EngineStats, PolicyStats, TopKey, Utilization};
 pub use sync::MaybeReady;
 pub use verdict::{LimitStatus, PolicyVerdict};
 pub use verdict_summary::VerdictSummary;
@@ -89,14 +89,14 @@ struct Inner<S> {
     /// Locked while the rules change.
     registry: Mutex<Registry>,
     overrides: Overrides,
-    stats: EngineStats,
+    stats: EngineCounters,
     options: EngineOptions,
     /// Hashes keys for the lists of top keys.
     key_hasher: foldhash::fast::RandomState,
 }
 
 /// Statistics over all policies.
-struct EngineStats {
+struct EngineCounters {
     all: Tally,
     times: Histogram,
     most_active: Sketch,
@@ -120,7 +120,7 @@ pub struct EngineOptions {
     /// shown as fingerprints.
     pub plain_keys: bool,
     /// The secret for fingerprints; `None` for a random one of this process. See also
-    /// [`share_overrides`](Engine::share_overrides).
+    /// [`share_overrides`](Operator::share_overrides).
     pub fingerprints: Option<FingerprintSecret>,
     /// The load of the machine, for load [shedding](crate::overload::Shed) by it. It is read ten
     /// times a second at most.
@@ -155,7 +155,7 @@ impl<S: Store> Engine<S> {
         registry.load = options.load.clone();
         let rules = Rules::new(policies, &mut registry, &store)?;
         registry.apply(&store);
-        let stats = EngineStats {
+        let stats = EngineCounters {
             all: Tally::new(Duration::ZERO),
             times: Histogram::new(),
             most_active: Sketch::new(options.top),
@@ -196,7 +196,7 @@ impl<S: Store> Engine<S> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let mut next = registry.clone();
-        let requests = self.requests();
+        let requests = self.stats().requests();
         next.requests = requests;
         let rules = match Rules::new(policies, &mut next, &self.inner.store) {
             Ok(rules) => Arc::new(rules),

@@ -67,13 +67,24 @@ pub(super) struct SelectedKey {
     pub(super) bytes: Option<KeyBuffer>,
 }
 
-/// # Bans and overrides
+/// Bans, overrides, grants and resets; see [`Engine::operator`].
 ///
 /// Every method takes a policy and a subject, whose key in that policy is meant: for a policy that
 /// counts by `ip`, the address of the subject. If the value is not known, a
 /// [fingerprint](KeySelector) of it is enough; methods that need the counters of the key then find
-/// them as long as the key is in one of the [lists](Engine::most_active) of keys.
+/// them as long as the key is in one of the [lists](super::EngineStats::most_active) of keys.
+pub struct Operator<'e, S: Store> {
+    pub(super) engine: &'e Engine<S>,
+}
+
 impl<S: Store> Engine<S> {
+    /// The actions of an operator: bans, overrides, grants, resets.
+    pub fn operator(&self) -> Operator<'_, S> {
+        Operator { engine: self }
+    }
+}
+
+impl<S: Store> Operator<'_, S> {
     /// Bans a key for this time.
     pub fn ban<'a>(
         &self,
@@ -117,7 +128,7 @@ impl<S: Store> Engine<S> {
             return Err(OverrideError::NoLimits);
         }
         let key = self.key_of(policy, key)?;
-        if self.inner.overrides.is_full() {
+        if self.engine.inner.overrides.is_full() {
             Err(OverrideError::TooMany)
         } else {
             Ok(key)
@@ -131,12 +142,13 @@ impl<S: Store> Engine<S> {
         policy: &str,
         key: impl Into<KeySelector<'a>>,
     ) -> Result<bool, OverrideError> {
-        let rules = self.inner.rules.load();
+        let rules = self.engine.inner.rules.load();
         let (rule, key) = self.select(&rules, policy, key.into())?;
-        Ok(self
-            .inner
-            .overrides
-            .remove(rule.number, &key.name, self.inner.store.now()))
+        Ok(self.engine.inner.overrides.remove(
+            rule.number,
+            &key.name,
+            self.engine.inner.store.now(),
+        ))
     }
 
     /// Grants a key tokens, up to the capacity of its limits.
@@ -146,13 +158,14 @@ impl<S: Store> Engine<S> {
         key: impl Into<KeySelector<'a>>,
         tokens: u64,
     ) -> Result<(), OverrideError> {
-        let rules = self.inner.rules.load();
+        let rules = self.engine.inner.rules.load();
         let (rule, key) = self.select(&rules, policy, key.into())?;
         let bytes = key.bytes.ok_or(OverrideError::NotSeen(key.fingerprint))?;
         let replacement = self
+            .engine
             .inner
             .overrides
-            .for_name(rule, &key.name, self.inner.store.now())
+            .for_name(rule, &key.name, self.engine.inner.store.now())
             .limits;
         let own = rule.sets.iter().flatten();
         for slot in replacement
@@ -160,7 +173,11 @@ impl<S: Store> Engine<S> {
             .flat_map(|replacement| replacement.slots())
             .chain(own)
         {
-            self.inner.store.grant(&slot.handle, &bytes, tokens).await;
+            self.engine
+                .inner
+                .store
+                .grant(&slot.handle, &bytes, tokens)
+                .await;
         }
         Ok(())
     }
@@ -190,13 +207,21 @@ impl<S: Store> Engine<S> {
         key: KeySelector<'_>,
         lift: bool,
     ) -> Result<(), OverrideError> {
-        let rules = self.inner.rules.load();
+        let rules = self.engine.inner.rules.load();
         let (rule, key) = self.select(&rules, policy, key)?;
         let bytes = key.bytes.ok_or(OverrideError::NotSeen(key.fingerprint))?;
-        let now = self.inner.store.now();
-        let replacement = self.inner.overrides.for_name(rule, &key.name, now).limits;
+        let now = self.engine.inner.store.now();
+        let replacement = self
+            .engine
+            .inner
+            .overrides
+            .for_name(rule, &key.name, now)
+            .limits;
         if lift {
-            self.inner.overrides.remove(rule.number, &key.name, now);
+            self.engine
+                .inner
+                .overrides
+                .remove(rule.number, &key.name, now);
         }
         let penalty = rule
             .penalty
@@ -210,7 +235,7 @@ impl<S: Store> Engine<S> {
         // Collected: held across an await, the closures above would make the future not `Send`.
         let handles: Vec<&LimitHandle> = slots.map(|slot| &slot.handle).chain(penalty).collect();
         for handle in handles {
-            self.inner.store.reset(handle, &bytes).await;
+            self.engine.inner.store.reset(handle, &bytes).await;
         }
         Ok(())
     }
@@ -218,8 +243,8 @@ impl<S: Store> Engine<S> {
     /// The value with this fingerprint, if a key with it was seen here lately under any policy, or
     /// is in the list of [overrides](Self::overrides).
     pub fn value_seen(&self, attribute: &Attribute, fingerprint: Fingerprint) -> Option<SeenValue> {
-        let rules = self.inner.rules.load();
-        let secret = self.inner.overrides.secret();
+        let rules = self.engine.inner.rules.load();
+        let secret = self.engine.inner.overrides.secret();
         let find = |by: &[Attribute], bytes: &[u8]| {
             key::parts(by, bytes)
                 .filter(|part| part.attribute == attribute)
@@ -243,15 +268,18 @@ impl<S: Store> Engine<S> {
 
     /// Searches the lists of top keys, by policy number and key.
     fn find_in_top_lists<T>(&self, mut find: impl FnMut(u32, &[u8]) -> Option<T>) -> Option<T> {
-        let stats = &self.inner.stats;
+        let stats = &self.engine.inner.stats;
         let lists = [&stats.most_active, &stats.most_denied, &stats.shadow_denied];
         lists.into_iter().find_map(|list| list.find(&mut find))
     }
 
     /// The overrides and bans in force, the first to expire first. Bans by a penalty are in the
-    /// store; [`explain`](Self::explain) shows them.
+    /// store; [`Engine::explain`] shows them.
     pub fn overrides(&self) -> Vec<Arc<Override>> {
-        self.inner.overrides.list(self.inner.store.now())
+        self.engine
+            .inner
+            .overrides
+            .list(self.engine.inner.store.now())
     }
 
     fn insert_override(
@@ -263,15 +291,15 @@ impl<S: Store> Engine<S> {
         make_kind: impl FnOnce(&Rule) -> Result<OverrideKind, OverrideError>,
     ) -> Result<Arc<Override>, OverrideError> {
         check_duration(lasts)?;
-        let rules = self.inner.rules.load();
+        let rules = self.engine.inner.rules.load();
         let (rule, key) = self.select(&rules, policy, key)?;
-        let now = self.inner.store.now();
+        let now = self.engine.inner.store.now();
         let shown = KeyDisplay {
             words: Some(key.words.into()),
             fingerprint: key.fingerprint.into(),
         };
         let entry = Override::new(&rule.policy, shown, make_kind(rule)?, now + lasts, reason);
-        self.inner.overrides.insert(
+        self.engine.inner.overrides.insert(
             rule.number,
             key.name,
             entry.with_bytes(key.bytes.as_deref()),
@@ -292,7 +320,7 @@ impl<S: Store> Engine<S> {
             .find(|rule| rule.policy.name == policy)
             .ok_or(OverrideError::NoPolicy)?;
         let by = &rule.policy.key;
-        let secret = self.inner.overrides.secret();
+        let secret = self.engine.inner.overrides.secret();
         let path = rules.path_of(selector.subject);
         // A shared bucket is not selected by leaving the attribute out.
         let missing = match (rule.policy.missing, selector.subject.address()) {
@@ -348,10 +376,11 @@ impl<S: Store> Engine<S> {
             (number == rule.number && is_selected(bytes)).then(|| bytes.to_vec())
         });
         let from_overrides = || {
-            let key_overrides = self
-                .inner
-                .overrides
-                .for_name(rule, &name, self.inner.store.now());
+            let key_overrides =
+                self.engine
+                    .inner
+                    .overrides
+                    .for_name(rule, &name, self.engine.inner.store.now());
             [key_overrides.ban, key_overrides.limits]
                 .into_iter()
                 .flatten()

@@ -4,7 +4,8 @@
 use super::Engine;
 use super::permits::{QueuedRequest, RejectionStats};
 use super::reason::Reason;
-use super::rules::{Registry, Rules};
+use super::rules::{Registry, Rule, Rules};
+use super::stats::EngineStats;
 use super::verdict::PolicyVerdict;
 use crate::deadline::grpc_timeout;
 use crate::overload::Shed;
@@ -224,11 +225,11 @@ pub struct AdaptiveStats {
     pub denied: RejectionStats,
 }
 
-impl<S: Store> Engine<S> {
+impl<S: Store> EngineStats<'_, S> {
     /// Statistics of adaptive limits and load shedding; `None` if neither is configured.
-    pub fn overload_stats(&self) -> Option<OverloadStats> {
-        let rules = self.inner.rules.load();
-        let adaptive_stats = |rule: &super::rules::Rule| {
+    pub fn overload(&self) -> Option<OverloadStats> {
+        let rules = self.engine.inner.rules.load();
+        let adaptive_stats = |rule: &Rule| {
             let queue = rule.adaptive_queue.as_ref()?;
             let policy = rule.policy.name.clone();
             let control = queue.gate().control().name();
@@ -247,7 +248,7 @@ impl<S: Store> Engine<S> {
             .shedder
             .as_ref()
             .map(|shedder| shedder.shedder.snapshot());
-        let late = self.inner.stats.late.load(Ordering::Relaxed);
+        let late = self.engine.inner.stats.late.load(Ordering::Relaxed);
         (!limits.is_empty() || shed.is_some()).then_some(OverloadStats { limits, shed, late })
     }
 }

@@ -89,11 +89,22 @@ fn limits_of(rule: &Rule) -> Vec<PolicyLimit> {
     limits
 }
 
-/// # Statistics
+/// The statistics of an engine; see [`Engine::stats`].
+pub struct EngineStats<'e, S: Store> {
+    pub(super) engine: &'e Engine<S>,
+}
+
 impl<S: Store> Engine<S> {
+    /// The statistics of this engine.
+    pub fn stats(&self) -> EngineStats<'_, S> {
+        EngineStats { engine: self }
+    }
+}
+
+impl<S: Store> EngineStats<'_, S> {
     /// Statistics of each policy. Scans the whole store once: do not call it per request.
-    pub async fn policy_stats(&self) -> Vec<PolicyStats> {
-        let rules = self.inner.rules.load_full();
+    pub async fn policies(&self) -> Vec<PolicyStats> {
+        let rules = self.engine.inner.rules.load_full();
         let handles = |rule: &Rule| -> Vec<LimitHandle> {
             rule.sets
                 .iter()
@@ -106,6 +117,7 @@ impl<S: Store> Engine<S> {
         let mut owners = Vec::new();
         let in_force = all.len();
         for (number, handle) in self
+            .engine
             .inner
             .registry
             .lock()
@@ -115,7 +127,7 @@ impl<S: Store> Engine<S> {
             owners.push(number);
             all.push(handle.clone());
         }
-        let key_stats = self.inner.store.key_stats(&all);
+        let key_stats = self.engine.inner.store.key_stats(&all);
         let mut evicted = HashMap::<u32, (u64, u64)>::new();
         for (number, one) in owners.iter().zip(
             key_stats
@@ -166,7 +178,7 @@ impl<S: Store> Engine<S> {
     }
 
     async fn usage(&self, rule: &Rule) -> Utilization {
-        let store = &self.inner.store;
+        let store = &self.engine.inner.store;
         let now = store.now();
         if !rule.policy.key.is_empty() {
             return Utilization::Allowed(rule.counters.tally.in_window(now));
@@ -174,7 +186,7 @@ impl<S: Store> Engine<S> {
         let mut fullest = 0.0_f64;
         for slot in rule.sets.iter().flatten() {
             let ask = Ask::new(&slot.handle, b"").cost(0).mode(Mode::Peek);
-            let verdict = self.decide_at_store(&[ask], now, None).await;
+            let verdict = self.engine.decide_at_store(&[ask], now, None).await;
             for status in verdict
                 .results()
                 .filter(|status| !status.decision().is_unlimited())
@@ -194,39 +206,39 @@ impl<S: Store> Engine<S> {
 
     /// The number of allowed and of denied requests, without peeks.
     pub fn totals(&self) -> (u64, u64) {
-        let counts = self.inner.stats.all.read();
+        let counts = self.engine.inner.stats.all.read();
         (counts.allowed, counts.denied)
     }
 
     /// Decision times, of the decisions that were timed; see
     /// [`EngineOptions`](super::EngineOptions).
     pub fn decision_times(&self) -> HistogramSnapshot {
-        self.inner.stats.times.read()
+        self.engine.inner.stats.times.read()
     }
 
     /// The number of reloads.
-    pub fn reload_count(&self) -> u64 {
-        self.inner.stats.reloads.load(Ordering::Relaxed)
+    pub fn reloads(&self) -> u64 {
+        self.engine.inner.stats.reloads.load(Ordering::Relaxed)
     }
 
     /// The keys with the most requests.
     pub fn most_active(&self, count: usize) -> Vec<TopKey> {
-        self.top(self.inner.stats.most_active.top(count))
+        self.top(self.engine.inner.stats.most_active.top(count))
     }
 
     /// The keys with the most denials.
     pub fn most_denied(&self, count: usize) -> Vec<TopKey> {
-        self.top(self.inner.stats.most_denied.top(count))
+        self.top(self.engine.inner.stats.most_denied.top(count))
     }
 
     /// The keys with the most denials by policies in shadow mode.
     pub fn most_shadow_denied(&self, count: usize) -> Vec<TopKey> {
-        self.top(self.inner.stats.shadow_denied.top(count))
+        self.top(self.engine.inner.stats.shadow_denied.top(count))
     }
 
     /// Requests that the lists missed, because two new keys competed for one slot.
     pub fn top_missed(&self) -> u64 {
-        let stats = &self.inner.stats;
+        let stats = &self.engine.inner.stats;
         let lists = [&stats.most_active, &stats.most_denied, &stats.shadow_denied];
         lists
             .iter()
@@ -235,14 +247,14 @@ impl<S: Store> Engine<S> {
 
     /// Clears all lists.
     pub fn clear_top(&self) {
-        self.inner.stats.shadow_denied.clear();
-        self.inner.stats.most_active.clear();
-        self.inner.stats.most_denied.clear();
+        self.engine.inner.stats.shadow_denied.clear();
+        self.engine.inner.stats.most_active.clear();
+        self.engine.inner.stats.most_denied.clear();
     }
 
     fn top(&self, keys: Vec<HeavyHitter>) -> Vec<TopKey> {
-        let rules = self.inner.rules.load();
-        let secret = self.inner.overrides.secret();
+        let rules = self.engine.inner.rules.load();
+        let secret = self.engine.inner.overrides.secret();
         let by_number: HashMap<u32, &Rule> = rules
             .policies
             .iter()
@@ -256,7 +268,7 @@ impl<S: Store> Engine<S> {
                 StoredKey::Bytes(bytes) => {
                     let bytes = bytes.as_slice();
                     (
-                        self.display_key(rule, bytes),
+                        self.engine.display_key(rule, bytes),
                         Some(key::fingerprint(&rule.policy.key, bytes, &secret)),
                     )
                 }

@@ -29,13 +29,17 @@ async fn an_operator_and_one_key() -> Result<(), Box<dyn std::error::Error>> {
 
     let hour = Duration::from_secs(3600);
     let caller = Subject::new().user("42");
-    engine.ban("api", &caller, hour, Some("scraping"))?;
+    engine
+        .operator()
+        .ban("api", &caller, hour, Some("scraping"))?;
     assert!(engine.decide_now(&caller).is_denied());
 
     let more: PolicyLimit = "600/min burst 100".parse()?;
-    engine.override_limits("api", &caller, &[more], hour, Some("a migration"))?;
-    engine.grant("api", &caller, 5).await?;
-    for entry in engine.overrides() {
+    engine
+        .operator()
+        .override_limits("api", &caller, &[more], hour, Some("a migration"))?;
+    engine.operator().grant("api", &caller, 5).await?;
+    for entry in engine.operator().overrides() {
         println!(
             "{} {} until {:?}: {:?}",
             entry.policy(),
@@ -45,10 +49,10 @@ async fn an_operator_and_one_key() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
 
-    engine.reset_key("api", &caller).await?;
+    engine.operator().reset_key("api", &caller).await?;
     assert!(engine.decide_now(&caller).is_allowed());
 
-    assert!(engine.overrides().is_empty());
+    assert!(engine.operator().overrides().is_empty());
     assert_eq!(left("42"), Some(9));
     Ok(())
 }
@@ -77,8 +81,9 @@ fn a_ban_is_a_429_that_neither_overrides_nor_denials_change() {
     );
 
     let (engine, _) = new_engine(Policies::new().policy(net));
-    engine.ban("net", &all, minute, None).unwrap();
+    engine.operator().ban("net", &all, minute, None).unwrap();
     engine
+        .operator()
         .override_limits("net", &all, &[Limit::per_second(9).into()], minute, None)
         .unwrap();
     assert_eq!(engine.decide_now(&all).status(), 429);

@@ -245,11 +245,13 @@ impl Pair {
             let done = match operation {
                 Operation::Ban(lasts) => self
                     .engine
+                    .operator()
                     .ban(&name, &subject, Duration::from_nanos(*lasts), None)
                     .is_ok(),
                 Operation::Limits(kinds, lasts) => {
                     let limits: Vec<_> = kinds.iter().map(|kind| kind.build()).collect();
                     self.engine
+                        .operator()
                         .override_limits(
                             &name,
                             &subject,
@@ -259,7 +261,9 @@ impl Pair {
                         )
                         .is_ok()
                 }
-                Operation::Reset => block_on(self.engine.reset_key(&name, &subject)).is_ok(),
+                Operation::Reset => {
+                    block_on(self.engine.operator().reset_key(&name, &subject)).is_ok()
+                }
             };
             prop_assert_eq!(done, self.naive.operate(operation, policy, caller, now));
         }
@@ -297,8 +301,8 @@ proptest! {
         for step in &steps {
             pair.step(step, &pool)?;
         }
-        prop_assert_eq!(pair.engine.totals(), pair.naive.totals);
-        let figures = block_on(pair.engine.policy_stats());
+        prop_assert_eq!(pair.engine.stats().totals(), pair.naive.totals);
+        let figures = block_on(pair.engine.stats().policies());
         for (number, policy) in figures.iter().enumerate() {
             prop_assert_eq!((policy.counts, policy.bans), (pair.naive.counts[number], pair.naive.bans_of(number)));
         }

@@ -21,7 +21,7 @@ pub(super) async fn doctor<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Resp
 
 async fn findings<C: Clock>(app: &App<C>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let (allowed, denied) = app.engine.totals();
+    let (allowed, denied) = app.engine.stats().totals();
     let untrusted = app.base_identity.untrusted();
     let requests = allowed + denied;
     if untrusted >= MIN_REQUESTS && is_most(untrusted, requests) {
@@ -100,8 +100,8 @@ fn store_findings<C: Clock>(app: &App<C>, status: &ratekeeper_redis::RedisStatus
 
 async fn policy_findings<C: Clock>(app: &App<C>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let top = app.engine.most_active(16);
-    for policy in app.engine.policy_stats().await {
+    let top = app.engine.stats().most_active(16);
+    for policy in app.engine.stats().policies().await {
         let name = &policy.policy;
         let requests = policy.counts.allowed + policy.counts.denied;
         let most_active = top

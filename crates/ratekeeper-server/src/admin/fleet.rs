@@ -112,7 +112,7 @@ impl<C: Clock> Fleet<C> {
         };
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         let notices = self.redis.notices();
-        let reload_count = self.engine.reload_count();
+        let reload_count = self.engine.stats().reloads();
         let is_same =
             Arc::ptr_eq(&notices, &applied.notices) && reload_count == applied.reload_count;
         if is_same && applied.secret == Some(secret) {
@@ -124,7 +124,7 @@ impl<C: Clock> Fleet<C> {
             .filter_map(|notice| read(notice, &words))
             .collect();
         words.retain(|name, _| overrides.iter().any(|entry| entry.name == *name));
-        if let Err(error) = self.engine.share_overrides(secret, &overrides) {
+        if let Err(error) = self.engine.operator().share_overrides(secret, &overrides) {
             tracing::error!("cannot apply the bans and overrides of other nodes: {error}");
         }
         *applied = AppliedState {

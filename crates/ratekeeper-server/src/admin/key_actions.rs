@@ -174,13 +174,13 @@ pub(super) async fn perform<C: Clock>(
         fleet.catch_up();
     }
     let key = match request.duration {
-        Some(duration) => engine.check_override(
+        Some(duration) => engine.operator().check_override(
             &request.policy,
             selector,
             request.limits.as_deref(),
             duration,
         ),
-        None => engine.key_of(&request.policy, selector),
+        None => engine.operator().key_of(&request.policy, selector),
     };
     let key = key.map_err(|error| admin.problem(&request.policy, &error))?;
     request.selection.check_is_key(&key, &identity)?;
@@ -204,6 +204,7 @@ pub(super) async fn perform<C: Clock>(
             let tokens = request.tokens.unwrap_or_default();
             admin.check_store("nothing was granted")?;
             engine
+                .operator()
                 .grant(&request.policy, selector, tokens)
                 .await
                 .map_err(|error| admin.problem(&request.policy, &error))?;
@@ -223,6 +224,7 @@ pub(super) async fn perform<C: Clock>(
                     .map_err(|error| unavailable(&error, "nothing was reset"))?;
             }
             engine
+                .operator()
                 .reset_key(&request.policy, selector)
                 .await
                 .map_err(|error| admin.problem(&request.policy, &error))?;
@@ -263,10 +265,16 @@ impl<C: Clock> Admin<C> {
         let engine = &self.app().engine;
         let policy = notice.key.policy.as_str();
         let set_locally = || match notice.limits {
-            None => engine.ban(policy, selector, notice.duration, notice.reason),
-            Some(limits) => {
-                engine.override_limits(policy, selector, limits, notice.duration, notice.reason)
-            }
+            None => engine
+                .operator()
+                .ban(policy, selector, notice.duration, notice.reason),
+            Some(limits) => engine.operator().override_limits(
+                policy,
+                selector,
+                limits,
+                notice.duration,
+                notice.reason,
+            ),
         };
         let Some(fleet) = &self.fleet else {
             let entry = set_locally().map_err(|error| self.problem(policy, &error))?;
@@ -286,6 +294,7 @@ impl<C: Clock> Admin<C> {
                 && row.is_ban() == notice.limits.is_none()
         };
         let rows = engine
+            .operator()
             .overrides()
             .iter()
             .map(|entry| Row::of(entry, self.options.keys))
@@ -304,6 +313,7 @@ impl<C: Clock> Admin<C> {
         let lifted_here = self
             .app()
             .engine
+            .operator()
             .lift(&key.policy, selector)
             .map_err(|error| self.problem(&key.policy, &error))?;
         let lifted_on_fleet = match &self.fleet {

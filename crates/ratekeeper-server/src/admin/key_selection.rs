@@ -106,7 +106,12 @@ impl<'a> KeySelection<'a> {
             fingerprints,
         } = self;
         for (attribute, fingerprint) in fingerprints {
-            let is_added = match admin.app().engine.value_seen(&attribute, fingerprint) {
+            let is_added = match admin
+                .app()
+                .engine
+                .operator()
+                .value_seen(&attribute, fingerprint)
+            {
                 Some(SeenValue::Value(value)) => subject.add(&attribute, &value),
                 // Requests without the attribute are counted by their address.
                 Some(SeenValue::Address(address)) => {

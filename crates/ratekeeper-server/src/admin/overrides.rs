@@ -64,6 +64,7 @@ pub(super) async fn overrides<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> R
     let rows: Vec<Row> = admin
         .app()
         .engine
+        .operator()
         .overrides()
         .iter()
         .map(|entry| Row::of(entry, admin.options.keys))

@@ -33,8 +33,8 @@ pub(crate) struct ShadowReport {
 
 pub(super) async fn shadow<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Response {
     let engine = &admin.app().engine;
-    let keys = engine.most_shadow_denied(CANDIDATES);
-    let stats = engine.policy_stats().await;
+    let keys = engine.stats().most_shadow_denied(CANDIDATES);
+    let stats = engine.stats().policies().await;
     let shadowing = stats.iter().filter(|policy| {
         policy.action == Action::Shadow
             || policy.rollout != Rollout::ALL

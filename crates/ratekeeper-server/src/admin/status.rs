@@ -140,7 +140,7 @@ impl ServerStatus {
     pub(crate) async fn of<C: Clock>(app: &App<C>, started: Timestamp) -> Self {
         let now = app.engine.store().now();
         let (allowed, denied) = app.totals();
-        let policies = app.engine.policy_stats().await;
+        let policies = app.engine.stats().policies().await;
         let keys = policies
             .iter()
             .map(|policy| policy.keys.map(|keys| keys.live))
@@ -185,8 +185,13 @@ impl ServerStatus {
                 .collect(),
             upstreams: peers().map(|peer| UpstreamStatus::of(peer)).collect(),
             waiting: app.waits.waiting() as u64,
-            overrides: app.engine.overrides().len() as u64,
-            overload: app.engine.overload_stats().as_ref().map(overload::to_json),
+            overrides: app.engine.operator().overrides().len() as u64,
+            overload: app
+                .engine
+                .stats()
+                .overload()
+                .as_ref()
+                .map(overload::to_json),
             reloads: Reloads {
                 succeeded: app.reloads.succeeded.load(Relaxed),
                 rejected: app.reloads.rejected.load(Relaxed),

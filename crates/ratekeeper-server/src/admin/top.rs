@@ -64,11 +64,13 @@ pub(super) async fn top<C: Clock>(
     let count = query::count(&uri, DEFAULT_COUNT, MAX_COUNT)?;
     let engine = &admin.app().engine;
     let most_active = engine
+        .stats()
         .most_active(count)
         .into_iter()
         .map(Key::from)
         .collect();
     let most_denied = engine
+        .stats()
         .most_denied(count)
         .into_iter()
         .map(Key::from)

@@ -36,7 +36,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     count(
         "ratekeeper_top_missed_total",
         "Requests left out of the lists of the most active keys.",
-        app.engine.top_missed(),
+        app.engine.stats().top_missed(),
     );
     count(
         "ratekeeper_throttle_limits_evicted_total",
@@ -45,14 +45,14 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         app.buckets.evicted(),
     );
 
-    let policies = app.engine.policy_stats().await;
+    let policies = app.engine.stats().policies().await;
     let help = "Share of the limit in use, for a policy with one bucket for all requests; else the \
                 cost allowed in the last window.";
     let mut usage = page.family("ratelimit_current_usage", help, Kind::Gauge);
     for policy in &policies {
         usage.sample(&[("policy", &policy.policy)], policy.usage.number());
     }
-    let times = app.engine.decision_times();
+    let times = app.engine.stats().decision_times();
     let store = &[("store", app.engine.store().name())][..];
     for (name, help, labels) in [
         (
@@ -137,7 +137,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         "Overrides and bans by an operator in force.",
         Kind::Gauge,
     )
-    .sample(&[], app.engine.overrides().len() as u64);
+    .sample(&[], app.engine.operator().overrides().len() as u64);
     page.family(
         "ratekeeper_waiting",
         "Requests waiting for their slot.",
@@ -161,7 +161,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     let help = "Requests whose forwarding header was ignored because the peer is not trusted.";
     page.family("ratekeeper_untrusted_forwarding_total", help, Kind::Counter)
         .sample(&[], app.base_identity.untrusted());
-    if let Some(overload) = app.engine.overload_stats() {
+    if let Some(overload) = app.engine.stats().overload() {
         write_overload(&mut page, &overload);
     }
     write_store(&mut page, app.engine.store());

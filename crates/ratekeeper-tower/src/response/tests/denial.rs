@@ -176,6 +176,7 @@ fn bans_and_deny_lists_are_abnormal_usage() {
 
     let (gate_, _) = engine(Policies::new().policy(login()));
     gate_
+        .operator()
         .ban(
             "login",
             &Subject::new(),

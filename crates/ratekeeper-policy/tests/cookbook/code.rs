@@ -29,17 +29,14 @@ async fn an_operator_and_one_key() -> Result<(), Box<dyn std::error::Error>> {
 
     let hour = Duration::from_secs(3600);
     let caller = Subject::new().user("42");
-    engine
-        .operator()
-        .ban("api", &caller, hour, Some("scraping"))?;
+    let operator = engine.operator();
+    operator.ban("api", &caller, hour, Some("scraping"))?;
     assert!(engine.decide_now(&caller).is_denied());
 
     let more: PolicyLimit = "600/min burst 100".parse()?;
-    engine
-        .operator()
-        .override_limits("api", &caller, &[more], hour, Some("a migration"))?;
-    engine.operator().grant("api", &caller, 5).await?;
-    for entry in engine.operator().overrides() {
+    operator.override_limits("api", &caller, &[more], hour, Some("a migration"))?;
+    operator.grant("api", &caller, 5).await?;
+    for entry in operator.overrides() {
         println!(
             "{} {} until {:?}: {:?}",
             entry.policy(),
@@ -49,7 +46,7 @@ async fn an_operator_and_one_key() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
 
-    engine.operator().reset_key("api", &caller).await?;
+    operator.reset_key("api", &caller).await?;
     assert!(engine.decide_now(&caller).is_allowed());
 
     assert!(engine.operator().overrides().is_empty());

@@ -146,7 +146,7 @@ fn an_error_is_one_sentence_and_exit_code_2() {
         .unwrap();
     let (code, message) = crate::support::exit_output(&other);
     assert!(
-        code == Some(2) && message.contains("/admin/status answers 404: "),
+        code == Some(2) && message.contains("/admin/status returned 404: "),
         "{message}"
     );
 }

@@ -254,20 +254,16 @@ impl ReceiptWriter {
             MicrosLimit::Pacing {
                 per_micro,
                 token,
-                longest,
-            } => (1, [per_micro, token, longest]),
-            MicrosLimit::Window {
-                count,
-                window,
-                most,
-            } => match count {
-                WindowCounter::Fixed => (2, [window, most, 0]),
-                WindowCounter::FirstHit => (3, [window, most, 0]),
-                WindowCounter::Sliding { grain } => (4, [window, most, grain]),
-                WindowCounter::Strict { steps } => (5, [window, most, steps]),
-                WindowCounter::Log => (6, [window, most, 0]),
+                max_ahead,
+            } => (1, [per_micro, token, max_ahead]),
+            MicrosLimit::Window { count, window, max } => match count {
+                WindowCounter::Fixed => (2, [window, max, 0]),
+                WindowCounter::FirstHit => (3, [window, max, 0]),
+                WindowCounter::Sliding { grain } => (4, [window, max, grain]),
+                WindowCounter::Strict { steps } => (5, [window, max, steps]),
+                WindowCounter::Log => (6, [window, max, 0]),
             },
-            MicrosLimit::InFlight { most } => (7, [most, 0, 0]),
+            MicrosLimit::InFlight { max } => (7, [max, 0, 0]),
             MicrosLimit::Unlimited => (8, [0; 3]),
         };
         self.0.push(kind);
@@ -319,7 +315,7 @@ impl ReceiptReader<'_> {
         let window = |count| MicrosLimit::Window {
             count,
             window: a,
-            most: b,
+            max: b,
         };
         Some(match kind {
             0 | 9 => MicrosLimit::Bucket {
@@ -331,14 +327,14 @@ impl ReceiptReader<'_> {
             1 => MicrosLimit::Pacing {
                 per_micro: a,
                 token: b,
-                longest: c,
+                max_ahead: c,
             },
             2 => window(WindowCounter::Fixed),
             3 => window(WindowCounter::FirstHit),
             4 => window(WindowCounter::Sliding { grain: c }),
             5 => window(WindowCounter::Strict { steps: c }),
             6 => window(WindowCounter::Log),
-            7 => MicrosLimit::InFlight { most: a },
+            7 => MicrosLimit::InFlight { max: a },
             _ => return None,
         })
     }
@@ -464,7 +460,7 @@ mod tests {
         charges.push(None);
         let permits = vec![(
             Arc::from(&b"k"[..]),
-            MicrosLimit::InFlight { most: 3 },
+            MicrosLimit::InFlight { max: 3 },
             vec![[7; 16], [8; 16]],
         )];
         let until = Timestamp::from_unix_nanos(1_700_000_000_000_000_000);

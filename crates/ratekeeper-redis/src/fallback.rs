@@ -467,8 +467,10 @@ fn denied(form: &MicrosLimit) -> ratekeeper::Decision {
             ..
         } => form.bucket_decision(Outcome::Denied, capacity, LATER.saturating_mul(per_micro)),
         MicrosLimit::Pacing {
-            per_micro, longest, ..
-        } => form.bucket_decision(Outcome::Denied, longest, LATER.saturating_mul(per_micro)),
+            per_micro,
+            max_ahead,
+            ..
+        } => form.bucket_decision(Outcome::Denied, max_ahead, LATER.saturating_mul(per_micro)),
         MicrosLimit::Unlimited => form.bucket_decision(Outcome::Allowed, 0, 0),
         MicrosLimit::Window { .. } | MicrosLimit::InFlight { .. } => {
             form.window_decision(Outcome::Denied, 0, LATER, LATER)

@@ -69,7 +69,7 @@ impl Rule {
             Self::Rate(limit) => limit.in_micros(),
             // A double counts exactly up to here, and no limit is reached beyond it.
             Self::InFlight(max) => MicrosLimit::InFlight {
-                most: max.min(1 << 52),
+                max: max.min(1 << 52),
             },
         }
     }

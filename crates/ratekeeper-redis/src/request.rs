@@ -162,7 +162,7 @@ impl Question {
 
     fn permits_wanted(&self) -> u64 {
         match self.limit {
-            MicrosLimit::InFlight { most } if self.cost <= most => self.cost,
+            MicrosLimit::InFlight { max } if self.cost <= max => self.cost,
             _ => 0,
         }
     }
@@ -209,26 +209,26 @@ fn to_decision(
         MicrosLimit::Pacing {
             per_micro,
             token,
-            longest,
+            max_ahead,
         } => {
             let before = ahead.saturating_sub(if takes { cost.saturating_mul(token) } else { 0 });
             if result.fits {
                 return limit.bucket_decision(Outcome::Allowed, ahead, before);
             }
-            let longest_wait = question
-                .wait
-                .map_or(longest, |wait| wait.saturating_mul(per_micro).min(longest));
+            let longest_wait = question.wait.map_or(max_ahead, |wait| {
+                wait.saturating_mul(per_micro).min(max_ahead)
+            });
             match before.checked_sub(longest_wait).filter(|wait| *wait > 0) {
-                Some(wait) if cost <= longest / token + 1 => {
+                Some(wait) if cost <= max_ahead / token + 1 => {
                     limit.bucket_decision(Outcome::Denied, ahead, wait)
                 }
                 _ => limit.bucket_decision(Outcome::Never, ahead, 0),
             }
         }
-        MicrosLimit::Window { most, .. } | MicrosLimit::InFlight { most } => {
+        MicrosLimit::Window { max, .. } | MicrosLimit::InFlight { max } => {
             let outcome = if result.fits {
                 Outcome::Allowed
-            } else if cost > most {
+            } else if cost > max {
                 Outcome::Never
             } else {
                 Outcome::Denied

@@ -113,8 +113,8 @@ fn uncharged(question: &Question, result: &QuestionResult) -> QuestionResult {
         MicrosLimit::Bucket { token, .. } | MicrosLimit::Pacing { token, .. } => {
             result.first.saturating_sub(cost.saturating_mul(token))
         }
-        MicrosLimit::Window { most, .. } | MicrosLimit::InFlight { most } => {
-            result.first.saturating_add(cost).min(most)
+        MicrosLimit::Window { max, .. } | MicrosLimit::InFlight { max } => {
+            result.first.saturating_add(cost).min(max)
         }
     };
     QuestionResult { first, ..*result }

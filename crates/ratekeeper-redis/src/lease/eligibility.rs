@@ -32,21 +32,20 @@ pub(crate) fn lease_settings(form: &MicrosLimit, staleness: Duration) -> Option<
         MicrosLimit::Window {
             count: WindowCounter::Fixed | WindowCounter::Sliding { .. },
             window,
-            most,
-        } => of(window, most),
+            max,
+        } => of(window, max),
         MicrosLimit::Window {
             count: WindowCounter::Strict { steps },
             window,
-            most,
-        } => of(window / steps, most),
+            max,
+        } => of(window / steps, max),
         MicrosLimit::Window {
             count: WindowCounter::Log,
             window,
-            most,
+            max,
         } => {
             let ttl = (window / 100).min(staleness);
-            (ttl >= MIN_TTL_MICROS && most >= MIN_BURST)
-                .then_some(LeaseSettings { ttl, burst: most })
+            (ttl >= MIN_TTL_MICROS && max >= MIN_BURST).then_some(LeaseSettings { ttl, burst: max })
         }
         _ => None,
     }
@@ -58,11 +57,11 @@ pub(crate) fn extended_window(form: MicrosLimit, ttl: u64) -> MicrosLimit {
         MicrosLimit::Window {
             count: WindowCounter::Log,
             window,
-            most,
+            max,
         } => MicrosLimit::Window {
             count: WindowCounter::Log,
             window: window + ttl,
-            most,
+            max,
         },
         form => form,
     }

@@ -59,7 +59,7 @@ pub(crate) struct AmendOnce {
 pub(crate) const ALREADY_DONE: u64 = (1 << 53) - 1;
 
 /// For a key that does not belong to a limit.
-const NO_LIMIT: MicrosLimit = MicrosLimit::InFlight { most: 0 };
+const NO_LIMIT: MicrosLimit = MicrosLimit::InFlight { max: 0 };
 
 impl Amendment {
     /// Only writes the mark.

@@ -199,20 +199,16 @@ fn packed(limit: &MicrosLimit) -> impl Iterator<Item = u8> {
         MicrosLimit::Pacing {
             per_micro,
             token,
-            longest,
-        } => (1, [per_micro, token, longest]),
-        MicrosLimit::Window {
-            count,
-            window,
-            most,
-        } => match count {
-            WindowCounter::Fixed => (2, [window, most, 0]),
-            WindowCounter::FirstHit => (3, [window, most, 0]),
-            WindowCounter::Sliding { grain } => (4, [window, most, grain]),
-            WindowCounter::Strict { steps } => (5, [window, most, steps]),
-            WindowCounter::Log => (6, [window, most, 0]),
+            max_ahead,
+        } => (1, [per_micro, token, max_ahead]),
+        MicrosLimit::Window { count, window, max } => match count {
+            WindowCounter::Fixed => (2, [window, max, 0]),
+            WindowCounter::FirstHit => (3, [window, max, 0]),
+            WindowCounter::Sliding { grain } => (4, [window, max, grain]),
+            WindowCounter::Strict { steps } => (5, [window, max, steps]),
+            WindowCounter::Log => (6, [window, max, 0]),
         },
-        MicrosLimit::InFlight { most } => (7, [PERMIT_TTL_MICROS, most, 0]),
+        MicrosLimit::InFlight { max } => (7, [PERMIT_TTL_MICROS, max, 0]),
     };
     std::iter::once(kind).chain(
         numbers

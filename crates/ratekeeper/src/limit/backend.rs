@@ -37,8 +37,8 @@ pub enum MicrosLimit {
         per_micro: u64,
         /// Units per call.
         token: u64,
-        /// The most units that may be ahead of a call.
-        longest: u64,
+        /// The maximum units ahead of a call.
+        max_ahead: u64,
     },
     /// A window or log: at most so many events in each window.
     Window {
@@ -46,13 +46,13 @@ pub enum MicrosLimit {
         count: WindowCounter,
         /// The window in microseconds.
         window: u64,
-        /// The most events per window.
-        most: u64,
+        /// The maximum events per window.
+        max: u64,
     },
     /// A concurrency limit.
     InFlight {
-        /// The most in flight.
-        most: u64,
+        /// The maximum in flight.
+        max: u64,
     },
 }
 
@@ -89,7 +89,7 @@ impl Limit {
     /// ```
     pub fn in_micros(&self) -> MicrosLimit {
         let tick_limit = self.tick_limit();
-        let most = tick_limit.capacity.min((MAX_INTEGER - 1) as u64);
+        let max = tick_limit.capacity.min((MAX_INTEGER - 1) as u64);
         let window = tick_limit.token.div_ceil(1_000);
         let count = match tick_limit.kind {
             Kind::Unlimited => return MicrosLimit::Unlimited,
@@ -122,34 +122,30 @@ impl Limit {
                 let (per_micro, token) = finest_units(tick_limit, |token| {
                     2 * (u128::from(tick_limit.burst()) + 1) * token
                 });
-                let longest = units(u128::from(per_micro)).min(MAX_INTEGER / 4) as u64;
+                let max_ahead = units(u128::from(per_micro)).min(MAX_INTEGER / 4) as u64;
                 return MicrosLimit::Pacing {
                     per_micro,
                     token,
-                    longest,
+                    max_ahead,
                 };
             }
-            Kind::InFlight => return MicrosLimit::InFlight { most },
+            Kind::InFlight => return MicrosLimit::InFlight { max },
             Kind::FixedWindow => WindowCounter::Fixed,
             Kind::FirstHit => WindowCounter::FirstHit,
             Kind::SlidingWindow => WindowCounter::Sliding {
-                grain: grain(most, window),
+                grain: grain(max, window),
             },
             Kind::Strict => WindowCounter::Strict {
                 steps: steps(window),
             },
             Kind::Log => WindowCounter::Log,
         };
-        let most = if matches!(count, WindowCounter::Sliding { .. }) {
-            most.min((MAX_INTEGER / 2) as u64)
+        let max = if matches!(count, WindowCounter::Sliding { .. }) {
+            max.min((MAX_INTEGER / 2) as u64)
         } else {
-            most
+            max
         };
-        MicrosLimit::Window {
-            count,
-            window,
-            most,
-        }
+        MicrosLimit::Window { count, window, max }
     }
 }
 
@@ -179,9 +175,9 @@ fn finest_units(tick_limit: &TickLimit, full: impl Fn(u128) -> u128) -> (u64, u6
 }
 
 /// The finest grain in which three times the count times the window is exact in a double.
-fn grain(most: u64, window: u64) -> u64 {
+fn grain(max: u64, window: u64) -> u64 {
     let fits =
-        |grain: &u64| 3 * u128::from(most) * u128::from(window.div_ceil(*grain)) < 2 * MAX_INTEGER;
+        |grain: &u64| 3 * u128::from(max) * u128::from(window.div_ceil(*grain)) < 2 * MAX_INTEGER;
     (0..19)
         .map(|power| 10_u64.pow(power))
         .find(fits)
@@ -202,8 +198,10 @@ impl MicrosLimit {
             Self::Bucket {
                 token, capacity, ..
             } => capacity / token,
-            Self::Pacing { token, longest, .. } => longest / token + 1,
-            Self::Window { most, .. } | Self::InFlight { most } => most,
+            Self::Pacing {
+                token, max_ahead, ..
+            } => max_ahead / token + 1,
+            Self::Window { max, .. } | Self::InFlight { max } => max,
         };
         (reserve < burst).then(|| match self {
             Self::Bucket {
@@ -220,23 +218,19 @@ impl MicrosLimit {
             Self::Pacing {
                 per_micro,
                 token,
-                longest,
+                max_ahead,
             } => Self::Pacing {
                 per_micro,
                 token,
-                longest: rest(longest, reserve * token),
+                max_ahead: rest(max_ahead, reserve * token),
             },
-            Self::Window {
+            Self::Window { count, window, max } => Self::Window {
                 count,
                 window,
-                most,
-            } => Self::Window {
-                count,
-                window,
-                most: rest(most, reserve),
+                max: rest(max, reserve),
             },
-            Self::InFlight { most } => Self::InFlight {
-                most: rest(most, reserve),
+            Self::InFlight { max } => Self::InFlight {
+                max: rest(max, reserve),
             },
             Self::Unlimited => self,
         })
@@ -262,8 +256,8 @@ impl MicrosLimit {
             Self::Pacing {
                 per_micro,
                 token,
-                longest,
-            } => (per_micro, token, longest, Kind::Pacing),
+                max_ahead,
+            } => (per_micro, token, max_ahead, Kind::Pacing),
             _ => (0, 1, 0, Kind::Unlimited),
         };
         Decision::in_micros(
@@ -283,17 +277,12 @@ impl MicrosLimit {
         reset_after: u64,
         retry_after: u64,
     ) -> Decision {
-        let (kind, most) = match *self {
-            Self::Window { count, most, .. } => (count.kind(), most),
-            Self::InFlight { most } => (Kind::InFlight, most),
+        let (kind, max) = match *self {
+            Self::Window { count, max, .. } => (count.kind(), max),
+            Self::InFlight { max } => (Kind::InFlight, max),
             _ => (Kind::Unlimited, 0),
         };
-        Decision::in_micros(
-            kind,
-            outcome,
-            [reset_after, retry_after, remaining, most],
-            1,
-        )
+        Decision::in_micros(kind, outcome, [reset_after, retry_after, remaining, max], 1)
     }
 
     /// The decision if nothing is left for the caller, or there is no such limit.
@@ -364,13 +353,13 @@ mod tests {
             MicrosLimit::Pacing {
                 per_micro: 1,
                 token: 100_000,
-                longest: 2_000_000
+                max_ahead: 2_000_000
             }
         );
         let window = |count| MicrosLimit::Window {
             count,
             window: 60_000_000,
-            most: 100,
+            max: 100,
         };
         assert_eq!(exact("100/min fixed_window"), window(WindowCounter::Fixed));
         assert_eq!(

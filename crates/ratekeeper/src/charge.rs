@@ -42,7 +42,7 @@ pub(crate) struct Admission {
 pub struct Charge<C: Clock = DefaultClock> {
     owner: Owner<C>,
     cost: u64,
-    /// For windows and logs, `tat` identifies the window or the instant.
+    /// For a window or a log, its `tat` holds the window or the instant of the charge.
     /// [`NOTHING`](ChargeRecord::NOTHING) if there was no limit.
     charged: ChargeRecord,
 }
@@ -113,9 +113,9 @@ impl<C: Clock> Charge<C> {
 
     /// Corrects the charge to the actual cost.
     ///
-    /// If it is less, the difference comes back as far as time has not brought it back already and
-    /// no later call was promised it. If it is more, the difference is charged at once as debt, at
-    /// most a full bucket; that part is outside the limit's promise, and counted in
+    /// If it is less, the difference is refunded, except for what has refilled since or was
+    /// promised to a later call. If it is more, the difference is charged at once as debt, at most
+    /// a full bucket; that part may exceed the limit, and is counted in
     /// [`Adjustments::settled_up`](crate::limiter::Adjustments::settled_up).
     pub fn settle(self, actual: u64) {
         self.settle_at(actual, || self.owner.now());
@@ -173,12 +173,12 @@ impl<C: Clock> Charge<C> {
                 return generation.window_give_back(limit, now(), refund);
             }
             if limit.kind == Kind::Pacing {
-                // Only the last slot of the queue that has not begun can be taken back; its
-                // position is unknown after a grant.
-                let no_gifts = generation.given.load(Ordering::Relaxed) == self.charged.given;
+                // Only the last slot of the queue can be taken back, and only before it begins.
+                // After a grant it can no longer be identified.
+                let no_grants = generation.given.load(Ordering::Relaxed) == self.charged.given;
                 generation.update(|free| {
                     let ahead = free.saturating_sub(generation.clock(limit, now()));
-                    let is_last = no_gifts && free == self.charged.tat;
+                    let is_last = no_grants && free == self.charged.tat;
                     is_last.then(|| free - ahead.min(unused.saturating_mul(limit.token)))
                 });
                 return;
@@ -189,7 +189,8 @@ impl<C: Clock> Charge<C> {
             );
             let mut give = 0;
             generation.update(|tat| {
-                // Read once the state is known, so that nothing in it is later than this.
+                // The clock is read after the state, so that it is not earlier than any charge in
+                // the state.
                 let clock = generation.clock(limit, now());
                 give = token_bucket::refund(
                     limit,

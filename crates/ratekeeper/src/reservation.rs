@@ -88,7 +88,7 @@ impl<C: Clock> Reservation<C> {
                 } else {
                     cost.saturating_mul(limit.token)
                 },
-                // A pacing slot is identified by where it ends, without grants.
+                // A pacing slot is identified by its end, corrected for grants.
                 mark: if limit.kind == Kind::Pacing {
                     tat.wrapping_add(given)
                 } else {
@@ -108,14 +108,14 @@ impl<C: Clock> Reservation<C> {
         self.act_at.saturating_since(now)
     }
 
-    /// When to act. Slots are exact to the tick; in nanoseconds they are rounded up, so two may
-    /// seem closer by less than one.
+    /// When to act. Slots are exact to the tick; this time is rounded up to a nanosecond, so two
+    /// slots may appear up to 1 ns closer than they are.
     pub fn act_at(&self) -> Timestamp {
         self.act_at
     }
 
-    /// Gives back what later reservations were not promised. Nothing comes back once the time to
-    /// act has passed.
+    /// Gives back its tokens, except those that later reservations count on. Nothing comes back
+    /// once the time to act has passed.
     pub fn cancel(self) {
         self.cancel_at(|| self.owner.now());
     }
@@ -161,7 +161,8 @@ impl<C: Clock> Reservation<C> {
                 shifts: false,
             };
             generation.update(|tat| {
-                // Read once the state is known, so that nothing in it is later than this.
+                // The clock is read after the state, so that it is not earlier than any charge in
+                // the state.
                 let now = now();
                 back = token_bucket::cancel(
                     limit,
@@ -171,7 +172,7 @@ impl<C: Clock> Reservation<C> {
                     claim.worth,
                     claim.mark,
                 );
-                // After a change the slot may have come earlier, at the new rate.
+                // After a change to a faster rate, the slot may have come before `act_at`.
                 let come = current != generation_id
                     && (claim.mark.wrapping_sub(generation.clock(limit, now)) as i64) < 0;
                 if self.act_at < now || come {
@@ -182,7 +183,8 @@ impl<C: Clock> Reservation<C> {
             if back.give == 0 {
                 return;
             }
-            // Written after the state: a reservation in between then counts on less, not on more.
+            // Written after the state: a reservation made in between can then get back too little,
+            // never too much.
             if back.shifts {
                 generation
                     .given

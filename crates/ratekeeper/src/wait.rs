@@ -100,7 +100,8 @@ impl<C: Clock> Limiter<C> {
         }
     }
 
-    /// Ends every wait, now and later, with [`WaitError::Closed`]. The other methods keep working.
+    /// Ends every current and future wait with [`WaitError::Closed`]. The other methods keep
+    /// working.
     pub fn close(&self) {
         self.shared.cold().waiters.close();
     }
@@ -117,7 +118,8 @@ impl<C: Clock> Limiter<C> {
 /// A wait for tokens; what [`Limiter::wait`] returns.
 ///
 /// It takes its slot when it is first polled (or [`blocking`](Self::blocking) is called); slots are
-/// in that order. Dropping it gives back what later waiters were not promised.
+/// assigned in the order of these first polls. Dropping it gives back its tokens, except those that
+/// later waiters count on.
 #[must_use = "a wait does nothing until it is awaited or blocking() is called"]
 pub struct Wait<'a, C: Clock> {
     target: WaitTarget<'a, C>,

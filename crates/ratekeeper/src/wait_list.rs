@@ -43,7 +43,7 @@ struct Queue {
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Ticket(usize);
 
-/// A queued waiter, as it was found under the lock.
+/// A queued waiter found by [`iter`](WaitList::iter); valid only while the lock is held.
 pub(crate) struct Position(usize);
 
 impl<T, G> WaitList<T, G> {

@@ -112,7 +112,7 @@ struct EngineCounters {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// One of this many decisions is timed, at the cost of another look at the clock. 0 times none.
+    /// Times one in this many decisions, which costs one more clock read each; 0 turns timing off.
     pub timed_every: u32,
     /// Number of keys tracked for the lists of most active and most denied keys.
     pub top: usize,
@@ -240,8 +240,9 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// The name and parameters of every limit in force, equal on all nodes with equal policies: for
-    /// a store that compares them. Empty while the policies are disabled.
+    /// The name and parameters of every limit in force. Nodes with equal policies return equal
+    /// lists, so that a store can tell whether nodes disagree. Empty while the policies are
+    /// disabled.
     pub fn shared_limits(&self) -> Vec<String> {
         self.inner.rules.load().shared_limits()
     }
@@ -284,8 +285,8 @@ impl<S: Store> Engine<S> {
     }
 
     /// Corrects the charge of a request, now that it has ended: policies that do not count it
-    /// refund it, and policies whose cost is known only now are charged the actual cost. Permits
-    /// are released.
+    /// refund it, and policies whose cost is known only now charge the actual cost. Permits are
+    /// released.
     pub async fn settle(&self, verdict: PolicyVerdict, completion: Completion) {
         let mut verdict = verdict;
         self.finish(&mut verdict, &completion);
@@ -428,7 +429,8 @@ impl<S: Store> Engine<S> {
         verdict
     }
 
-    /// Counts the denial against the keys it was for, where a policy has a penalty.
+    /// For each denying policy with a penalty: counts the denial against its key, and bans the key
+    /// if it had too many.
     async fn apply_penalties(&self, verdict: &PolicyVerdict, within: Option<Duration>) {
         let mut last = None;
         let now = verdict.state.now;

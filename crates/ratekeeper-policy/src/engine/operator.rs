@@ -85,7 +85,7 @@ impl<S: Store> Engine<S> {
 }
 
 impl<S: Store> Operator<'_, S> {
-    /// Bans a key for this time.
+    /// Bans a key for `lasts`.
     pub fn ban<'a>(
         &self,
         policy: &str,
@@ -96,9 +96,9 @@ impl<S: Store> Operator<'_, S> {
         self.insert_override(policy, key.into(), lasts, reason, |_| Ok(OverrideKind::Ban))
     }
 
-    /// Gives a key other limits for this time. They start full, unless the key had the same ones
-    /// before and was not [reset](Self::reset_key) since; afterwards the key has what was left of
-    /// its own limits.
+    /// Gives a key other limits for `lasts`. They start full, or, if the key had the same override
+    /// before and was not [reset](Self::reset_key) since, where that one ended. When they expire,
+    /// the key's own limits apply again with what was left of them.
     pub fn override_limits<'a>(
         &self,
         policy: &str,
@@ -135,8 +135,8 @@ impl<S: Store> Operator<'_, S> {
         }
     }
 
-    /// Lifts the override or ban of a key that was set here; returns whether there was one. Its
-    /// limits keep their counts.
+    /// Lifts the override or ban that was set on a key on this node; returns whether there was one.
+    /// The key's limits keep their counts.
     pub fn lift<'a>(
         &self,
         policy: &str,
@@ -322,7 +322,7 @@ impl<S: Store> Operator<'_, S> {
         let by = &rule.policy.key;
         let secret = self.engine.inner.overrides.secret();
         let path = rules.path_of(selector.subject);
-        // A shared bucket is not selected by leaving the attribute out.
+        // A subject without the attribute must not select the bucket that all such requests share.
         let missing = match (rule.policy.missing, selector.subject.address()) {
             (missing @ (Missing::Address | Missing::Deny), Some(_)) => missing,
             _ => Missing::Skip,

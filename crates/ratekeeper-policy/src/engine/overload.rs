@@ -63,7 +63,8 @@ impl LoadShedder {
         {
             builder = builder.pressure(move || {
                 let load = load.read();
-                // An unknown load is less than any number.
+                // `f64::max` ignores NaN, so an unknown load or an unset threshold adds no
+                // pressure.
                 let ratio = |share: f64, threshold: Option<f64>| {
                     threshold.map_or(f64::NAN, |threshold| share / threshold)
                 };
@@ -87,9 +88,9 @@ impl LoadShedder {
         }
     }
 
-    /// Reports the utilization of an adaptive limit as pressure. Denials of less important requests
-    /// say nothing, since capacity is held back from them; nor does a probing limit, which fills
-    /// itself on purpose.
+    /// Reports the utilization of an adaptive limit as pressure. Denials are not used: less
+    /// important requests are denied while capacity is held back for others. Nothing is reported
+    /// while the limit is probing: it is lowered on purpose, and so looks full.
     pub(super) fn report(&self, concurrency: &AdaptiveConcurrency<SharedClock>) {
         if !concurrency.is_probing() {
             self.shedder.report(
@@ -125,7 +126,7 @@ impl Registry {
 
 impl<S: Store> Engine<S> {
     /// Denies a request that is past its deadline, is shed, or finds no permit; otherwise acquires
-    /// its permits. Returns its ticket if it has to wait in a queue and may.
+    /// its permits. If there is no permit but it may wait in a queue, returns its ticket there.
     pub(super) fn check_overload(
         &self,
         verdict: &mut PolicyVerdict,

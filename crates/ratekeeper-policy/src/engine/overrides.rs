@@ -30,7 +30,7 @@ pub struct Override {
     /// key.
     key_attributes: Box<[Attribute]>,
     key: KeyDisplay,
-    /// The bytes of the key, if known here: with another secret it has another name.
+    /// The bytes of the key, if known here: needed to rename the key when the secret changes.
     bytes: Option<KeyBytes>,
     kind: OverrideKind,
     until: Timestamp,
@@ -135,7 +135,7 @@ impl Override {
         self.node.as_deref()
     }
 
-    /// Whether it holds for a rule at a time.
+    /// Whether it applies to `rule` at `now`.
     pub(crate) fn applies(&self, rule: &Rule, now: Timestamp) -> bool {
         now < self.until && *self.key_attributes == *rule.policy.key
     }
@@ -207,7 +207,8 @@ impl OverrideMap {
             .flat_map(KeyOverrides::all)
     }
 
-    /// A copy without expired overrides; with another secret, under the key names that it gives.
+    /// A copy without expired overrides. With `secret`, keys are renamed under it, and overrides
+    /// whose key bytes are unknown are dropped.
     fn in_force(&self, now: Timestamp, secret: Option<&FingerprintSecret>) -> Self {
         let mut snapshot = Self::default();
         for (policy, names) in &self.by_policy {

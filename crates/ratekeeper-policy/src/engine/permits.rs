@@ -13,7 +13,7 @@ use ratekeeper::adaptive::{AdaptiveQueue, QueueTicket, RequestOutcome};
 use ratekeeper::{Store, Timestamp, adaptive::AdaptivePermit, adaptive::Class};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A permit under the adaptive limit of a policy, which is an index into the rules.
+/// The index of a policy in the rules, and a permit of its adaptive limit.
 pub(super) type PolicyPermit = (u32, AdaptivePermit<SharedClock>);
 
 /// A request in the queue of the adaptive policy at `index` of its query.
@@ -146,8 +146,8 @@ impl<S: Store> Engine<S> {
         let state = &mut *verdict.state;
         let rules = state.rules.as_deref().expect("a verdict has rules");
         let query = &state.query;
-        // An adaptive limit holds capacity back for important requests, once importance is
-        // configured.
+        // Without configured classes every request counts as the most important, so that no
+        // capacity is held back from it.
         let class = query
             .class
             .or_else(|| rules.default_class())

@@ -9,8 +9,8 @@ use crate::clock::Timestamp;
 use crate::limit::{Kind, Limit, TickLimit};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The word of an unlimited generation holds the level it was entered with, shifted by this; `FULL`
-/// stands for any level.
+/// The word of an unlimited generation holds the level it was entered with, shifted by this;
+/// `FULL`: the bucket is full, whatever its capacity.
 const UNLIMITED_BIAS: i128 = 1 << 62;
 pub(crate) const FULL: u64 = 1 << 63;
 
@@ -21,12 +21,13 @@ pub(crate) struct NextGeneration {
 }
 
 struct CarriedLevel {
-    /// The level zero of the old bucket, in the old ticks.
+    /// The position, in old ticks, at which the old bucket is empty; marks of claims are measured
+    /// from it.
     from: AtomicU64,
     /// The same level in the new ticks.
     to: AtomicU64,
-    /// The level at the change in the old ticks (signed): a slot whose mark is at most that far
-    /// from zero was due.
+    /// The level at the change in the old ticks (signed): a reservation whose mark is at most this
+    /// far after `from` was due at the change.
     level: AtomicU64,
 }
 
@@ -155,7 +156,7 @@ impl Generation {
         }
     }
 
-    /// The clock of this generation, which may be past its reach.
+    /// The clock at `now`; unlike in `clock`, it is not clamped to the reach.
     fn clock_at(&self, limit: &TickLimit, now: Timestamp) -> u64 {
         let elapsed = now
             .as_unix_nanos()
@@ -247,7 +248,8 @@ impl Generation {
             );
             carried.to.store(empty_at as u64, Ordering::Relaxed);
         }
-        // An earlier claim is worth something only if the level it was made on lives on.
+        // Earlier reservations can be cancelled only if this generation continues the level they
+        // were made at.
         let is_plain = self.tick_limit().kind == old.kind && old.kind != Kind::Unlimited;
         let lives_on =
             matches!(zero, BucketLevel::Level { .. }) && is_plain && carry != Carry::Reset;
@@ -273,7 +275,8 @@ impl NextGeneration {
         }
     }
 
-    /// Converts a claim of the generation before to this one; `None` if this one discarded it.
+    /// Converts a claim made under the previous generation, `before`, to this one; `None` if the
+    /// change voided it.
     pub(crate) fn convert_claim(
         &self,
         before: &Generation,
@@ -299,7 +302,7 @@ impl NextGeneration {
             return None;
         }
         let mark = to.wrapping_add(convert(i128::from(distance)) as u64);
-        // Nor can more come back than a bucket holds: later promises rest on that.
+        // Never more than a full bucket: later reservations rely on that.
         let worth = convert(i128::from(claim.worth)).min(i128::from(new.capacity)) as u64;
         Some(ReservationClaim { worth, mark })
     }
@@ -320,8 +323,8 @@ fn family(limit: &TickLimit) -> AlgorithmFamily {
     }
 }
 
-/// Set in `meta` of a generation whose level is unrelated to the one before it: claims made before
-/// are void.
+/// Set in `meta` of a generation that does not continue the level of its predecessor: earlier
+/// claims are void.
 const DISCARDS_CLAIMS: u64 = 1 << 63;
 
 /// The level of a bucket at the moment of a change.

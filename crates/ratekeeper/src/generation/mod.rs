@@ -1,5 +1,5 @@
-//! [`Generation`]: a state word and the limit by which it is counted: what a limiter decides on, and
-//! what converts the states of keys when their limit changes.
+//! [`Generation`]: a state word and its limit. A limiter decides on one; keyed tables use them to
+//! convert the states of keys when a limit changes.
 //!
 //! A live change seals the word of the old generation for good and publishes the next generation; a
 //! thread that finds the seal moves on to the current one. All fields are atomic because a
@@ -29,9 +29,10 @@ pub(crate) struct Generation {
     capacity: AtomicU64,
     /// Ticks per nanosecond, kind, algorithm, burst tag: a byte each.
     pub(crate) meta: AtomicU64,
+    /// The limit as the user wrote it; see `Limit::as_written`.
     written: [AtomicU64; 3],
-    /// What cancels gave back from under later reservations. Only cancels and grants write it,
-    /// under the lock.
+    /// Ticks given back by grants, and by cancelled reservations that had later ones behind them.
+    /// Written only by those, under the lock.
     pub(crate) given: AtomicU64,
     /// What refunds and cancels gave back in total. Only they write it, under the lock.
     pub(crate) refunded: AtomicU64,
@@ -150,8 +151,8 @@ impl Generation {
     /// if the limit is of another kind, the generation is sealed, the instant is out of reach, the
     /// cost can never fit, or another thread interfered.
     ///
-    /// Always inlined: a caller that only asks whether the call was allowed pays for no more, and
-    /// nothing goes through memory.
+    /// Always inlined: results that the caller does not use are optimized away, and the rest stays
+    /// in registers.
     #[inline(always)]
     pub(crate) fn decide_fast(&self, now: Timestamp, cost: u64) -> Option<FastStep> {
         let limit = self.tick_limit();
@@ -177,7 +178,7 @@ impl Generation {
                 }
                 next
             }
-            // The seal is further ahead than any state.
+            // `SEALED` is the greatest word, so `step` denies it too: leave that to the slow path.
             Step::Deny { .. } if tat != SEALED => tat,
             _ => return None,
         };
@@ -208,7 +209,7 @@ impl Generation {
                 Step::Admit { tat: next, .. } if cost > 0 => next,
                 _ => return Ok(Attempt { step, tat }),
             };
-            // Release: a reservation's read of `given` stays before it.
+            // Release: a reservation's earlier load of `given` must not move after this store.
             match self
                 .word
                 .compare_exchange_weak(tat, next, Ordering::AcqRel, Ordering::Relaxed)
@@ -231,8 +232,9 @@ impl Generation {
         }
     }
 
-    /// Updates the state to what `next` returns for it (none: leaves it) and returns the state
-    /// before. Only under the lock: the generation is not sealed then.
+    /// Updates the state to what `next` returns for it (`None` leaves it unchanged) and returns the
+    /// state before. Called only under the lock, which keeps the generation from being sealed, or
+    /// before it is published.
     pub(crate) fn update(&self, mut next: impl FnMut(u64) -> Option<u64>) -> u64 {
         let mut tat = self.word.load(Ordering::Acquire);
         while let Some(wanted) = next(tat) {

@@ -18,8 +18,8 @@ use crate::sync::{AtomicU64, Lock, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// A state of more than one word. The lock guards the words; the state of a sealed generation is
-/// read by its successor only.
+/// A state of more than one word. The lock guards the words; a sealed generation's words no longer
+/// change, and are read without the lock to fill its successor.
 pub(crate) struct LargeWords {
     pub(crate) lock: Lock,
     words: [AtomicU64; MAX_STATE_WORDS],
@@ -106,7 +106,7 @@ impl Generation {
         let _ = self.apply(limit, &SurchargeOp { now, extra });
     }
 
-    /// What a sealed window had allowed and still counted at `now`.
+    /// How many units the state of a sealed generation still counts at `now`.
     pub(crate) fn window_used(&self, limit: &TickLimit, word: u64, now: Timestamp) -> u64 {
         let now = now.as_unix_nanos();
         let remaining =
@@ -348,7 +348,8 @@ impl LargeWords {
     fn ring(&self, limit: &WindowLimit) -> Ring {
         let [head, length, size] =
             [0, 1, 2].map(|at: usize| self.words[at].load(Ordering::Relaxed));
-        // A ring that is not there yet, or was made for fewer entries, begins at 0.
+        // Before the first write, or after `set_log` with fewer entries, `head` is 0: the ring can
+        // be made larger without moving entries.
         Ring {
             head,
             length,

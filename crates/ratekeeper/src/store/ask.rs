@@ -24,12 +24,12 @@ impl LimitHandle {
         self.registered().number
     }
 
-    /// Returns the limit in force; `None` if it limits how many are in flight.
+    /// Returns the limit in force; `None` if it limits how many requests may be in flight.
     pub fn limit(&self) -> Option<Limit> {
         self.registered().rule().limit()
     }
 
-    /// Returns how many may be in flight; `None` if it is a rate.
+    /// Returns how many requests may be in flight; `None` if it is a rate limit.
     pub fn in_flight(&self) -> Option<u64> {
         match self.registered().rule() {
             Rule::InFlight(max) => Some(max),
@@ -73,8 +73,8 @@ pub struct Ask<'a> {
     pub key: &'a [u8],
     /// How many units; 1 by default.
     pub cost: u64,
-    /// Units that this class of requests may not use: it sees the limit that much smaller, and may
-    /// not go into debt.
+    /// Units held back for other, more important requests: this ask is decided as if the limit were
+    /// that much smaller, and may not go into debt.
     pub reserve: u64,
     /// Whether it decides and is charged.
     pub mode: Mode,
@@ -103,14 +103,14 @@ impl<'a> Ask<'a> {
         self
     }
 
-    /// Sets how many units this class of requests may not use.
+    /// Sets how many units are held back for other, more important requests.
     #[must_use]
     pub fn reserve(mut self, reserve: u64) -> Self {
         self.reserve = reserve;
         self
     }
 
-    /// Whether it decides and is charged.
+    /// Sets whether it decides and is charged.
     #[must_use]
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;

@@ -13,8 +13,8 @@ use std::boxed::Box;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Any [`Store`], chosen at run time. Each future of it is an allocation;
-/// [`try_decide`](Store::try_decide) is not.
+/// Any [`Store`], chosen at run time. Each of its futures is boxed;
+/// [`try_decide`](Store::try_decide) allocates nothing.
 ///
 /// ```
 /// use ratekeeper::{Limit, MemoryStore, Store, store::DynStore};

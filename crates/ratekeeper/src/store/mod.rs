@@ -59,13 +59,13 @@ use std::vec::Vec;
 /// ```
 ///
 /// The limits of a store are registered with it. Asks for a handle of another store are always
-/// denied, and the other verbs ignore it. A store that keeps its counts elsewhere has a
-/// [`MemoryStore`] to register them with, and to fall back on.
+/// denied, and the other methods ignore such a handle. A store that keeps its counts elsewhere
+/// registers its limits with a [`MemoryStore`] of its own, and falls back on it.
 pub trait Store: Send + Sync {
     /// Registers a limit; see [`MemoryStore::limit`].
     fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError>;
 
-    /// Registers a limit on how many are in flight.
+    /// Registers a limit on how many requests may be in flight at once.
     fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError>;
 
     /// Changes a limit for every key at once; each keeps its tokens.
@@ -79,8 +79,8 @@ pub trait Store: Send + Sync {
 
     /// Decides now, if no other process has to be asked: charges every ask, or none of them, and
     /// overwrites `verdict`. Otherwise returns `false`; nothing was charged or written, and
-    /// [`decide_within`](Self::decide_within) decides. `now` is the time of [`now`](Self::now),
-    /// which the caller has read.
+    /// [`decide_within`](Self::decide_within) decides. `now` must have been read from
+    /// [`now`](Self::now).
     fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
         let _ = (asks, now, verdict);
         false
@@ -94,8 +94,8 @@ pub trait Store: Send + Sync {
         within: Option<Duration>,
     ) -> impl Future<Output = Verdict> + Send;
 
-    /// Charges every ask, or none of them: [`decide_within`](Self::decide_within) the store's own
-    /// timeout.
+    /// Charges every ask, or none of them, within the store's own timeout:
+    /// [`decide_within`](Self::decide_within) with `None`.
     fn decide(&self, asks: &[Ask<'_>]) -> impl Future<Output = Verdict> + Send {
         self.decide_within(asks, None)
     }
@@ -111,8 +111,8 @@ pub trait Store: Send + Sync {
         crate::clock::Sleep::real(at.saturating_since(self.now()))
     }
 
-    /// Changes the [options](LimitOptions) of a limit that processes share. Returns whether the
-    /// store has them: one in this process has no use for any.
+    /// Changes the [options](LimitOptions) of a limit that several processes share. Returns whether
+    /// the store supports options; a store in one process does not.
     fn configure(&self, handle: &LimitHandle, options: LimitOptions) -> bool {
         let _ = (handle, options);
         false
@@ -123,13 +123,13 @@ pub trait Store: Send + Sync {
     /// [`Charge::settle`](crate::Charge::settle).
     fn settle(&self, verdict: Verdict, actual: &[u64]) -> impl Future<Output = ()> + Send;
 
-    /// Detaches a verdict from this process: what it charged is settled later by the receipt that
-    /// this returns, once, by any node that shares the counts. Its permits stay taken until then,
-    /// or until `until`; after that nothing is refunded.
+    /// Detaches a verdict from this process: any node that shares the counts can settle its charges
+    /// later, once, with the receipt that this returns. Its permits stay taken until then, or until
+    /// `until`; after that nothing is refunded.
     ///
-    /// A receipt is for the store alone: sign it before handing it to others. If the store cannot
-    /// hold another one, the verdict is cancelled. By default a store cannot detach, and returns
-    /// [`DetachError::Unable`].
+    /// A receipt is for the store alone: sign it before handing it to others. If the store already
+    /// holds too many receipts, the verdict is cancelled. By default a store cannot detach, and
+    /// returns [`DetachError::Unable`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -177,7 +177,8 @@ pub trait Store: Send + Sync {
         tokens: u64,
     ) -> impl Future<Output = ()> + Send;
 
-    /// Makes a key fresh. Earlier verdicts refund nothing to it. Permits already taken stay valid.
+    /// Makes the allowance of a key full again. Earlier verdicts refund nothing to it. Permits
+    /// already taken stay valid.
     fn reset(&self, handle: &LimitHandle, key: &[u8]) -> impl Future<Output = ()> + Send;
 
     /// Returns statistics of the keys of each of these limits, in their order; `None` if the store

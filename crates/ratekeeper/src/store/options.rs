@@ -1,12 +1,12 @@
-//! [`LimitOptions`]: how a store that processes share treats a limit.
+//! [`LimitOptions`]: how a store shared by several processes treats a limit.
 
 use super::OnFailure;
 use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// How a store that processes share treats a limit; see [`Store::configure`](super::Store::configure).
-/// Only what is set here changes.
+/// How a store shared by several processes treats a limit; see
+/// [`Store::configure`](super::Store::configure). Only what is set here changes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,8 +44,9 @@ impl LimitOptions {
         self
     }
 
-    /// Sets whether this process may decide the limit's asks with tokens leased from where the
-    /// counts are, and for how long at most; with `None`, the default, it asks about each.
+    /// Sets whether this process may decide the limit's asks with tokens leased from the store that
+    /// holds the counts, and for how long at most. With `None`, the default, every decision asks
+    /// that store.
     #[must_use]
     pub fn lease(mut self, staleness: Option<Duration>) -> Self {
         self.lease = Some(staleness);
@@ -53,7 +54,7 @@ impl LimitOptions {
     }
 
     /// Sets the name under which other processes share the limit's counts: by default the one it
-    /// was registered with. Limits of one name and one algorithm are one limit there.
+    /// was registered with. There, limits with the same name and algorithm share their counts.
     #[must_use]
     pub fn shared_name(mut self, name: &str) -> Self {
         self.shared_name = Some(name.into());
@@ -62,8 +63,8 @@ impl LimitOptions {
 
     /// Sets which keys of the limit are stored together, where a store is spread over several
     /// servers: keys with the same first bytes, as many as `prefix` says; by default the whole key.
-    /// What is stored together is charged all or nothing; what is not is charged in each place, and
-    /// refunded if another denies.
+    /// Asks on one server are charged all or nothing; asks on several are charged on each, and
+    /// refunded if another server denies.
     #[must_use]
     pub fn shard_prefix(mut self, prefix: Option<ShardPrefix>) -> Self {
         self.shard_prefix = Some(prefix);

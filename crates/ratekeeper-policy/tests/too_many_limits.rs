@@ -99,6 +99,10 @@ impl Store for BoundedStore {
         true
     }
 
+    fn try_settle(&self, verdict: Verdict, actual: &[u64]) -> Option<Verdict> {
+        self.inner.try_settle(verdict, actual)
+    }
+
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {
         Store::settle(&self.inner, verdict, actual).await;
     }

@@ -137,6 +137,10 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.configure(handle, options))
     }
 
+    fn try_settle(&self, verdict: Verdict, actual: &[u64]) -> Option<Verdict> {
+        either!(self, store => store.try_settle(verdict, actual))
+    }
+
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {
         either!(self, store => store.settle(verdict, actual).await);
     }

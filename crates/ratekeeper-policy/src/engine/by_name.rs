@@ -1,5 +1,6 @@
 //! Decisions by one policy, chosen by name, on a plain key value: for callers without a request.
 
+use super::open_verdict::OpenVerdict;
 use super::query::{ApplyError, Query, RequestContext};
 use super::reason::Reason;
 use super::rules::Rules;
@@ -78,8 +79,8 @@ impl<S: Store> Engine<S> {
         cost: u64,
         peek: bool,
     ) -> Result<PolicyVerdict, ByNameError> {
-        let verdict = self.begin_by(policy, value, cost)?;
-        Ok(self.complete(verdict, peek, None).await)
+        let open = OpenVerdict::new(self.begin_by(policy, value, cost)?, peek);
+        Ok(self.complete(open, None).await)
     }
 
     /// Resets the limits of a key, as [`reset_limits`](super::Operator::reset_limits) does, and returns the

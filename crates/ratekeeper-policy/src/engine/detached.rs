@@ -3,6 +3,7 @@
 //! A receipt holds what settling needs as numbers: the charge of each limit, which completions
 //! count, and the cost factor. The policies may change in between.
 
+use super::open_verdict::OpenVerdict;
 use super::query::{INLINE_ITEMS, QueryItem};
 use super::verdict::PolicyVerdict;
 use super::{Completion, Engine, Rule};
@@ -34,7 +35,7 @@ impl<S: Store> Engine<S> {
         query.max_wait = max_wait;
         query.explicit_cost = cost.is_some();
         query.is_reservation = true;
-        self.complete(verdict, false, None).await
+        self.complete(OpenVerdict::new(verdict, false), None).await
     }
 
     /// Detaches a verdict from this process, as a receipt: see [`Store::detach`].

@@ -7,6 +7,7 @@ mod detached;
 mod explain;
 mod fleet_overrides;
 mod key;
+mod open_verdict;
 mod operator;
 mod overload;
 mod overrides;
@@ -43,9 +44,10 @@ use crate::policies::{ListEntry, Policies};
 use crate::stats::{Event, Histogram, Sketch, Tally};
 use crate::subject::Subject;
 use arc_swap::ArcSwap;
+use open_verdict::OpenVerdict;
 use overrides::Overrides;
 use query::{INLINE_ITEMS, QueryItem, RequestContext, Role};
-use ratekeeper::{Ask, Mode, Store, Timestamp, store::AskOutcome, store::Source};
+use ratekeeper::{Ask, Store, Timestamp, store::AskOutcome, store::Source};
 use rules::{Registry, Rule, Rules};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -253,6 +255,16 @@ impl<S: Store> Engine<S> {
     }
 }
 
+/// What a request was charged, and the actual cost of each limit.
+type Settlement = (ratekeeper::Verdict, SmallVec<[u64; INLINE_ITEMS]>);
+
+/// What a request was charged, and a cost of 0 for each limit.
+fn charges_to_cancel(mut verdict: PolicyVerdict) -> Option<Settlement> {
+    let charges = verdict.state.take_store_verdict()?;
+    let nothing = verdict.state.query.items.iter().map(|_| 0).collect();
+    Some((charges, nothing))
+}
+
 /// # Deciding
 impl<S: Store> Engine<S> {
     /// Decides a request, and charges it if it is allowed. It may wait in the queue of an adaptive
@@ -288,27 +300,31 @@ impl<S: Store> Engine<S> {
     /// refund it, and policies whose cost is known only now charge the actual cost. Permits are
     /// released.
     pub async fn settle(&self, verdict: PolicyVerdict, completion: Completion) {
-        let mut verdict = verdict;
-        self.finish(&mut verdict, &completion);
-        if verdict.is_settled(&completion) {
-            return;
-        }
-        let actual = verdict.settled(&completion);
-        let inner = { verdict }.state.take_store_verdict();
-        if let Some(inner) = inner {
-            self.inner.store.settle(inner, &actual).await;
+        if let Some((charges, actual)) = self.charges_to_settle(verdict, &completion) {
+            self.inner.store.settle(charges, &actual).await;
         }
     }
 
     /// Refunds everything a request was charged: it ended before it reached what the limits
     /// protect.
     pub async fn cancel(&self, verdict: PolicyVerdict) {
-        let mut verdict = verdict;
-        if let Some(inner) = verdict.state.take_store_verdict() {
-            let nothing: SmallVec<[u64; INLINE_ITEMS]> =
-                verdict.state.query.items.iter().map(|_| 0).collect();
-            self.inner.store.settle(inner, &nothing).await;
+        if let Some((charges, nothing)) = charges_to_cancel(verdict) {
+            self.inner.store.settle(charges, &nothing).await;
         }
+    }
+
+    /// Ends a request; returns what it was charged and the actual costs, if they differ.
+    fn charges_to_settle(
+        &self,
+        mut verdict: PolicyVerdict,
+        completion: &Completion,
+    ) -> Option<Settlement> {
+        self.finish(&mut verdict, completion);
+        if verdict.is_settled(completion) {
+            return None;
+        }
+        let actual = verdict.settled(completion);
+        Some((verdict.state.take_store_verdict()?, actual))
     }
 
     async fn decide_with(
@@ -318,67 +334,35 @@ impl<S: Store> Engine<S> {
         peek: bool,
         within: Option<Duration>,
     ) -> PolicyVerdict {
-        self.complete(self.begin(subject, cost), peek, within).await
+        let open = OpenVerdict::new(self.begin(subject, cost), peek);
+        self.complete(open, within).await
     }
 
-    /// Completes a verdict: checks for overload, waits in queues, and asks the store.
-    async fn complete(
-        &self,
-        mut verdict: PolicyVerdict,
-        peek: bool,
-        within: Option<Duration>,
-    ) -> PolicyVerdict {
-        let began = verdict.state.now;
+    /// Completes a verdict: checks for overload, waits in a queue, and asks the store.
+    async fn complete(&self, mut open: OpenVerdict, within: Option<Duration>) -> PolicyVerdict {
         let mut within = within;
-        if !peek && let Some(queued) = self.check_overload(&mut verdict, true) {
-            let latest = within.map(|within| began + within);
+        if !open.is_peek()
+            && let Some(queued) = self.check_overload(&mut open.verdict, true)
+        {
+            let latest = within.map(|within| open.verdict.state.now + within);
             // Boxed, so that the futures of the many requests that do not wait stay small.
-            Box::pin(self.wait_in_queue(&mut verdict, queued, latest)).await;
-            within = latest.map(|latest| latest.saturating_since(verdict.state.now));
+            Box::pin(self.wait_in_queue(&mut open.verdict, queued, latest)).await;
+            within = latest.map(|latest| latest.saturating_since(open.verdict.state.now));
         }
-        self.complete_at_store(verdict, peek, within).await
+        self.complete_at_store(open, within).await
     }
 
-    /// Asks the store for a verdict that passed the overload check.
+    /// Completes a verdict that passed the overload check.
     async fn complete_at_store(
         &self,
-        mut verdict: PolicyVerdict,
-        peek: bool,
+        mut open: OpenVerdict,
         within: Option<Duration>,
     ) -> PolicyVerdict {
-        if self.inner.store.is_local() {
-            return self.complete_sync(verdict, peek);
-        }
-        if verdict.needs_store() {
+        while !open.advance(self) {
             // Boxed, so that the futures over a local store stay small.
-            Box::pin(self.query_store(&mut verdict, peek, within)).await;
+            Box::pin(open.wait_for_store(self, within)).await;
         }
-        if peek {
-            verdict
-        } else {
-            self.finish_decision(verdict, within).await
-        }
-    }
-
-    /// Asks the store about all limits of the query.
-    async fn query_store(&self, verdict: &mut PolicyVerdict, peek: bool, within: Option<Duration>) {
-        let asks = verdict.state.query.asks(verdict.rules(), peek);
-        let answer = self.decide_at_store(&asks, verdict.state.now, within).await;
-        drop(asks);
-        verdict.set_store_verdict(answer);
-    }
-
-    /// Applies penalties and counts the verdict, once the store has decided.
-    async fn finish_decision(
-        &self,
-        verdict: PolicyVerdict,
-        within: Option<Duration>,
-    ) -> PolicyVerdict {
-        if verdict.needs_penalty() {
-            Box::pin(self.apply_penalties(&verdict, within)).await;
-        }
-        self.count(&verdict);
-        verdict
+        open.verdict
     }
 
     /// Asks the store on behalf of a request that began at `now`, and may have used up part of its
@@ -427,43 +411,6 @@ impl<S: Store> Engine<S> {
             verdict.state.reason = Reason::Limits;
         }
         verdict
-    }
-
-    /// For each denying policy with a penalty: counts the denial against its key, and bans the key
-    /// if it had too many.
-    async fn apply_penalties(&self, verdict: &PolicyVerdict, within: Option<Duration>) {
-        let mut last = None;
-        let now = verdict.state.now;
-        for (item, status) in verdict.statuses() {
-            let rule = verdict.rule(item);
-            let is_denial = item.mode != Mode::Shadow && status.decision().is_denied();
-            let Some(penalty) = rule
-                .penalty
-                .as_ref()
-                .filter(|_| is_denial && last != Some(item.policy))
-            else {
-                continue;
-            };
-            last = Some(item.policy);
-            let key = verdict.state.query.key(item);
-            let is_over = match &penalty.denials {
-                None => true,
-                Some(denials) => self
-                    .decide_at_store(&[Ask::new(denials, key)], now, within)
-                    .await
-                    .is_denied(),
-            };
-            if !is_over {
-                continue;
-            }
-            let ban = self
-                .decide_at_store(&[Ask::new(&penalty.ban, key)], now, within)
-                .await;
-            // With the source `Open` nothing was recorded in the store.
-            if ban.is_allowed() && ban.source() != Source::Open {
-                rule.counters.bans.fetch_add(1, Ordering::Relaxed);
-            }
-        }
     }
 
     /// Adds a verdict to the statistics.

@@ -53,6 +53,7 @@ trait ErasedStore: Send + Sync {
         asks: &'a [Ask<'a>],
         within: Option<Duration>,
     ) -> BoxFuture<'a, Verdict>;
+    fn try_settle(&self, verdict: Verdict, actual: &[u64]) -> Option<Verdict>;
     fn settle<'a>(&'a self, verdict: Verdict, actual: &'a [u64]) -> BoxFuture<'a, ()>;
     fn detach(
         &self,
@@ -117,6 +118,10 @@ impl<S: Store> ErasedStore for S {
         within: Option<Duration>,
     ) -> BoxFuture<'a, Verdict> {
         Box::pin(Store::decide_within(self, asks, within))
+    }
+
+    fn try_settle(&self, verdict: Verdict, actual: &[u64]) -> Option<Verdict> {
+        Store::try_settle(self, verdict, actual)
     }
 
     fn settle<'a>(&'a self, verdict: Verdict, actual: &'a [u64]) -> BoxFuture<'a, ()> {
@@ -196,6 +201,10 @@ impl Store for DynStore {
 
     async fn decide_within(&self, asks: &[Ask<'_>], within: Option<Duration>) -> Verdict {
         self.0.decide_within(asks, within).await
+    }
+
+    fn try_settle(&self, verdict: Verdict, actual: &[u64]) -> Option<Verdict> {
+        self.0.try_settle(verdict, actual)
     }
 
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {

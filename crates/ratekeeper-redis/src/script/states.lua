@@ -407,7 +407,10 @@ local function load_log(k, l)
       s1[k] = false
       return false
     end
-    local newest = length > 0 and tonumber(call('LINDEX', KEYS[k], -1)) or 0
+    local last = length > 0 and call('LINDEX', KEYS[k], -1)
+    -- The key has ended meanwhile: see log_time.
+    if not last then length = 0 end
+    local newest = tonumber(last or 0)
     if not (newest and whole(newest) and newest >= 0) then
       s1[k] = false
       return false
@@ -424,8 +427,13 @@ local function load_log(k, l)
   return s1[k] ~= false
 end
 
+-- An entry of a log: nil if it is not a time, false if the key has ended since its length was read.
+-- That happens when the server's clock is stepped while the script runs: a TTL that was set after the
+-- step back is in the past of the script.
 local function log_time(k, age)
-  local time = tonumber(call('LINDEX', KEYS[k], age))
+  local entry = call('LINDEX', KEYS[k], age)
+  if not entry then return false end
+  local time = tonumber(entry)
   return time and whole(time) and time or nil
 end
 
@@ -437,7 +445,10 @@ local function expired(k, window, time)
     -- The oldest first: most calls find few expired entries.
     if low == 0 and high == s1[k] then middle = 0 end
     local entry = log_time(k, middle)
-    if not entry then
+    if entry == false then
+      s1[k], s2[k] = 0, 0
+      return 0
+    elseif not entry then
       s1[k] = false
       return nil
     end

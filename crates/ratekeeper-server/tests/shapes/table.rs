@@ -103,7 +103,6 @@ pub(crate) fn shapes() -> Vec<Shape> {
         post_chunks(1, 0, "framing=sized&size=10"),
         post_chunks(1, 1, "framing=sized&size=10"),
         post_chunks(1, 20_000, "framing=sized&size=10"),
-        post_chunks(1, 15_000, "framing=sized&size=10"),
         post_chunks(10, 5_000, "framing=sized&size=10"),
         post_chunks(100, 1_000, "framing=sized&size=10"),
         post_chunks(1_024, 100, "framing=sized&size=10"),

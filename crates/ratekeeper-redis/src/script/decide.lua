@@ -141,8 +141,8 @@ local function log(k, l, cost, reserve, _, write)
   local retry = 0
   if cost <= most then
     local entry = log_time(k, gone + live + cost - most - 1)
-    if entry == nil then return nil end
-    retry = (entry or now - window) + window - now
+    if not entry then return nil end
+    retry = entry + window - now
   end
   return false, max(0, most - live), live > 0 and newest + window - now or 0, max(0, retry)
 end

@@ -304,6 +304,10 @@ async fn a_store_as_a_trait_object_gives_the_same_results() {
     let local = DynStore::new(wrapped);
     assert!(local.is_local());
     assert_eq!(work(&local, &wrapped_clock).await, expected);
+    let limit = local.limit("settled", Limit::per_minute(1)).unwrap();
+    let verdict = local.decide(&[Ask::new(&limit, "k")]).await;
+    assert!(local.try_settle(verdict, &[0]).is_none());
+    assert!(local.decide(&[Ask::new(&limit, "k")]).await.is_allowed());
 
     let (far, far_clock) = memory();
     let remote = DynStore::new(RemoteStore::spawn(far));
@@ -371,10 +375,15 @@ async fn a_remote_store_has_defaults() {
     let mut verdict = Verdict::new(Source::Open);
     assert!(!remote.try_decide(&asks, remote.now(), &mut verdict));
     assert_eq!(verdict.source(), Source::Open, "not written");
+    let verdict = remote.decide(&asks).await;
+    assert!(verdict.is_allowed(), "nothing was charged");
+    let verdict = remote.try_settle(verdict, &[0]).expect("it must be asked");
     assert!(
-        remote.decide(&asks).await.is_allowed(),
-        "nothing was charged"
+        !remote.decide(&asks).await.is_allowed(),
+        "nothing was settled"
     );
+    remote.settle(verdict, &[0]).await;
+    assert!(remote.decide(&asks).await.is_allowed(), "it was settled");
     assert!(!remote.is_local());
     assert!(!remote.configure(&limit, LimitOptions::new()));
     assert_eq!(remote.key_stats(std::slice::from_ref(&limit)), None);

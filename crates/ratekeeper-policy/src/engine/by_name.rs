@@ -83,9 +83,10 @@ impl<S: Store> Engine<S> {
         Ok(self.complete(open, None).await)
     }
 
-    /// Resets the limits of a key, as [`reset_limits`](super::Operator::reset_limits) does, and returns the
-    /// key. The key may be named by the [fingerprint](Fingerprint) that was shown of it, `#f8c0…` or
-    /// `user=#f8c0…`, as long as it is in one of the [lists](super::EngineStats::most_active) of keys.
+    /// Resets the limits of a key, as [`reset_limits`](super::Operator::reset_limits) does, and
+    /// returns the key. The key may be named by the [fingerprint](Fingerprint) that was shown of it,
+    /// `#f8c0…` or `user=#f8c0…`, while it is in one of the
+    /// [lists](super::EngineStats::most_active) of keys.
     pub async fn reset_by(&self, policy: &str, value: &[u8]) -> Result<PolicyKey, ByNameError> {
         let rules = self.inner.rules.load_full();
         let rule = rules

@@ -42,6 +42,20 @@ pub(crate) enum Item {
     Shed,
 }
 
+impl Item {
+    /// The table of the file that it is in, and its index there.
+    #[cfg(feature = "config")]
+    pub(crate) fn table(&self) -> (&'static str, usize) {
+        match self {
+            Self::Plan(index) => ("plans", *index),
+            Self::Policy(index) => ("policy", *index),
+            Self::Allow(index) => ("allow", *index),
+            Self::Deny(index) => ("deny", *index),
+            Self::Shed => ("shed", 0),
+        }
+    }
+}
+
 /// Maximum number of denials of a penalty: each key stores as many words.
 pub(crate) const MAX_DENIALS: u64 = 10_000;
 

@@ -1,0 +1,376 @@
+//! Conditions on requests: `match`, and those of list entries.
+
+use super::attributes::known_attribute;
+use super::kinds::{Method, SecretText, is_token};
+use super::section::{Data, Flatten, KeyKind, KeySpec, KeyType, Place, Reader, Section, Table};
+use super::section::{TableSpec, Value, Writer};
+use super::show::{HIDDEN, inline, list, name, text};
+use super::value::Entry;
+use crate::attribute::Attribute;
+use crate::matching::{HeaderTest, Match, PathPattern};
+use crate::pattern::HostPattern;
+use crate::policies::ListEntry;
+use ipnet::IpNet;
+
+crate::section! {
+    /// Conditions on a request, all of which must hold.
+    impl Match {
+        /// One of these methods.
+        methods("method"): Option<Vec<String>> as Option<Vec<Method>> => ["POST", "PUT"];
+        /// One of these paths. `*` stands for one segment, `**` for the rest of the path.
+        paths("path"): Option<Vec<PathPattern>> => "/api/**";
+        /// One of these hosts. `*.example.com` stands for every host below example.com, not for
+        /// itself.
+        hosts("host"): Option<Vec<HostPattern>> => "api.example.com";
+        /// An address in one of these networks.
+        ips("ip"): Option<Vec<IpNet>> => "203.0.113.0/24";
+        /// Values of attributes.
+        attributes: Vec<(Attribute, Vec<String>)> as Attributes => ();
+        /// Values of headers.
+        headers: Vec<(Box<str>, HeaderTest)> as Headers => ();
+    }
+    also { not }
+}
+
+crate::section! {
+    /// The conditions on attributes and headers.
+    struct AttributeTable {
+        /// One of these users.
+        user: Option<Vec<String>> => "42";
+        /// One of these API keys.
+        api_key: Option<Vec<String>> as Option<Vec<SecretText>> => "…";
+        /// One of these plans.
+        plan: Option<Vec<String>> => "free";
+        /// One of these tenants.
+        tenant: Option<Vec<String>> => "acme";
+        /// Headers: true if the header must be present, or the values of which it must have one.
+        header: () as HeaderKey => { "x-debug" = true };
+        /// Attributes of your own, each with the values of which it must have one.
+        attribute: Vec<(Attribute, Vec<String>)> as OwnAttributes => { region = "eu" };
+    }
+}
+
+crate::section! {
+    /// Conditions on a request, all of which must hold.
+    struct MatchTable {
+        /// The conditions that must hold.
+        conditions: Match as Flatten<Match> => ();
+        /// Conditions that must not all hold.
+        not: Option<Match> => { method = "GET" };
+    }
+}
+
+crate::section! {
+    /// An entry of the allow or deny list: conditions, all of which must hold, and its end.
+    impl ListEntry {
+        /// Its conditions.
+        matching: Match as Conditions => ();
+        /// End of the entry: a date and time with offset. If not set, it never ends.
+        until: Option<ratekeeper::Timestamp> => "2030-01-01T00:00:00Z";
+        /// Reason of the entry, shown to operators.
+        reason: Option<String> => "our own monitoring";
+    }
+}
+
+impl From<MatchTable> for Match {
+    fn from(table: MatchTable) -> Self {
+        let not = table.not.map(Box::new);
+        Self {
+            not,
+            ..table.conditions
+        }
+    }
+}
+
+impl From<&Match> for MatchTable {
+    fn from(matching: &Match) -> Self {
+        Self {
+            conditions: matching.clone(),
+            not: matching.not.as_deref().cloned(),
+        }
+    }
+}
+
+/// Conditions, and `not`, in the same table.
+struct Conditions;
+
+impl KeyKind for Conditions {
+    type Value = Match;
+    const TYPE: KeyType = KeyType::Flatten(&MatchTable::SPEC);
+
+    fn get(reader: &mut Reader<'_>, section: &Section<'_>, _: &'static KeySpec) -> Option<Match> {
+        MatchTable::read_fields(reader, section).map(Into::into)
+    }
+
+    fn show(_: &Match, _: bool) -> Option<String> {
+        None
+    }
+
+    fn write(value: &Match, writer: &mut Writer<'_>, _: &'static KeySpec) {
+        MatchTable::from(value).write_fields(writer);
+    }
+}
+
+/// `match`: a table of conditions. Without it every request matches.
+pub(super) struct MatchKey;
+
+impl KeyKind for MatchKey {
+    type Value = Match;
+    const TYPE: KeyType = MatchTable::TYPE;
+    const REQUIRED: bool = false;
+
+    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Match> {
+        MatchTable::read(reader, place, value).map(Into::into)
+    }
+
+    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Match> {
+        Some(Match::new())
+    }
+
+    fn show(value: &Match, hide: bool) -> Option<String> {
+        (*value != Match::new()).then(|| Writer::inline(&MatchTable::from(value), hide))
+    }
+}
+
+/// The conditions on attributes: some have keys of their own.
+struct Attributes;
+
+impl KeyKind for Attributes {
+    type Value = Vec<(Attribute, Vec<String>)>;
+    const TYPE: KeyType = KeyType::Flatten(&AttributeTable::SPEC);
+
+    fn get(
+        reader: &mut Reader<'_>,
+        section: &Section<'_>,
+        _: &'static KeySpec,
+    ) -> Option<Self::Value> {
+        let table = AttributeTable::read_fields(reader, section)?;
+        let known = [
+            (Attribute::User, table.user),
+            (Attribute::ApiKey, table.api_key),
+            (Attribute::Plan, table.plan),
+            (Attribute::Tenant, table.tenant),
+        ];
+        let known = known
+            .into_iter()
+            .filter_map(|(attribute, values)| Some((attribute, values?)));
+        Some(known.chain(table.attribute).collect())
+    }
+
+    fn show(_: &Self::Value, _: bool) -> Option<String> {
+        None
+    }
+
+    fn write(value: &Self::Value, writer: &mut Writer<'_>, _: &'static KeySpec) {
+        let values = |wanted: &Attribute| {
+            let mut all = value.iter();
+            all.find_map(|(attribute, values)| (attribute == wanted).then(|| values.clone()))
+        };
+        let is_own = |(attribute, _): &&(Attribute, _)| matches!(attribute, Attribute::Custom(_));
+        let table = AttributeTable {
+            user: values(&Attribute::User),
+            api_key: values(&Attribute::ApiKey),
+            plan: values(&Attribute::Plan),
+            tenant: values(&Attribute::Tenant),
+            header: (),
+            attribute: value.iter().filter(is_own).cloned().collect(),
+        };
+        table.write_fields(writer);
+    }
+}
+
+/// The key of [`Headers`].
+struct HeaderKey;
+
+const TEXTS: KeyType = Vec::<String>::TYPE;
+
+impl KeyKind for HeaderKey {
+    type Value = ();
+    const TYPE: KeyType = KeyType::Named(&KeyType::Either(&KeyType::True, &TEXTS));
+    const REQUIRED: bool = false;
+
+    fn get(_: &mut Reader<'_>, _: &Section<'_>, _: &'static KeySpec) -> Option<()> {
+        Some(())
+    }
+
+    fn show((): &(), _: bool) -> Option<String> {
+        None
+    }
+}
+
+/// The conditions on headers.
+struct Headers;
+
+impl KeyKind for Headers {
+    type Value = Vec<(Box<str>, HeaderTest)>;
+    const TYPE: KeyType = KeyType::Flatten(&TableSpec { doc: "", keys: &[] });
+
+    fn get(
+        reader: &mut Reader<'_>,
+        section: &Section<'_>,
+        _: &'static KeySpec,
+    ) -> Option<Self::Value> {
+        let spec = section.table.key("header")?;
+        let Some(value) = section.value("header") else {
+            return Some(Vec::new());
+        };
+        let place = Place::new(section, spec);
+        let mut headers = Self::Value::new();
+        let entries = place.entries(reader, value)?;
+        for entry in entries {
+            let is_known = headers
+                .iter()
+                .any(|(known, _)| known.eq_ignore_ascii_case(&entry.name));
+            let test = header_test(reader, &place, entry, is_known);
+            headers.extend(test.map(|test| (entry.name.to_ascii_lowercase().into(), test)));
+        }
+        (headers.len() == entries.len()).then_some(headers)
+    }
+
+    fn show(_: &Self::Value, _: bool) -> Option<String> {
+        None
+    }
+
+    fn write(value: &Self::Value, writer: &mut Writer<'_>, _: &'static KeySpec) {
+        let hide = writer.hide;
+        let tests = value.iter().map(|(header, test)| {
+            let test = match test {
+                HeaderTest::Present => "true".to_owned(),
+                HeaderTest::OneOf(values) => shown(&Attribute::header(header), values, hide),
+            };
+            (name(header), test)
+        });
+        if let (false, Some(spec)) = (value.is_empty(), AttributeTable::SPEC.key("header")) {
+            writer.line(spec, &inline(tests));
+        }
+    }
+}
+
+/// Reads a condition on a header. `is_known`: there is another one on this header.
+fn header_test(
+    reader: &mut Reader<'_>,
+    place: &Place<'_, '_>,
+    Entry { name, at, value }: &Entry,
+    is_known: bool,
+) -> Option<HeaderTest> {
+    let shown = name.escape_debug();
+    let table = place.section.describe();
+    if !is_token(name) {
+        let message = format!("`{shown}` is not a valid header name; use one such as \"x-debug\"");
+        reader.error(*at, message);
+        return None;
+    }
+    if is_known {
+        let message = format!(
+            "the header `{shown}` appears twice {table}, because names are case-insensitive; remove \
+             one"
+        );
+        reader.error(*at, message);
+        return None;
+    }
+    let description = format!("the header `{shown}` {table}");
+    match &value.data {
+        Data::Bool(true) => Some(HeaderTest::Present),
+        Data::String(_) | Data::Array(_) => {
+            let mut place = place.part(description, &TEXTS);
+            place.secret = Attribute::header(name).is_secret();
+            Vec::<HeaderValue>::read(reader, &place, value).map(HeaderTest::OneOf)
+        }
+        _ => {
+            let expected =
+                "true, a string or a list of strings; to require that it is absent, use `not`";
+            reader.error(value.at, format!("{description} must be {expected}"));
+            None
+        }
+    }
+}
+
+/// The value of a header, which may be empty.
+struct HeaderValue;
+
+crate::key_kind!(
+    HeaderValue as String,
+    String::TYPE,
+    |_: &_, value: &Value| match &value.data {
+        Data::String(text) => Ok(text.clone()),
+        _ => super::section::str_of(value).map(ToOwned::to_owned),
+    },
+    |value: &String, _| Some(text(value))
+);
+
+/// The conditions on custom attributes.
+struct OwnAttributes;
+
+impl KeyKind for OwnAttributes {
+    type Value = Vec<(Attribute, Vec<String>)>;
+    const TYPE: KeyType = KeyType::Named(&TEXTS);
+    const REQUIRED: bool = false;
+
+    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
+        let entries = place.entries(reader, value)?.iter();
+        let read = entries
+            .map(|entry| own_attribute(reader, place, entry))
+            .collect::<Vec<_>>();
+        read.into_iter().collect()
+    }
+
+    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Self::Value> {
+        Some(Vec::new())
+    }
+
+    fn show(value: &Self::Value, hide: bool) -> Option<String> {
+        let keys = value
+            .iter()
+            .map(|(attribute, values)| (name(attribute.name()), shown(attribute, values, hide)));
+        (!value.is_empty()).then(|| inline(keys))
+    }
+}
+
+/// Reads a condition on a custom attribute.
+fn own_attribute(
+    reader: &mut Reader<'_>,
+    place: &Place<'_, '_>,
+    Entry { name, at, value }: &Entry,
+) -> Option<(Attribute, Vec<String>)> {
+    let attribute = Attribute::named(name);
+    let shown = name.escape_debug();
+    let help = match &attribute {
+        Attribute::Custom(name) if name.is_empty() => {
+            "the name of an attribute must not be empty".to_owned()
+        }
+        Attribute::Custom(_) => match reader
+            .declared
+            .as_deref()
+            .map(|all| known_attribute(name, all))
+        {
+            Some(Err(error)) => error.to_string(),
+            _ => {
+                let description = format!("the attribute `{shown}` {}", place.section.describe());
+                let mut place = place.part(description, &TEXTS);
+                place.secret = attribute.is_secret();
+                let values = Vec::<String>::read(reader, &place, value)?;
+                return Some((attribute, values));
+            }
+        },
+        Attribute::Endpoint => {
+            "`endpoint` cannot be a condition; use `method` and `path`".to_owned()
+        }
+        Attribute::Header(header) => {
+            let header = header.escape_debug();
+            format!("`{shown}` is a header; write `header = {{ \"{header}\" = … }}` instead")
+        }
+        _ => format!("`{shown}` has its own key; write `{shown} = …` beside `attribute`"),
+    };
+    reader.error(*at, help);
+    None
+}
+
+/// The values of an attribute in TOML syntax, hidden if they are secret.
+fn shown(attribute: &Attribute, values: &[String], hide: bool) -> String {
+    let hide = hide && attribute.is_secret();
+    list(
+        values
+            .iter()
+            .map(|value| text(if hide { HIDDEN } else { value })),
+    )
+}

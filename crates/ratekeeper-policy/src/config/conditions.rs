@@ -2,7 +2,9 @@
 
 use super::attributes::known_attribute;
 use super::kinds::{Method, SecretText, is_token};
-use super::section::{Data, Flatten, KeyKind, KeySpec, KeyType, Place, Reader, Section, Table};
+use super::section::{
+    Data, FlatForm, Flatten, Form, KeyKind, KeySpec, KeyType, Place, Reader, Section, Table,
+};
 use super::section::{TableSpec, Value, Writer};
 use super::show::{HIDDEN, inline, list, name, text};
 use super::value::Entry;
@@ -25,7 +27,7 @@ crate::section! {
         /// An address in one of these networks.
         ips("ip"): Option<Vec<IpNet>> => "203.0.113.0/24";
         /// Values of attributes.
-        attributes: Vec<(Attribute, Vec<String>)> as Attributes => ();
+        attributes: Vec<(Attribute, Vec<String>)> as FlatForm<AttributeTable> => ();
         /// Values of headers.
         headers: Vec<(Box<str>, HeaderTest)> as Headers => ();
     }
@@ -52,7 +54,7 @@ crate::section! {
 
 crate::section! {
     /// Conditions on a request, all of which must hold.
-    struct MatchTable {
+    pub(super) struct MatchTable {
         /// The conditions that must hold.
         conditions: Match as Flatten<Match> => ();
         /// Conditions that must not all hold.
@@ -64,7 +66,7 @@ crate::section! {
     /// An entry of the allow or deny list: conditions, all of which must hold, and its end.
     impl ListEntry {
         /// Its conditions.
-        matching: Match as Conditions => ();
+        matching: Match as FlatForm<MatchTable> => ();
         /// End of the entry: a date and time with offset. If not set, it never ends.
         until: Option<ratekeeper::Timestamp> => "2030-01-01T00:00:00Z";
         /// Reason of the entry, shown to operators.
@@ -72,110 +74,55 @@ crate::section! {
     }
 }
 
-impl From<MatchTable> for Match {
-    fn from(table: MatchTable) -> Self {
-        let not = table.not.map(Box::new);
-        Self {
+impl Form for MatchTable {
+    type Value = Match;
+
+    fn into_value(self) -> Match {
+        let not = self.not.map(Box::new);
+        Match {
             not,
-            ..table.conditions
+            ..self.conditions
         }
     }
-}
 
-impl From<&Match> for MatchTable {
-    fn from(matching: &Match) -> Self {
-        Self {
+    fn of(matching: &Match) -> Option<Self> {
+        (*matching != Match::new()).then(|| Self {
             conditions: matching.clone(),
             not: matching.not.as_deref().cloned(),
-        }
+        })
     }
 }
 
-/// Conditions, and `not`, in the same table.
-struct Conditions;
-
-impl KeyKind for Conditions {
-    type Value = Match;
-    const TYPE: KeyType = KeyType::Flatten(&MatchTable::SPEC);
-
-    fn get(reader: &mut Reader<'_>, section: &Section<'_>, _: &'static KeySpec) -> Option<Match> {
-        MatchTable::read_fields(reader, section).map(Into::into)
-    }
-
-    fn show(_: &Match, _: bool) -> Option<String> {
-        None
-    }
-
-    fn write(value: &Match, writer: &mut Writer<'_>, _: &'static KeySpec) {
-        MatchTable::from(value).write_fields(writer);
-    }
-}
-
-/// `match`: a table of conditions. Without it every request matches.
-pub(super) struct MatchKey;
-
-impl KeyKind for MatchKey {
-    type Value = Match;
-    const TYPE: KeyType = MatchTable::TYPE;
-    const REQUIRED: bool = false;
-
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Match> {
-        MatchTable::read(reader, place, value).map(Into::into)
-    }
-
-    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Match> {
-        Some(Match::new())
-    }
-
-    fn show(value: &Match, hide: bool) -> Option<String> {
-        (*value != Match::new()).then(|| Writer::inline(&MatchTable::from(value), hide))
-    }
-}
-
-/// The conditions on attributes: some have keys of their own.
-struct Attributes;
-
-impl KeyKind for Attributes {
+impl Form for AttributeTable {
     type Value = Vec<(Attribute, Vec<String>)>;
-    const TYPE: KeyType = KeyType::Flatten(&AttributeTable::SPEC);
 
-    fn get(
-        reader: &mut Reader<'_>,
-        section: &Section<'_>,
-        _: &'static KeySpec,
-    ) -> Option<Self::Value> {
-        let table = AttributeTable::read_fields(reader, section)?;
+    fn into_value(self) -> Self::Value {
         let known = [
-            (Attribute::User, table.user),
-            (Attribute::ApiKey, table.api_key),
-            (Attribute::Plan, table.plan),
-            (Attribute::Tenant, table.tenant),
+            (Attribute::User, self.user),
+            (Attribute::ApiKey, self.api_key),
+            (Attribute::Plan, self.plan),
+            (Attribute::Tenant, self.tenant),
         ];
         let known = known
             .into_iter()
             .filter_map(|(attribute, values)| Some((attribute, values?)));
-        Some(known.chain(table.attribute).collect())
+        known.chain(self.attribute).collect()
     }
 
-    fn show(_: &Self::Value, _: bool) -> Option<String> {
-        None
-    }
-
-    fn write(value: &Self::Value, writer: &mut Writer<'_>, _: &'static KeySpec) {
-        let values = |wanted: &Attribute| {
+    fn of(value: &Self::Value) -> Option<Self> {
+        let values = |wanted: Attribute| {
             let mut all = value.iter();
-            all.find_map(|(attribute, values)| (attribute == wanted).then(|| values.clone()))
+            all.find_map(|(attribute, values)| (*attribute == wanted).then(|| values.clone()))
         };
         let is_own = |(attribute, _): &&(Attribute, _)| matches!(attribute, Attribute::Custom(_));
-        let table = AttributeTable {
-            user: values(&Attribute::User),
-            api_key: values(&Attribute::ApiKey),
-            plan: values(&Attribute::Plan),
-            tenant: values(&Attribute::Tenant),
+        Some(Self {
+            user: values(Attribute::User),
+            api_key: values(Attribute::ApiKey),
+            plan: values(Attribute::Plan),
+            tenant: values(Attribute::Tenant),
             header: (),
             attribute: value.iter().filter(is_own).cloned().collect(),
-        };
-        table.write_fields(writer);
+        })
     }
 }
 

@@ -62,35 +62,6 @@ crate::section! {
         callers: Callers as Flatten<Callers> => ();
         /// The limits.
         rules: Rules as Flatten<Rules> => ();
-        /// Settings of the service.
-        server: () as OfService => ();
-        /// Settings of the service.
-        store: () as OfService => ();
-        /// Settings of the service.
-        log: () as OfService => ();
-        /// Settings of the service.
-        traces: () as OfService => ();
-        /// Settings of the service.
-        envoy: () as OfService => ();
-        /// Settings of the service.
-        gateway: () as OfService => ();
-    }
-}
-
-/// A table that only `ratekeeper`, the service, reads, so that both can read the same file.
-struct OfService;
-
-impl KeyKind for OfService {
-    type Value = ();
-    const TYPE: KeyType = KeyType::Named(&KeyType::True);
-    const REQUIRED: bool = false;
-
-    fn get(_: &mut Reader<'_>, _: &Section<'_>, _: &'static KeySpec) -> Option<()> {
-        Some(())
-    }
-
-    fn show((): &(), _: bool) -> Option<String> {
-        None
     }
 }
 
@@ -124,6 +95,8 @@ impl KeyKind for Shedding {
 impl Configuration for Config {
     type File = PolicyFile;
 
+    const OTHER_TABLES: &[&str] = &["server", "store", "log", "traces", "envoy", "gateway"];
+
     fn rules(file: &mut PolicyFile) -> (&mut Switches, &mut Rules) {
         (&mut file.switches, &mut file.rules)
     }
@@ -143,12 +116,6 @@ impl Configuration for Config {
             switches,
             callers,
             rules,
-            server: (),
-            store: (),
-            log: (),
-            traces: (),
-            envoy: (),
-            gateway: (),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! `[identity]` and `[stats]`: how callers are identified, and statistics about them.
 
-use super::section::{HeaderName, KeyKind, KeyType, Place, ReadError, Reader, Section, Value};
+use super::section::{
+    Form, HeaderName, KeyKind, KeyType, Place, ReadError, Reader, Section, TableForm, Value,
+};
 use super::section::{str_of, text};
 use crate::attribute::Attribute;
 use crate::trusted_peers::TrustedPeers;
@@ -18,7 +20,8 @@ crate::section! {
         /// Header that names the user, and the peers that may set it.
         user: Option<UserHeader> => { header = "x-user-id", from = ["10.0.0.0/8"] };
         /// Header with the API key.
-        api_key: Option<String> as Option<FromHeader> => { header = "authorization" };
+        api_key: Option<String> as Option<TableForm<HeaderTable>>
+            => { header = "authorization" };
         /// Names of your own attributes, which callers of the APIs send. A policy that uses an
         /// undeclared name is an error.
         attributes: Vec<String> as OwnAttributes = [] => ["region", "tokens"], quiet;
@@ -151,19 +154,16 @@ impl KeyKind for UserPeers {
     }
 }
 
-/// A table with a header only.
-struct FromHeader;
-
-impl KeyKind for FromHeader {
+impl Form for HeaderTable {
     type Value = String;
-    const TYPE: KeyType = HeaderTable::TYPE;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<String> {
-        HeaderTable::read(reader, place, value).map(|table| table.header)
+    fn into_value(self) -> String {
+        self.header
     }
 
-    fn show(header: &String, _: bool) -> Option<String> {
-        Some(format!("{{ header = {} }}", text(header)))
+    fn of(header: &String) -> Option<Self> {
+        let header = header.clone();
+        Some(Self { header })
     }
 }
 

@@ -1,6 +1,8 @@
 //! The kinds of keys: how values of each type are read and shown.
 
-use super::section::{Data, KeyKind, KeySpec, KeyType, Place, ReadError, Reader, Section, Table};
+use super::section::{
+    Data, Form, KeyKind, KeySpec, KeyType, Place, ReadError, Reader, Section, Table,
+};
 use super::section::{MAX_INTEGER, Value, Writer};
 use super::show::{list, text};
 use super::time::{self, TimestampError, duration_text, timestamp_text};
@@ -14,7 +16,6 @@ use crate::trusted_peers::TrustedPeers;
 use ipnet::IpNet;
 use ratekeeper::adaptive::Class;
 use ratekeeper::{Algorithm, Timestamp, limit::ParseLimitError, store::OnFailure};
-use std::fmt::Display;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::num::NonZero;
@@ -290,39 +291,28 @@ key_kind!(
     |method: &String, _| Some(text(method))
 );
 
-/// The message about text that is not a valid `what`.
-fn invalid(what: &str, text: &str, error: impl Display) -> ReadError {
-    ReadError::message(format!(
-        "\"{}\" is not a valid {what}: {error}",
-        text.escape_debug()
-    ))
+/// Text that a type parses, with the reason why it is not valid.
+macro_rules! patterns {
+    ($($kind:ty, $what:literal, $expected:literal, $pattern:literal;)+) => {$(
+        key_kind!(
+            $kind as Self,
+            KeyType::Text { expected: $expected, pattern: $pattern },
+            |_: &_, value| {
+                let text = str_of(value)?;
+                text.parse().map_err(|error| {
+                    let text = text.escape_debug();
+                    ReadError::message(format!("\"{text}\" is not a valid {}: {error}", $what))
+                })
+            },
+            |pattern: &Self, _| Some(text(pattern))
+        );
+    )+};
 }
 
-key_kind!(
-    PathPattern as Self,
-    KeyType::Text {
-        expected: "a path, such as \"/api/**\"",
-        pattern: "^/[^?#]*$"
-    },
-    |_: &_, value| {
-        let text = str_of(value)?;
-        text.parse().map_err(|error| invalid("path", text, error))
-    },
-    |path: &Self, _| Some(text(path))
-);
-
-key_kind!(
-    HostPattern as Self,
-    KeyType::Text {
-        expected: "a host, such as \"api.example.com\"",
-        pattern: ""
-    },
-    |_: &_, value| {
-        let text = str_of(value)?;
-        text.parse().map_err(|error| invalid("host", text, error))
-    },
-    |host: &Self, _| Some(text(host))
-);
+patterns! {
+    PathPattern, "path", "a path, such as \"/api/**\"", "^/[^?#]*$";
+    HostPattern, "host", "a host, such as \"api.example.com\"", "";
+}
 
 /// Reads the name of an attribute, whether it is known or not.
 pub fn attribute(value: &Value) -> ReadResult<Attribute> {
@@ -649,6 +639,27 @@ impl<K: KeyKind> KeyKind for Vec<K> {
     }
 }
 
+/// A list that is left out if it is empty.
+pub(crate) struct OrEmpty<K>(PhantomData<K>);
+
+impl<K: KeyKind> KeyKind for OrEmpty<K> {
+    type Value = Vec<K::Value>;
+    const TYPE: KeyType = Vec::<K>::TYPE;
+    const REQUIRED: bool = false;
+
+    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
+        Vec::<K>::read(reader, place, value)
+    }
+
+    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Self::Value> {
+        Some(Vec::new())
+    }
+
+    fn show(values: &Self::Value, hide: bool) -> Option<String> {
+        Vec::<K>::show(values, hide).filter(|_| !values.is_empty())
+    }
+}
+
 /// The keys of another table in the same one.
 pub struct Flatten<T>(PhantomData<T>);
 
@@ -666,5 +677,56 @@ impl<T: Table> KeyKind for Flatten<T> {
 
     fn write(value: &T, writer: &mut Writer<'_>, _: &'static KeySpec) {
         value.write_fields(writer);
+    }
+}
+
+/// The keys of a table that is read into another type, in the table around it.
+pub struct FlatForm<T>(PhantomData<T>);
+
+impl<T: Form> KeyKind for FlatForm<T> {
+    type Value = <T as Form>::Value;
+    const TYPE: KeyType = KeyType::Flatten(&T::SPEC);
+
+    fn get(
+        reader: &mut Reader<'_>,
+        section: &Section<'_>,
+        _: &'static KeySpec,
+    ) -> Option<<T as Form>::Value> {
+        T::read_fields(reader, section).map(T::into_value)
+    }
+
+    fn show(_: &<T as Form>::Value, _: bool) -> Option<String> {
+        None
+    }
+
+    fn write(value: &<T as Form>::Value, writer: &mut Writer<'_>, _: &'static KeySpec) {
+        if let Some(table) = T::of(value) {
+            table.write_fields(writer);
+        }
+    }
+}
+
+/// A table that is read into another type.
+pub struct TableForm<T>(PhantomData<T>);
+
+impl<T: Form + KeyKind<Value = T>> KeyKind for TableForm<T> {
+    type Value = <T as Form>::Value;
+    const TYPE: KeyType = T::TYPE;
+    const REQUIRED: bool = false;
+
+    fn read(
+        reader: &mut Reader<'_>,
+        place: &Place<'_, '_>,
+        value: &Value,
+    ) -> Option<<T as Form>::Value> {
+        T::read(reader, place, value).map(T::into_value)
+    }
+
+    fn absent(reader: &mut Reader<'_>, place: &Place<'_, '_>) -> Option<<T as Form>::Value> {
+        T::absent(reader, place).map(T::into_value)
+    }
+
+    fn show(value: &<T as Form>::Value, hide: bool) -> Option<String> {
+        T::of(value).map(|table| Writer::inline(&table, hide))
     }
 }

@@ -81,6 +81,9 @@ pub trait Configuration: Clone {
     /// The tables of the file.
     type File: Table;
 
+    /// Tables of the file that others read.
+    const OTHER_TABLES: &[&str] = &[];
+
     /// The tables that the variables `RATE_LIMIT_…` apply to.
     fn rules(file: &mut Self::File) -> (&mut Switches, &mut Rules);
 
@@ -149,6 +152,7 @@ pub trait Configuration: Clone {
             Ok(tree) => tree,
             Err(diagnostics) => return LoadedConfig::failed(diagnostics),
         };
+        tree.retain(|entry| !Self::OTHER_TABLES.contains(&entry.name.as_str()));
         let spec = &Self::File::SPEC;
         text.variables = env::variables_of(spec);
         env::apply(&mut tree, &text.variables, &variables);

@@ -1,7 +1,6 @@
 //! `[shed]`, and `adaptive` of a policy.
 
-use super::section::{HeaderName, KeyKind, KeySpec, KeyType, Reader, Section, Table};
-use super::section::{Place, Value, Writer};
+use super::section::{FlatForm, Form, HeaderName, KeyType, Reader, Section};
 use crate::overload::{AdaptiveLimit, Shed};
 use ratekeeper::adaptive::{Class, Control, QueueConfig};
 use std::time::Duration;
@@ -37,7 +36,7 @@ crate::section! {
 
 crate::section! {
     /// An adaptive limit on the requests of a policy in flight: it follows how well they are served.
-    struct AdaptiveTable {
+    pub(super) struct AdaptiveTable {
         /// Smallest limit.
         min: u64 [PERMITS] = 5 => 5;
         /// Largest limit.
@@ -45,9 +44,9 @@ crate::section! {
         /// Limit at the start. If not set, 20, or the nearest value within `min` and `max`.
         start: Option<u64> [PERMITS] => 20;
         /// The control algorithm.
-        control: Control => ();
+        control: Control as FlatForm<ControlTable> => ();
         /// The queue.
-        queue: QueueConfig => ();
+        queue: QueueConfig as FlatForm<QueueTable> => ();
     }
 }
 
@@ -129,81 +128,63 @@ impl ShedTable {
     }
 }
 
-impl KeyKind for Control {
-    type Value = Self;
-    const TYPE: KeyType = KeyType::Flatten(&ControlTable::SPEC);
+impl Form for ControlTable {
+    type Value = Control;
 
-    fn get(reader: &mut Reader<'_>, section: &Section<'_>, _: &'static KeySpec) -> Option<Self> {
-        let ControlTable { control, timeout } = ControlTable::read_fields(reader, section)?;
-        Some(match (control, timeout) {
-            ("aimd", None) => Self::aimd().into(),
-            ("aimd", Some(after)) => Self::aimd().timeout(after).into(),
-            (_, None) => Self::gradient2().into(),
-            (_, Some(after)) => Self::gradient2().timeout(after).into(),
-        })
-    }
-
-    fn show(_: &Self, _: bool) -> Option<String> {
-        None
-    }
-
-    fn write(value: &Self, writer: &mut Writer<'_>, _: &'static KeySpec) {
-        let (control, timeout) = (value.name(), value.drops_after());
-        ControlTable { control, timeout }.write_fields(writer);
-    }
-}
-
-impl KeyKind for QueueConfig {
-    type Value = Self;
-    const TYPE: KeyType = KeyType::Flatten(&QueueTable::SPEC);
-
-    fn get(reader: &mut Reader<'_>, section: &Section<'_>, _: &'static KeySpec) -> Option<Self> {
-        let table = QueueTable::read_fields(reader, section)?;
-        let queue = |max_waiting| {
-            Self::of(max_waiting)
-                .interval(table.queue_interval)
-                .target(table.queue_target)
-        };
-        Some(table.queue.map_or(Self::of(0), queue))
-    }
-
-    fn show(_: &Self, _: bool) -> Option<String> {
-        None
-    }
-
-    fn write(value: &Self, writer: &mut Writer<'_>, _: &'static KeySpec) {
-        if value.max_waiting > 0 {
-            let table = QueueTable {
-                queue: Some(value.max_waiting),
-                queue_interval: value.interval,
-                queue_target: value.target,
-            };
-            table.write_fields(writer);
+    fn into_value(self) -> Control {
+        match (self.control, self.timeout) {
+            ("aimd", None) => Control::aimd().into(),
+            ("aimd", Some(after)) => Control::aimd().timeout(after).into(),
+            (_, None) => Control::gradient2().into(),
+            (_, Some(after)) => Control::gradient2().timeout(after).into(),
         }
     }
+
+    fn of(value: &Control) -> Option<Self> {
+        let (control, timeout) = (value.name(), value.drops_after());
+        Some(Self { control, timeout })
+    }
 }
 
-impl KeyKind for AdaptiveLimit {
-    type Value = Self;
-    const TYPE: KeyType = AdaptiveTable::TYPE;
+impl Form for QueueTable {
+    type Value = QueueConfig;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self> {
-        let table = AdaptiveTable::read(reader, place, value)?;
-        let limit = Self::new()
-            .between(table.min, table.max)
-            .control(table.control)
-            .queue(table.queue);
-        Some(table.start.map_or(limit, |start| limit.start(start)))
+    fn into_value(self) -> QueueConfig {
+        let queue = |max_waiting| {
+            QueueConfig::of(max_waiting)
+                .interval(self.queue_interval)
+                .target(self.queue_target)
+        };
+        self.queue.map_or(QueueConfig::of(0), queue)
     }
 
-    fn show(limit: &Self, hide: bool) -> Option<String> {
-        let table = AdaptiveTable {
+    fn of(value: &QueueConfig) -> Option<Self> {
+        (value.max_waiting > 0).then_some(Self {
+            queue: Some(value.max_waiting),
+            queue_interval: value.interval,
+            queue_target: value.target,
+        })
+    }
+}
+
+impl Form for AdaptiveTable {
+    type Value = AdaptiveLimit;
+
+    fn into_value(self) -> AdaptiveLimit {
+        let limit = AdaptiveLimit::new()
+            .between(self.min, self.max)
+            .control(self.control)
+            .queue(self.queue);
+        self.start.map_or(limit, |start| limit.start(start))
+    }
+
+    fn of(limit: &AdaptiveLimit) -> Option<Self> {
+        Some(Self {
             min: limit.min,
             max: limit.max,
             start: Some(limit.start),
             control: limit.control,
             queue: limit.queue,
-        };
-        Some(Writer::inline(&table, hide))
+        })
     }
 }

@@ -1,14 +1,16 @@
 //! Policies, plans and lists.
 
-use super::conditions::MatchKey;
-use super::kinds::number;
-use super::section::{Data, KeyKind, KeySpec, KeyType, MAX_INTEGER, Place, Reader};
+use super::conditions::MatchTable;
+use super::kinds::{OrEmpty, number};
+use super::overload::AdaptiveTable;
+use super::section::{
+    Data, FlatForm, Form, KeyKind, KeySpec, KeyType, MAX_INTEGER, Place, Reader, TableForm,
+};
 use super::section::{Section, Table, TableSpec, Value, Writer};
 use super::show::{inline, name};
 use super::value::{Entry, Position};
 use crate::attribute::Attribute;
 use crate::matching::Match;
-use crate::overload::AdaptiveLimit;
 use crate::policies::{ListEntry, Plan};
 use crate::policy::{
     Action, Cost, Count, DenialStatus, Limits, Missing, Penalty, Policy, Reserve, ReserveClasses,
@@ -28,7 +30,7 @@ crate::section! {
         /// Name of the policy in responses, metrics and the log. Its counters are stored under it.
         name: String => "login";
         /// Conditions of the requests it applies to. If not set, all requests.
-        matching("match"): Match as MatchKey => { path = "/login" };
+        matching("match"): Match as TableForm<MatchTable> => { path = "/login" };
         /// Attributes that requests are counted by. If empty, all requests share one bucket.
         key: Vec<Attribute> = [] => ["ip"];
         /// What happens to a request that lacks an attribute of the key: "address" counts it by its
@@ -37,9 +39,9 @@ crate::section! {
         missing: Missing = "address" => "skip", quiet;
         /// In Redis Cluster, the leading attributes of the key that choose the node: keys that share
         /// them are on one node. If not set, the whole key.
-        tag: Vec<Attribute> as Tag => ["header:x-tenant"];
+        tag: Vec<Attribute> as OrEmpty<Attribute> => ["header:x-tenant"];
         /// The limits.
-        limits: Limits => ();
+        limits: Limits as FlatForm<LimitsTable> => ();
         /// Units that a request takes, or the attribute that holds them.
         cost: Cost = 1 => 5, quiet;
         /// Which requests count. A request that does not count is refunded when it ends.
@@ -47,11 +49,12 @@ crate::section! {
         /// Status codes that are failures. If not set, 400 to 599.
         failure_status: Vec<StatusRange> as FailureStatus => [401, "5xx"];
         /// What happens to a request over the limit.
-        action: Action => ();
+        action: Action as FlatForm<ActionTable> => ();
         /// HTTP status of denials.
         status: DenialStatus = 429 => 503, quiet;
         /// Adaptive limit on its requests in flight.
-        adaptive: Option<AdaptiveLimit> => { min = 5, max = 200 };
+        adaptive: Option<AdaptiveLimit> as Option<TableForm<AdaptiveTable>>
+            => { min = 5, max = 200 };
         /// Priority of its requests under overload; or a table of classes, each of which leaves a
         /// reserve to the others.
         class: Option<Class> as PriorityKey => "sheddable";
@@ -66,7 +69,7 @@ crate::section! {
         /// Fallback for its requests while Redis is unavailable. If not set, that of [store].
         on_failure: Option<OnFailure> => "closed";
         /// The lifetime of its leases.
-        leased: Option<Duration> as Leased => ();
+        leased: Option<Duration> as FlatForm<LeaseTable> => ();
     }
 }
 
@@ -245,34 +248,9 @@ fn check_action(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&Actio
     }
 }
 
-/// Implements a [`KeyKind`] for several keys of the same table that make one value.
-macro_rules! flattened {
-    ($($kind:ty as $value:ty: $table:ident, $read:expr, $write:expr;)+) => {$(
-        impl KeyKind for $kind {
-            type Value = $value;
-            const TYPE: KeyType = KeyType::Flatten(&$table::SPEC);
-
-            fn get(
-                reader: &mut Reader<'_>,
-                section: &Section<'_>,
-                _: &'static KeySpec,
-            ) -> Option<$value> {
-                let table = $table::read_fields(reader, section)?;
-                Some($read(table))
-            }
-
-            fn show(_: &$value, _: bool) -> Option<String> {
-                None
-            }
-
-            fn write(value: &$value, writer: &mut Writer<'_>, _: &'static KeySpec) {
-                let table: Option<$table> = $write(value);
-                if let Some(table) = table {
-                    table.write_fields(writer);
-                }
-            }
-        }
-    )+};
+/// The limits in `limit` or `limits`.
+fn merge(limit: Option<PolicyLimit>, limits: Option<Vec<PolicyLimit>>) -> Vec<PolicyLimit> {
+    limits.unwrap_or_else(|| limit.into_iter().collect())
 }
 
 /// One limit is written as `limit`, several as `limits`.
@@ -283,62 +261,66 @@ fn split(limits: &[PolicyLimit]) -> (Option<PolicyLimit>, Option<Vec<PolicyLimit
     }
 }
 
-struct Leased;
+impl Form for LimitsTable {
+    type Value = Limits;
 
-flattened! {
-    Limits as Limits: LimitsTable, |table: LimitsTable| match table.plan {
-        Some(PlanOf { attribute, default }) => Limits::Plan { attribute, default },
-        None => Limits::Own(
-            table.limits.or(table.limit.map(|limit| vec![limit])).unwrap_or_default(),
-        ),
-    }, |limits: &Limits| {
-        let (limit, limits, plan) = match limits {
+    fn into_value(self) -> Limits {
+        match self.plan {
+            Some(PlanOf { attribute, default }) => Limits::Plan { attribute, default },
+            None => Limits::Own(merge(self.limit, self.limits)),
+        }
+    }
+
+    fn of(limits: &Limits) -> Option<Self> {
+        let ((limit, limits), plan) = match limits {
             Limits::Own(own) if own.is_empty() => return None,
-            Limits::Own(own) => {
-                let (limit, limits) = split(own);
-                (limit, limits, None)
-            }
+            Limits::Own(own) => (split(own), None),
             Limits::Plan { attribute, default } => {
                 let (attribute, default) = (attribute.clone(), default.clone());
-                (None, None, Some(PlanOf { attribute, default }))
+                ((None, None), Some(PlanOf { attribute, default }))
             }
         };
-        Some(LimitsTable { limit, limits, plan, algorithm: None })
-    };
-    Action as Action: ActionTable, |table| match table {
-        ActionTable { action: "delay", max_delay: Some(max) } => Action::Delay { max },
-        ActionTable { action: "shadow", .. } => Action::Shadow,
-        ActionTable { .. } => Action::Enforce,
-    }, |action: &Action| Some(match *action {
-        Action::Enforce => ActionTable { action: "enforce", max_delay: None },
-        Action::Shadow => ActionTable { action: "shadow", max_delay: None },
-        Action::Delay { max } => ActionTable { action: "delay", max_delay: Some(max) },
-    });
-    Leased as Option<Duration>: LeaseTable,
-        |table: LeaseTable| (table.mode == "leased").then_some(table.staleness),
-        |leased: &Option<Duration>| {
-            leased.map(|staleness| LeaseTable { mode: "leased", staleness })
-        };
+        let algorithm = None;
+        Some(Self {
+            limit,
+            limits,
+            plan,
+            algorithm,
+        })
+    }
 }
 
-/// Attributes, none of which are written if there are none.
-struct Tag;
+impl Form for ActionTable {
+    type Value = Action;
 
-impl KeyKind for Tag {
-    type Value = Vec<Attribute>;
-    const TYPE: KeyType = Vec::<Attribute>::TYPE;
-    const REQUIRED: bool = false;
-
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
-        Vec::<Attribute>::read(reader, place, value)
+    fn into_value(self) -> Action {
+        match (self.action, self.max_delay) {
+            ("delay", Some(max)) => Action::Delay { max },
+            ("shadow", _) => Action::Shadow,
+            _ => Action::Enforce,
+        }
     }
 
-    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Self::Value> {
-        Some(Vec::new())
+    fn of(action: &Action) -> Option<Self> {
+        let (action, max_delay) = match *action {
+            Action::Enforce => ("enforce", None),
+            Action::Shadow => ("shadow", None),
+            Action::Delay { max } => ("delay", Some(max)),
+        };
+        Some(Self { action, max_delay })
+    }
+}
+
+impl Form for LeaseTable {
+    type Value = Option<Duration>;
+
+    fn into_value(self) -> Option<Duration> {
+        (self.mode == "leased").then_some(self.staleness)
     }
 
-    fn show(value: &Self::Value, hide: bool) -> Option<String> {
-        (!value.is_empty()).then(|| Vec::<Attribute>::show(value, hide))?
+    fn of(leased: &Option<Duration>) -> Option<Self> {
+        let (mode, staleness) = ("leased", (*leased)?);
+        Some(Self { mode, staleness })
     }
 }
 
@@ -539,10 +521,7 @@ fn plan(reader: &mut Reader<'_>, Entry { name, value, .. }: &Entry) -> Option<Pl
     let place = (&entries[..], value.at);
     let section = Section::open(reader, &PlanTable::SPEC, place, title, String::new());
     let table = PlanTable::read_fields(reader, &section)?;
-    let limits = table
-        .limits
-        .or(table.limit.map(|limit| vec![limit]))
-        .unwrap_or_default();
+    let limits = merge(table.limit, table.limits);
     let plan = Plan {
         name: name.clone(),
         limits,

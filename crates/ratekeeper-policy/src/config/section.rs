@@ -4,7 +4,7 @@
 //! example. Reading, `config show`, the variables, the JSON Schema and the reference follow from it.
 
 pub use super::key_type::{KeySpec, KeyType, MAX_INTEGER, TableSpec, join_or};
-pub use super::kinds::{Flatten, HeaderName, attribute, str_of};
+pub use super::kinds::{FlatForm, Flatten, HeaderName, TableForm, attribute, str_of};
 pub use super::policies::IGNORED_IN_MEMORY;
 pub use super::reader::{Place, ReadError, Reader, Section};
 pub use super::show::{Writer, text};
@@ -20,6 +20,18 @@ pub trait Table: Sized {
 
     /// Writes the fields as TOML.
     fn write_fields(&self, writer: &mut Writer<'_>);
+}
+
+/// A table that is read into another type, and made from it to be shown.
+pub trait Form: Table {
+    /// The other type.
+    type Value;
+
+    /// The value of a table.
+    fn into_value(self) -> Self::Value;
+
+    /// The table of a value; `None` if nothing is to be written.
+    fn of(value: &Self::Value) -> Option<Self>;
 }
 
 /// How the value of a key is read and shown. Most types implement it for themselves.

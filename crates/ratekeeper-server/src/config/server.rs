@@ -2,9 +2,9 @@
 
 use super::listen::{Listen, Listener};
 use super::secret::Secret;
-use super::tls::ListenerTls;
+use super::tls::{ListenerTls, ServerTlsTable};
 use super::upstream::Upstream;
-use ratekeeper_policy::config::section::{KeyType, Reader, Section};
+use ratekeeper_policy::config::section::{KeyType, Reader, Section, TableForm};
 use ratekeeper_policy::policy::Rollout;
 use ratekeeper_policy::{section, words};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ section! {
         /// Listener for metrics and administration; keep it private. "off" disables it.
         admin: Option<Listen> as Listener = "127.0.0.1:9090" => "127.0.0.1:9090";
         /// Certificate of the listeners. If set, they use TLS.
-        tls: ListenerTls => { cert = "cert.pem", key = "key.pem" };
+        tls: ListenerTls as TableForm<ServerTlsTable> => { cert = "cert.pem", key = "key.pem" };
         /// Secret that signs the ids of POST /v1/reserve; the same on every node. If not set, the
         /// nodes agree on one through Redis, or one is generated at startup.
         id_secret: Option<Secret> => "…";

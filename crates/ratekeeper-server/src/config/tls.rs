@@ -1,6 +1,6 @@
 //! Certificates of the gateway and of the listeners.
 
-use ratekeeper_policy::config::section::{KeyKind, KeyType, Place, Reader, Section, Value, Writer};
+use ratekeeper_policy::config::section::{Form, Reader, Section};
 use ratekeeper_policy::section;
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ section! {
 
 section! {
     /// Certificate of every listener that is not a Unix socket. It is reloaded when its files change.
-    struct ServerTlsTable, check = check_server_tls {
+    pub(super) struct ServerTlsTable, check = check_server_tls {
         /// File with the certificate and its chain, in PEM form.
         cert: Option<PathBuf> => "cert.pem";
         /// File with the private key of the certificate, in PEM form.
@@ -120,36 +120,39 @@ fn check_server_tls(
             reader.error(value.at, message);
         }
     }
-    if section.has("client_ca") && ListenerTls::from(table) == ListenerTls::default() {
+    if section.has("client_ca") && table.clone().into_value() == ListenerTls::default() {
         let message = "{key} has no effect {in} without a certificate; add `cert` and `key`";
         section.error(reader, "client_ca", message);
     }
 }
 
-impl From<&ServerTlsTable> for ListenerTls {
-    fn from(table: &ServerTlsTable) -> Self {
+impl Form for ServerTlsTable {
+    type Value = ListenerTls;
+
+    fn into_value(self) -> ListenerTls {
         let certificate = |own: &Option<ListenerTable>| {
             let own = own.as_ref();
             let file = |own: Option<&PathBuf>, all: &Option<PathBuf>| own.or(all.as_ref()).cloned();
             (!own.is_some_and(|own| own.off)).then_some(())?;
             Some(Certificate {
-                cert: file(own.and_then(|own| own.cert.as_ref()), &table.cert)?,
-                key: file(own.and_then(|own| own.key.as_ref()), &table.key)?,
-                client_ca: file(own.and_then(|own| own.client_ca.as_ref()), &table.client_ca),
+                cert: file(own.and_then(|own| own.cert.as_ref()), &self.cert)?,
+                key: file(own.and_then(|own| own.key.as_ref()), &self.key)?,
+                client_ca: file(own.and_then(|own| own.client_ca.as_ref()), &self.client_ca),
             })
         };
-        Self {
-            http: certificate(&table.http),
-            grpc: certificate(&table.grpc),
-            resp: certificate(&table.resp),
-            admin: certificate(&table.admin),
+        ListenerTls {
+            http: certificate(&self.http),
+            grpc: certificate(&self.grpc),
+            resp: certificate(&self.resp),
+            admin: certificate(&self.admin),
         }
     }
-}
 
-impl From<&ListenerTls> for ServerTlsTable {
     /// One certificate for all listeners if they have the same, otherwise one for each.
-    fn from(tls: &ListenerTls) -> Self {
+    fn of(tls: &ListenerTls) -> Option<Self> {
+        if *tls == ListenerTls::default() {
+            return None;
+        }
         let same = [&tls.grpc, &tls.resp, &tls.admin]
             .iter()
             .all(|other| **other == tls.http);
@@ -162,7 +165,7 @@ impl From<&ListenerTls> for ServerTlsTable {
                 off: false,
             })
         };
-        Self {
+        Some(Self {
             cert: all.map(|all| all.cert.clone()),
             key: all.map(|all| all.key.clone()),
             client_ca: all.and_then(|all| all.client_ca.clone()),
@@ -170,25 +173,6 @@ impl From<&ListenerTls> for ServerTlsTable {
             grpc: own(&tls.grpc),
             resp: own(&tls.resp),
             admin: own(&tls.admin),
-        }
-    }
-}
-
-impl KeyKind for ListenerTls {
-    type Value = Self;
-    const TYPE: KeyType = ServerTlsTable::TYPE;
-    const REQUIRED: bool = false;
-
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self> {
-        ServerTlsTable::read(reader, place, value).map(|table| Self::from(&table))
-    }
-
-    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Self> {
-        Some(Self::default())
-    }
-
-    fn show(value: &Self, hide: bool) -> Option<String> {
-        let is_off = *value == Self::default();
-        (!is_off).then(|| Writer::inline(&ServerTlsTable::from(value), hide))
+        })
     }
 }

@@ -1,9 +1,8 @@
 //! Conditions on requests: `match`, and those of list entries.
 
-use super::attributes::known_attribute;
 use super::kinds::{Method, SecretText, is_token};
 use super::section::{
-    Data, FlatForm, Flatten, Form, KeyKind, KeySpec, KeyType, Place, Reader, Section, Table,
+    Data, FlatForm, Flatten, Form, KeyKind, KeySpec, KeyType, Place, ReadError, Section, Table,
 };
 use super::section::{TableSpec, Value, Writer};
 use super::show::{HIDDEN, inline, list, name, text};
@@ -136,7 +135,7 @@ impl KeyKind for HeaderKey {
     const TYPE: KeyType = KeyType::Named(&KeyType::Either(&KeyType::True, &TEXTS));
     const REQUIRED: bool = false;
 
-    fn get(_: &mut Reader<'_>, _: &Section<'_>, _: &'static KeySpec) -> Option<()> {
+    fn get(_: &Section<'_>, _: &'static KeySpec) -> Option<()> {
         Some(())
     }
 
@@ -152,23 +151,19 @@ impl KeyKind for Headers {
     type Value = Vec<(Box<str>, HeaderTest)>;
     const TYPE: KeyType = KeyType::Flatten(&TableSpec { doc: "", keys: &[] });
 
-    fn get(
-        reader: &mut Reader<'_>,
-        section: &Section<'_>,
-        _: &'static KeySpec,
-    ) -> Option<Self::Value> {
+    fn get(section: &Section<'_>, _: &'static KeySpec) -> Option<Self::Value> {
         let spec = section.table.key("header")?;
         let Some(value) = section.value("header") else {
             return Some(Vec::new());
         };
         let place = Place::new(section, spec);
         let mut headers = Self::Value::new();
-        let entries = place.entries(reader, value)?;
+        let entries = place.entries(value)?;
         for entry in entries {
             let is_known = headers
                 .iter()
                 .any(|(known, _)| known.eq_ignore_ascii_case(&entry.name));
-            let test = header_test(reader, &place, entry, is_known);
+            let test = header_test(&place, entry, is_known);
             headers.extend(test.map(|test| (entry.name.to_ascii_lowercase().into(), test)));
         }
         (headers.len() == entries.len()).then_some(headers)
@@ -195,7 +190,6 @@ impl KeyKind for Headers {
 
 /// Reads a condition on a header. `is_known`: there is another one on this header.
 fn header_test(
-    reader: &mut Reader<'_>,
     place: &Place<'_, '_>,
     Entry { name, at, value }: &Entry,
     is_known: bool,
@@ -204,7 +198,7 @@ fn header_test(
     let table = place.section.describe();
     if !is_token(name) {
         let message = format!("`{shown}` is not a valid header name; use one such as \"x-debug\"");
-        reader.error(*at, message);
+        place.reader.error(*at, message);
         return None;
     }
     if is_known {
@@ -212,7 +206,7 @@ fn header_test(
             "the header `{shown}` appears twice {table}, because names are case-insensitive; remove \
              one"
         );
-        reader.error(*at, message);
+        place.reader.error(*at, message);
         return None;
     }
     let description = format!("the header `{shown}` {table}");
@@ -221,12 +215,14 @@ fn header_test(
         Data::String(_) | Data::Array(_) => {
             let mut place = place.part(description, &TEXTS);
             place.secret = Attribute::header(name).is_secret();
-            Vec::<HeaderValue>::read(reader, &place, value).map(HeaderTest::OneOf)
+            Vec::<HeaderValue>::read(&place, value).map(HeaderTest::OneOf)
         }
         _ => {
             let expected =
                 "true, a string or a list of strings; to require that it is absent, use `not`";
-            reader.error(value.at, format!("{description} must be {expected}"));
+            place
+                .reader
+                .error(value.at, format!("{description} must be {expected}"));
             None
         }
     }
@@ -253,15 +249,15 @@ impl KeyKind for OwnAttributes {
     const TYPE: KeyType = KeyType::Named(&TEXTS);
     const REQUIRED: bool = false;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
-        let entries = place.entries(reader, value)?.iter();
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
+        let entries = place.entries(value)?.iter();
         let read = entries
-            .map(|entry| own_attribute(reader, place, entry))
+            .map(|entry| own_attribute(place, entry))
             .collect::<Vec<_>>();
         read.into_iter().collect()
     }
 
-    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Self::Value> {
+    fn absent(_: &Place<'_, '_>) -> Option<Self::Value> {
         Some(Vec::new())
     }
 
@@ -275,7 +271,6 @@ impl KeyKind for OwnAttributes {
 
 /// Reads a condition on a custom attribute.
 fn own_attribute(
-    reader: &mut Reader<'_>,
     place: &Place<'_, '_>,
     Entry { name, at, value }: &Entry,
 ) -> Option<(Attribute, Vec<String>)> {
@@ -285,17 +280,13 @@ fn own_attribute(
         Attribute::Custom(name) if name.is_empty() => {
             "the name of an attribute must not be empty".to_owned()
         }
-        Attribute::Custom(_) => match reader
-            .declared
-            .as_deref()
-            .map(|all| known_attribute(name, all))
-        {
-            Some(Err(error)) => error.to_string(),
+        Attribute::Custom(_) => match place.reader.known(attribute.clone()) {
+            Err(ReadError::Message { message, .. }) => message,
             _ => {
                 let description = format!("the attribute `{shown}` {}", place.section.describe());
                 let mut place = place.part(description, &TEXTS);
                 place.secret = attribute.is_secret();
-                let values = Vec::<String>::read(reader, &place, value)?;
+                let values = Vec::<String>::read(&place, value)?;
                 return Some((attribute, values));
             }
         },
@@ -308,7 +299,7 @@ fn own_attribute(
         }
         _ => format!("`{shown}` has its own key; write `{shown} = …` beside `attribute`"),
     };
-    reader.error(*at, help);
+    place.reader.error(*at, help);
     None
 }
 

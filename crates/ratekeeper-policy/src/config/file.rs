@@ -3,7 +3,7 @@
 use super::identity::{IdentityConfig, StatsConfig};
 use super::overload::ShedTable;
 use super::policies::{Plans, Tables};
-use super::section::{Data, Flatten, KeyKind, KeySpec, KeyType, Reader, Section, Value, Writer};
+use super::section::{Data, Flatten, KeyKind, KeySpec, KeyType, Section, Value, Writer};
 use super::show::HIDDEN;
 use super::value::{Entry, Position};
 use super::{Config, Configuration, Policies};
@@ -73,12 +73,8 @@ impl KeyKind for Shedding {
     const TYPE: KeyType = ShedTable::TYPE;
     const REQUIRED: bool = false;
 
-    fn get(
-        reader: &mut Reader<'_>,
-        section: &Section<'_>,
-        spec: &'static KeySpec,
-    ) -> Option<Self::Value> {
-        Some(Option::<ShedTable>::get(reader, section, spec).flatten())
+    fn get(section: &Section<'_>, spec: &'static KeySpec) -> Option<Self::Value> {
+        Some(Option::<ShedTable>::get(section, spec).flatten())
     }
 
     fn show(_: &Self::Value, _: bool) -> Option<String> {
@@ -218,20 +214,20 @@ impl Rules {
 
 /// Reports the findings about the policies. Items with errors are incomplete, so further findings
 /// about them are left out.
-fn check_rules(reader: &mut Reader<'_>, file: &Section<'_>, rules: Option<&Rules>) {
+fn check_rules(file: &Section<'_>, rules: Option<&Rules>) {
     let Some(rules) = rules else { return };
-    let is_complete = reader.error_count() == 0;
+    let is_complete = file.reader.error_count() == 0;
     for finding in rules.clone().policies().problems() {
         // If any item has errors, warnings may come from the parts that are missing.
-        let is_broken = reader.broken.contains(&finding.item.table());
+        let is_broken = file.reader.broken.borrow().contains(&finding.item.table());
         if is_broken || !(is_complete || finding.is_error()) {
             continue;
         }
         let at = position_of(file, &finding);
         if finding.is_error() {
-            reader.error(at, finding.message);
+            file.reader.error(at, finding.message);
         } else {
-            reader.warn(at, finding.message);
+            file.reader.warn(at, finding.message);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `[identity]` and `[stats]`: how callers are identified, and statistics about them.
 
 use super::section::{
-    Form, HeaderName, KeyKind, KeyType, Place, ReadError, Reader, Section, TableForm, Value,
+    Form, HeaderName, KeyKind, KeyType, Place, ReadError, Section, TableForm, Value,
 };
 use super::section::{str_of, text};
 use crate::attribute::Attribute;
@@ -79,14 +79,9 @@ crate::words! {
     KeyDisplay { "fingerprint" => KeyDisplay::Fingerprint, "plain" => KeyDisplay::Plain }
 }
 
-fn check_identity(
-    reader: &mut Reader<'_>,
-    section: &Section<'_>,
-    identity: Option<&IdentityConfig>,
-) {
+fn check_identity(section: &Section<'_>, identity: Option<&IdentityConfig>) {
     if let Some(identity) = identity {
         warn_of_everyone(
-            reader,
             section,
             ("trusted_proxies", &identity.trusted_proxies),
             "claim any address; list only your proxies",
@@ -95,16 +90,11 @@ fn check_identity(
 }
 
 /// Warns if every peer is trusted, because then clients are too.
-fn warn_of_everyone(
-    reader: &mut Reader<'_>,
-    section: &Section<'_>,
-    (key, peers): (&str, &TrustedPeers),
-    consequence: &str,
-) {
+fn warn_of_everyone(section: &Section<'_>, (key, peers): (&str, &TrustedPeers), consequence: &str) {
     let mut networks = peers.as_networks().iter();
     if let Some(all) = networks.find(|network| network.prefix_len() == 0) {
         let message = format!("{all} trusts every peer, so any client can {consequence}");
-        section.warn(reader, key, &message);
+        section.warn(key, &message);
     }
 }
 
@@ -113,7 +103,7 @@ fn warn_of_everyone(
 struct UserPeers;
 
 impl UserPeers {
-    fn report(reader: &mut Reader<'_>, place: &Place<'_, '_>, problem: &str) {
+    fn report(place: &Place<'_, '_>, problem: &str) {
         let header = place.section.text("header").unwrap_or("x-user-id");
         let header = header.to_ascii_lowercase();
         let message = format!(
@@ -121,7 +111,7 @@ impl UserPeers {
              user; list the peers that set it, for example user = {{ header = \"{header}\", from = \
              [\"10.0.0.0/8\"] }}"
         );
-        place.section.error(reader, "from", &message);
+        place.section.error("from", &message);
     }
 }
 
@@ -129,14 +119,13 @@ impl KeyKind for UserPeers {
     type Value = TrustedPeers;
     const TYPE: KeyType = TrustedPeers::TYPE;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<TrustedPeers> {
-        let peers = TrustedPeers::read(reader, place, value)?;
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<TrustedPeers> {
+        let peers = TrustedPeers::read(place, value)?;
         if peers.is_empty() {
-            Self::report(reader, place, "is empty");
+            Self::report(place, "is empty");
             return None;
         }
         warn_of_everyone(
-            reader,
             place.section,
             ("from", &peers),
             "claim to be any user; list only the peers that set the header",
@@ -144,8 +133,8 @@ impl KeyKind for UserPeers {
         Some(peers)
     }
 
-    fn absent(reader: &mut Reader<'_>, place: &Place<'_, '_>) -> Option<TrustedPeers> {
-        Self::report(reader, place, "is missing");
+    fn absent(place: &Place<'_, '_>) -> Option<TrustedPeers> {
+        Self::report(place, "is missing");
         None
     }
 
@@ -174,9 +163,9 @@ impl KeyKind for OwnAttributes {
     type Value = Vec<String>;
     const TYPE: KeyType = Vec::<OwnAttribute>::TYPE;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Vec<String>> {
-        let names = Vec::<OwnAttribute>::read(reader, place, value);
-        reader.declared.clone_from(&names);
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Vec<String>> {
+        let names = Vec::<OwnAttribute>::read(place, value);
+        place.reader.declared.replace(names.clone());
         names
     }
 

@@ -1,8 +1,6 @@
 //! The kinds of keys: how values of each type are read and shown.
 
-use super::section::{
-    Data, Form, KeyKind, KeySpec, KeyType, Place, ReadError, Reader, Section, Table,
-};
+use super::section::{Data, Form, KeyKind, KeySpec, KeyType, Place, ReadError, Section, Table};
 use super::section::{MAX_INTEGER, Value, Writer};
 use super::show::{list, text};
 use super::time::{self, TimestampError, duration_text, timestamp_text};
@@ -333,9 +331,9 @@ impl KeyKind for Attribute {
         pattern: "",
     };
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self> {
-        let known = attribute(value).and_then(|attribute| reader.known(attribute));
-        reader.check(place, value, known)
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self> {
+        let known = attribute(value).and_then(|attribute| place.reader.known(attribute));
+        place.check(value, known)
     }
 
     fn show(value: &Self, _: bool) -> Option<String> {
@@ -358,7 +356,7 @@ impl KeyKind for PolicyLimit {
         pattern: "",
     };
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self> {
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self> {
         let algorithm = place
             .section
             .text("algorithm")
@@ -379,7 +377,7 @@ impl KeyKind for PolicyLimit {
                 }
             })
         });
-        reader.check(place, value, limit)
+        place.check(value, limit)
     }
 
     fn show(value: &Self, _: bool) -> Option<String> {
@@ -446,12 +444,12 @@ key_kind!(
 );
 
 /// Reads an address or a network, and warns of bits after its prefix.
-fn network(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<IpNet> {
+fn network(place: &Place<'_, '_>, value: &Value) -> Option<IpNet> {
     let net = str_of(value).and_then(|text| match text.parse::<IpAddr>() {
         Ok(address) => Ok(IpNet::from(address)),
         Err(_) => text.parse::<IpNet>().map_err(|_| ReadError::WrongType),
     });
-    let net = reader.check(place, value, net)?;
+    let net = place.check(value, net)?;
     // Client addresses are canonical, IPv4 instead of mapped IPv6, so networks must be too.
     let canonical = match crate::address::canonical(net.addr()) {
         address @ IpAddr::V4(_) if net.prefix_len() >= 96 && net.addr().is_ipv6() => {
@@ -463,7 +461,7 @@ fn network(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Opt
     if canonical != truncated {
         let shown = value.describe();
         let message = format!("{shown} has bits set after its prefix; write {truncated}");
-        reader.warn(value.at, message);
+        place.reader.warn(value.at, message);
     }
     Some(truncated)
 }
@@ -475,8 +473,8 @@ impl KeyKind for IpNet {
         pattern: "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$",
     };
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self> {
-        network(reader, place, value)
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self> {
+        network(place, value)
     }
 
     fn show(value: &Self, _: bool) -> Option<String> {
@@ -494,14 +492,10 @@ impl KeyKind for Peer {
         pattern: "^(unix|[0-9A-Fa-f:.]+(/[0-9]{1,3})?)$",
     };
 
-    fn read(
-        reader: &mut Reader<'_>,
-        place: &Place<'_, '_>,
-        value: &Value,
-    ) -> Option<Option<IpNet>> {
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Option<IpNet>> {
         match &value.data {
             Data::String(unix) if unix == "unix" => Some(None),
-            _ => network(reader, place, value).map(Some),
+            _ => network(place, value).map(Some),
         }
     }
 
@@ -514,8 +508,8 @@ impl KeyKind for TrustedPeers {
     type Value = Self;
     const TYPE: KeyType = Vec::<Peer>::TYPE;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self> {
-        let peers = Vec::<Peer>::read(reader, place, value)?;
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self> {
+        let peers = Vec::<Peer>::read(place, value)?;
         let has_unix = peers.contains(&None);
         let peers = peers.into_iter().flatten().collect::<Self>();
         Some(if has_unix { peers.unix() } else { peers })
@@ -598,11 +592,11 @@ impl<K: KeyKind> KeyKind for Option<K> {
     const REQUIRED: bool = false;
     const SECRET: bool = K::SECRET;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
-        K::read(reader, place, value).map(Some)
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
+        K::read(place, value).map(Some)
     }
 
-    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Self::Value> {
+    fn absent(_: &Place<'_, '_>) -> Option<Self::Value> {
         Some(None)
     }
 
@@ -617,19 +611,19 @@ impl<K: KeyKind> KeyKind for Vec<K> {
     const TYPE: KeyType = KeyType::OneOrMany(&K::TYPE);
     const SECRET: bool = K::SECRET;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
         let inner = match place.key_type {
             KeyType::OneOrMany(inner) => inner,
             other => other,
         };
         let Data::Array(values) = &value.data else {
             // The message is about the whole key, because a list would have been valid too.
-            return K::read(reader, place, value).map(|one| vec![one]);
+            return K::read(place, value).map(|one| vec![one]);
         };
         let place = place.part(format!("each of {}", place.description), inner);
         let read = values
             .iter()
-            .map(|one| K::read(reader, &place, one))
+            .map(|one| K::read(&place, one))
             .collect::<Vec<_>>();
         read.into_iter().collect()
     }
@@ -647,11 +641,11 @@ impl<K: KeyKind> KeyKind for OrEmpty<K> {
     const TYPE: KeyType = Vec::<K>::TYPE;
     const REQUIRED: bool = false;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
-        Vec::<K>::read(reader, place, value)
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
+        Vec::<K>::read(place, value)
     }
 
-    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Self::Value> {
+    fn absent(_: &Place<'_, '_>) -> Option<Self::Value> {
         Some(Vec::new())
     }
 
@@ -667,8 +661,8 @@ impl<T: Table> KeyKind for Flatten<T> {
     type Value = T;
     const TYPE: KeyType = KeyType::Flatten(&T::SPEC);
 
-    fn get(reader: &mut Reader<'_>, section: &Section<'_>, _: &'static KeySpec) -> Option<T> {
-        T::read_fields(reader, section)
+    fn get(section: &Section<'_>, _: &'static KeySpec) -> Option<T> {
+        T::read_fields(section)
     }
 
     fn show(_: &T, _: bool) -> Option<String> {
@@ -687,12 +681,8 @@ impl<T: Form> KeyKind for FlatForm<T> {
     type Value = <T as Form>::Value;
     const TYPE: KeyType = KeyType::Flatten(&T::SPEC);
 
-    fn get(
-        reader: &mut Reader<'_>,
-        section: &Section<'_>,
-        _: &'static KeySpec,
-    ) -> Option<<T as Form>::Value> {
-        T::read_fields(reader, section).map(T::into_value)
+    fn get(section: &Section<'_>, _: &'static KeySpec) -> Option<<T as Form>::Value> {
+        T::read_fields(section).map(T::into_value)
     }
 
     fn show(_: &<T as Form>::Value, _: bool) -> Option<String> {
@@ -714,16 +704,12 @@ impl<T: Form + KeyKind<Value = T>> KeyKind for TableForm<T> {
     const TYPE: KeyType = T::TYPE;
     const REQUIRED: bool = false;
 
-    fn read(
-        reader: &mut Reader<'_>,
-        place: &Place<'_, '_>,
-        value: &Value,
-    ) -> Option<<T as Form>::Value> {
-        T::read(reader, place, value).map(T::into_value)
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<<T as Form>::Value> {
+        T::read(place, value).map(T::into_value)
     }
 
-    fn absent(reader: &mut Reader<'_>, place: &Place<'_, '_>) -> Option<<T as Form>::Value> {
-        T::absent(reader, place).map(T::into_value)
+    fn absent(place: &Place<'_, '_>) -> Option<<T as Form>::Value> {
+        T::absent(place).map(T::into_value)
     }
 
     fn show(value: &<T as Form>::Value, hide: bool) -> Option<String> {

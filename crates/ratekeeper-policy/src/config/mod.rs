@@ -157,12 +157,13 @@ pub trait Configuration: Clone {
         text.variables = env::variables_of(spec);
         env::apply(&mut tree, &text.variables, &variables);
         let mut provenance = Provenance::of(&tree, &text);
-        let mut reader = Reader::new(&text, spec);
+        let reader = Reader::new(&text, spec);
         let place = (&tree[..], Position::Nowhere);
-        let section = Section::open(&mut reader, spec, place, String::new(), String::new());
-        let mut file = Self::File::read_fields(&mut reader, &section);
-        let mut diagnostics = reader.diagnostics;
-        if section.has_tables("policy") {
+        let section = Section::open(&reader, spec, place, String::new(), String::new());
+        let mut file = Self::File::read_fields(&section);
+        let has_policies = section.has_tables("policy");
+        let mut diagnostics = reader.into_diagnostics();
+        if has_policies {
             diagnostics.extend(simple_env::ignored_warning(&variables));
         } else {
             let simple = simple_env::read(&variables, &mut diagnostics);

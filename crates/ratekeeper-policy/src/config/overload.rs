@@ -1,6 +1,6 @@
 //! `[shed]`, and `adaptive` of a policy.
 
-use super::section::{FlatForm, Form, HeaderName, KeyType, Reader, Section};
+use super::section::{FlatForm, Form, HeaderName, KeyType, Section};
 use crate::overload::{AdaptiveLimit, Shed};
 use ratekeeper::adaptive::{Class, Control, QueueConfig};
 use std::time::Duration;
@@ -73,16 +73,14 @@ crate::section! {
     }
 }
 
-fn check_shed(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&ShedTable>) {
+fn check_shed(section: &Section<'_>, _: Option<&ShedTable>) {
     match (section.has("start_header"), section.has("patience")) {
         (false, true) => section.warn(
-            reader,
             "patience",
             "without `start_header`, {key} is measured from the arrival of a request here; set \
              `start_header` to the header in which your proxy sends its start",
         ),
         (true, false) => section.warn(
-            reader,
             "start_header",
             "{key} has no effect without `patience`; set `patience`, or remove {key}",
         ),
@@ -90,11 +88,11 @@ fn check_shed(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&ShedTab
     }
 }
 
-fn check_queue(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&QueueTable>) {
+fn check_queue(section: &Section<'_>, _: Option<&QueueTable>) {
     for name in ["queue_interval", "queue_target"] {
         if section.has(name) && !section.has("queue") {
             let message = "{key} has no effect without a queue; set `queue`, or remove {key}";
-            section.warn(reader, name, message);
+            section.warn(name, message);
         }
     }
 }

@@ -174,63 +174,63 @@ crate::section! {
 pub const IGNORED_IN_MEMORY: &str = "{key} {in} has no effect with the store in memory; set `kind \
                                      = \"redis\"` in [store], or remove {key}";
 
-fn check_policy(reader: &mut Reader<'_>, section: &Section<'_>, policy: Option<&Policy>) {
+fn check_policy(section: &Section<'_>, policy: Option<&Policy>) {
     if section.has("missing") && !section.has("key") {
         let message = "{key} {in} has no effect without `key`; add a `key` or remove {key}";
-        section.warn(reader, "missing", message);
+        section.warn("missing", message);
     }
     let counts_all = section.text("count").is_none_or(|count| count == "all");
     if section.has("failure_status") && counts_all {
         let message = "{key} {in} has no effect while `count` is \"all\"; set `count = \
                        \"failures\"`, or remove {key}";
-        section.warn(reader, "failure_status", message);
+        section.warn("failure_status", message);
     }
     let is_leased = section.text("mode") == Some("leased");
     if section.has("staleness") && !is_leased {
         let message = "{key} {in} has no effect while `mode` is \"exact\"; set `mode = \"leased\"`, \
                        or remove {key}";
-        section.warn(reader, "staleness", message);
+        section.warn("staleness", message);
     }
-    if reader.in_memory && policy.is_some() {
+    if section.reader.in_memory.get() && policy.is_some() {
         let for_redis = [("tag", true), ("on_failure", true), ("mode", is_leased)];
         for (key, _) in for_redis
             .into_iter()
             .filter(|(key, has)| *has && section.has(key))
         {
-            section.warn(reader, key, IGNORED_IN_MEMORY);
+            section.warn(key, IGNORED_IN_MEMORY);
         }
     }
 }
 
-fn check_plan(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&PlanTable>) {
-    check_both_limits(reader, section);
+fn check_plan(section: &Section<'_>, _: Option<&PlanTable>) {
+    check_both_limits(section);
 }
 
-fn check_both_limits(reader: &mut Reader<'_>, section: &Section<'_>) {
+fn check_both_limits(section: &Section<'_>) {
     if section.has("limit") && section.has("limits") {
         let message = "{key} and `limits` are both set {in}; put all limits into `limits`";
-        section.error(reader, "limit", message);
+        section.error("limit", message);
     }
 }
 
-fn check_limits(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&LimitsTable>) {
-    check_both_limits(reader, section);
+fn check_limits(section: &Section<'_>, _: Option<&LimitsTable>) {
+    check_both_limits(section);
     if !section.has_table("plan") {
         return;
     }
     for name in ["limit", "limits"] {
         if section.has(name) {
             let message = "`plan` and {key} are both set {in}; remove one of them";
-            section.error(reader, name, message);
+            section.error(name, message);
         }
     }
     if section.has("algorithm") {
         let message = "{key} {in} has no effect beside `plan`; move it into the plan";
-        section.error(reader, "algorithm", message);
+        section.error("algorithm", message);
     }
 }
 
-fn check_action(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&ActionTable>) {
+fn check_action(section: &Section<'_>, _: Option<&ActionTable>) {
     match (
         section.text("action").unwrap_or("enforce"),
         section.has("max_delay"),
@@ -238,11 +238,11 @@ fn check_action(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&Actio
         ("delay", false) => {
             let message = "`action = \"delay\"` {in} needs `max_delay`, for example `max_delay = \
                            \"2s\"`";
-            section.error(reader, "action", message);
+            section.error("action", message);
         }
         ("enforce" | "shadow", true) => {
             let message = "{key} {in} is only for `action = \"delay\"`; set that, or remove {key}";
-            section.error(reader, "max_delay", message);
+            section.error("max_delay", message);
         }
         _ => {}
     }
@@ -332,11 +332,11 @@ impl KeyKind for FailureStatus {
     const TYPE: KeyType = Vec::<StatusRange>::TYPE;
     const REQUIRED: bool = false;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
-        Vec::<StatusRange>::read(reader, place, value)
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
+        Vec::<StatusRange>::read(place, value)
     }
 
-    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Self::Value> {
+    fn absent(_: &Place<'_, '_>) -> Option<Self::Value> {
         Some(Policy::new("").failure_status)
     }
 
@@ -354,12 +354,12 @@ impl KeyKind for Cost {
         &KeyType::Table(&CostTable::SPEC),
     );
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self> {
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self> {
         if matches!(value.data, Data::Table(_)) {
-            let CostTable { attribute, default } = CostTable::read(reader, place, value)?;
+            let CostTable { attribute, default } = CostTable::read(place, value)?;
             return Some(Self::Attribute { attribute, default });
         }
-        reader.check(place, value, number(place.key_type, value).map(Self::Units))
+        place.check(value, number(place.key_type, value).map(Self::Units))
     }
 
     fn show(value: &Self, hide: bool) -> Option<String> {
@@ -381,14 +381,14 @@ impl KeyKind for PriorityKey {
     const TYPE: KeyType = KeyType::Either(&Class::TYPE, &KeyType::Table(&ReserveClasses::SPEC));
     const REQUIRED: bool = false;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
         match value.data {
             Data::Table(_) => Some(None),
-            _ => Class::read(reader, place, value).map(Some),
+            _ => Class::read(place, value).map(Some),
         }
     }
 
-    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Self::Value> {
+    fn absent(_: &Place<'_, '_>) -> Option<Self::Value> {
         Some(None)
     }
 
@@ -404,18 +404,14 @@ impl KeyKind for Reserves {
     type Value = Option<ReserveClasses>;
     const TYPE: KeyType = KeyType::Flatten(&TableSpec { doc: "", keys: &[] });
 
-    fn get(
-        reader: &mut Reader<'_>,
-        section: &Section<'_>,
-        _: &'static KeySpec,
-    ) -> Option<Self::Value> {
+    fn get(section: &Section<'_>, _: &'static KeySpec) -> Option<Self::Value> {
         match (
             section.has_table("class"),
             section.value("class"),
             section.table.key("class"),
         ) {
             (true, Some(value), Some(spec)) => {
-                ReserveClasses::read(reader, &Place::new(section, spec), value).map(Some)
+                ReserveClasses::read(&Place::new(section, spec), value).map(Some)
             }
             _ => Some(None),
         }
@@ -441,19 +437,19 @@ impl KeyKind for NamedReserves {
     const TYPE: KeyType = KeyType::Named(&Reserve::TYPE);
     const REQUIRED: bool = false;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
-        let entries = place.entries(reader, value)?.iter();
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
+        let entries = place.entries(value)?.iter();
         let reserve = |Entry { name, value, .. }: &Entry| {
             let table = place.section.describe();
             let description = format!("the reserve of `{}` {table}", name.escape_debug());
-            let reserve = Reserve::read(reader, &place.part(description, &Reserve::TYPE), value)?;
+            let reserve = Reserve::read(&place.part(description, &Reserve::TYPE), value)?;
             Some((name.clone(), reserve))
         };
         let read = entries.map(reserve).collect::<Vec<_>>();
         read.into_iter().collect()
     }
 
-    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Self::Value> {
+    fn absent(_: &Place<'_, '_>) -> Option<Self::Value> {
         Some(Vec::new())
     }
 
@@ -473,20 +469,20 @@ impl KeyKind for Plans {
     const TYPE: KeyType = KeyType::Named(&PlanTable::TYPE);
     const REQUIRED: bool = false;
 
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Vec<Plan>> {
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Vec<Plan>> {
         let mut plans = Vec::new();
-        let entries = place.entries(reader, value).unwrap_or_default();
+        let entries = place.entries(value).unwrap_or_default();
         for (index, entry) in entries.iter().enumerate() {
-            let plan = plan(reader, entry);
+            let plan = plan(place.reader, entry);
             if plan.is_none() {
-                reader.broken.push(("plans", index));
+                place.reader.broken.borrow_mut().push(("plans", index));
             }
             plans.push(plan.unwrap_or_else(|| Plan::new(entry.name.clone())));
         }
         Some(plans)
     }
 
-    fn absent(_: &mut Reader<'_>, _: &Place<'_, '_>) -> Option<Vec<Plan>> {
+    fn absent(_: &Place<'_, '_>) -> Option<Vec<Plan>> {
         Some(Vec::new())
     }
 
@@ -511,7 +507,7 @@ impl KeyKind for Plans {
 }
 
 /// Reads a plan.
-fn plan(reader: &mut Reader<'_>, Entry { name, value, .. }: &Entry) -> Option<Plan> {
+fn plan(reader: &Reader<'_>, Entry { name, value, .. }: &Entry) -> Option<Plan> {
     let title = format!("[plans.{}]", name.escape_debug());
     let Data::Table(entries) = &value.data else {
         reader.error(value.at, format!("{title} must be a table with `limits`"));
@@ -520,7 +516,7 @@ fn plan(reader: &mut Reader<'_>, Entry { name, value, .. }: &Entry) -> Option<Pl
     let before = reader.error_count();
     let place = (&entries[..], value.at);
     let section = Section::open(reader, &PlanTable::SPEC, place, title, String::new());
-    let table = PlanTable::read_fields(reader, &section)?;
+    let table = PlanTable::read_fields(&section)?;
     let limits = merge(table.limit, table.limits);
     let plan = Plan {
         name: name.clone(),
@@ -575,17 +571,13 @@ impl<T: ArrayItem> KeyKind for Tables<T> {
     const TYPE: KeyType = KeyType::Tables(&T::SPEC);
     const REQUIRED: bool = false;
 
-    fn get(
-        reader: &mut Reader<'_>,
-        section: &Section<'_>,
-        spec: &'static KeySpec,
-    ) -> Option<Vec<T>> {
+    fn get(section: &Section<'_>, spec: &'static KeySpec) -> Option<Vec<T>> {
         let key = spec.name;
-        let not_a_table = |reader: &mut Reader<'_>, at: Position| {
+        let not_a_table = |at: Position| {
             let place = section.describe();
             let message =
                 format!("`{key}` {place} must be an array of tables, written as [[{key}]]");
-            reader.error(at, message);
+            section.reader.error(at, message);
         };
         let mut items = Vec::new();
         let values = match section.value(key) {
@@ -595,26 +587,26 @@ impl<T: ArrayItem> KeyKind for Tables<T> {
                 ..
             }) => values,
             Some(other) => {
-                not_a_table(reader, other.at);
+                not_a_table(other.at);
                 return Some(items);
             }
         };
         for (index, value) in values.iter().enumerate() {
             let Data::Table(entries) = &value.data else {
-                not_a_table(reader, value.at);
+                not_a_table(value.at);
                 continue;
             };
             let name = entries
                 .iter()
                 .find(|entry| entry.name == "name")
                 .map(|entry| &entry.value);
-            let before = reader.error_count();
+            let before = section.reader.error_count();
             let title = T::title(key, index + 1, name);
             let place = (&entries[..], value.at);
-            let section = Section::open(reader, &T::SPEC, place, title, String::new());
-            let item = T::read_fields(reader, &section);
-            if reader.error_count() > before {
-                reader.broken.push((key, items.len()));
+            let section = Section::open(section.reader, &T::SPEC, place, title, String::new());
+            let item = T::read_fields(&section);
+            if section.reader.error_count() > before {
+                section.reader.broken.borrow_mut().push((key, items.len()));
             }
             items.push(item.unwrap_or_else(|| T::placeholder(name)));
         }

@@ -7,21 +7,20 @@ use super::key_type::{KeySpec, KeyType, TableSpec};
 use super::suggest::did_you_mean;
 use super::value::{Data, Entry, FileText, Position, Value};
 use crate::attribute::Attribute;
+use std::cell::{Cell, RefCell};
 
 /// Collects diagnostics while the file is read.
 pub struct Reader<'a> {
     text: &'a FileText<'a>,
     /// All tables and keys of the file.
     file: &'static TableSpec,
-    pub(crate) diagnostics: Vec<Diagnostic>,
-    /// The number of errors among them.
-    errors: usize,
+    diagnostics: RefCell<Vec<Diagnostic>>,
     /// The attributes that `[identity]` declares; `None` if that has an error or is not read yet.
-    pub(crate) declared: Option<Vec<String>>,
+    pub(crate) declared: RefCell<Option<Vec<String>>>,
     /// Whether the counters are known to be in memory, where some keys have no effect.
-    pub in_memory: bool,
+    pub in_memory: Cell<bool>,
     /// The policies, plans and list entries that have errors, by their table and index.
-    pub(crate) broken: Vec<(&'static str, usize)>,
+    pub(crate) broken: RefCell<Vec<(&'static str, usize)>>,
 }
 
 /// Why a value is not valid for its key.
@@ -53,17 +52,16 @@ impl<'a> Reader<'a> {
         Self {
             text,
             file,
-            diagnostics: Vec::new(),
-            errors: 0,
-            declared: None,
-            in_memory: false,
-            broken: Vec::new(),
+            diagnostics: RefCell::default(),
+            declared: RefCell::default(),
+            in_memory: Cell::default(),
+            broken: RefCell::default(),
         }
     }
 
     /// Checks that an attribute is known.
     pub(crate) fn known(&self, attribute: Attribute) -> Result<Attribute, ReadError> {
-        match (&attribute, &self.declared) {
+        match (&attribute, &*self.declared.borrow()) {
             (Attribute::Custom(name), Some(declared)) => known_attribute(name, declared)
                 .map_err(|error| ReadError::message(error.to_string())),
             _ => Ok(attribute),
@@ -71,21 +69,28 @@ impl<'a> Reader<'a> {
     }
 
     /// Reports an error.
-    pub fn error(&mut self, at: Position, message: impl Into<String>) {
-        self.errors += 1;
-        self.diagnostics
-            .push(Diagnostic::error(self.text.location(at), message.into()));
+    pub fn error(&self, at: Position, message: impl Into<String>) {
+        self.report(Diagnostic::error(self.text.location(at), message.into()));
     }
 
     /// Reports a warning.
-    pub fn warn(&mut self, at: Position, message: impl Into<String>) {
-        self.diagnostics
-            .push(Diagnostic::warning(self.text.location(at), message.into()));
+    pub fn warn(&self, at: Position, message: impl Into<String>) {
+        self.report(Diagnostic::warning(self.text.location(at), message.into()));
+    }
+
+    fn report(&self, diagnostic: Diagnostic) {
+        self.diagnostics.borrow_mut().push(diagnostic);
     }
 
     /// The number of errors so far.
     pub(crate) fn error_count(&self) -> usize {
-        self.errors
+        let diagnostics = self.diagnostics.borrow();
+        diagnostics.iter().filter(|one| one.is_error()).count()
+    }
+
+    /// All errors and warnings.
+    pub(crate) fn into_diagnostics(self) -> Vec<Diagnostic> {
+        self.diagnostics.into_inner()
     }
 
     /// The position of a byte of a string value; that of the value if it is written with escapes.
@@ -104,40 +109,11 @@ impl<'a> Reader<'a> {
             value.at
         }
     }
-
-    /// The result of converting a value; an error is reported.
-    pub fn check<T>(
-        &mut self,
-        place: &Place<'_, '_>,
-        value: &Value,
-        result: Result<T, ReadError>,
-    ) -> Option<T> {
-        match result {
-            Ok(value) => return Some(value),
-            Err(ReadError::WrongType) => {
-                let expected = place.key_type.expected();
-                let mut message = format!("{} must be {expected}", place.description);
-                if !place.secret {
-                    message += &format!(", not {}", value.describe());
-                }
-                if let (Data::String(text), Some(words)) = (&value.data, place.key_type.choices())
-                    && let Some(near) = did_you_mean(text, words)
-                {
-                    message += &format!("; did you mean \"{near}\"?");
-                }
-                self.error(value.at, message);
-            }
-            Err(ReadError::Message { at, message }) => {
-                let position = self.position_in(value, at);
-                self.error(position, message);
-            }
-        }
-        None
-    }
 }
 
 /// A key that is being read: what is needed to report about it.
 pub struct Place<'a, 'v> {
+    pub(crate) reader: &'a Reader<'a>,
     /// The table that it is in.
     pub section: &'a Section<'v>,
     /// The type of its values.
@@ -153,6 +129,7 @@ impl<'a, 'v> Place<'a, 'v> {
     /// A key of a table.
     pub fn new(section: &'a Section<'v>, spec: &'static KeySpec) -> Self {
         Self {
+            reader: section.reader,
             section,
             key_type: &spec.key_type,
             spec,
@@ -161,9 +138,35 @@ impl<'a, 'v> Place<'a, 'v> {
         }
     }
 
+    /// The result of converting a value; an error is reported.
+    pub fn check<T>(&self, value: &Value, result: Result<T, ReadError>) -> Option<T> {
+        match result {
+            Ok(value) => return Some(value),
+            Err(ReadError::WrongType) => {
+                let expected = self.key_type.expected();
+                let mut message = format!("{} must be {expected}", self.description);
+                if !self.secret {
+                    message += &format!(", not {}", value.describe());
+                }
+                if let (Data::String(text), Some(words)) = (&value.data, self.key_type.choices())
+                    && let Some(near) = did_you_mean(text, words)
+                {
+                    message += &format!("; did you mean \"{near}\"?");
+                }
+                self.reader.error(value.at, message);
+            }
+            Err(ReadError::Message { at, message }) => {
+                let position = self.reader.position_in(value, at);
+                self.reader.error(position, message);
+            }
+        }
+        None
+    }
+
     /// A part of the value of this key: one of a list, or of a table.
     pub(crate) fn part<'b>(&'b self, description: String, key_type: &'b KeyType) -> Place<'b, 'v> {
         Place {
+            reader: self.reader,
             section: self.section,
             key_type,
             spec: self.spec,
@@ -173,41 +176,34 @@ impl<'a, 'v> Place<'a, 'v> {
     }
 
     /// Reports that the key is missing.
-    pub(crate) fn report_missing(&self, reader: &mut Reader<'_>) {
+    pub(crate) fn report_missing(&self) {
         let KeySpec { name, example, .. } = self.spec;
         let message = format!("{{key}} is missing {{in}}; add `{name} = {example}`");
-        reader.error(self.section.at, self.section.fill(name, &message));
+        self.reader
+            .error(self.section.at, self.section.fill(name, &message));
     }
 
     /// The entries of a value that must be a table.
-    pub(crate) fn entries<'w>(
-        &self,
-        reader: &mut Reader<'_>,
-        value: &'w Value,
-    ) -> Option<&'w [Entry]> {
+    pub(crate) fn entries<'w>(&self, value: &'w Value) -> Option<&'w [Entry]> {
         let entries = match &value.data {
             Data::Table(entries) => Ok(&entries[..]),
             _ => Err(ReadError::WrongType),
         };
-        reader.check(self, value, entries)
+        self.check(value, entries)
     }
 
     /// Opens a value that must be a table.
-    pub fn open<'w>(&self, reader: &mut Reader<'_>, value: &'w Value) -> Option<Section<'w>> {
-        let entries = self.entries(reader, value)?;
-        self.open_entries(reader, (entries, value.at))
+    pub fn open<'b>(&'b self, value: &'b Value) -> Option<Section<'b>> {
+        let entries = self.entries(value)?;
+        self.open_entries((entries, value.at))
     }
 
     /// Opens an empty table, so that its keys are read for their defaults.
-    pub fn open_empty(&self, reader: &mut Reader<'_>) -> Option<Section<'static>> {
-        self.open_entries(reader, (&[], Position::Nowhere))
+    pub fn open_empty(&self) -> Option<Section<'_>> {
+        self.open_entries((&[], Position::Nowhere))
     }
 
-    fn open_entries<'w>(
-        &self,
-        reader: &mut Reader<'_>,
-        (entries, at): (&'w [Entry], Position),
-    ) -> Option<Section<'w>> {
+    fn open_entries<'b>(&'b self, (entries, at): (&'b [Entry], Position)) -> Option<Section<'b>> {
         let (KeyType::Table(table) | KeyType::Either(_, KeyType::Table(table))) = self.key_type
         else {
             return None;
@@ -219,12 +215,20 @@ impl<'a, 'v> Place<'a, 'v> {
             (false, true) => (title.clone(), name.to_owned()),
             (false, false) => (title.clone(), format!("{path}.{name}")),
         };
-        Some(Section::open(reader, table, (entries, at), title, path))
+        Some(Section::open(
+            self.section.reader,
+            table,
+            (entries, at),
+            title,
+            path,
+        ))
     }
 }
 
 /// A table of the file that is being read.
 pub struct Section<'v> {
+    /// Collects the diagnostics.
+    pub reader: &'v Reader<'v>,
     pub(crate) table: &'static TableSpec,
     pub(crate) entries: &'v [Entry],
     /// The position of the table.
@@ -238,13 +242,14 @@ pub struct Section<'v> {
 impl<'v> Section<'v> {
     /// Opens a table, and reports its unknown keys.
     pub(crate) fn open(
-        reader: &mut Reader<'_>,
+        reader: &'v Reader<'v>,
         table: &'static TableSpec,
         (entries, at): (&'v [Entry], Position),
         title: String,
         path: String,
     ) -> Self {
         let section = Self {
+            reader,
             table,
             entries,
             at,
@@ -271,7 +276,9 @@ impl<'v> Section<'v> {
             };
             let name = entry.name.escape_debug();
             let place = section.describe();
-            reader.error(entry.at, format!("unknown key `{name}` {place}; {help}"));
+            section
+                .reader
+                .error(entry.at, format!("unknown key `{name}` {place}; {help}"));
         }
         section
     }
@@ -334,13 +341,15 @@ impl<'v> Section<'v> {
 
     /// Warns that a key has no effect, with the reason and the remedy; `{key}` and `{in}` stand
     /// for it and its table.
-    pub fn warn(&self, reader: &mut Reader<'_>, key: &str, message: &str) {
-        reader.warn(self.position(key), self.fill(key, message));
+    pub fn warn(&self, key: &str, message: &str) {
+        self.reader
+            .warn(self.position(key), self.fill(key, message));
     }
 
     /// Reports an error about a key, written as for [`warn`](Self::warn).
-    pub fn error(&self, reader: &mut Reader<'_>, key: &str, message: &str) {
-        reader.error(self.position(key), self.fill(key, message));
+    pub fn error(&self, key: &str, message: &str) {
+        self.reader
+            .error(self.position(key), self.fill(key, message));
     }
 
     fn fill(&self, key: &str, message: &str) -> String {

@@ -16,7 +16,7 @@ pub trait Table: Sized {
     const SPEC: TableSpec;
 
     /// Reads the fields from a table. `None` if one has an error, which is reported.
-    fn read_fields(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<Self>;
+    fn read_fields(section: &Section<'_>) -> Option<Self>;
 
     /// Writes the fields as TOML.
     fn write_fields(&self, writer: &mut Writer<'_>);
@@ -54,29 +54,25 @@ pub trait KeyKind {
     }
 
     /// Reads a value that is written, or the default. `None` if it has an error, which is reported.
-    fn read(reader: &mut Reader<'_>, place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
-        reader.check(place, value, Self::parse(place.key_type, value))
+    fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self::Value> {
+        place.check(value, Self::parse(place.key_type, value))
     }
 
     /// The value of a key that is not written and has no default.
-    fn absent(reader: &mut Reader<'_>, place: &Place<'_, '_>) -> Option<Self::Value> {
-        place.report_missing(reader);
+    fn absent(place: &Place<'_, '_>) -> Option<Self::Value> {
+        place.report_missing();
         None
     }
 
     /// Reads the key of a table.
-    fn get(
-        reader: &mut Reader<'_>,
-        section: &Section<'_>,
-        spec: &'static KeySpec,
-    ) -> Option<Self::Value> {
+    fn get(section: &Section<'_>, spec: &'static KeySpec) -> Option<Self::Value> {
         let place = Place::new(section, spec);
         if let Some(value) = section.value(spec.name) {
-            return Self::read(reader, &place, value);
+            return Self::read(&place, value);
         }
         match spec.default {
-            Some(text) => Self::read(reader, &place, &Value::parse(text)?),
-            None => Self::absent(reader, &place),
+            Some(text) => Self::read(&place, &Value::parse(text)?),
+            None => Self::absent(&place),
         }
     }
 
@@ -181,19 +177,17 @@ macro_rules! section {
             };
 
             fn read_fields(
-                reader: &mut $crate::config::section::Reader<'_>,
                 section: &$crate::config::section::Section<'_>,
             ) -> Option<Self> {
                 use $crate::config::section::KeyKind;
                 let mut keys = <Self as $crate::config::section::Table>::SPEC.keys.iter();
-                $(let $field = <$crate::section!(@last $type $(, $kind)?) as KeyKind>::get(
-                    reader, section, keys.next()?,
+                $(let $field = <$crate::section!(@last $type $(, $kind)?) as KeyKind>::get(section, keys.next()?,
                 );)*
                 let table = (|| Some(Self {
                     $($field: $field?,)*
                     $($($other: Default::default(),)+)?
                 }))();
-                $($check(reader, section, table.as_ref());)?
+                $($check(section, table.as_ref());)?
                 table
             }
 
@@ -216,20 +210,18 @@ macro_rules! section {
             const REQUIRED: bool = false;
 
             fn read(
-                reader: &mut $crate::config::section::Reader<'_>,
                 place: &$crate::config::section::Place<'_, '_>,
                 value: &$crate::config::section::Value,
             ) -> Option<Self> {
-                let section = place.open(reader, value)?;
-                <Self as $crate::config::section::Table>::read_fields(reader, &section)
+                let section = place.open(value)?;
+                <Self as $crate::config::section::Table>::read_fields(&section)
             }
 
             fn absent(
-                reader: &mut $crate::config::section::Reader<'_>,
                 place: &$crate::config::section::Place<'_, '_>,
             ) -> Option<Self> {
-                let section = place.open_empty(reader)?;
-                <Self as $crate::config::section::Table>::read_fields(reader, &section)
+                let section = place.open_empty()?;
+                <Self as $crate::config::section::Table>::read_fields(&section)
             }
 
             fn show(value: &Self, hide: bool) -> Option<String> {

@@ -3,7 +3,7 @@
 use super::tls::Certificate;
 use super::upstream::Upstream;
 use ratekeeper_policy::config::section::{
-    KeyType, MAX_INTEGER, ReadError, Reader, Section, attribute, str_of, text,
+    KeyType, MAX_INTEGER, ReadError, Section, attribute, str_of, text,
 };
 use ratekeeper_policy::matching::HostPattern;
 use ratekeeper_policy::request::Preflight;
@@ -178,17 +178,17 @@ key_kind!(
     |path: &String, _| Some(text(path))
 );
 
-fn check_gateway(reader: &mut Reader<'_>, section: &Section<'_>, gateway: Option<&GatewayConfig>) {
+fn check_gateway(section: &Section<'_>, gateway: Option<&GatewayConfig>) {
     let Some(gateway) = gateway else { return };
     if gateway.balance != Balance::ByKey && section.has("balance_by") {
         let message =
             "{key} {in} has no effect unless `balance = \"by_key\"`; set that, or remove {key}";
-        section.warn(reader, "balance_by", message);
+        section.warn("balance_by", message);
     }
     let upstreams = &gateway.upstreams;
     let has_https = upstreams.is_empty() || upstreams.iter().any(Upstream::is_tls);
     if gateway.ca_file.is_some() && !has_https {
         let message = "{key} {in} has no effect, because no upstream is https://; remove it";
-        section.warn(reader, "ca_file", message);
+        section.warn("ca_file", message);
     }
 }

@@ -3,7 +3,7 @@
 use super::address::{port, split_port};
 use super::secret::HIDDEN;
 use ratekeeper_policy::config::section::{
-    KeyKind, KeyType, Place, ReadError, Reader, Value, join_or, str_of, text,
+    KeyKind, KeyType, Place, ReadError, Value, join_or, str_of, text,
 };
 use std::fmt;
 use std::str::FromStr;
@@ -336,11 +336,11 @@ impl KeyKind for RedisUrl {
             .map_err(|error| ReadError::message(format!("`url` in [store] is invalid: {error}")))
     }
 
-    fn absent(reader: &mut Reader<'_>, place: &Place<'_, '_>) -> Option<Self> {
+    fn absent(place: &Place<'_, '_>) -> Option<Self> {
         if place.section.text("kind") == Some("redis") {
             let message = "`kind = \"redis\"` {in} needs `url`, for example `url = \
                            \"redis://127.0.0.1:6379\"`";
-            place.section.error(reader, "kind", message);
+            place.section.error("kind", message);
         }
         None
     }

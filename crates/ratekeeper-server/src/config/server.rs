@@ -4,7 +4,7 @@ use super::listen::{Listen, Listener};
 use super::secret::Secret;
 use super::tls::{ListenerTls, ServerTlsTable};
 use super::upstream::Upstream;
-use ratekeeper_policy::config::section::{KeyType, Reader, Section, TableForm};
+use ratekeeper_policy::config::section::{KeyType, Section, TableForm};
 use ratekeeper_policy::policy::Rollout;
 use ratekeeper_policy::{section, words};
 use std::path::PathBuf;
@@ -100,7 +100,7 @@ words! {
 }
 
 /// Reports listeners with the same address.
-fn check_listeners(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&ServerConfig>) {
+fn check_listeners(section: &Section<'_>, _: Option<&ServerConfig>) {
     let mut listeners: Vec<(&str, Listen)> = Vec::new();
     for name in ["http", "grpc", "resp", "admin"] {
         let address = section
@@ -116,7 +116,7 @@ fn check_listeners(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&Se
             let message = format!(
                 "`{other}` and `{name}` {{in}} both listen on {address}; give each its own address"
             );
-            section.error(reader, at, &message);
+            section.error(at, &message);
         }
         listeners.push((name, address));
     }

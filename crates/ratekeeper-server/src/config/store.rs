@@ -4,8 +4,8 @@ use super::redis_url::RedisUrl;
 use super::secret::{Password, Secret};
 use ratekeeper::store::OnFailure;
 use ratekeeper_policy::config::section::{
-    IGNORED_IN_MEMORY, KeyKind, KeySpec, KeyType, MAX_INTEGER, ReadError, Reader, Section, Table,
-    Writer, str_of, text,
+    IGNORED_IN_MEMORY, KeyKind, KeySpec, KeyType, MAX_INTEGER, ReadError, Section, Table, Writer,
+    str_of, text,
 };
 use ratekeeper_policy::{key_kind, section, words};
 use std::path::PathBuf;
@@ -82,12 +82,8 @@ impl KeyKind for IfRedis {
     type Value = Option<RedisConfig>;
     const TYPE: KeyType = KeyType::Flatten(&RedisConfig::SPEC);
 
-    fn get(
-        reader: &mut Reader<'_>,
-        section: &Section<'_>,
-        _: &'static KeySpec,
-    ) -> Option<Self::Value> {
-        let redis = RedisConfig::read_fields(reader, section);
+    fn get(section: &Section<'_>, _: &'static KeySpec) -> Option<Self::Value> {
+        let redis = RedisConfig::read_fields(section);
         if section.text("kind") == Some("redis") {
             redis.map(Some)
         } else {
@@ -129,19 +125,20 @@ key_kind!(
     |prefix: &String, _| Some(text(prefix))
 );
 
-fn check_store(reader: &mut Reader<'_>, section: &Section<'_>, store: Option<&StoreConfig>) {
-    reader.in_memory = section.text("kind").is_none_or(|kind| kind == "memory");
+fn check_store(section: &Section<'_>, store: Option<&StoreConfig>) {
+    let in_memory = section.text("kind").is_none_or(|kind| kind == "memory");
+    section.reader.in_memory.set(in_memory);
     if section.has("sentinel_user") && !section.has("sentinel_password") {
         let message = "{key} {in} needs `sentinel_password`; set both, or the password alone";
-        section.error(reader, "sentinel_user", message);
+        section.error("sentinel_user", message);
     }
-    if reader.in_memory {
+    if in_memory {
         for key in RedisConfig::SPEC
             .keys
             .iter()
             .filter(|key| section.has(key.name))
         {
-            section.warn(reader, key.name, IGNORED_IN_MEMORY);
+            section.warn(key.name, IGNORED_IN_MEMORY);
         }
         return;
     }
@@ -158,7 +155,7 @@ fn check_store(reader: &mut Reader<'_>, section: &Section<'_>, store: Option<&St
                 "{{key}} {{in}} has no effect, because `url` is not {scheme}; change `url`, or \
                  remove {{key}}"
             );
-            section.warn(reader, key, &message);
+            section.warn(key, &message);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Certificates of the gateway and of the listeners.
 
-use ratekeeper_policy::config::section::{Form, Reader, Section};
+use ratekeeper_policy::config::section::{Form, Section};
 use ratekeeper_policy::section;
 use std::path::PathBuf;
 
@@ -77,29 +77,25 @@ impl Certificate {
     }
 }
 
-fn check_pair(reader: &mut Reader<'_>, section: &Section<'_>, _: Option<&ListenerTable>) {
-    is_pair(reader, section);
+fn check_pair(section: &Section<'_>, _: Option<&ListenerTable>) {
+    is_pair(section);
 }
 
 /// Whether `cert` and `key` are set together, because they are a pair.
-fn is_pair(reader: &mut Reader<'_>, section: &Section<'_>) -> bool {
+fn is_pair(section: &Section<'_>) -> bool {
     for (one, other) in [("cert", "key"), ("key", "cert")] {
         if section.has(one) && !section.has(other) {
             let message =
                 format!("{{key}} is set without `{other}` {{in}}; add `{other} = \"{other}.pem\"`");
-            section.error(reader, one, &message);
+            section.error(one, &message);
             return false;
         }
     }
     true
 }
 
-fn check_server_tls(
-    reader: &mut Reader<'_>,
-    section: &Section<'_>,
-    table: Option<&ServerTlsTable>,
-) {
-    let is_pair = is_pair(reader, section);
+fn check_server_tls(section: &Section<'_>, table: Option<&ServerTlsTable>) {
+    let is_pair = is_pair(section);
     let Some(table) = table.filter(|_| is_pair) else {
         return;
     };
@@ -117,12 +113,12 @@ fn check_server_tls(
                 "`cert` is missing in `tls.{name}` of [server]; add `cert = \"cert.pem\"` and `key \
                  = \"key.pem\"`"
             );
-            reader.error(value.at, message);
+            section.reader.error(value.at, message);
         }
     }
     if section.has("client_ca") && table.clone().into_value() == ListenerTls::default() {
         let message = "{key} has no effect {in} without a certificate; add `cert` and `key`";
-        section.error(reader, "client_ca", message);
+        section.error("client_ca", message);
     }
 }
 

@@ -1,9 +1,9 @@
 //! `[identity]` and `[stats]`: how callers are identified, and statistics about them.
 
+use super::kinds::ANY_TEXT;
 use super::section::{
     Form, HeaderName, KeyKind, KeyType, Place, ReadError, Section, TableForm, Value,
 };
-use super::section::{str_of, text};
 use crate::attribute::Attribute;
 use crate::trusted_peers::TrustedPeers;
 
@@ -177,17 +177,11 @@ impl KeyKind for OwnAttributes {
 /// The name of an attribute that is not built in.
 struct OwnAttribute;
 
-crate::key_kind!(
-    OwnAttribute as String,
-    String::TYPE,
-    |_: &_, value: &_| {
-        let name = str_of(value)?;
-        if Attribute::named(name).is_built_in() {
-            let name = name.escape_debug();
-            let message = format!("`{name}` is a built-in attribute; remove it");
-            return Err(ReadError::message(message));
-        }
-        Ok(name.to_owned())
-    },
-    |name: &String, _| Some(text(name))
-);
+crate::text_kind!(OwnAttribute as String, ANY_TEXT, "", |name: &str| {
+    if Attribute::named(name).is_built_in() {
+        let name = name.escape_debug();
+        let message = format!("`{name}` is a built-in attribute; remove it");
+        return Err(ReadError::message(message));
+    }
+    Ok(name.to_owned())
+});

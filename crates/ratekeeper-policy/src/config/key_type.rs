@@ -125,6 +125,12 @@ impl TableSpec {
 }
 
 impl KeyType {
+    /// A string that is not empty: what it must be, phrased to follow "must be", and a regular
+    /// expression for the JSON Schema, empty if any string may be valid.
+    pub const fn text(expected: &'static str, pattern: &'static str) -> Self {
+        Self::Text { expected, pattern }
+    }
+
     /// A number in this range.
     pub const fn number(min: u64, max: u64) -> Self {
         Self::Number { min, max }

@@ -14,6 +14,7 @@ use crate::trusted_peers::TrustedPeers;
 use ipnet::IpNet;
 use ratekeeper::adaptive::Class;
 use ratekeeper::{Algorithm, Timestamp, limit::ParseLimitError, store::OnFailure};
+use std::fmt::Display;
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::num::NonZero;
@@ -206,38 +207,36 @@ impl KeyKind for f64 {
     }
 }
 
-/// Any text that a type parses: `expected` follows "must be".
+/// Implements a [`KeyKind`] for text: what it must be, a pattern for the JSON Schema, and how it is
+/// parsed if not by `FromStr`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! text_kind {
     ($kind:ty, $expected:expr, $pattern:literal) => {
+        $crate::text_kind!($kind as $kind, $expected, $pattern, |text: &str| text
+            .parse()
+            .map_err(|_| $crate::config::section::ReadError::WrongType));
+    };
+    ($kind:ty as $value:ty, $expected:expr, $pattern:literal, $parse:expr) => {
         $crate::key_kind!(
-            $kind as $kind,
-            $crate::config::section::KeyType::Text {
-                expected: $expected,
-                pattern: $pattern
-            },
-            |_: &_, value: &_| $crate::config::section::str_of(value)?
-                .parse()
-                .map_err(|_| $crate::config::section::ReadError::WrongType),
-            |value: &$kind, _| Some($crate::config::section::text(value))
+            $kind as $value,
+            $crate::config::section::KeyType::text($expected, $pattern),
+            |_: &_, value| $crate::config::section::str_of(value).and_then($parse),
+            |value: &$value, _| Some($crate::config::section::text(value))
         );
     };
 }
 
-const TEXT: KeyType = KeyType::Text {
-    expected: "a string that is not empty",
-    pattern: "",
-};
+pub(super) const ANY_TEXT: &str = "a string that is not empty";
 
-text_kind!(String, "a string that is not empty", "");
+text_kind!(String, ANY_TEXT, "");
 
 /// A string that is hidden.
 pub(crate) struct SecretText;
 
 key_kind!(
     SecretText as String,
-    TEXT,
+    String::TYPE,
     |_: &_, value| str_of(value).map(ToOwned::to_owned),
     |value: &String, hide| Some(text(if hide { super::show::HIDDEN } else { value })),
     secret
@@ -245,7 +244,7 @@ key_kind!(
 
 key_kind!(
     PathBuf as Self,
-    TEXT,
+    String::TYPE,
     |_: &_, value| str_of(value).map(Into::into),
     |path: &Self, _| Some(text(path.display()))
 );
@@ -258,59 +257,49 @@ pub(crate) fn is_token(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-fn token(value: &Value) -> ReadResult<&str> {
-    let text = str_of(value)?;
+fn token(text: &str) -> ReadResult<&str> {
     is_token(text).then_some(text).ok_or(ReadError::WrongType)
 }
 
 /// The name of a header, in lower case.
 pub struct HeaderName;
 
-key_kind!(
+text_kind!(
     HeaderName as String,
-    KeyType::Text {
-        expected: "the name of a header, such as \"x-user-id\"",
-        pattern: "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
-    },
-    |_: &_, value| token(value).map(str::to_ascii_lowercase),
-    |name: &String, _| Some(text(name))
+    "the name of a header, such as \"x-user-id\"",
+    "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
+    |text| token(text).map(str::to_ascii_lowercase)
 );
 
 /// A method, in upper case.
 pub(crate) struct Method;
 
-key_kind!(
+text_kind!(
     Method as String,
-    KeyType::Text {
-        expected: "an HTTP method, such as \"POST\"",
-        pattern: "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
-    },
-    |_: &_, value| token(value).map(str::to_ascii_uppercase),
-    |method: &String, _| Some(text(method))
+    "an HTTP method, such as \"POST\"",
+    "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
+    |text| token(text).map(str::to_ascii_uppercase)
 );
 
-/// Text that a type parses, with the reason why it is not valid.
-macro_rules! patterns {
-    ($($kind:ty, $what:literal, $expected:literal, $pattern:literal;)+) => {$(
-        key_kind!(
-            $kind as Self,
-            KeyType::Text { expected: $expected, pattern: $pattern },
-            |_: &_, value| {
-                let text = str_of(value)?;
-                text.parse().map_err(|error| {
-                    let text = text.escape_debug();
-                    ReadError::message(format!("\"{text}\" is not a valid {}: {error}", $what))
-                })
-            },
-            |pattern: &Self, _| Some(text(pattern))
-        );
-    )+};
+/// The message about text that is not a valid `what`.
+fn invalid(what: &str, text: &str, error: impl Display) -> ReadError {
+    let text = text.escape_debug();
+    ReadError::message(format!("\"{text}\" is not a valid {what}: {error}"))
 }
 
-patterns! {
-    PathPattern, "path", "a path, such as \"/api/**\"", "^/[^?#]*$";
-    HostPattern, "host", "a host, such as \"api.example.com\"", "";
-}
+text_kind!(
+    PathPattern as Self,
+    "a path, such as \"/api/**\"",
+    "^/[^?#]*$",
+    |text| text.parse().map_err(|error| invalid("path", text, error))
+);
+
+text_kind!(
+    HostPattern as Self,
+    "a host, such as \"api.example.com\"",
+    "",
+    |text| text.parse().map_err(|error| invalid("host", text, error))
+);
 
 /// Reads the name of an attribute, whether it is known or not.
 pub fn attribute(value: &Value) -> ReadResult<Attribute> {
@@ -326,10 +315,10 @@ pub fn attribute(value: &Value) -> ReadResult<Attribute> {
 /// An attribute that is known.
 impl KeyKind for Attribute {
     type Value = Self;
-    const TYPE: KeyType = KeyType::Text {
-        expected: "the name of an attribute, such as \"ip\", \"user\" or \"header:x-tenant\"",
-        pattern: "",
-    };
+    const TYPE: KeyType = KeyType::text(
+        "the name of an attribute, such as \"ip\", \"user\" or \"header:x-tenant\"",
+        "",
+    );
 
     fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self> {
         let known = attribute(value).and_then(|attribute| place.reader.known(attribute));
@@ -351,10 +340,7 @@ key_kind!(
 /// A limit, with the `algorithm` beside it if it names none.
 impl KeyKind for PolicyLimit {
     type Value = Self;
-    const TYPE: KeyType = KeyType::Text {
-        expected: "a limit, such as \"100/min burst 20\"",
-        pattern: "",
-    };
+    const TYPE: KeyType = KeyType::text("a limit, such as \"100/min burst 20\"", "");
 
     fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self> {
         let algorithm = place
@@ -385,21 +371,16 @@ impl KeyKind for PolicyLimit {
     }
 }
 
-key_kind!(
+text_kind!(
     Preflight as Self,
-    KeyType::Text {
-        expected: "a limit such as \"600/min burst 100\", \"count\" or \"exempt\"",
-        pattern: "",
-    },
-    |_: &_, value| {
-        let text = str_of(value)?;
-        text.parse()
-            .map_err(|error: ParseLimitError| ReadError::Message {
-                at: error.at().min(text.len()),
-                message: error.to_string(),
-            })
-    },
-    |preflight: &Self, _| Some(text(preflight))
+    "a limit such as \"600/min burst 100\", \"count\" or \"exempt\"",
+    "",
+    |text: &str| text
+        .parse()
+        .map_err(|error: ParseLimitError| ReadError::Message {
+            at: error.at().min(text.len()),
+            message: error.to_string(),
+        })
 );
 
 key_kind!(
@@ -468,10 +449,10 @@ fn network(place: &Place<'_, '_>, value: &Value) -> Option<IpNet> {
 
 impl KeyKind for IpNet {
     type Value = Self;
-    const TYPE: KeyType = KeyType::Text {
-        expected: "an address, or a network such as \"10.0.0.0/8\"",
-        pattern: "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$",
-    };
+    const TYPE: KeyType = KeyType::text(
+        "an address, or a network such as \"10.0.0.0/8\"",
+        "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$",
+    );
 
     fn read(place: &Place<'_, '_>, value: &Value) -> Option<Self> {
         network(place, value)
@@ -487,10 +468,10 @@ struct Peer;
 
 impl KeyKind for Peer {
     type Value = Option<IpNet>;
-    const TYPE: KeyType = KeyType::Text {
-        expected: "an address, a network such as \"10.0.0.0/8\", or \"unix\" for Unix sockets",
-        pattern: "^(unix|[0-9A-Fa-f:.]+(/[0-9]{1,3})?)$",
-    };
+    const TYPE: KeyType = KeyType::text(
+        "an address, a network such as \"10.0.0.0/8\", or \"unix\" for Unix sockets",
+        "^(unix|[0-9A-Fa-f:.]+(/[0-9]{1,3})?)$",
+    );
 
     fn read(place: &Place<'_, '_>, value: &Value) -> Option<Option<IpNet>> {
         match &value.data {

@@ -3,11 +3,11 @@
 use super::tls::Certificate;
 use super::upstream::Upstream;
 use ratekeeper_policy::config::section::{
-    KeyType, MAX_INTEGER, ReadError, Section, attribute, str_of, text,
+    KeyType, MAX_INTEGER, ReadError, Section, attribute, text,
 };
 use ratekeeper_policy::matching::HostPattern;
 use ratekeeper_policy::request::Preflight;
-use ratekeeper_policy::{Attribute, key_kind, section, words};
+use ratekeeper_policy::{Attribute, key_kind, section, text_kind, words};
 use std::fmt;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -136,15 +136,15 @@ impl fmt::Display for AccessLog {
     }
 }
 
-key_kind!(
+text_kind!(
     AccessLog as Self,
-    String::TYPE,
-    |_: &_, value: &_| Ok(match str_of(value)? {
+    "a string that is not empty",
+    "",
+    |text| Ok(match text {
         "off" => Self::Off,
         "stdout" => Self::Stdout,
         path => Self::File(path.into()),
-    }),
-    |log: &Self, _| Some(text(log))
+    })
 );
 
 /// The attribute of `balance_by`: one that the gateway knows for every request.
@@ -166,16 +166,15 @@ key_kind!(
 /// The path of a health check, which is not a pattern.
 struct HealthPath;
 
-key_kind!(
+text_kind!(
     HealthPath as String,
-    ratekeeper_policy::matching::PathPattern::TYPE,
-    |_: &_, value: &_| {
-        let path = str_of(value)?;
+    "a path, such as \"/api/**\"",
+    "^/[^?#]*$",
+    |path: &str| {
         let is_allowed = |c: char| c.is_ascii_graphic() && !"#\"<>\\^`{|}".contains(c);
         let is_path = path.starts_with('/') && path.chars().all(is_allowed);
         is_path.then(|| path.to_owned()).ok_or(ReadError::WrongType)
-    },
-    |path: &String, _| Some(text(path))
+    }
 );
 
 fn check_gateway(section: &Section<'_>, gateway: Option<&GatewayConfig>) {

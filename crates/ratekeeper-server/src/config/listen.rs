@@ -95,11 +95,11 @@ pub(crate) struct Listener;
 
 key_kind!(
     Listener as Option<Listen>,
-    KeyType::Text {
-        expected: "an address and a port such as \"127.0.0.1:8080\", a Unix socket such as \
+    KeyType::text(
+        "an address and a port such as \"127.0.0.1:8080\", a Unix socket such as \
                    \"unix:/run/ratekeeper/http.sock\", or \"off\"",
-        pattern: "^(off|.+:[0-9]{1,5}|unix:/.+)$",
-    },
+        "^(off|.+:[0-9]{1,5}|unix:/.+)$"
+    ),
     |_: &_, value: &_| match str_of(value)? {
         "off" => Ok(None),
         text => text.parse().map(Some).map_err(|_| ReadError::WrongType),

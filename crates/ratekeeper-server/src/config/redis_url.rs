@@ -322,10 +322,10 @@ impl fmt::Debug for RedisUrl {
 /// The URL of the store, which must be set if that is Redis.
 impl KeyKind for RedisUrl {
     type Value = Self;
-    const TYPE: KeyType = KeyType::Text {
-        expected: "the URL of a Redis server, such as \"redis://127.0.0.1:6379\"",
-        pattern: "^(rediss?(\\+sentinel|\\+cluster)?|redis\\+unix|unix)://.+$",
-    };
+    const TYPE: KeyType = KeyType::text(
+        "the URL of a Redis server, such as \"redis://127.0.0.1:6379\"",
+        "^(rediss?(\\+sentinel|\\+cluster)?|redis\\+unix|unix)://.+$",
+    );
     const REQUIRED: bool = false;
     const SECRET: bool = true;
 

@@ -5,9 +5,8 @@ use super::secret::{Password, Secret};
 use ratekeeper::store::OnFailure;
 use ratekeeper_policy::config::section::{
     IGNORED_IN_MEMORY, KeyKind, KeySpec, KeyType, MAX_INTEGER, ReadError, Section, Table, Writer,
-    str_of, text,
 };
-use ratekeeper_policy::{key_kind, section, words};
+use ratekeeper_policy::{section, text_kind, words};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -105,24 +104,19 @@ impl KeyKind for IfRedis {
 /// The prefix of key names in Redis.
 struct Prefix;
 
-key_kind!(
+text_kind!(
     Prefix as String,
-    KeyType::Text {
-        expected: "1 to 64 printable ASCII characters without spaces, `{` and `}`, such as \
-                   \"ratekeeper\"",
-        pattern: "^[!-z|~]{1,64}$",
-    },
-    |_: &_, value: &_| {
+    "1 to 64 printable ASCII characters without spaces, `{` and `}`, such as \"ratekeeper\"",
+    "^[!-z|~]{1,64}$",
+    |prefix: &str| {
         const MAX_LEN: usize = 64;
-        let prefix = str_of(value)?;
         // Redis Cluster hashes only the part of a key name in braces.
         let is_allowed = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
         let is_prefix = prefix.len() <= MAX_LEN && prefix.bytes().all(is_allowed);
         is_prefix
             .then(|| prefix.to_owned())
             .ok_or(ReadError::WrongType)
-    },
-    |prefix: &String, _| Some(text(prefix))
+    }
 );
 
 fn check_store(section: &Section<'_>, store: Option<&StoreConfig>) {

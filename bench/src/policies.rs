@@ -16,7 +16,7 @@ pub fn wide() -> Limit {
 
 /// Builds an engine: each policy applies to a path of its own, but two apply everywhere.
 pub fn engine(policies: usize) -> Engine<MemoryStore> {
-    engine_with_clock(policies, SystemClock::default())
+    engine_with_clock(policies, SystemClock)
 }
 
 /// The same on another clock.

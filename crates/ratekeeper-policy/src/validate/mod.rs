@@ -8,7 +8,7 @@ use crate::policies::{ListEntry, Policies};
 use crate::policy::{Action, Cost, Count, Limits, Policy, Reserve, ReserveClasses};
 use crate::policy_limit::PolicyLimit;
 use ratekeeper::adaptive::Class;
-use ratekeeper::{Algorithm, limit::MicrosLimit, limit::WindowCounter};
+use ratekeeper::{Algorithm, store::backend::MicrosLimit, store::backend::WindowCounter};
 use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;

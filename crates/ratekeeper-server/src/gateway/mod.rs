@@ -8,9 +8,7 @@ mod client;
 mod drain;
 mod forward;
 mod headers;
-mod http1;
 mod proxy_protocol;
-mod smuggling_guard;
 mod tunnel;
 mod upstream;
 
@@ -42,7 +40,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
-use upstream::{CLEANUP_INTERVAL, HealthCheck, Http1Pool, Http2Pool, Upstreams, run_health_checks};
+use upstream::{CLEANUP_INTERVAL, HealthCheck, UpstreamPool, Upstreams, run_health_checks};
 
 /// The value of `--by` that counts all requests in one bucket.
 const ALL_REQUESTS: &str = "all";
@@ -145,10 +143,8 @@ pub(crate) struct GatewayState {
 /// The state of one worker.
 pub(crate) struct WorkerState {
     shared: Arc<GatewayState>,
-    /// HTTP/1.1 connections of this worker, one pool for each upstream.
-    pools: Vec<Arc<Http1Pool>>,
-    /// HTTP/2 connections of this worker, one pool for each upstream.
-    http2_pools: Vec<Arc<Http2Pool>>,
+    /// The connections of this worker, one pool for each upstream.
+    pools: Vec<Arc<UpstreamPool>>,
 }
 
 /// Guard for the gateway's file watchers and log thread. Keep it for as long as the gateway runs.
@@ -276,22 +272,12 @@ impl GatewayState {
 pub(crate) async fn serve(listener: Listener, shared: Arc<GatewayState>, workers: usize) {
     let max_connections = shared.gateway.max_connections.div_ceil(workers).max(1);
     let (drain, grace) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
-    let pools: Vec<Arc<Http1Pool>> = shared
-        .upstreams
-        .peers
-        .iter()
-        .map(|_| Arc::default())
-        .collect();
-    let http2_pools: Vec<Arc<Http2Pool>> = shared
-        .upstreams
-        .peers
-        .iter()
-        .map(|_| Arc::default())
-        .collect();
+    let http2 = shared.gateway.http2;
+    let peers = shared.upstreams.peers.iter();
+    let pools: Vec<_> = peers.map(|_| Arc::new(UpstreamPool::new(http2))).collect();
     let worker = Arc::new(WorkerState {
         shared,
         pools: pools.clone(),
-        http2_pools: http2_pools.clone(),
     });
     tokio::spawn(async move {
         let mut ticks = interval(CLEANUP_INTERVAL);
@@ -299,8 +285,7 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<GatewayState>, workers
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let now = ticks.tick().await;
-            pools.iter().for_each(|pool| pool.clear_expired());
-            http2_pools.iter().for_each(|pool| pool.clear_expired(now));
+            pools.iter().for_each(|pool| pool.clear_expired(now));
         }
     });
     tokio::spawn(write_batches());

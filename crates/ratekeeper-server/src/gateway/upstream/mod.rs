@@ -1,20 +1,26 @@
 //! Upstream selection: load balancing, health, circuit breakers.
 
+mod conn;
 mod connect;
 mod error;
 mod health;
 mod http1;
 mod http2;
 mod pool;
+mod target;
 mod timer;
 
+pub(crate) use conn::{ExchangeError, UpstreamBody, UpstreamConn};
 pub(crate) use connect::Connector;
 pub(crate) use error::UpstreamError;
 pub(crate) use health::{HealthCheck, run_health_checks};
-pub(crate) use http1::{H1Error, H1UpstreamConn, Head, MAX_HEADERS};
-pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, ResponseEvent};
-pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};
-pub(crate) use timer::{Progress, TimeoutKind, Timeouts, Timer};
+pub(crate) use http1::UpstreamStream;
+pub(crate) use http2::ResponseEvent;
+pub(crate) use pool::{CLEANUP_INTERVAL, UpstreamPool};
+pub(crate) use timer::{Progress, Timeouts};
+
+use http1::{H1Error, MAX_HEADERS};
+use timer::TimeoutKind;
 
 use foldhash::fast::FixedState;
 use ratekeeper::clock::CoarseClock;

@@ -1,15 +1,17 @@
 //! One client connection, from its first byte to its last.
 
-use super::http1::{ClientSocket, HeadLimits, Http1};
 use super::io::Io;
 use super::service::ClientService;
 use super::state::{Admission, Client, ClientTimeouts, now};
 use super::streams::StreamExecutor;
+use crate::api::{Code, Problem};
 use crate::gateway::WorkerState;
 use crate::gateway::drain::Stage;
+use crate::gateway::headers::put_header;
 use crate::gateway::proxy_protocol::{self, ParsedHeader};
 use crate::net::stream::{BatchedStream, Stream};
-use hyper::server::conn::http2;
+use axum::http::StatusCode;
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::error::Error;
 use std::future::poll_fn;
@@ -19,8 +21,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
-use std::time::Duration;
-use tokio::io::AsyncReadExt;
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
@@ -30,6 +32,18 @@ pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long an idle connection is kept after its last request once the gateway stops: its next
 /// request may be on its way.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// For how long, and for how many bytes, a client is read after its last response before its
+/// connection is closed.
+const LINGER_AFTER_RESPONSE: Duration = Duration::from_secs(2);
+const MAX_LINGER_BYTES: usize = 16 << 20;
+
+/// The most bytes of an HTTP/1 connection that hyper reads at once, and that it gathers to write;
+/// more only if a head may be larger.
+const MAX_HTTP1_BUFFER: usize = 64 * 1024;
+
+/// Up to this many headers hyper parses without allocating.
+const USUAL_HEADERS: usize = 100;
 
 /// The most concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
@@ -125,38 +139,107 @@ async fn connection(
     let client = Client::new(peer, trusted, tls, Some(admission));
     let client = Arc::new(client.abandoned_timeout(gateway.abandoned_timeout));
     let service = ClientService::new(&worker, &client);
-    if http2 {
-        client.is_shared.store(true, Relaxed);
-        let streams = StreamExecutor {
-            client: Some(Arc::clone(&client)),
-            idle_timeout: gateway.idle_timeout,
-        };
-        let io = TokioIo::new(Io::new(stream, Arc::clone(&client), first));
-        let connection = http2::Builder::new(streams)
-            .timer(TokioTimer::new())
-            .keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_INTERVAL)
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(u32::try_from(gateway.max_head).unwrap_or(u32::MAX))
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .serve_connection(io, service);
-        run_with_timeouts(Box::pin(connection), &worker, &client).await
-    } else {
-        let limits = HeadLimits {
-            bytes: gateway.max_head,
-            headers: gateway.max_headers,
-        };
-        let socket = ClientSocket::new(stream, Arc::clone(&client), limits, &first);
-        // It was not set before.
-        drop(client.informational.set(socket.informational()));
-        run_with_timeouts(
-            Box::pin(Http1::new(socket, Arc::clone(&client), service)),
-            &worker,
-            &client,
-        )
-        .await
+    if !http2 {
+        let io = Io::http1(stream, Arc::clone(&client), first);
+        return serve_http1(io, service, &worker, &client).await;
     }
+    client.is_shared.store(true, Relaxed);
+    let streams = StreamExecutor {
+        client: Some(Arc::clone(&client)),
+        idle_timeout: gateway.idle_timeout,
+    };
+    let io = TokioIo::new(Io::http2(stream, Arc::clone(&client), first));
+    let connection = http2::Builder::new(streams)
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(u32::try_from(gateway.max_head).unwrap_or(u32::MAX))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .serve_connection(io, service);
+    run_with_timeouts(Box::pin(connection).as_mut(), &worker, &client).await
+}
+
+/// Serves HTTP/1. hyper answers a malformed head without a reason, so that response is replaced.
+async fn serve_http1(
+    io: Io,
+    service: ClientService,
+    worker: &WorkerState,
+    client: &Client,
+) -> io::Result<()> {
+    let gateway = &worker.shared.gateway;
+    let mut builder = http1::Builder::new();
+    builder
+        .max_header_size(gateway.max_head)
+        .max_buf_size(gateway.max_head.max(MAX_HTTP1_BUFFER));
+    // With any other number hyper allocates for each head.
+    if gateway.max_headers != USUAL_HEADERS {
+        builder.max_headers(gateway.max_headers);
+    }
+    let connection = builder.serve_connection(TokioIo::new(io), service);
+    let mut connection = Box::pin(connection.with_upgrades());
+    let ended = run_with_timeouts(connection.as_mut(), worker, client).await;
+    let Some(parts) = Pin::into_inner(connection).into_parts() else {
+        return ended;
+    };
+    let io = parts.io.into_inner();
+    let problem = match (io.rejection(), &ended) {
+        (Some(status), Err(error)) => Some(malformed(status, error)),
+        (_, Err(_)) => return ended,
+        (_, Ok(())) => None,
+    };
+    // A client that does not read the response will not close its side either.
+    let _ = timeout(LINGER_AFTER_RESPONSE, close(io, problem)).await;
+    ended
+}
+
+/// The problem of a malformed head.
+fn malformed(status: StatusCode, error: &io::Error) -> Problem {
+    match status {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Problem::new(
+            Code::HeadTooLarge,
+            "the request head is larger, or has more headers, than this gateway allows",
+        ),
+        StatusCode::URI_TOO_LONG => Problem::new(
+            Code::TargetTooLong,
+            "the request target is longer than this gateway allows",
+        ),
+        _ => Problem::new(
+            Code::BadRequest,
+            format!("malformed HTTP/1.1 request: {error}"),
+        ),
+    }
+}
+
+/// Closes a connection after its last response, which is `problem` if there is one. To close it
+/// with unread bytes is to reset it, and a reset can overtake the response: so it is read until the
+/// client closes its side.
+async fn close(io: Io, problem: Option<Problem>) -> io::Result<()> {
+    let is_closed = io.is_closed();
+    let mut stream = io.into_stream();
+    if let Some(problem) = problem {
+        let response = problem.plain();
+        let mut bytes = format!("HTTP/1.1 {}\r\n", response.status()).into_bytes();
+        for (name, value) in response.headers() {
+            put_header(&mut bytes, name, value.as_bytes());
+        }
+        let length = response.body().len();
+        let date = httpdate::fmt_http_date(SystemTime::now());
+        let rest = format!("content-length: {length}\r\nconnection: close\r\ndate: {date}\r\n\r\n");
+        bytes.extend_from_slice(rest.as_bytes());
+        bytes.extend_from_slice(response.body());
+        stream.write_all(&bytes).await?;
+    }
+    stream.shutdown().await?;
+    let (mut buffer, mut left) = (vec![0; 8 * 1024], MAX_LINGER_BYTES);
+    while !is_closed && left > 0 {
+        match stream.read(&mut buffer).await? {
+            0 => break,
+            read => left = left.saturating_sub(read),
+        }
+    }
+    Ok(())
 }
 
 /// Reads the client's address from the PROXY protocol of a trusted proxy. Consumes only that head:
@@ -225,8 +308,8 @@ trait ServeConnection: Future<Output = Result<(), Self::Error>> {
     fn graceful_shutdown(self: Pin<&mut Self>);
 }
 
-impl ServeConnection for Http1 {
-    type Error = io::Error;
+impl ServeConnection for http1::UpgradeableConnection<TokioIo<Io>, ClientService> {
+    type Error = hyper::Error;
 
     // Each response already announces that it is the last.
     const SHUTDOWN_WHILE_BUSY: bool = false;
@@ -248,7 +331,7 @@ impl ServeConnection for http2::Connection<TokioIo<Io>, ClientService, StreamExe
 
 /// Runs a connection, and cuts it off when a timeout passes.
 async fn run_with_timeouts<S: ServeConnection>(
-    mut connection: Pin<Box<S>>,
+    mut connection: Pin<&mut S>,
     worker: &WorkerState,
     client: &Client,
 ) -> io::Result<()> {

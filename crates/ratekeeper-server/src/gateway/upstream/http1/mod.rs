@@ -5,19 +5,24 @@
 //! from what the client sent and read into what the client gets, with nothing in between. The
 //! bytes are parsed by the [`ResponseReader`], which does no I/O.
 
+mod buffer;
+mod chunked_decoder;
 mod head;
+mod message_writer;
+mod poll_budget;
 mod request_writer;
 mod response_reader;
+mod write_buffer;
 
 pub(crate) use head::{Head, MAX_HEADERS};
 
 use super::timer::{Timeouts, Timer};
 use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers::RequestHeaderRewriter;
-use crate::gateway::http1::fill;
-use crate::net::stream::Stream;
+use crate::net::stream::{MAX_HTTP1_BYTES_PER_POLL, ReadBudget, Stream};
 use axum::body::Bytes;
 use axum::http::{Request, Version};
+use buffer::fill;
 use bytes::BytesMut;
 use http_body::{Frame, SizeHint};
 use ratekeeper_policy::config::Upstream;
@@ -34,8 +39,11 @@ const HEAD_ROOM: usize = 8 * 1024;
 /// the client takes data.
 const MAX_HTTP2_CHUNK: u64 = 16 * 1024;
 
+/// The stream of a connection.
+pub(crate) type UpstreamStream = ReadBudget<Stream>;
+
 pub(crate) struct H1UpstreamConn {
-    stream: Stream,
+    stream: UpstreamStream,
     sending: RequestWriter,
     reader: ResponseReader,
     /// Whether the connection may be reused after this response.
@@ -73,7 +81,7 @@ impl std::error::Error for H1Error {}
 impl H1UpstreamConn {
     pub(crate) fn new(stream: Stream, timeouts: Timeouts) -> Box<Self> {
         Box::new(Self {
-            stream,
+            stream: ReadBudget::new(stream, MAX_HTTP1_BYTES_PER_POLL),
             sending: RequestWriter::default(),
             reader: ResponseReader::default(),
             keep_alive: true,
@@ -97,7 +105,7 @@ impl H1UpstreamConn {
         let read = &mut self.reader.read;
         let _ = read.try_reclaim(HEAD_ROOM);
         // Unexpected bytes make the connection unusable.
-        self.is_watched = fill(&mut self.stream, read, HEAD_ROOM, cx).is_pending();
+        self.is_watched = fill(self.stream.get_mut(), read, HEAD_ROOM, cx).is_pending();
         self.is_watched
     }
 
@@ -166,6 +174,11 @@ impl H1UpstreamConn {
         self.sending.waits_for_client()
     }
 
+    /// Whether any of the request was sent.
+    pub(crate) fn has_request_bytes(&self) -> bool {
+        self.sending.has_begun()
+    }
+
     /// Whether any of the response has come.
     pub(crate) fn has_response_bytes(&self) -> bool {
         self.reader.has_begun()
@@ -215,7 +228,7 @@ impl H1UpstreamConn {
     }
 
     /// The stream, for another protocol, and the bytes already read from it.
-    pub(crate) fn into_stream(self) -> (Stream, BytesMut) {
+    pub(crate) fn into_stream(self) -> (UpstreamStream, BytesMut) {
         (self.stream, self.reader.read)
     }
 }

@@ -1,6 +1,6 @@
 //! Decoder of the chunked transfer coding.
 
-use super::{empty_line_end, take};
+use super::buffer::{empty_line_end, take};
 use crate::gateway::headers;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};

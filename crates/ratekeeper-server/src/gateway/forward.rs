@@ -6,7 +6,7 @@ use super::client::{BrokenByClient, Client};
 use super::headers::{self, RequestHeaderRewriter};
 use super::upstream::{
     ExchangeError, ResponseEvent, SelectedUpstream, Timeouts, TriedPeers, UpstreamBody,
-    UpstreamConn, UpstreamError, UpstreamPool,
+    UpstreamConn, UpstreamError, UpstreamRequest,
 };
 use super::{WorkerState, tunnel};
 use crate::api::{Code, Problem};
@@ -90,17 +90,21 @@ impl Forward {
         let version = request.version();
         // Only a request that may switch protocols still has the header here.
         let upgrade = headers::upgrade(request.headers());
-        let rewriter = RequestHeaderRewriter {
-            client: &self.client,
-            trusted_header: shared.trusted_header(),
-            version,
-            upgrade,
-        };
         let timeouts = Timeouts {
             started: Instant::now(),
             idle: gateway.idle_timeout,
             total: gateway.total_timeout,
             sent: request.body().progress(),
+        };
+        let mut request = UpstreamRequest {
+            request,
+            rewriter: RequestHeaderRewriter {
+                client: &self.client,
+                trusted_header: shared.trusted_header(),
+                version,
+                upgrade,
+            },
+            timeouts,
         };
         let mut tried = TriedPeers::new();
         loop {
@@ -112,13 +116,10 @@ impl Forward {
                 record.upstream(&selected.peer.upstream);
             }
             let index = selected.index;
-            match self
-                .exchange(&mut selected, request, &rewriter, &timeouts)
-                .await
-            {
+            match self.exchange(&mut selected, &mut request).await {
                 Ok(mut response) => {
                     // After the switch either side may stay silent for any time.
-                    if let Some(progress) = &timeouts.sent {
+                    if let Some(progress) = &request.timeouts.sent {
                         progress.answered.store(true, Relaxed);
                     }
                     selected.report(!is_failure(response.status()));
@@ -188,9 +189,7 @@ impl Forward {
     async fn exchange(
         &self,
         selected: &mut SelectedUpstream,
-        request: &mut Request<RequestBody>,
-        rewriter: &RequestHeaderRewriter<'_>,
-        timeouts: &Timeouts,
+        request: &mut UpstreamRequest<'_>,
     ) -> Result<Response<ProxyBody>, ForwardError> {
         let WorkerState { shared, pools, .. } = &*self.worker;
         let (pool, upstream) = (&pools[selected.index], &selected.peer.upstream);
@@ -199,40 +198,27 @@ impl Forward {
             // A retry uses a new connection: otherwise a request that crashes the upstream would
             // end all pooled ones.
             let new = is_retry || refusals >= SHARED_REFUSALS;
-            let begun = pool
-                .begin(
-                    &shared.connector,
-                    upstream,
-                    request,
-                    rewriter,
-                    (timeouts, new),
-                )
-                .await;
-            let (error, was_open) = match begun {
-                Ok((mut conn, was_open)) => match self.head(&mut conn, rewriter.version).await {
-                    Ok(head) => {
-                        return self.respond(head, conn, pool, (selected, request, rewriter));
-                    }
+            // Where nothing could be sent, the connection was open when it was chosen.
+            let (mut was_open, mut has_body) = (true, true);
+            let error = match pool.begin(&shared.connector, upstream, request, new).await {
+                Err(error) => error,
+                Ok((mut conn, open)) => match self.head(&mut conn, request).await {
+                    Ok(head) => return self.respond(head, conn, selected, request),
                     Err(error) => {
                         let body = conn.into_request_body();
-                        let has_body = body.is_some();
-                        *request.body_mut() = body.unwrap_or_else(RequestBody::empty);
-                        (error, (was_open, has_body))
+                        (was_open, has_body) = (open, body.is_some());
+                        *request.request.body_mut() = body.unwrap_or_else(RequestBody::empty);
+                        error
                     }
                 },
-                // Nothing was sent over a connection that was open when it was chosen.
-                Err(error) => (error, (true, true)),
             };
-            let (was_open, has_body) = was_open;
             match error {
                 ExchangeError::Unreachable(error) => return Err(ForwardError::NotSent(error)),
                 ExchangeError::Request(problem) => return Err(ForwardError::Body(problem)),
                 ExchangeError::Body(error) => return Err(ForwardError::Body(body_problem(error))),
                 ExchangeError::Failed(error) => return Err(ForwardError::Failed(error)),
                 // The connection may have been closed by the upstream at that very moment.
-                ExchangeError::Broken(_)
-                    if was_open && !is_retry && is_retryable(request, timeouts) =>
-                {
+                ExchangeError::Broken(_) if was_open && !is_retry && request.is_retryable() => {
                     is_retry = true;
                 }
                 ExchangeError::Broken(error) => return Err(ForwardError::Failed(error)),
@@ -254,8 +240,9 @@ impl Forward {
     async fn head(
         &self,
         conn: &mut UpstreamConn,
-        version: Version,
+        request: &UpstreamRequest<'_>,
     ) -> Result<Response<()>, ExchangeError> {
+        let version = request.rewriter.version;
         poll_fn(|cx| {
             loop {
                 match ready!(conn.poll_response(cx))? {
@@ -278,18 +265,15 @@ impl Forward {
         &self,
         head: Response<()>,
         mut conn: UpstreamConn,
-        pool: &Arc<UpstreamPool>,
-        (selected, request, rewriter): (
-            &mut SelectedUpstream,
-            &mut Request<RequestBody>,
-            &RequestHeaderRewriter<'_>,
-        ),
+        selected: &mut SelectedUpstream,
+        request: &mut UpstreamRequest<'_>,
     ) -> Result<Response<ProxyBody>, ForwardError> {
+        let pool = &self.worker.pools[selected.index];
         let mut response = head.map(|()| ProxyBody::empty());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let protocol = headers::upgrade(response.headers());
             let (Some(_), Some(protocol), Some(stream)) =
-                (&rewriter.upgrade, protocol, conn.into_stream())
+                (&request.rewriter.upgrade, protocol, conn.into_stream())
             else {
                 return Err(ForwardError::Failed(UpstreamError::InvalidResponse(
                     "switched to a protocol that was not requested",
@@ -301,7 +285,7 @@ impl Forward {
             let idle_timeout = self.worker.shared.gateway.upgrade_timeout;
             tokio::spawn(tunnel::run(
                 stream,
-                hyper::upgrade::on(request),
+                hyper::upgrade::on(&mut *request.request),
                 idle_timeout,
                 Arc::clone(&self.client),
                 selected.active.take(),
@@ -315,12 +299,6 @@ impl Forward {
         }
         Ok(response)
     }
-}
-
-/// Whether a request without a response may be sent again: its method is safe, and no body was
-/// consumed.
-fn is_retryable(request: &Request<RequestBody>, timeouts: &Timeouts) -> bool {
-    request.method().is_safe() && timeouts.sent.is_none()
 }
 
 /// The problem that a client gets when its own request body fails.

@@ -349,6 +349,8 @@ impl Future for ClientResponseFuture {
             response
                 .headers_mut()
                 .insert(CONNECTION, HeaderValue::from_static("close"));
+            // To a response of a later version hyper adds that the connection is kept.
+            *response.version_mut() = this.version;
         }
         if let Some(span) = &mut span {
             span.status = response.status().as_u16();

@@ -1,22 +1,113 @@
-//! One exchange with an upstream, the same for HTTP/1.1 and HTTP/2: the request is sent, informational
+//! Connections to upstreams, the same for HTTP/1.1 and HTTP/2: a request is sent, informational
 //! responses and the response come, then its body. Timeouts and the classes of errors are decided
 //! here.
 
-use super::http1::{H1Error, H1UpstreamConn};
-use super::http2::{Http2Body, Http2Error, Http2Exchange, ResponseEvent};
-use super::pool::UpstreamPool;
-use super::timer::Timer;
-use super::{ActiveRequest, TimeoutError, UpstreamError};
+use super::http1::{H1Error, H1UpstreamConn, Http1Pool, UpstreamStream};
+use super::http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, ResponseEvent};
+use super::timer::{Timeouts, Timer};
+use super::{ActiveRequest, Connector, TimeoutError, UpstreamError};
 use crate::api::Problem;
 use crate::gateway::body::{BodyError, RequestBody};
+use crate::gateway::headers::RequestHeaderRewriter;
 use axum::body::Bytes;
-use axum::http::Response;
+use axum::http::{Request, Response};
 use bytes::BytesMut;
 use http_body::{Body, Frame, SizeHint};
+use ratekeeper_policy::config::Upstream;
 use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use tokio::time::Instant;
+
+/// The connections of one worker to one upstream.
+pub(crate) enum UpstreamPool {
+    Http1(Http1Pool),
+    Http2(Http2Pool),
+}
+
+impl UpstreamPool {
+    pub(crate) fn new(http2: bool) -> Self {
+        if http2 {
+            Self::Http2(Http2Pool::default())
+        } else {
+            Self::Http1(Http1Pool::default())
+        }
+    }
+
+    /// Begins a request on a free connection, and takes its body; the flag says whether the
+    /// connection was open before. With `new` it is a new one, if there may be another.
+    pub(crate) async fn begin(
+        &self,
+        connector: &Connector,
+        upstream: &Upstream,
+        request: &mut UpstreamRequest<'_>,
+        new: bool,
+    ) -> Result<(UpstreamConn, bool), ExchangeError> {
+        let timeouts = request.timeouts.clone();
+        match self {
+            Self::Http1(pool) => {
+                let pooled = if new { None } else { pool.take().await };
+                let was_open = pooled.is_some();
+                let mut conn = match pooled {
+                    Some(mut conn) => {
+                        conn.timer.begin(timeouts);
+                        conn
+                    }
+                    None => {
+                        let stream = Box::pin(connector.connect(upstream)).await;
+                        let stream = stream.map_err(ExchangeError::Unreachable)?;
+                        H1UpstreamConn::new(stream, timeouts)
+                    }
+                };
+                conn.begin(request, upstream);
+                Ok((UpstreamConn::Http1(conn), was_open))
+            }
+            // Boxed, as few requests need it: the futures of all others are cheaper to move.
+            Self::Http2(pool) => {
+                let opened = Box::pin(pool.stream(connector, upstream, new)).await;
+                let (stream, was_open) = opened.map_err(ExchangeError::Unreachable)?;
+                let exchange = Http2Exchange::send(stream, request, upstream)?;
+                let stream = Http2Stream {
+                    exchange: Some(exchange),
+                    body: None,
+                    timer: Timer::new(timeouts),
+                };
+                Ok((UpstreamConn::Http2(Box::new(stream)), was_open))
+            }
+        }
+    }
+
+    /// Returns a connection after its exchange, if it can take another request.
+    pub(crate) fn put(&self, conn: UpstreamConn) {
+        if let (Self::Http1(pool), UpstreamConn::Http1(conn)) = (self, conn) {
+            pool.put(conn);
+        }
+    }
+
+    /// Closes connections that were idle for too long. Call it once per interval.
+    pub(crate) fn clear_expired(&self, now: Instant) {
+        match self {
+            Self::Http1(pool) => pool.clear_expired(),
+            Self::Http2(pool) => pool.clear_expired(now),
+        }
+    }
+}
+
+/// A request on its way to an upstream.
+pub(crate) struct UpstreamRequest<'a> {
+    pub(crate) request: &'a mut Request<RequestBody>,
+    pub(crate) rewriter: RequestHeaderRewriter<'a>,
+    pub(crate) timeouts: Timeouts,
+}
+
+impl UpstreamRequest<'_> {
+    /// Whether it may be sent again after an upstream may have processed it: its method is safe,
+    /// and no body was consumed.
+    pub(crate) fn is_retryable(&self) -> bool {
+        self.request.method().is_safe() && self.timeouts.sent.is_none()
+    }
+}
 
 /// The connection of one exchange.
 pub(crate) enum UpstreamConn {
@@ -28,20 +119,11 @@ pub(crate) enum UpstreamConn {
 
 /// A stream of an HTTP/2 connection.
 pub(crate) struct Http2Stream {
-    pub(super) exchange: Http2Exchange,
-    /// `None` until the response has begun.
+    /// `None` once the response has begun.
+    exchange: Option<Http2Exchange>,
+    /// `None` until then.
     body: Option<Http2Body>,
     timer: Timer,
-}
-
-impl Http2Stream {
-    pub(super) fn new(exchange: Http2Exchange, timer: Timer) -> Self {
-        Self {
-            exchange,
-            body: None,
-            timer,
-        }
-    }
 }
 
 /// Why an exchange has no response.
@@ -70,14 +152,7 @@ impl UpstreamConn {
     ) -> Poll<Result<ResponseEvent, ExchangeError>> {
         let (event, timer) = match self {
             Self::Http1(conn) => (conn.poll_response(cx), &mut conn.timer),
-            Self::Http2(stream) => {
-                let event = stream.exchange.poll(cx);
-                let event = event.map_ok(|(event, body)| {
-                    stream.body = body;
-                    event
-                });
-                (event.map_err(ExchangeError::from), &mut stream.timer)
-            }
+            Self::Http2(stream) => (stream.poll_response(cx), &mut stream.timer),
         };
         if event.is_ready() {
             return event;
@@ -85,7 +160,10 @@ impl UpstreamConn {
         timer.poll(cx).map(|kind| {
             let waits_for_client = match self {
                 Self::Http1(conn) => conn.waits_for_client(),
-                Self::Http2(stream) => stream.exchange.waits_for_client(),
+                Self::Http2(stream) => {
+                    let exchange = stream.exchange.as_ref();
+                    exchange.is_some_and(Http2Exchange::waits_for_client)
+                }
             };
             // A client that sends nothing is not the upstream's fault.
             Err(if waits_for_client {
@@ -101,7 +179,7 @@ impl UpstreamConn {
     pub(crate) fn into_request_body(self) -> Option<RequestBody> {
         match self {
             Self::Http1(mut conn) => conn.unsent(),
-            Self::Http2(stream) => stream.exchange.into_body(),
+            Self::Http2(stream) => stream.exchange?.into_body(),
         }
     }
 
@@ -115,7 +193,7 @@ impl UpstreamConn {
     }
 
     /// The stream, for another protocol, and the bytes already read from it; `None` over HTTP/2.
-    pub(crate) fn into_stream(self) -> Option<(super::http1::UpstreamStream, BytesMut)> {
+    pub(crate) fn into_stream(self) -> Option<(UpstreamStream, BytesMut)> {
         match self {
             Self::Http1(conn) => Some(conn.into_stream()),
             Self::Http2(_) => None,
@@ -179,6 +257,22 @@ impl From<Http2Error> for ExchangeError {
             Http2Error::Broken(error) => Self::Broken(UpstreamError::Http2(error)),
             Http2Error::Body(error) => Self::Body(error),
         }
+    }
+}
+
+impl Http2Stream {
+    fn poll_response(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<ResponseEvent, ExchangeError>> {
+        let Some(exchange) = &mut self.exchange else {
+            return Poll::Pending;
+        };
+        let (event, body) = ready!(exchange.poll(cx))?;
+        if body.is_some() {
+            (self.exchange, self.body) = (None, body);
+        }
+        Poll::Ready(Ok(event))
     }
 }
 

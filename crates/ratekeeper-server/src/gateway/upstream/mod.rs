@@ -6,17 +6,15 @@ mod error;
 mod health;
 mod http1;
 mod http2;
-mod pool;
 mod target;
 mod timer;
 
-pub(crate) use conn::{ExchangeError, UpstreamBody, UpstreamConn};
+pub(crate) use conn::{ExchangeError, UpstreamBody, UpstreamConn, UpstreamPool, UpstreamRequest};
 pub(crate) use connect::Connector;
 pub(crate) use error::UpstreamError;
 pub(crate) use health::{HealthCheck, run_health_checks};
-pub(crate) use http1::UpstreamStream;
+pub(crate) use http1::{CLEANUP_INTERVAL, UpstreamStream};
 pub(crate) use http2::ResponseEvent;
-pub(crate) use pool::{CLEANUP_INTERVAL, UpstreamPool};
 pub(crate) use timer::{Progress, Timeouts};
 
 use http1::{H1Error, MAX_HEADERS};

@@ -10,18 +10,20 @@ mod chunked_decoder;
 mod head;
 mod message_writer;
 mod poll_budget;
+mod pool;
 mod request_writer;
 mod response_reader;
 mod write_buffer;
 
 pub(crate) use head::{Head, MAX_HEADERS};
+pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};
 
+use super::conn::UpstreamRequest;
 use super::timer::{Timeouts, Timer};
 use crate::gateway::body::{BodyError, RequestBody};
-use crate::gateway::headers::RequestHeaderRewriter;
 use crate::net::stream::{MAX_HTTP1_BYTES_PER_POLL, ReadBudget, Stream};
 use axum::body::Bytes;
-use axum::http::{Request, Version};
+use axum::http::Version;
 use buffer::fill;
 use bytes::BytesMut;
 use http_body::{Frame, SizeHint};
@@ -110,19 +112,15 @@ impl H1UpstreamConn {
     }
 
     /// Begins a request, and takes its body.
-    pub(crate) fn begin(
-        &mut self,
-        request: &mut Request<RequestBody>,
-        upstream: &Upstream,
-        rewriter: &RequestHeaderRewriter<'_>,
-    ) {
-        let max_chunk = if rewriter.version == Version::HTTP_2 {
+    pub(crate) fn begin(&mut self, request: &mut UpstreamRequest<'_>, upstream: &Upstream) {
+        let max_chunk = if request.rewriter.version == Version::HTTP_2 {
             MAX_HTTP2_CHUNK
         } else {
             u64::MAX
         };
-        self.reader.begin(request.method(), max_chunk);
-        self.sending.begin(request, upstream, rewriter);
+        self.reader.begin(request.request.method(), max_chunk);
+        self.sending
+            .begin(request.request, upstream, &request.rewriter);
     }
 
     /// Takes back the body of a request of which nothing was sent yet.

@@ -5,9 +5,9 @@ use super::download::Http2Body;
 use super::upload::Upload;
 use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::forward;
-use crate::gateway::headers::{self, RequestHeaderRewriter};
+use crate::gateway::headers;
 use crate::gateway::upstream::UpstreamError;
-use crate::gateway::upstream::conn::ExchangeError;
+use crate::gateway::upstream::conn::{ExchangeError, UpstreamRequest};
 use crate::gateway::upstream::target::RequestTarget;
 use axum::http::header::{CONTENT_LENGTH, HOST};
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -65,10 +65,12 @@ impl Http2Exchange {
     /// is untouched.
     pub(crate) fn send(
         permit: StreamPermit,
-        request: &mut Request<RequestBody>,
+        request: &mut UpstreamRequest<'_>,
         upstream: &Upstream,
-        rewriter: &RequestHeaderRewriter<'_>,
     ) -> Result<Self, ExchangeError> {
+        let UpstreamRequest {
+            request, rewriter, ..
+        } = request;
         let StreamPermit { mut send, guard } = permit;
         let mut head = Request::new(());
         head.method_mut().clone_from(request.method());

@@ -1,90 +1,11 @@
-//! The connections of one worker to one upstream.
+//! Pool of idle HTTP/1.1 connections of one worker to one upstream.
 
-use super::Connector;
-use super::conn::{ExchangeError, Http2Stream, UpstreamConn};
-use super::http1::H1UpstreamConn;
-use super::http2::{Http2Exchange, Http2Pool};
-use super::timer::{Timeouts, Timer};
-use crate::gateway::body::RequestBody;
-use crate::gateway::headers::RequestHeaderRewriter;
-use axum::http::Request;
-use ratekeeper_policy::config::Upstream;
+use super::H1UpstreamConn;
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::task::unconstrained;
-use tokio::time::Instant;
-
-/// The connections of one worker to one upstream.
-pub(crate) enum UpstreamPool {
-    Http1(Http1Pool),
-    Http2(Http2Pool),
-}
-
-impl UpstreamPool {
-    pub(crate) fn new(http2: bool) -> Self {
-        if http2 {
-            Self::Http2(Http2Pool::default())
-        } else {
-            Self::Http1(Http1Pool::default())
-        }
-    }
-
-    /// Begins a request on a free connection, and takes its body; the flag says whether the
-    /// connection was open before. With `new` it is a new one, if there may be another.
-    pub(crate) async fn begin(
-        &self,
-        connector: &Connector,
-        upstream: &Upstream,
-        request: &mut Request<RequestBody>,
-        rewriter: &RequestHeaderRewriter<'_>,
-        (timeouts, new): (&Timeouts, bool),
-    ) -> Result<(UpstreamConn, bool), ExchangeError> {
-        match self {
-            Self::Http1(pool) => {
-                let pooled = if new { None } else { pool.take().await };
-                let was_open = pooled.is_some();
-                let mut conn = match pooled {
-                    Some(mut conn) => {
-                        conn.timer.begin(timeouts.clone());
-                        conn
-                    }
-                    None => {
-                        let stream = Box::pin(connector.connect(upstream)).await;
-                        let stream = stream.map_err(ExchangeError::Unreachable)?;
-                        H1UpstreamConn::new(stream, timeouts.clone())
-                    }
-                };
-                conn.begin(request, upstream, rewriter);
-                Ok((UpstreamConn::Http1(conn), was_open))
-            }
-            // Boxed, as few requests need it: the futures of all others are cheaper to move.
-            Self::Http2(pool) => {
-                let opened = Box::pin(pool.stream(connector, upstream, new)).await;
-                let (stream, was_open) = opened.map_err(ExchangeError::Unreachable)?;
-                let exchange = Http2Exchange::send(stream, request, upstream, rewriter)?;
-                let stream = Http2Stream::new(exchange, Timer::new(timeouts.clone()));
-                Ok((UpstreamConn::Http2(Box::new(stream)), was_open))
-            }
-        }
-    }
-
-    /// Returns a connection after its exchange, if it can take another request.
-    pub(crate) fn put(&self, conn: UpstreamConn) {
-        if let (Self::Http1(pool), UpstreamConn::Http1(conn)) = (self, conn) {
-            pool.put(conn);
-        }
-    }
-
-    /// Closes connections that were idle for too long. Call it once per interval.
-    pub(crate) fn clear_expired(&self, now: Instant) {
-        match self {
-            Self::Http1(pool) => pool.clear_expired(),
-            Self::Http2(pool) => pool.clear_expired(now),
-        }
-    }
-}
 
 /// Boxed, so that moving a connection between the pool and a body moves a pointer.
 #[allow(clippy::vec_box, reason = "to move it is to move a pointer")]
@@ -149,11 +70,11 @@ impl Http1Pool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Timeouts;
     use super::*;
+    use crate::gateway::upstream::Timeouts;
     use crate::net::stream::Stream;
     use tokio::net::UnixStream;
-    use tokio::time::sleep;
+    use tokio::time::{Instant, sleep};
 
     /// Even after a long request: its duration does not count as idle.
     #[tokio::test(start_paused = true)]

@@ -29,8 +29,6 @@ enum Protocol {
 /// The state of an HTTP/1 stream.
 #[derive(Default)]
 struct Http1 {
-    /// Whether hyper may have more bytes of a message to write: no other bytes may come between.
-    is_in_message: bool,
     /// Informational responses that are being written.
     informational: Vec<u8>,
     /// The status of hyper's response to a malformed head, which is not written.
@@ -139,14 +137,14 @@ impl AsyncWrite for Io {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if let Protocol::Http1(http1) = &mut this.protocol {
-            if http1.rejection.is_none() && !http1.is_in_message {
+            if http1.rejection.is_none() && !this.client.informational.is_in_message() {
                 http1.rejection = bufs.first().and_then(|head| automatic_response(head));
             }
             if http1.rejection.is_some() {
                 return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
             }
             ready!(http1.poll_informational(&mut this.stream, &this.client, cx))?;
-            http1.is_in_message = true;
+            this.client.informational.set_in_message(true);
         }
         let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
         this.client.on_write(written.is_ready());
@@ -161,7 +159,7 @@ impl AsyncWrite for Io {
         let this = self.get_mut();
         if let Protocol::Http1(http1) = &mut this.protocol {
             // hyper flushes when it has nothing left to write.
-            http1.is_in_message = false;
+            this.client.informational.set_in_message(false);
             ready!(http1.poll_informational(&mut this.stream, &this.client, cx))?;
         }
         let flushed = Pin::new(&mut this.stream).poll_flush(cx);
@@ -186,10 +184,13 @@ impl Http1 {
         client: &Client,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.informational.is_empty() && !self.is_in_message {
+        if client.informational.is_in_message() {
+            return Poll::Ready(Ok(()));
+        }
+        if self.informational.is_empty() {
             self.informational = client.informational.take();
         }
-        while !self.informational.is_empty() && !self.is_in_message {
+        while !self.informational.is_empty() {
             let written = Pin::new(&mut *stream).poll_write(cx, &self.informational);
             client.on_write(written.is_ready());
             match ready!(written)? {

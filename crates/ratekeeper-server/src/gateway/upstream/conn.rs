@@ -204,7 +204,7 @@ impl UpstreamConn {
     fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyFailure>>> {
         let (frame, timer) = match self {
             Self::Http1(conn) => (conn.poll_frame(cx).map_err(Into::into), &mut conn.timer),
             Self::Http2(stream) => match &mut stream.body {
@@ -311,6 +311,9 @@ impl H1UpstreamConn {
     }
 }
 
+/// Why the body of a response is cut off.
+type BodyFailure = Box<dyn Error + Send + Sync>;
+
 /// The body of an upstream's response. At its end a connection goes back to the pool.
 pub(crate) struct UpstreamBody {
     /// `None` once the body has ended.
@@ -337,7 +340,7 @@ impl UpstreamBody {
 
 impl Body for UpstreamBody {
     type Data = Bytes;
-    type Error = Box<dyn Error + Send + Sync>;
+    type Error = BodyFailure;
 
     fn poll_frame(
         self: Pin<&mut Self>,

@@ -8,7 +8,6 @@ mod envoy;
 mod gateway;
 mod identity;
 mod limits;
-mod net;
 mod policies;
 mod resp;
 

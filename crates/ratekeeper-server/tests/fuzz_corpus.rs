@@ -9,9 +9,6 @@ mod targets;
 #[path = "../../../fuzz/src/gateway/mod.rs"]
 mod gateway;
 
-#[path = "../../../fuzz/src/net.rs"]
-mod net;
-
 #[allow(unreachable_pub)]
 #[path = "../../../fuzz/src/config.rs"]
 mod config;
@@ -32,7 +29,7 @@ fn all_bytes_of_the_corpus_are_answered_alike_in_any_pieces() {
 }
 
 #[test]
-fn what_passes_the_guard_of_the_gateway_is_understood_in_one_way() {
+fn proxy_protocol_headers_are_complete_with_their_last_byte() {
     replay("gateway", gateway::gateway);
 }
 

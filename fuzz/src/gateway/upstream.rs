@@ -1,6 +1,11 @@
 //! The response reader for HTTP/1 upstreams, without a connection.
 
 #[allow(dead_code, reason = "a part of the server")]
+#[path = "../../../crates/ratekeeper-server/src/gateway/upstream/http1/buffer.rs"]
+mod buffer;
+#[path = "../../../crates/ratekeeper-server/src/gateway/upstream/http1/chunked_decoder.rs"]
+mod chunked_decoder;
+#[allow(dead_code, reason = "a part of the server")]
 #[path = "../../../crates/ratekeeper-server/src/gateway/upstream/http1/head.rs"]
 mod head;
 #[allow(dead_code, reason = "a part of the server")]

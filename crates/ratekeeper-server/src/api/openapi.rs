@@ -27,11 +27,10 @@ mod tests {
     use std::collections::BTreeSet;
 
     /// Codes that only the gateway and the admin listener use.
-    const OTHER_CODES: [Code; 11] = [
+    const OTHER_CODES: [Code; 10] = [
         Code::BadRequest,
         Code::HeadTooLarge,
         Code::TargetTooLong,
-        Code::UnknownVersion,
         Code::Unauthorized,
         Code::InvalidConfig,
         Code::BadHost,

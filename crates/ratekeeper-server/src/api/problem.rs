@@ -43,7 +43,6 @@ codes! {
     BadRequest = "bad_request",
     HeadTooLarge = "head_too_large",
     TargetTooLong = "target_too_long",
-    UnknownVersion = "unknown_version",
     BrokenBody = "broken_body",
     BodyTimeout = "body_timeout",
     BodyTooLarge = "body_too_large",
@@ -74,7 +73,6 @@ impl Code {
         match self {
             Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::TargetTooLong => StatusCode::URI_TOO_LONG,
-            Self::UnknownVersion => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Forbidden => StatusCode::FORBIDDEN,

@@ -1,11 +1,8 @@
-//! Bodies in flight: request bodies, bounded and counted; response bodies, with the upstream
-//! connection they come over.
+//! Bodies in flight: request bodies, bounded and counted; response bodies.
 
 use super::body_rate::{BodyRate, BodyTimer};
-use super::client::ClientBody;
-use super::upstream::{
-    ActiveRequest, H1UpstreamConn, Http1Pool, Http2Body, Progress, TimeoutError, Timer,
-};
+use super::client::Http1Body;
+use super::upstream::{Progress, UpstreamBody};
 use crate::api::user_header::UserHeader;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -21,7 +18,7 @@ use std::task::{Context, Poll, ready};
 /// The body of a request as it comes from a client.
 pub(crate) enum IncomingBody {
     None,
-    Http1(ClientBody),
+    Http1(Http1Body),
     Http2(Incoming),
 }
 
@@ -225,103 +222,6 @@ pub(crate) enum ProxyBody {
 impl ProxyBody {
     pub(crate) fn empty() -> Self {
         Self::Own(None)
-    }
-}
-
-/// The body of an upstream's response.
-pub(crate) struct UpstreamBody {
-    conn: UpstreamBodyConn,
-    /// Counts the request as active at the upstream until the body ends.
-    _active: ActiveRequest,
-}
-
-/// The connection that an upstream's body comes over.
-enum UpstreamBodyConn {
-    /// An HTTP/1.1 connection, which this body drives, and returns to the pool at its end.
-    Http1(Box<H1UpstreamConn>, Arc<Http1Pool>),
-    /// A stream of a shared HTTP/2 connection. Boxed, so that the other variants are cheap to move.
-    Http2(Box<(Http2Body, Timer)>),
-    Done,
-}
-
-impl UpstreamBody {
-    pub(crate) fn over_http1(
-        mut conn: Box<H1UpstreamConn>,
-        pool: Arc<Http1Pool>,
-        active: ActiveRequest,
-    ) -> Self {
-        conn.timer.moved();
-        Self {
-            conn: UpstreamBodyConn::Http1(conn, pool),
-            _active: active,
-        }
-    }
-
-    pub(crate) fn over_http2(body: Http2Body, mut timer: Timer, active: ActiveRequest) -> Self {
-        timer.moved();
-        Self {
-            conn: UpstreamBodyConn::Http2(Box::new((body, timer))),
-            _active: active,
-        }
-    }
-
-    /// Returns the connection to the pool, if the body has ended.
-    fn finish(&mut self) {
-        if !matches!(&self.conn, UpstreamBodyConn::Http1(conn, _) if conn.is_finished()) {
-            return;
-        }
-        if let UpstreamBodyConn::Http1(conn, pool) =
-            std::mem::replace(&mut self.conn, UpstreamBodyConn::Done)
-        {
-            pool.put(conn);
-        }
-    }
-}
-
-impl Body for UpstreamBody {
-    type Data = Bytes;
-    type Error = Box<dyn Error + Send + Sync>;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let this = self.get_mut();
-        let (frame, timer) = match &mut this.conn {
-            UpstreamBodyConn::Http1(conn, _) => {
-                (conn.poll_frame(cx).map_err(Into::into), &mut conn.timer)
-            }
-            UpstreamBodyConn::Http2(shared) => {
-                let (body, timer) = &mut **shared;
-                (body.poll_frame(cx), timer)
-            }
-            UpstreamBodyConn::Done => return Poll::Ready(None),
-        };
-        if frame.is_ready() {
-            timer.moved();
-            this.finish();
-            return frame;
-        }
-        timer.poll(cx).map(|kind| {
-            this.conn = UpstreamBodyConn::Done;
-            Some(Err(TimeoutError(kind).into()))
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.conn {
-            UpstreamBodyConn::Http1(conn, _) => conn.is_finished(),
-            UpstreamBodyConn::Http2(shared) => shared.0.is_end_stream(),
-            UpstreamBodyConn::Done => true,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.conn {
-            UpstreamBodyConn::Http1(conn, _) => conn.size_hint(),
-            UpstreamBodyConn::Http2(shared) => shared.0.size_hint(),
-            UpstreamBodyConn::Done => SizeHint::with_exact(0),
-        }
     }
 }
 

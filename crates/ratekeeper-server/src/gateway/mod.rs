@@ -8,15 +8,13 @@ mod client;
 mod drain;
 mod forward;
 mod headers;
-mod http1;
 mod proxy_protocol;
-mod smuggling_guard;
 mod tunnel;
 mod upstream;
 
 pub(crate) use access_log::RequestRecord;
 pub(crate) use body_rate::{BodyRate, BodyTimer};
-pub(crate) use client::{StreamExecutor, StreamProgress};
+pub(crate) use client::{StreamExecutor, StreamProgress, serve};
 pub(crate) use drain::{Drain, Stage};
 pub(crate) use upstream::{Connector, Peer};
 
@@ -25,8 +23,6 @@ use crate::app::App;
 use crate::cli::ProxyArgs;
 use crate::config;
 use crate::config::{Config, FileWatcher, GatewayConfig};
-use crate::net::listen::Listener;
-use crate::net::stream::write_batches;
 use crate::net::tls::{self, Protocols, ServerCertificate};
 use crate::observe::traces::Tracer;
 use crate::run::serve::{Flags, Start};
@@ -40,17 +36,10 @@ use ratekeeper_tower::{
     Identity, RateLimitLayer, decider::PolicyDecider, identity::Forwarding, rate_limit::DelayStats,
 };
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::Semaphore;
-use tokio::time::{MissedTickBehavior, interval, timeout};
-use upstream::{CLEANUP_INTERVAL, HealthCheck, Http1Pool, Http2Pool, Upstreams, run_health_checks};
+use upstream::{HealthCheck, UpstreamPool, Upstreams, run_health_checks};
 
 /// The value of `--by` that counts all requests in one bucket.
 const ALL_REQUESTS: &str = "all";
-
-/// How long connections that are already being established may take to be accepted when the gateway
-/// stops.
-const ACCEPT_GRACE: Duration = Duration::from_millis(100);
 
 /// The decider of the gateway's rate limit layer.
 type GatewayDecider = PolicyDecider<AnyStore<SystemClock>>;
@@ -146,10 +135,8 @@ pub(crate) struct GatewayState {
 /// The state of one worker.
 pub(crate) struct WorkerState {
     shared: Arc<GatewayState>,
-    /// HTTP/1.1 connections of this worker, one pool for each upstream.
-    pools: Vec<Arc<Http1Pool>>,
-    /// HTTP/2 connections of this worker, one pool for each upstream.
-    http2_pools: Vec<Arc<Http2Pool>>,
+    /// The connections of this worker, one pool for each upstream.
+    pools: Vec<Arc<UpstreamPool>>,
 }
 
 /// Guard for the gateway's file watchers and log thread. Keep it for as long as the gateway runs.
@@ -270,77 +257,6 @@ impl GatewayState {
             };
             tokio::spawn(run_health_checks(Arc::clone(peer), check));
         }
-    }
-}
-
-/// Serves one listener until the gateway stops, then finishes the requests in flight.
-pub(crate) async fn serve(listener: Listener, shared: Arc<GatewayState>, workers: usize) {
-    let max_connections = shared.gateway.max_connections.div_ceil(workers).max(1);
-    let (drain, grace) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
-    let pools: Vec<Arc<Http1Pool>> = shared
-        .upstreams
-        .peers
-        .iter()
-        .map(|_| Arc::default())
-        .collect();
-    let http2_pools: Vec<Arc<Http2Pool>> = shared
-        .upstreams
-        .peers
-        .iter()
-        .map(|_| Arc::default())
-        .collect();
-    let worker = Arc::new(WorkerState {
-        shared,
-        pools: pools.clone(),
-        http2_pools: http2_pools.clone(),
-    });
-    tokio::spawn(async move {
-        let mut ticks = interval(CLEANUP_INTERVAL);
-        // Ticks are the pools' clock, so missed ticks are not made up for.
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let now = ticks.tick().await;
-            pools.iter().for_each(|pool| pool.clear_expired());
-            http2_pools.iter().for_each(|pool| pool.clear_expired(now));
-        }
-    });
-    tokio::spawn(write_batches());
-    let permits = Arc::new(Semaphore::new(max_connections));
-    loop {
-        let changed = drain.changed();
-        if drain.stage() == Stage::Stopping {
-            break;
-        }
-        let permit = Arc::clone(&permits).acquire_owned();
-        tokio::select! {
-            biased;
-            () = changed => {}
-            (permit, (stream, peer)) = async { (permit.await, listener.accept().await) } => {
-                // The semaphore is never closed.
-                let Ok(permit) = permit else { break };
-                tokio::spawn(client::serve(Arc::clone(&worker), stream, peer, permit));
-            }
-        }
-    }
-    // Connections that were established before, or are being established now, are still served.
-    if let Err(error) = listener.refuse_new_connections() {
-        tracing::debug!(%error, "connections that come now may be reset");
-    }
-    let rest = async {
-        loop {
-            let (stream, peer) = listener.accept().await;
-            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-                return;
-            };
-            tokio::spawn(client::serve(Arc::clone(&worker), stream, peer, permit));
-        }
-    };
-    let _ = timeout(ACCEPT_GRACE, rest).await;
-    drop(listener);
-    // All permits are free once no connection is left.
-    let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
-    if timeout(grace, permits.acquire_many(all)).await.is_err() {
-        tracing::warn!("requests still in flight after {grace:?} were cut off");
     }
 }
 

@@ -1,29 +1,31 @@
 //! Tunnels: connections that switched to another protocol, such as WebSocket. Bytes are copied both
 //! ways until one side ends, or both are silent for too long.
 
-use super::client::{Client, UpgradedSocket};
-use super::upstream::{ActiveRequest, H1UpstreamConn};
+use super::client::Client;
+use super::upstream::{ActiveRequest, UpstreamStream};
+use bytes::BytesMut;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
-use tokio::sync::oneshot;
 
 const BUFFER: usize = 8 * 1024;
 
 /// Runs a tunnel until it ends. `client` keeps its connection permit until then.
 pub(super) async fn run(
-    conn: Box<H1UpstreamConn>,
-    downstream: oneshot::Receiver<UpgradedSocket>,
+    (upstream, first): (UpstreamStream, BytesMut),
+    downstream: OnUpgrade,
     idle_timeout: Duration,
     client: Arc<Client>,
     active: ActiveRequest,
 ) {
     match downstream.await {
         Ok(downstream) => {
-            let (upstream, first) = conn.into_stream();
-            let ended = copy_both_ways(upstream, &first, downstream, idle_timeout).await;
+            let ended =
+                copy_both_ways(upstream, &first, TokioIo::new(downstream), idle_timeout).await;
             tracing::debug!(peer = ?client.peer, "tunnel ended: {ended:?}");
         }
         Err(error) => tracing::debug!(peer = ?client.peer, %error, "no tunnel"),

@@ -5,13 +5,16 @@ mod connection;
 mod forwarded_headers;
 mod frame_reader;
 mod http1;
+mod informational;
 mod io;
+mod request_body;
 mod service;
 mod state;
 mod streams;
+mod timeouts;
 
 pub(super) use abandoned::BrokenByClient;
-pub(super) use connection::serve;
-pub(crate) use http1::{ClientBody, ProtocolSwitch, UpgradedSocket};
+pub(crate) use connection::serve;
+pub(crate) use request_body::Http1Body;
 pub(crate) use state::{Client, now};
 pub(crate) use streams::{StreamExecutor, StreamProgress};

@@ -3,7 +3,7 @@
 use super::abandoned::{
     self, Exchange, MAX_ABANDONED, take_permit_if_broken, take_permit_if_upload_failed,
 };
-use super::http1::too_many_headers;
+use super::request_body::{DiscardBody, Http1Body, UnreadBody, UnreadBodySlot};
 use super::state::{Client, InFlightRequest};
 use super::streams::StreamProgress;
 use crate::api::{Code, Problem};
@@ -13,7 +13,7 @@ use crate::gateway::forward::{self, Forward};
 use crate::gateway::{GatewayDecider, WorkerState, headers};
 use crate::observe::traces::{Span, TRACEPARENT};
 use axum::body::Bytes;
-use axum::http::header::{CONNECTION, CONTENT_LENGTH, HOST};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
 use axum::http::uri::PathAndQuery;
 use axum::http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
@@ -27,7 +27,8 @@ use std::error::Error;
 use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
 use tower_layer::Layer;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -74,7 +75,10 @@ impl ClientService {
         let (authority, version) = (request.uri().authority().cloned(), request.version());
         // Over HTTP/1 they were counted when the head was read.
         if version == Version::HTTP_2 && headers::count(request.headers()) > gateway.max_headers {
-            return Err(too_many_headers());
+            return Err(Problem::new(
+                Code::HeadTooLarge,
+                "the request has more headers than this gateway allows",
+            ));
         }
         headers::validate_host(
             request.headers_mut(),
@@ -131,25 +135,30 @@ fn add_root_path(uri: &mut Uri) {
     }
 }
 
-/// Called by hyper for HTTP/2 requests.
 impl hyper::service::Service<Request<Incoming>> for ClientService {
     type Response = Response<ClientResponseBody>;
     type Error = Infallible;
     type Future = ClientResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> ClientResponseFuture {
-        self.respond(request.map(IncomingBody::Http2))
-    }
-}
-
-impl ClientService {
     /// Starts answering a request.
-    pub(super) fn respond(&self, mut request: Request<IncomingBody>) -> ClientResponseFuture {
+    fn call(&self, request: Request<Incoming>) -> ClientResponseFuture {
+        let mut unread = None;
+        let mut request = request.map(|body| match self.client.is_shared.load(Relaxed) {
+            true => IncomingBody::Http2(body),
+            false if body.is_end_stream() => IncomingBody::None,
+            false => {
+                let (body, slot) = Http1Body::new(body);
+                unread = Some(slot);
+                IncomingBody::Http1(body)
+            }
+        });
         let in_flight = InFlightRequest::new(&self.client);
         let shared = &self.worker.shared;
         let version = request.version();
-        // For HTTP/1 the body is left out when the head is written.
-        let discards_body = version == Version::HTTP_2 && request.method() == Method::HEAD;
+        if version != Version::HTTP_2 {
+            self.client.on_read(false);
+        }
+        let is_head = request.method() == Method::HEAD;
         let mut entry = shared.log.as_ref().map(|log| {
             let host = request
                 .headers()
@@ -187,8 +196,15 @@ impl ClientService {
                 request.headers_mut().insert(TRACEPARENT, context);
             }
         }
+        // After 100 Continue a client sends the body; without it, that is unknown.
+        let mut must_close = false;
+        let expects_continue = unread.is_some() && request.headers().contains_key(EXPECT);
         let state = match self.validate(&mut request) {
-            Err(problem) => State::Rejected { problem },
+            Err(problem) => {
+                // Another reader may find another end of a body in an unknown coding.
+                must_close |= headers::has_other_codings(request.headers());
+                State::Rejected { problem }
+            }
             Ok(()) => {
                 if let Some(record) = record {
                     request.extensions_mut().insert::<RequestRecord>(record);
@@ -204,8 +220,11 @@ impl ClientService {
         ClientResponseFuture {
             state,
             rest,
-            http2: version == Version::HTTP_2,
-            discards_body,
+            unread,
+            expects_continue,
+            must_close,
+            version,
+            is_head,
         }
     }
 }
@@ -243,28 +262,42 @@ fn version_name(version: Version) -> &'static str {
 /// Where the outcome of a request is recorded: an access log entry and a span.
 type RequestRecords = (Option<Box<LogEntry>>, Option<Box<Span>>);
 
+type LimitedResponse = Response<ResponseBody<ProxyBody, Pending<GatewayDecider>>>;
+
 pub(super) type LimitedFuture = ResponseFuture<Forward, IncomingBody, GatewayDecider>;
 
 /// The response to a request.
 pub(super) struct ClientResponseFuture {
     state: State,
     rest: Option<(InFlightRequest, RequestRecords)>,
-    http2: bool,
-    discards_body: bool,
+    /// Where the body of an HTTP/1 request goes if it is not read to its end.
+    unread: Option<Arc<UnreadBodySlot>>,
+    /// Whether the client sends its body after 100 Continue.
+    expects_continue: bool,
+    /// Whether the connection must end with the response.
+    must_close: bool,
+    version: Version,
+    is_head: bool,
 }
 
 /// The phase of a request.
 enum State {
-    Rejected { problem: Problem },
-    LimitedFuture { future: LimitedFuture },
+    Rejected {
+        problem: Problem,
+    },
+    LimitedFuture {
+        future: LimitedFuture,
+    },
+    /// The rest of the request precedes the next one. It is discarded, as far as it has come.
+    Discarding(Box<(LimitedResponse, DiscardBody)>),
     Done,
 }
 
 impl Future for ClientResponseFuture {
     type Output = Result<Response<ClientResponseBody>, Infallible>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
         let mut response = match &mut this.state {
             State::Rejected { problem } => {
                 forward::own_response(problem.plain()).map(ResponseBody::from)
@@ -276,24 +309,48 @@ impl Future for ClientResponseFuture {
                 };
                 response
             }
+            State::Discarding(discarding) => {
+                this.must_close |= !ready!(discarding.1.poll(cx));
+                std::mem::take(&mut discarding.0)
+            }
             State::Done => return Poll::Pending,
         };
+        // Drops what is left of the request.
         this.state = State::Done;
+        match this
+            .unread
+            .take()
+            .map_or(UnreadBody::Nothing, |slot| slot.take())
+        {
+            UnreadBody::Rest(body) if !this.expects_continue => {
+                this.state = State::Discarding(Box::new((response, DiscardBody::new(body))));
+                return self.poll(cx);
+            }
+            UnreadBody::Nothing => {}
+            UnreadBody::Rest(_) | UnreadBody::Failed => this.must_close = true,
+        }
         if let (Some(permit), Some((in_flight, _))) =
             (take_permit_if_broken(&mut response), &this.rest)
         {
             abandoned::keep(in_flight.client(), Exchange::Permit(permit));
         }
-        if this.discards_body && !response.body().is_end_stream() {
-            discard_body(&mut response);
+        match this.version {
+            Version::HTTP_2 if this.is_head => discard_body(&mut response),
+            Version::HTTP_2 => {}
+            _ => this.must_close |= complete_http1(&mut response, this.version, this.is_head),
         }
         let (in_flight, records) = this.rest.take().unzip();
         let (mut entry, mut span) = records.unwrap_or_default();
         let is_last = in_flight.as_ref().is_some_and(InFlightRequest::is_last);
-        if is_last && !this.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        if (is_last || this.must_close)
+            && this.version != Version::HTTP_2
+            && response.status() != StatusCode::SWITCHING_PROTOCOLS
+        {
             response
                 .headers_mut()
                 .insert(CONNECTION, HeaderValue::from_static("close"));
+            // To a response of a later version hyper adds that the connection is kept.
+            *response.version_mut() = this.version;
         }
         if let Some(span) = &mut span {
             span.status = response.status().as_u16();
@@ -324,9 +381,25 @@ impl Drop for ClientResponseFuture {
     }
 }
 
+/// Prepares a response for hyper's HTTP/1 server. Returns whether the connection ends with it.
+fn complete_http1(response: &mut LimitedResponse, version: Version, is_head: bool) -> bool {
+    if response.body().is_end_stream() {
+        // hyper sends a length without a body only in response to HEAD, and logs any other.
+        if !is_head {
+            response.headers_mut().remove(CONTENT_LENGTH);
+        }
+        return false;
+    }
+    // An HTTP/1.0 client knows no chunks.
+    version == Version::HTTP_10 && !is_head && response.body().size_hint().exact().is_none()
+}
+
 /// Discards the body of a response to HEAD, which hyper would send over HTTP/2. The Content-Length
 /// stays.
-fn discard_body(response: &mut Response<ResponseBody<ProxyBody, Pending<GatewayDecider>>>) {
+fn discard_body(response: &mut LimitedResponse) {
+    if response.body().is_end_stream() {
+        return;
+    }
     if let Some(length) = response.body().size_hint().exact() {
         response
             .headers_mut()

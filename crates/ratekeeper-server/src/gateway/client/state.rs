@@ -2,14 +2,14 @@
 
 use super::abandoned::AbandonedExchanges;
 use super::forwarded_headers::ForwardedHeaders;
-use super::http1::InformationalSender;
+use super::informational::InformationalQueue;
 use crate::gateway::address_limit::AddressSlot;
 use crate::gateway::drain::{Drain, Stage};
 use axum::http::HeaderValue;
 use ratekeeper::{Clock, Timestamp, clock::CoarseClock};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -50,8 +50,8 @@ pub(crate) struct Client {
     pub(crate) forwarded_node: String,
     /// The cached forwarding headers for upstreams.
     pub(crate) forwarded_headers: ForwardedHeaders,
-    /// Sends informational responses, over HTTP/1.
-    pub(crate) informational: OnceLock<InformationalSender>,
+    /// Informational responses that wait to be sent, over HTTP/1.
+    pub(crate) informational: InformationalQueue,
     /// The exchanges that it has abandoned.
     pub(crate) abandoned: AbandonedExchanges,
     /// Its connection permits, and the stages of stopping. `None` in tests.
@@ -62,9 +62,8 @@ pub(crate) struct Client {
     pub(crate) is_shared: AtomicBool,
     /// Whether a head has begun and not ended.
     in_head: AtomicBool,
-    /// Whether all bytes read form whole requests, and no bytes wait to be read.
-    is_fully_read: AtomicBool,
-    /// How many requests are in flight.
+    /// How many requests have begun, and how many are in flight.
+    pub(super) requests: AtomicU64,
     in_flight: AtomicUsize,
     /// When the last one ended.
     idle_since: AtomicU64,
@@ -79,6 +78,7 @@ pub(crate) struct InFlightRequest(Arc<Client>);
 
 impl InFlightRequest {
     pub(crate) fn new(client: &Arc<Client>) -> Self {
+        client.requests.fetch_add(1, Relaxed);
         client.in_flight.fetch_add(1, Relaxed);
         Self(Arc::clone(client))
     }
@@ -139,13 +139,13 @@ impl Client {
             forwarded_for,
             forwarded_node,
             forwarded_headers: ForwardedHeaders::default(),
-            informational: OnceLock::new(),
+            informational: InformationalQueue::default(),
             abandoned: AbandonedExchanges::default(),
             admission,
             tunnel: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
             in_head: AtomicBool::new(false),
-            is_fully_read: AtomicBool::new(false),
+            requests: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             idle_since: AtomicU64::new(now),
             head_since: AtomicU64::new(now),
@@ -170,10 +170,8 @@ impl Client {
         if self.tls { "https" } else { "http" }
     }
 
-    /// Records a read: whether it leaves a head unfinished, and whether it ends with the end of a
-    /// request.
-    pub(crate) fn on_read(&self, in_head: bool, is_whole: bool) {
-        self.is_fully_read.store(is_whole, Relaxed);
+    /// Records a read, and whether it leaves a head unfinished.
+    pub(crate) fn on_read(&self, in_head: bool) {
         if in_head != self.in_head.load(Relaxed) {
             if in_head {
                 self.head_since.store(now(), Relaxed);
@@ -182,15 +180,8 @@ impl Client {
         }
     }
 
-    /// Records that there are unread bytes.
-    pub(crate) fn mark_unread(&self) {
-        self.is_fully_read.store(false, Relaxed);
-    }
-
-    /// Whether the client waits for a response, with nothing unread: it can only leave or send its
-    /// next request.
-    pub(crate) fn is_waiting_for_response(&self) -> bool {
-        self.is_fully_read.load(Relaxed) && self.in_flight.load(Relaxed) > 0
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.load(Relaxed) > 0
     }
 
     /// Records whether the client took any of what was written to it.
@@ -255,7 +246,7 @@ mod tests {
         };
         let client = Arc::new(Client::new(None, false, false, None));
         let request = InFlightRequest::new(&client);
-        client.on_read(true, false);
+        client.on_read(true);
         client.head_since.store(1, Relaxed);
         assert_eq!(
             client.deadline(&timeouts),

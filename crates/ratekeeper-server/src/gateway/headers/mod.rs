@@ -3,7 +3,6 @@
 mod hop_by_hop;
 
 use super::client::Client;
-use super::http1::put_header;
 use crate::api::{Code, Problem};
 use axum::http::Version;
 use axum::http::header::{
@@ -39,6 +38,14 @@ pub(super) fn strip_request(headers: &mut HeaderMap, may_upgrade: bool) {
     }
 }
 
+/// Adds a header line to a head or to trailers.
+pub(super) fn put_header(head: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
+    head.extend_from_slice(name.as_str().as_bytes());
+    head.extend_from_slice(b": ");
+    head.extend_from_slice(value);
+    head.extend_from_slice(b"\r\n");
+}
+
 /// Whether a value of TE accepts trailers.
 pub(super) fn accepts_trailers(value: &[u8]) -> bool {
     value
@@ -52,11 +59,12 @@ pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
-/// Whether a body has a transfer coding other than chunked. Chunks are decoded and encoded again;
-/// other codings are not.
+/// Whether a body has a transfer coding other than chunked, or is chunked twice. Chunks are decoded
+/// and encoded again; other codings are not.
 pub(super) fn has_other_codings(headers: &HeaderMap) -> bool {
-    all(headers, &TRANSFER_ENCODING)
-        .any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    let mut codings = all(headers, &TRANSFER_ENCODING);
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    codings.next().is_some_and(|coding| !is_chunked(coding)) || codings.next().is_some()
 }
 
 /// Makes target and Host name the same host, which must be a served one.

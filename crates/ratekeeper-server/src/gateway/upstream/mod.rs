@@ -1,20 +1,24 @@
 //! Upstream selection: load balancing, health, circuit breakers.
 
+mod conn;
 mod connect;
 mod error;
 mod health;
 mod http1;
 mod http2;
-mod pool;
+mod target;
 mod timer;
 
+pub(crate) use conn::{ExchangeError, UpstreamBody, UpstreamConn, UpstreamPool, UpstreamRequest};
 pub(crate) use connect::Connector;
 pub(crate) use error::UpstreamError;
 pub(crate) use health::{HealthCheck, run_health_checks};
-pub(crate) use http1::{H1Error, H1UpstreamConn, Head, MAX_HEADERS};
-pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, ResponseEvent};
-pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};
-pub(crate) use timer::{Progress, TimeoutKind, Timeouts, Timer};
+pub(crate) use http1::{CLEANUP_INTERVAL, UpstreamStream};
+pub(crate) use http2::ResponseEvent;
+pub(crate) use timer::{Progress, Timeouts};
+
+use http1::{H1Error, MAX_HEADERS};
+use timer::TimeoutKind;
 
 use crate::config::{Balance, GatewayConfig, Upstream};
 use foldhash::fast::FixedState;

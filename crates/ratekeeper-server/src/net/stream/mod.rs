@@ -4,7 +4,10 @@ mod batched;
 mod read_budget;
 
 pub(crate) use batched::{BatchedStream, write_batches};
-pub(crate) use read_budget::{MAX_FRAMES_PER_POLL, ReadBudget, yield_to_others};
+pub(crate) use read_budget::{
+    MAX_FRAMES_PER_POLL, MAX_HTTP1_BYTES_PER_POLL, MAX_HTTP2_BYTES_PER_POLL, ReadBudget,
+    yield_to_others,
+};
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,27 +1,42 @@
-//! A stream with a read budget per poll. HTTP/2 parses all frames that one poll can read before
-//! other tasks run, so a burst of small frames would pile up even if every reader is quick.
+//! A stream with a read budget per poll, so that one busy connection does not delay the others of
+//! its worker. HTTP/2 parses all frames that one poll can read before other tasks run, so a burst of
+//! small frames would pile up even if every reader is quick.
 
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that are read before other tasks run.
-const MAX_BYTES_PER_POLL: usize = 32 * 1024;
+/// Bytes that are read of HTTP/2 before other tasks run.
+pub(crate) const MAX_HTTP2_BYTES_PER_POLL: usize = 32 * 1024;
 
 /// At most this many frames of one byte, each with a header of nine.
-pub(crate) const MAX_FRAMES_PER_POLL: usize = MAX_BYTES_PER_POLL / 10;
+pub(crate) const MAX_FRAMES_PER_POLL: usize = MAX_HTTP2_BYTES_PER_POLL / 10;
 
-/// A stream that yields to other tasks after [`MAX_BYTES_PER_POLL`] bytes were read from it.
+/// The same for HTTP/1, whose readers take bytes as they need them. Tokio's own budget is 128 reads
+/// of any size.
+pub(crate) const MAX_HTTP1_BYTES_PER_POLL: usize = 256 * 1024;
+
+/// A stream that yields to other tasks after `max_bytes` bytes were read from it.
 pub(crate) struct ReadBudget<S> {
     stream: S,
+    max_bytes: usize,
     /// Bytes read since it last yielded.
     read: usize,
 }
 
 impl<S> ReadBudget<S> {
-    pub(crate) fn new(stream: S) -> Self {
-        Self { stream, read: 0 }
+    pub(crate) fn new(stream: S, max_bytes: usize) -> Self {
+        Self {
+            stream,
+            max_bytes,
+            read: 0,
+        }
+    }
+
+    /// The stream without the budget.
+    pub(crate) fn get_mut(&mut self) -> &mut S {
+        &mut self.stream
     }
 }
 
@@ -32,7 +47,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadBudget<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.read >= MAX_BYTES_PER_POLL {
+        if this.read >= this.max_bytes {
             this.read = 0;
             // Woken at once, this task might be polled several times before a task that yields,
             // too, forwards the bytes read.
@@ -92,8 +107,8 @@ mod tests {
 
     #[test]
     fn a_long_burst_is_read_in_several_polls() {
-        let burst = vec![0; 3 * MAX_BYTES_PER_POLL];
-        let mut stream = ReadBudget::new(&burst[..]);
+        let burst = vec![0; 3 * MAX_HTTP2_BYTES_PER_POLL];
+        let mut stream = ReadBudget::new(&burst[..], MAX_HTTP2_BYTES_PER_POLL);
         let mut cx = Context::from_waker(Waker::noop());
         let (mut buffer, mut polls) = (vec![0; 1024], vec![0]);
         loop {
@@ -112,9 +127,9 @@ mod tests {
         assert_eq!(
             polls,
             [
-                MAX_BYTES_PER_POLL,
-                MAX_BYTES_PER_POLL,
-                MAX_BYTES_PER_POLL,
+                MAX_HTTP2_BYTES_PER_POLL,
+                MAX_HTTP2_BYTES_PER_POLL,
+                MAX_HTTP2_BYTES_PER_POLL,
                 0
             ]
         );

@@ -1,35 +1,30 @@
-//! One client connection, from its first byte to its last.
+//! Client connections: accepts them, and serves each from its first byte to its last.
 
-use super::http1::{ClientSocket, HeadLimits, Http1};
+use super::http1::serve_http1;
 use super::io::Io;
 use super::service::ClientService;
-use super::state::{Admission, Client, ClientTimeouts, now};
+use super::state::{Admission, Client};
 use super::streams::StreamExecutor;
-use crate::gateway::WorkerState;
+use super::timeouts::{LINGER, run_with_timeouts};
 use crate::gateway::drain::Stage;
 use crate::gateway::proxy_protocol::{self, ParsedHeader};
-use crate::net::stream::{BatchedStream, Stream};
+use crate::gateway::upstream::{CLEANUP_INTERVAL, UpstreamPool};
+use crate::gateway::{GatewayState, WorkerState};
+use crate::net::listen::Listener;
+use crate::net::stream::{BatchedStream, Stream, write_batches};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use std::error::Error;
-use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// The connection preface of HTTP/2.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// How long an idle connection is kept after its last request once the gateway stops: its next
-/// request may be on its way.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// The most concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 128;
@@ -45,8 +40,72 @@ const CONNECTION_WINDOW: u32 = 32 * STREAM_WINDOW;
 /// How often an HTTP/2 connection is pinged, and how long the pong may take.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
+/// How long connections that are already being established may take to be accepted when the gateway
+/// stops.
+const ACCEPT_GRACE: Duration = Duration::from_millis(100);
+
+/// Serves one listener until the gateway stops, then finishes the requests in flight.
+pub(crate) async fn serve(listener: Listener, shared: Arc<GatewayState>, workers: usize) {
+    let max_connections = shared.gateway.max_connections.div_ceil(workers).max(1);
+    let (drain, grace) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
+    let http2 = shared.gateway.http2;
+    let peers = shared.upstreams.peers.iter();
+    let pools: Vec<_> = peers.map(|_| Arc::new(UpstreamPool::new(http2))).collect();
+    let worker = Arc::new(WorkerState {
+        shared,
+        pools: pools.clone(),
+    });
+    tokio::spawn(async move {
+        let mut ticks = interval(CLEANUP_INTERVAL);
+        // Ticks are the pools' clock, so missed ticks are not made up for.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let now = ticks.tick().await;
+            pools.iter().for_each(|pool| pool.clear_expired(now));
+        }
+    });
+    tokio::spawn(write_batches());
+    let permits = Arc::new(Semaphore::new(max_connections));
+    loop {
+        let changed = drain.changed();
+        if drain.stage() == Stage::Stopping {
+            break;
+        }
+        let permit = Arc::clone(&permits).acquire_owned();
+        tokio::select! {
+            biased;
+            () = changed => {}
+            (permit, (stream, peer)) = async { (permit.await, listener.accept().await) } => {
+                // The semaphore is never closed.
+                let Ok(permit) = permit else { break };
+                tokio::spawn(serve_connection(Arc::clone(&worker), stream, peer, permit));
+            }
+        }
+    }
+    // Connections that were established before, or are being established now, are still served.
+    if let Err(error) = listener.refuse_new_connections() {
+        tracing::debug!(%error, "connections that come now may be reset");
+    }
+    let rest = async {
+        loop {
+            let (stream, peer) = listener.accept().await;
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+                return;
+            };
+            tokio::spawn(serve_connection(Arc::clone(&worker), stream, peer, permit));
+        }
+    };
+    let _ = timeout(ACCEPT_GRACE, rest).await;
+    drop(listener);
+    // All permits are free once no connection is left.
+    let all = u32::try_from(max_connections).unwrap_or(u32::MAX);
+    if timeout(grace, permits.acquire_many(all)).await.is_err() {
+        tracing::warn!("requests still in flight after {grace:?} were cut off");
+    }
+}
+
 /// Serves a connection until it ends.
-pub(in crate::gateway) async fn serve(
+async fn serve_connection(
     worker: Arc<WorkerState>,
     stream: Stream,
     peer: Option<SocketAddr>,
@@ -125,38 +184,26 @@ async fn connection(
     let client = Client::new(peer, trusted, tls, Some(admission));
     let client = Arc::new(client.abandoned_timeout(gateway.abandoned_timeout));
     let service = ClientService::new(&worker, &client);
-    if http2 {
-        client.is_shared.store(true, Relaxed);
-        let streams = StreamExecutor {
-            client: Some(Arc::clone(&client)),
-            idle_timeout: gateway.idle_timeout,
-        };
-        let io = TokioIo::new(Io::new(stream, Arc::clone(&client), first));
-        let connection = http2::Builder::new(streams)
-            .timer(TokioTimer::new())
-            .keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_INTERVAL)
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(u32::try_from(gateway.max_head).unwrap_or(u32::MAX))
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .serve_connection(io, service);
-        run_with_timeouts(Box::pin(connection), &worker, &client).await
-    } else {
-        let limits = HeadLimits {
-            bytes: gateway.max_head,
-            headers: gateway.max_headers,
-        };
-        let socket = ClientSocket::new(stream, Arc::clone(&client), limits, &first);
-        // It was not set before.
-        drop(client.informational.set(socket.informational()));
-        run_with_timeouts(
-            Box::pin(Http1::new(socket, Arc::clone(&client), service)),
-            &worker,
-            &client,
-        )
-        .await
+    if !http2 {
+        let io = Io::http1(stream, Arc::clone(&client), first);
+        return serve_http1(io, service, &worker, &client).await;
     }
+    client.is_shared.store(true, Relaxed);
+    let streams = StreamExecutor {
+        client: Some(Arc::clone(&client)),
+        idle_timeout: gateway.idle_timeout,
+    };
+    let io = TokioIo::new(Io::http2(stream, Arc::clone(&client), first));
+    let connection = http2::Builder::new(streams)
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(u32::try_from(gateway.max_head).unwrap_or(u32::MAX))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .serve_connection(io, service);
+    run_with_timeouts(Box::pin(connection).as_mut(), &worker, &client).await
 }
 
 /// Reads the client's address from the PROXY protocol of a trusted proxy. Consumes only that head:
@@ -211,146 +258,6 @@ async fn stopping(worker: &WorkerState) {
             return;
         }
         changed.await;
-    }
-}
-
-/// A connection that can be shut down gracefully.
-trait ServeConnection: Future<Output = Result<(), Self::Error>> {
-    type Error: Into<Box<dyn Error + Send + Sync>>;
-
-    /// Whether it may be shut down while requests are in flight.
-    const SHUTDOWN_WHILE_BUSY: bool;
-
-    /// Ends it once the requests in flight are answered.
-    fn graceful_shutdown(self: Pin<&mut Self>);
-}
-
-impl ServeConnection for Http1 {
-    type Error = io::Error;
-
-    // Each response already announces that it is the last.
-    const SHUTDOWN_WHILE_BUSY: bool = false;
-
-    fn graceful_shutdown(self: Pin<&mut Self>) {
-        self.graceful_shutdown();
-    }
-}
-
-impl ServeConnection for http2::Connection<TokioIo<Io>, ClientService, StreamExecutor> {
-    type Error = hyper::Error;
-
-    const SHUTDOWN_WHILE_BUSY: bool = true;
-
-    fn graceful_shutdown(self: Pin<&mut Self>) {
-        self.graceful_shutdown();
-    }
-}
-
-/// Runs a connection, and cuts it off when a timeout passes.
-async fn run_with_timeouts<S: ServeConnection>(
-    mut connection: Pin<Box<S>>,
-    worker: &WorkerState,
-    client: &Client,
-) -> io::Result<()> {
-    let gateway = &worker.shared.gateway;
-    let timeouts = ClientTimeouts {
-        head: gateway.header_timeout,
-        keep_alive: gateway.keep_alive,
-        idle: gateway.idle_timeout,
-    };
-    let drain = &worker.shared.drain;
-    let mut watchdog = Watchdog::new(timeouts.keep_alive);
-    let mut changed = Box::pin(drain.changed());
-    // The notification is polled once to register the waker, and again only after a change.
-    let mut stage = None;
-    let mut shutdown_at = None;
-    poll_fn(|cx| {
-        if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
-            return Poll::Ready(ended.map_err(io::Error::other));
-        }
-        while stage != Some(drain.stage()) {
-            stage = Some(drain.stage());
-            changed.set(drain.changed());
-            let _ = changed.as_mut().poll(cx);
-        }
-        let cut_off = client.deadline(&timeouts);
-        let mut deadline = cut_off;
-        if stage == Some(Stage::Stopping) && (shutdown_at.is_none() || S::SHUTDOWN_WHILE_BUSY) {
-            let close_at = client.idle_since().max(shutdown_at.unwrap_or_default())
-                + LINGER.as_millis() as u64;
-            match shutdown_at {
-                None if S::SHUTDOWN_WHILE_BUSY || client.is_idle() && close_at <= now() => {
-                    shutdown_at = Some(now());
-                    connection.as_mut().graceful_shutdown();
-                    // The connection may have ended at once.
-                    cx.waker().wake_by_ref();
-                }
-                // The client has had its time to close; one that does not read will not.
-                Some(_) if client.is_idle() && close_at <= now() => {
-                    return Poll::Ready(Ok(()));
-                }
-                _ if client.is_idle() => {
-                    deadline = Some(deadline.map_or(close_at, |deadline| deadline.min(close_at)));
-                }
-                _ => {}
-            }
-        }
-        match watchdog.poll(deadline, cx) {
-            // That was only the time for the graceful shutdown.
-            Poll::Ready(()) if cut_off.is_none_or(|cut_off| cut_off > now()) => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            overdue => overdue.map(|()| Err(io::ErrorKind::TimedOut.into())),
-        }
-    })
-    .await
-}
-
-/// A timer for a deadline that moves often. It is only reset if it would fire too late.
-struct Watchdog {
-    timer: Pin<Box<Sleep>>,
-    /// When the timer fires, in milliseconds of [`now`].
-    armed: u64,
-}
-
-/// Without a deadline the timer still fires at this interval.
-const CHECK_INTERVAL_MS: u64 = 30_000;
-
-impl Watchdog {
-    fn new(first: Duration) -> Self {
-        let first = u64::try_from(first.as_millis())
-            .unwrap_or(u64::MAX)
-            .min(CHECK_INTERVAL_MS);
-        let timer = Box::pin(sleep_until(Instant::now() + Duration::from_millis(first)));
-        // Treated as fired: it must be polled once.
-        Self { timer, armed: 0 }
-    }
-
-    /// Ready when the deadline has passed.
-    fn poll(&mut self, deadline: Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.armed != 0
-            && !self.timer.is_elapsed()
-            && deadline.is_none_or(|deadline| deadline >= self.armed)
-        {
-            return Poll::Pending;
-        }
-        loop {
-            let now = now();
-            let next = deadline
-                .unwrap_or(now + CHECK_INTERVAL_MS)
-                .min(now + CHECK_INTERVAL_MS);
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                return Poll::Ready(());
-            }
-            self.timer
-                .as_mut()
-                .reset(Instant::now() + Duration::from_millis(next - now));
-            self.armed = next;
-            if self.timer.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! The first bytes of a connection.
 
 use super::*;
+use std::future::poll_fn;
 use std::pin::pin;
+use std::task::Poll;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::task::yield_now;

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::http::header::{
     CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, StatusCode, Version};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(crate) struct Head {
     pub(crate) status: StatusCode,
     /// Without hop-by-hop headers, except in a 101.
     pub(crate) headers: HeaderMap,
-    pub(crate) is_http10: bool,
+    pub(crate) version: Version,
     pub(super) length: ResponseBodyLength,
     /// Whether the connection may be reused.
     pub(super) keep_alive: bool,
@@ -81,6 +81,11 @@ pub(super) fn read(bytes: &[u8], method: &Method) -> Result<Option<(usize, Head)
         .and_then(|code| StatusCode::from_u16(code).ok());
     let status = status.ok_or(H1Error::InvalidResponse("response has an invalid status"))?;
     let is_http10 = response.version == Some(0);
+    let version = if is_http10 {
+        Version::HTTP_10
+    } else {
+        Version::HTTP_11
+    };
     // All values are slices of one copy.
     let copy = Bytes::copy_from_slice(&bytes[..end]);
     let mut found = ResponseConnectionHeaders {
@@ -117,7 +122,7 @@ pub(super) fn read(bytes: &[u8], method: &Method) -> Result<Option<(usize, Head)
         Head {
             status,
             headers: map,
-            is_http10,
+            version,
             length,
             keep_alive,
         },
@@ -345,7 +350,7 @@ mod tests {
             ["5"]
         );
         let http10 = head("HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n").unwrap();
-        assert!(http10.is_http10 && !http10.keep_alive);
+        assert!(http10.version == Version::HTTP_10 && !http10.keep_alive);
         assert!(
             head("HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: Keep-Alive\r\n\r\n")
                 .unwrap()

@@ -5,20 +5,27 @@
 //! from what the client sent and read into what the client gets, with nothing in between. The
 //! bytes are parsed by the [`ResponseReader`], which does no I/O.
 
+mod buffer;
+mod chunked_decoder;
 mod head;
+mod message_writer;
+mod poll_budget;
+mod pool;
 mod request_writer;
 mod response_reader;
+mod write_buffer;
 
 pub(crate) use head::{Head, MAX_HEADERS};
+pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};
 
+use super::conn::UpstreamRequest;
 use super::timer::{Timeouts, Timer};
 use crate::config::Upstream;
 use crate::gateway::body::{BodyError, RequestBody};
-use crate::gateway::headers::RequestHeaderRewriter;
-use crate::gateway::http1::fill;
-use crate::net::stream::Stream;
+use crate::net::stream::{MAX_HTTP1_BYTES_PER_POLL, ReadBudget, Stream};
 use axum::body::Bytes;
-use axum::http::{Request, Version};
+use axum::http::Version;
+use buffer::fill;
 use bytes::BytesMut;
 use http_body::{Frame, SizeHint};
 use request_writer::RequestWriter;
@@ -34,8 +41,11 @@ const HEAD_ROOM: usize = 8 * 1024;
 /// the client takes data.
 const MAX_HTTP2_CHUNK: u64 = 16 * 1024;
 
+/// The stream of a connection.
+pub(crate) type UpstreamStream = ReadBudget<Stream>;
+
 pub(crate) struct H1UpstreamConn {
-    stream: Stream,
+    stream: UpstreamStream,
     sending: RequestWriter,
     reader: ResponseReader,
     /// Whether the connection may be reused after this response.
@@ -73,7 +83,7 @@ impl std::error::Error for H1Error {}
 impl H1UpstreamConn {
     pub(crate) fn new(stream: Stream, timeouts: Timeouts) -> Box<Self> {
         Box::new(Self {
-            stream,
+            stream: ReadBudget::new(stream, MAX_HTTP1_BYTES_PER_POLL),
             sending: RequestWriter::default(),
             reader: ResponseReader::default(),
             keep_alive: true,
@@ -97,24 +107,20 @@ impl H1UpstreamConn {
         let read = &mut self.reader.read;
         let _ = read.try_reclaim(HEAD_ROOM);
         // Unexpected bytes make the connection unusable.
-        self.is_watched = fill(&mut self.stream, read, HEAD_ROOM, cx).is_pending();
+        self.is_watched = fill(self.stream.get_mut(), read, HEAD_ROOM, cx).is_pending();
         self.is_watched
     }
 
     /// Begins a request, and takes its body.
-    pub(crate) fn begin(
-        &mut self,
-        request: &mut Request<RequestBody>,
-        upstream: &Upstream,
-        rewriter: &RequestHeaderRewriter<'_>,
-    ) {
-        let max_chunk = if rewriter.version == Version::HTTP_2 {
+    pub(crate) fn begin(&mut self, request: &mut UpstreamRequest<'_>, upstream: &Upstream) {
+        let max_chunk = if request.rewriter.version == Version::HTTP_2 {
             MAX_HTTP2_CHUNK
         } else {
             u64::MAX
         };
-        self.reader.begin(request.method(), max_chunk);
-        self.sending.begin(request, upstream, rewriter);
+        self.reader.begin(request.request.method(), max_chunk);
+        self.sending
+            .begin(request.request, upstream, &request.rewriter);
     }
 
     /// Takes back the body of a request of which nothing was sent yet.
@@ -166,6 +172,11 @@ impl H1UpstreamConn {
         self.sending.waits_for_client()
     }
 
+    /// Whether any of the request was sent.
+    pub(crate) fn has_request_bytes(&self) -> bool {
+        self.sending.has_begun()
+    }
+
     /// Whether any of the response has come.
     pub(crate) fn has_response_bytes(&self) -> bool {
         self.reader.has_begun()
@@ -215,7 +226,7 @@ impl H1UpstreamConn {
     }
 
     /// The stream, for another protocol, and the bytes already read from it.
-    pub(crate) fn into_stream(self) -> (Stream, BytesMut) {
+    pub(crate) fn into_stream(self) -> (UpstreamStream, BytesMut) {
         (self.stream, self.reader.read)
     }
 }

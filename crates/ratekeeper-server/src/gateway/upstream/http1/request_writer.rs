@@ -1,12 +1,11 @@
 //! Writes a request to an upstream over HTTP/1.1.
 
-use super::H1Error;
+use super::message_writer::{Framing, MessageWriter, Trailers, WriteError};
+use super::{H1Error, UpstreamStream};
 use crate::config::Upstream;
 use crate::gateway::body::{BodyError, RequestBody};
-use crate::gateway::headers::{self, RequestHeaderRewriter};
-use crate::gateway::http1::{Framing, MessageWriter, PollBudget, Trailers, WriteError, put_header};
-use crate::gateway::upstream::authority;
-use crate::net::stream::Stream;
+use crate::gateway::headers::{self, RequestHeaderRewriter, put_header};
+use crate::gateway::upstream::target::RequestTarget;
 use axum::http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TRAILER, TRANSFER_ENCODING};
 use axum::http::{Method, Request};
 use http_body::Body;
@@ -40,19 +39,12 @@ impl RequestWriter {
             let headers = request.headers();
             first.extend_from_slice(request.method().as_str().as_bytes());
             first.push(b' ');
-            let path = request
-                .uri()
-                .path_and_query()
-                .map_or("/", |path| path.as_str());
-            // The target `*` of `OPTIONS *` stands for the whole service and has no path.
-            if path != "*" {
-                first.extend_from_slice(upstream.prefix().as_bytes());
-            }
-            first.extend_from_slice(path.as_bytes());
+            let target = RequestTarget::new(request, upstream);
+            first.extend_from_slice(target.path.as_bytes());
             first.extend_from_slice(b" HTTP/1.1\r\n");
-            if headers::first(headers, &HOST).is_none() {
-                // HTTP/1.0 needs no Host, HTTP/1.1 does.
-                put_header(first, &HOST, authority(upstream).as_bytes());
+            // HTTP/1.0 needs no Host, HTTP/1.1 does.
+            if let Some(host) = target.default_host(upstream) {
+                put_header(first, &HOST, host.as_bytes());
             }
             rewriter.write(headers, first);
             match framing {
@@ -62,7 +54,7 @@ impl RequestWriter {
                     put_header(first, &TRANSFER_ENCODING, b"chunked");
                     trailers = announced_trailers(headers, rewriter.trusted_header);
                 }
-                Framing::Empty | Framing::Close => {
+                Framing::Empty => {
                     let expected = matches!(
                         *request.method(),
                         Method::POST | Method::PUT | Method::PATCH
@@ -103,17 +95,15 @@ impl RequestWriter {
     /// Sends as much as the upstream takes; ready when everything is sent.
     pub(super) fn poll(
         &mut self,
-        stream: &mut Stream,
+        stream: &mut UpstreamStream,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), H1Error>> {
         ready!(self.writer.poll_begun(stream, cx)).map_err(H1Error::Io)?;
-        self.writer
-            .poll(stream, &mut PollBudget::new(), cx)
-            .map_err(|error| match error {
-                WriteError::Io(error) => H1Error::Io(error),
-                WriteError::Body(error) => H1Error::Body(error),
-                WriteError::Length => H1Error::Body(BodyError::LengthMismatch),
-            })
+        self.writer.poll(stream, cx).map_err(|error| match error {
+            WriteError::Io(error) => H1Error::Io(error),
+            WriteError::Body(error) => H1Error::Body(error),
+            WriteError::Length => H1Error::Body(BodyError::LengthMismatch),
+        })
     }
 }
 

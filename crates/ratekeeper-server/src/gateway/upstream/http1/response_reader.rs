@@ -2,8 +2,9 @@
 //! `read`. Fuzzed as a whole (fuzz/src/gateway/response.rs).
 
 use super::H1Error;
+use super::buffer::{empty_line_end, take};
+use super::chunked_decoder::{ChunkEvent, ChunkedDecoder};
 use super::head::{self, Head, ResponseBodyLength};
-use crate::gateway::http1::{ChunkEvent, ChunkedDecoder, empty_line_end, take};
 use axum::body::Bytes;
 use axum::http::Method;
 use bytes::{Buf, BytesMut};

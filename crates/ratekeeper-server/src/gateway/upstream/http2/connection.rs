@@ -2,7 +2,7 @@
 
 use super::super::{Connector, UpstreamError};
 use crate::config::Upstream;
-use crate::net::stream::ReadBudget;
+use crate::net::stream::{MAX_HTTP2_BYTES_PER_POLL, ReadBudget};
 use axum::body::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
@@ -109,7 +109,7 @@ impl H2UpstreamConn {
             .max_header_list_size(MAX_HEADER_LIST)
             .initial_max_send_streams(INITIAL_MAX_STREAMS)
             .enable_push(false)
-            .handshake(ReadBudget::new(stream));
+            .handshake(ReadBudget::new(stream, MAX_HTTP2_BYTES_PER_POLL));
         let (send, mut connection) = handshake.await.map_err(UpstreamError::Http2)?;
         poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Err(UpstreamError::InvalidResponse(

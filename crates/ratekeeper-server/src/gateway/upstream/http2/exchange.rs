@@ -3,9 +3,15 @@
 use super::connection::{StreamGuard, StreamPermit};
 use super::download::Http2Body;
 use super::upload::Upload;
+use crate::config::Upstream;
 use crate::gateway::body::{BodyError, RequestBody};
-use axum::http::header::CONTENT_LENGTH;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, response};
+use crate::gateway::forward;
+use crate::gateway::headers;
+use crate::gateway::upstream::UpstreamError;
+use crate::gateway::upstream::conn::{ExchangeError, UpstreamRequest};
+use crate::gateway::upstream::target::RequestTarget;
+use axum::http::header::{CONTENT_LENGTH, HOST};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use h2::Reason;
 use h2::client::ResponseFuture;
 use http_body::Body;
@@ -24,10 +30,10 @@ pub(crate) struct Http2Exchange {
     guard: Option<StreamGuard>,
 }
 
-/// What an upstream sends before the body of its response.
+/// What an upstream sends before the body of its response, without hop-by-hop headers.
 pub(crate) enum ResponseEvent {
     Informational(StatusCode, HeaderMap),
-    Response(response::Parts, Http2Body),
+    Response(Response<()>),
 }
 
 /// Why there is no response.
@@ -56,23 +62,41 @@ impl Http2Error {
 
 impl Http2Exchange {
     /// Sends a request on a stream, and takes its body. On an error nothing was sent and the body
-    /// is untouched. `trusted_header` is the header in which trusted proxies name the client.
+    /// is untouched.
     pub(crate) fn send(
         permit: StreamPermit,
-        mut head: Request<()>,
-        body: &mut RequestBody,
-        trusted_header: &HeaderName,
-    ) -> Result<Self, h2::Error> {
+        request: &mut UpstreamRequest<'_>,
+        upstream: &Upstream,
+    ) -> Result<Self, ExchangeError> {
+        let UpstreamRequest {
+            request, rewriter, ..
+        } = request;
         let StreamPermit { mut send, guard } = permit;
+        let mut head = Request::new(());
+        head.method_mut().clone_from(request.method());
+        *head.version_mut() = Version::HTTP_2;
+        *head.uri_mut() = RequestTarget::new(request, upstream)
+            .uri(upstream)
+            .ok_or_else(|| ExchangeError::Request(forward::bad_target()))?;
+        rewriter.for_each(request.headers(), |name, value| {
+            // The host is in the target. Header values stay valid.
+            if let (true, Ok(value)) = (name != HOST, HeaderValue::from_bytes(value)) {
+                head.headers_mut().append(name, value);
+            }
+        });
+        let body = request.body_mut();
         let has_body = !body.is_end_stream();
         let expected = matches!(*head.method(), Method::POST | Method::PUT | Method::PATCH);
         if let Some(length) = body.size_hint().exact().filter(|_| has_body || expected) {
             head.headers_mut()
                 .insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        let (response, stream) = send.send_request(head, !has_body)?;
+        let (response, stream) = send
+            .send_request(head, !has_body)
+            .map_err(|error| ExchangeError::NotSent(UpstreamError::Http2(error)))?;
         let body = std::mem::replace(body, RequestBody::empty());
-        let upload = has_body.then(|| Upload::new(stream, body, trusted_header.clone()));
+        let trusted_header = rewriter.trusted_header.clone();
+        let upload = has_body.then(|| Upload::new(stream, body, trusted_header));
         Ok(Self {
             response,
             upload,
@@ -96,17 +120,22 @@ impl Http2Exchange {
 
     /// Sends the request, and receives what precedes the body of the response. Must not be called
     /// after the response.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseEvent, Http2Error>> {
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(ResponseEvent, Option<Http2Body>), Http2Error>> {
         if let Some(upload) = &mut self.upload
             && let Poll::Ready(Err(error)) = upload.poll(cx)
         {
             return Poll::Ready(Err(Http2Error::Body(error)));
         }
         if let Poll::Ready(Some(informational)) = self.response.poll_informational(cx) {
-            let (head, ()) = informational.map_err(Http2Error::new)?.into_parts();
-            return Poll::Ready(Ok(ResponseEvent::Informational(head.status, head.headers)));
+            let (mut head, ()) = informational.map_err(Http2Error::new)?.into_parts();
+            headers::strip(&mut head.headers);
+            let event = ResponseEvent::Informational(head.status, head.headers);
+            return Poll::Ready(Ok((event, None)));
         }
-        let (head, stream) = ready!(Pin::new(&mut self.response).poll(cx))
+        let (mut head, stream) = ready!(Pin::new(&mut self.response).poll(cx))
             .map_err(Http2Error::new)?
             .into_parts();
         let Some(guard) = self.guard.take() else {
@@ -121,9 +150,9 @@ impl Http2Exchange {
             .and_then(|length| length.to_str().ok()?.parse().ok());
         // A length without a body is that of the response to a GET.
         let length = length.filter(|_| !stream.is_end_stream());
-        Poll::Ready(Ok(ResponseEvent::Response(
-            head,
-            Http2Body::start(stream, upload, guard, length, cx),
-        )))
+        headers::strip(&mut head.headers);
+        let body = Http2Body::start(stream, upload, guard, length, cx);
+        let event = ResponseEvent::Response(Response::from_parts(head, ()));
+        Poll::Ready(Ok((event, Some(body))))
     }
 }

@@ -1,6 +1,5 @@
-//! Writes an HTTP/1 message: the head, then the body as it comes. Used for responses to clients and
-//! requests to upstreams; it knows neither sockets nor tasks, so that tests drive it with any
-//! sequence of frames, short writes and pauses.
+//! Writes an HTTP/1 message: the head, then the body as it comes. It knows neither sockets nor
+//! tasks, so that tests drive it with any sequence of frames, short writes and pauses.
 
 use super::poll_budget::PollBudget;
 use super::write_buffer::WriteBuffer;
@@ -8,7 +7,6 @@ use crate::net::stream::yield_to_others;
 use axum::body::Bytes;
 use axum::http::HeaderName;
 use http_body::{Body, Frame};
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -23,15 +21,12 @@ pub(crate) enum Framing {
     /// By Content-Length, with this many bytes still to come.
     Known(u64),
     Chunked,
-    /// By the end of the connection.
-    Close,
 }
 
 /// Which trailers of a chunked body are written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Trailers {
     None,
-    All,
     Named(Vec<HeaderName>),
 }
 
@@ -39,7 +34,6 @@ impl Trailers {
     fn contains(&self, name: &HeaderName) -> bool {
         match self {
             Self::None => false,
-            Self::All => true,
             Self::Named(names) => names.contains(name),
         }
     }
@@ -60,45 +54,6 @@ impl<E: fmt::Display> fmt::Display for WriteError<E> {
             Self::Io(error) => error.fmt(f),
             Self::Body(error) => error.fmt(f),
             Self::Length => f.write_str("the body is longer or shorter than its Content-Length"),
-        }
-    }
-}
-
-impl<E: Into<Box<dyn Error + Send + Sync>>> From<WriteError<E>> for io::Error {
-    fn from(error: WriteError<E>) -> Self {
-        match error {
-            WriteError::Io(error) => error,
-            WriteError::Body(error) => Self::other(error),
-            WriteError::Length => {
-                Self::other("the response body is longer or shorter than its Content-Length")
-            }
-        }
-    }
-}
-
-/// The connection that a message is written to.
-pub(crate) trait MessageSink {
-    /// Writes everything in the buffer, then flushes the connection if `flush`.
-    fn poll_send(
-        &mut self,
-        out: &mut WriteBuffer,
-        flush: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>>;
-}
-
-impl<S: AsyncWrite + Unpin> MessageSink for S {
-    fn poll_send(
-        &mut self,
-        out: &mut WriteBuffer,
-        flush: bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        ready!(out.poll_write(self, cx))?;
-        if flush {
-            out.poll_flush(self, cx)
-        } else {
-            Poll::Ready(Ok(()))
         }
     }
 }
@@ -169,13 +124,13 @@ impl<B> MessageWriter<B> {
     /// message can be sent elsewhere.
     pub(crate) fn poll_begun(
         &mut self,
-        sink: &mut impl MessageSink,
+        stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         if self.has_begun() {
             Poll::Ready(Ok(()))
         } else {
-            sink.poll_send(&mut self.out, false, cx)
+            self.out.poll_write(stream, cx)
         }
     }
 }
@@ -185,19 +140,22 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
     /// written and flushed.
     ///
     /// Available frames are gathered and written together. Each poll ends; if it is pending, the
-    /// task will be woken by the body, by the connection, or because `budget` is spent.
+    /// task will be woken by the body, by the connection, or because the poll has done much.
     pub(crate) fn poll(
         &mut self,
-        sink: &mut impl MessageSink,
-        budget: &mut PollBudget,
+        stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), WriteError<B::Error>>> {
+        let mut budget = PollBudget::new();
         loop {
             // Even a round without progress has a cost, so that a bug delays one connection and not
             // its worker.
             budget.spend(0);
-            let taken = self.fill(budget, cx);
-            let sent = sink.poll_send(&mut self.out, !matches!(taken, Ok(FrameTaken::Some)), cx);
+            let taken = self.fill(&mut budget, cx);
+            let mut sent = self.out.poll_write(stream, cx);
+            if matches!(sent, Poll::Ready(Ok(()))) && !matches!(taken, Ok(FrameTaken::Some)) {
+                sent = self.out.poll_flush(stream, cx);
+            }
             // An error is returned at once: a failed body may look like an ended one when it is
             // polled again.
             match taken? {
@@ -276,7 +234,7 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
                         .filter(|(name, _)| self.trailers.contains(name)),
                 );
             }
-            Framing::Known(0) | Framing::Close | Framing::Empty => {}
+            Framing::Known(0) | Framing::Empty => {}
         }
         self.body = None;
         Ok(())

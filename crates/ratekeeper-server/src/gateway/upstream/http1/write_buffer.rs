@@ -1,6 +1,7 @@
 //! The write buffer of an HTTP/1 message: the head and small chunks of the body in one buffer,
 //! large chunks in their own memory.
 
+use crate::gateway::headers::put_header;
 use axum::body::Bytes;
 use axum::http::{HeaderName, HeaderValue};
 use bytes::Buf;
@@ -167,12 +168,4 @@ impl WriteBuffer {
         }
         Poll::Ready(Ok(()))
     }
-}
-
-/// Adds a header line to a head or to trailers.
-pub(crate) fn put_header(head: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
-    head.extend_from_slice(name.as_str().as_bytes());
-    head.extend_from_slice(b": ");
-    head.extend_from_slice(value);
-    head.extend_from_slice(b"\r\n");
 }

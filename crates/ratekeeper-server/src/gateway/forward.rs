@@ -1,20 +1,18 @@
 //! Forwards requests to an upstream and streams the responses back.
 
-mod http2;
-
 use super::access_log::RequestRecord;
-use super::body::{BodyError, IncomingBody, ProxyBody, RequestBody, UpstreamBody};
-use super::client::{BrokenByClient, Client, ProtocolSwitch};
+use super::body::{BodyError, IncomingBody, ProxyBody, RequestBody};
+use super::client::{BrokenByClient, Client};
 use super::headers::{self, RequestHeaderRewriter};
 use super::upstream::{
-    H1Error, H1UpstreamConn, Head, SelectedUpstream, TimeoutKind, Timeouts, TriedPeers,
-    UpstreamError,
+    ExchangeError, ResponseEvent, SelectedUpstream, Timeouts, TriedPeers, UpstreamBody,
+    UpstreamConn, UpstreamError, UpstreamRequest,
 };
 use super::{WorkerState, tunnel};
 use crate::api::{Code, Problem};
 use axum::body::Bytes;
 use axum::http::header::RETRY_AFTER;
-use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
 use ratekeeper_policy::Attribute;
 use ratekeeper_tower::response::NotReached;
 use std::convert::Infallible;
@@ -22,13 +20,20 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::Instant;
 use tower_service::Service;
 
 /// Retry-After where it is unknown when an upstream recovers.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How often a request is sent again to an upstream that did not process it.
+const MAX_REFUSALS: u32 = 10;
+
+/// After this many refusals the request becomes the first one on a new connection: on a shared
+/// connection with few streams it could be rejected repeatedly, and pooled ones may all be closed.
+const SHARED_REFUSALS: u32 = 3;
 
 /// The service that forwards the requests of one client. Clones share that client.
 #[derive(Clone)]
@@ -85,17 +90,21 @@ impl Forward {
         let version = request.version();
         // Only a request that may switch protocols still has the header here.
         let upgrade = headers::upgrade(request.headers());
-        let rewriter = RequestHeaderRewriter {
-            client: &self.client,
-            trusted_header: shared.trusted_header(),
-            version,
-            upgrade,
-        };
         let timeouts = Timeouts {
             started: Instant::now(),
             idle: gateway.idle_timeout,
             total: gateway.total_timeout,
             sent: request.body().progress(),
+        };
+        let mut request = UpstreamRequest {
+            request,
+            rewriter: RequestHeaderRewriter {
+                client: &self.client,
+                trusted_header: shared.trusted_header(),
+                version,
+                upgrade,
+            },
+            timeouts,
         };
         let mut tried = TriedPeers::new();
         loop {
@@ -107,17 +116,10 @@ impl Forward {
                 record.upstream(&selected.peer.upstream);
             }
             let index = selected.index;
-            let result = if gateway.http2 {
-                // Boxed, as few requests need it: the futures of all others are cheaper to move.
-                Box::pin(self.over_http2(&mut selected, request, &rewriter, &timeouts)).await
-            } else {
-                self.over_http1(&mut selected, request, &rewriter, &timeouts)
-                    .await
-            };
-            match result {
+            match self.exchange(&mut selected, &mut request).await {
                 Ok(mut response) => {
                     // After the switch either side may stay silent for any time.
-                    if let Some(progress) = &timeouts.sent {
+                    if let Some(progress) = &request.timeouts.sent {
                         progress.answered.store(true, Relaxed);
                     }
                     selected.report(!is_failure(response.status()));
@@ -183,166 +185,120 @@ impl Forward {
         }
     }
 
-    /// Sends the request over an HTTP/1.1 connection, a pooled one or a new one.
-    async fn over_http1(
+    /// Sends the request to the chosen upstream, again where that is safe, until a response comes.
+    async fn exchange(
         &self,
         selected: &mut SelectedUpstream,
-        request: &mut Request<RequestBody>,
-        rewriter: &RequestHeaderRewriter<'_>,
-        timeouts: &Timeouts,
+        request: &mut UpstreamRequest<'_>,
     ) -> Result<Response<ProxyBody>, ForwardError> {
         let WorkerState { shared, pools, .. } = &*self.worker;
         let (pool, upstream) = (&pools[selected.index], &selected.peer.upstream);
-        let mut is_retry = false;
+        let (mut refusals, mut is_retry) = (0, false);
         loop {
             // A retry uses a new connection: otherwise a request that crashes the upstream would
             // end all pooled ones.
-            let pooled = if is_retry { None } else { pool.take().await };
-            let was_pooled = pooled.is_some();
-            let mut conn = match pooled {
-                Some(mut conn) => {
-                    conn.timer.begin(timeouts.clone());
-                    conn
-                }
-                None => {
-                    let opening = Box::pin(shared.connector.connect(upstream));
-                    H1UpstreamConn::new(
-                        opening.await.map_err(ForwardError::NotSent)?,
-                        timeouts.clone(),
-                    )
-                }
-            };
-            conn.begin(request, upstream, rewriter);
-            let Head {
-                status,
-                headers,
-                is_http10,
-                ..
-            } = match self.response_head(&mut conn, rewriter.version).await {
-                Ok(head) => head,
-                // Not the upstream's fault.
-                Err(ExchangeError::Timeout(_)) if conn.waits_for_client() => {
-                    return Err(ForwardError::Body(slow_body()));
-                }
-                Err(ExchangeError::Timeout(kind)) => {
-                    return Err(ForwardError::Failed(UpstreamError::Timeout(kind)));
-                }
-                Err(ExchangeError::Broken(error)) => {
-                    let unsent = conn
-                        .unsent()
-                        .map(|body| *request.body_mut() = body)
-                        .is_some();
-                    // A safe request may be sent twice.
-                    let again =
-                        unsent || !conn.has_response_bytes() && is_retryable(request, timeouts);
-                    match error {
-                        H1Error::Body(error) => {
-                            return Err(ForwardError::Body(body_problem(error)));
-                        }
-                        // A pooled connection may have been closed by the upstream at that very
-                        // moment.
-                        H1Error::Io(_) | H1Error::Closed if again && was_pooled => {
-                            is_retry = !unsent;
-                            continue;
-                        }
-                        H1Error::Io(_) | H1Error::Closed if unsent => {
-                            return Err(ForwardError::NotSent(UpstreamError::Http1(error)));
-                        }
-                        error => return Err(ForwardError::Failed(UpstreamError::Http1(error))),
+            let new = is_retry || refusals >= SHARED_REFUSALS;
+            // Where nothing could be sent, the connection was open when it was chosen.
+            let (mut was_open, mut has_body) = (true, true);
+            let error = match pool.begin(&shared.connector, upstream, request, new).await {
+                Err(error) => error,
+                Ok((mut conn, open)) => match self.head(&mut conn, request).await {
+                    Ok(head) => return self.respond(head, conn, selected, request),
+                    Err(error) => {
+                        let body = conn.into_request_body();
+                        (was_open, has_body) = (open, body.is_some());
+                        *request.request.body_mut() = body.unwrap_or_else(RequestBody::empty);
+                        error
                     }
+                },
+            };
+            match error {
+                ExchangeError::Unreachable(error) => return Err(ForwardError::NotSent(error)),
+                ExchangeError::Request(problem) => return Err(ForwardError::Body(problem)),
+                ExchangeError::Body(error) => return Err(ForwardError::Body(body_problem(error))),
+                ExchangeError::Failed(error) => return Err(ForwardError::Failed(error)),
+                // The connection may have been closed by the upstream at that very moment.
+                ExchangeError::Broken(_) if was_open && !is_retry && request.is_retryable() => {
+                    is_retry = true;
                 }
-            };
-            let mut response = Response::new(ProxyBody::empty());
-            *response.status_mut() = status;
-            *response.version_mut() = if is_http10 {
-                Version::HTTP_10
-            } else {
-                Version::HTTP_11
-            };
-            *response.headers_mut() = headers;
-            if status == StatusCode::SWITCHING_PROTOCOLS {
-                let protocol = headers::upgrade(response.headers());
-                let (Some(_), Some(protocol)) = (&rewriter.upgrade, protocol) else {
-                    return Err(ForwardError::Failed(UpstreamError::InvalidResponse(
-                        "switched to a protocol that was not requested",
-                    )));
-                };
-                headers::strip(response.headers_mut());
-                headers::set_upgrade(response.headers_mut(), protocol);
-                self.client.tunnel.store(true, Relaxed);
-                let (idle, client) = (shared.gateway.upgrade_timeout, Arc::clone(&self.client));
-                let (switch, downstream) = ProtocolSwitch::new();
-                response.extensions_mut().insert(switch);
-                tokio::spawn(tunnel::run(
-                    conn,
-                    downstream,
-                    idle,
-                    client,
-                    selected.active.take(),
-                ));
-            } else if let Some(body) = conn.whole_body() {
-                pool.put(conn);
-                *response.body_mut() = ProxyBody::Own(Some(body).filter(|body| !body.is_empty()));
-            } else {
-                let body = UpstreamBody::over_http1(conn, Arc::clone(pool), selected.active.take());
-                *response.body_mut() = ProxyBody::Upstream(body);
+                ExchangeError::Broken(error) => return Err(ForwardError::Failed(error)),
+                ExchangeError::NotSent(_) if was_open && refusals < MAX_REFUSALS => refusals += 1,
+                ExchangeError::NotSent(error) => return Err(ForwardError::NotSent(error)),
+                ExchangeError::Unprocessed(error) if has_body && refusals < MAX_REFUSALS => {
+                    tracing::debug!(%error, "the upstream {upstream} did not process a request");
+                    refusals += 1;
+                }
+                ExchangeError::Unprocessed(error) => {
+                    return Err(ForwardError::Unprocessed { error, has_body });
+                }
             }
-            return Ok(response);
         }
     }
 
     /// Waits for the head of the response, up to the timeouts. Informational responses are
     /// forwarded at once.
-    async fn response_head(
+    async fn head(
         &self,
-        conn: &mut H1UpstreamConn,
-        version: Version,
-    ) -> Result<Head, ExchangeError<H1Error>> {
+        conn: &mut UpstreamConn,
+        request: &UpstreamRequest<'_>,
+    ) -> Result<Response<()>, ExchangeError> {
+        let version = request.rewriter.version;
         poll_fn(|cx| {
             loop {
-                match conn.poll_head(cx) {
-                    Poll::Ready(Ok(head)) if head.is_informational() => {
-                        self.inform(version, head.status, &head.headers, cx);
-                    }
-                    Poll::Ready(head) => return Poll::Ready(head.map_err(ExchangeError::Broken)),
-                    Poll::Pending => {
-                        return conn
-                            .timer
-                            .poll(cx)
-                            .map(|kind| Err(ExchangeError::Timeout(kind)));
+                match ready!(conn.poll_response(cx))? {
+                    ResponseEvent::Response(head) => return Poll::Ready(Ok(head)),
+                    // hyper sends 100 Continue; HTTP/1.0 has no informational responses, and hyper
+                    // sends none over HTTP/2.
+                    ResponseEvent::Informational(status, headers) => {
+                        if version == Version::HTTP_11 && status != StatusCode::CONTINUE {
+                            self.client.informational.push(status, &headers);
+                        }
                     }
                 }
             }
         })
         .await
     }
-    /// Forwards an informational response.
-    fn inform(
+
+    /// Turns the connection into the body of the response, or into a tunnel.
+    fn respond(
         &self,
-        version: Version,
-        status: StatusCode,
-        headers: &HeaderMap,
-        cx: &mut Context<'_>,
-    ) {
-        // The gateway itself sends 100 Continue; HTTP/1.0 has no informational responses.
-        if let (Version::HTTP_11, Some(informational)) = (version, self.client.informational.get())
-            && status != StatusCode::CONTINUE
-        {
-            informational.send(status, headers, cx);
+        head: Response<()>,
+        mut conn: UpstreamConn,
+        selected: &mut SelectedUpstream,
+        request: &mut UpstreamRequest<'_>,
+    ) -> Result<Response<ProxyBody>, ForwardError> {
+        let pool = &self.worker.pools[selected.index];
+        let mut response = head.map(|()| ProxyBody::empty());
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let protocol = headers::upgrade(response.headers());
+            let (Some(_), Some(protocol), Some(stream)) =
+                (&request.rewriter.upgrade, protocol, conn.into_stream())
+            else {
+                return Err(ForwardError::Failed(UpstreamError::InvalidResponse(
+                    "switched to a protocol that was not requested",
+                )));
+            };
+            headers::strip(response.headers_mut());
+            headers::set_upgrade(response.headers_mut(), protocol);
+            self.client.tunnel.store(true, Relaxed);
+            let idle_timeout = self.worker.shared.gateway.upgrade_timeout;
+            tokio::spawn(tunnel::run(
+                stream,
+                hyper::upgrade::on(&mut *request.request),
+                idle_timeout,
+                Arc::clone(&self.client),
+                selected.active.take(),
+            ));
+        } else if let Some(body) = conn.take_whole_body() {
+            pool.put(conn);
+            *response.body_mut() = ProxyBody::Own(Some(body).filter(|body| !body.is_empty()));
+        } else {
+            let body = UpstreamBody::new(conn, Arc::clone(pool), selected.active.take());
+            *response.body_mut() = ProxyBody::Upstream(body);
         }
+        Ok(response)
     }
-}
-
-/// Why there is no response head.
-enum ExchangeError<E> {
-    Broken(E),
-    Timeout(TimeoutKind),
-}
-
-/// Whether a request without a response may be sent again: its method is safe, and no body was
-/// consumed.
-fn is_retryable(request: &Request<RequestBody>, timeouts: &Timeouts) -> bool {
-    request.method().is_safe() && timeouts.sent.is_none()
 }
 
 /// The problem that a client gets when its own request body fails.

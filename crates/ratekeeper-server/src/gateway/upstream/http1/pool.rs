@@ -70,8 +70,8 @@ impl Http1Pool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Timeouts;
     use super::*;
+    use crate::gateway::upstream::Timeouts;
     use crate::net::stream::Stream;
     use tokio::net::UnixStream;
     use tokio::time::{Instant, sleep};

@@ -1,6 +1,6 @@
 //! Decoder of the chunked transfer coding.
 
-use super::{empty_line_end, take};
+use super::buffer::{empty_line_end, take};
 use crate::gateway::headers;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -176,6 +176,14 @@ fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, Ma
         None if read.len() <= MAX_OVERHEAD_BYTES => return Ok(None),
         _ => return Err(MALFORMED),
     };
+    // A lone LF may hide bytes that other parsers take for a line.
+    let has_lone_lf = |line: &[u8]| !line.ends_with(b"\r\n");
+    if read[..end]
+        .split_inclusive(|byte| *byte == b'\n')
+        .any(has_lone_lf)
+    {
+        return Err(MALFORMED);
+    }
     let mut storage = [httparse::EMPTY_HEADER; MAX_TRAILERS];
     let Ok(httparse::Status::Complete((length, found))) =
         httparse::parse_headers(&read[..end], &mut storage)
@@ -344,6 +352,9 @@ mod tests {
             b"10000000000000000\r\n",
             b"0\r\nno header\r\n\r\n",
             b"0\r\n: 1\r\n\r\n",
+            b"0\r\na: 1\n\r\n",
+            b"0\r\na: 1\r\n\n",
+            b"0\r\n\n",
         ] {
             for size in [1, text.len()] {
                 let fault = decode(text, size).unwrap_err();

@@ -8,6 +8,8 @@
 mod cross_site;
 mod layer;
 mod preflights;
+#[path = "../../proto/mod.rs"]
+mod proto;
 mod resp;
 mod rls;
 #[path = "../gateway/service.rs"]

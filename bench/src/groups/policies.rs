@@ -4,6 +4,7 @@ use super::Group;
 use crate::harness::{self, Contestant};
 use crate::peers::limitador::Limitador;
 use crate::policies::{SIZES, engine, path, subject, wide};
+use crate::programs;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use ratekeeper::{Ask, Clock, MemoryStore, clock::SystemClock};
 use serde_json::json;
@@ -148,20 +149,8 @@ fn store_alone() -> Contestant {
 }
 
 fn allocations() -> Option<[u64; SIZES.len()]> {
-    let args = [
-        "run",
-        "--release",
-        "--quiet",
-        "-p",
-        "ratekeeper-bench",
-        "--bin",
-        "allocations",
-    ];
-    let output = Command::new(env!("CARGO"))
-        .args(args)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .ok()?;
+    let program = programs::program("allocations").ok()?;
+    let output = Command::new(program).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     let counts: Vec<u64> = text
         .lines()

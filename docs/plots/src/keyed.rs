@@ -1,6 +1,6 @@
 //! The plot of the cost of keyed decisions: drawn from results that were measured once and
-//! committed, since a measurement comes out differently every time. `cargo run --release -p
-//! ratekeeper-bench -- keyed --save` renews them.
+//! committed, since a measurement comes out differently every time. `cargo run --release
+//! --manifest-path bench/Cargo.toml -- keyed --save` renews them.
 
 use crate::svg::{ADMITTED, Anchor, GRID, INK, LINES, MUTED, OFFERED, Svg};
 use serde::Deserialize;

@@ -3,6 +3,8 @@
 
 mod echo;
 mod load;
+#[path = "../../../../crates/ratekeeper-server/proto/mod.rs"]
+mod proto;
 
 pub(crate) use echo::{CHILD, run as child};
 

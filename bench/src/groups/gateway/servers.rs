@@ -120,7 +120,7 @@ impl Upstream {
 
 /// Starts the service of small chunks, on the core that the proxies leave free.
 fn chunks() -> Result<(KillOnDrop, u16), String> {
-    let program = programs::program("ratekeeper-bench", "web-service")?;
+    let program = programs::program("web-service")?;
     let mut command = Command::new("taskset");
     command
         .args(["-c", FREE_CORE])

@@ -13,7 +13,7 @@ const CORE: &str = "0";
 const PROGRAM: &str = "web-service";
 
 pub(super) fn program() -> Result<PathBuf, String> {
-    programs::program("ratekeeper-bench", PROGRAM)
+    programs::program(PROGRAM)
 }
 
 /// A copy of the program, at another memory address. Removed when it is dropped; processes that run

@@ -1,7 +1,7 @@
 # One command each; `make` alone lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
-.PHONY: help run check test full shapes lint features doc unit proto-check proto no-std loom faults soak bench overload plots screenshots fuzz tools
+.PHONY: help run check test full deny shapes lint features doc unit proto-check proto no-std loom faults soak bench bench-quick overload plots screenshots fuzz tools
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -18,7 +18,12 @@ check: lint ## formatting, clippy and the tests that need no other program; inst
 test: tools lint features doc unit proto-check no-std loom ## everything that must hold, as in CI; says what it installs first
 	@echo "all checks passed"
 
-full: test shapes faults soak ## make test, then its long forms: shapes, faults and soak
+full: deny test shapes faults soak ## make test, then its long forms: shapes, faults and soak; and licences
+
+# The advisories come from the network.
+deny: ## licences, duplicates, sources and advisories of dependencies, where cargo-deny is installed
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; \
+	else echo "deny: skipped, cargo-deny is not installed (cargo install cargo-deny --locked)"; fi
 
 shapes: tools ## every shape of requests and responses through the gateway, with real clients and upstreams
 	RATEKEEPER_SHAPES=full cargo test -p ratekeeper-server --test shapes
@@ -94,6 +99,11 @@ bench: ## benchmarks beside the peers; writes target/bench.json
 	@scripts/need wrk h2load || true # without them their groups are skipped
 	cargo build --profile dist -p ratekeeper-server
 	cargo run --release --manifest-path bench/Cargo.toml
+
+bench-quick: ## ten rows in two minutes; writes docs/benchmarks.md
+	@scripts/need wrk h2load || true # without them their rows are not measured
+	cargo build --profile dist -p ratekeeper-server
+	cargo run --release --manifest-path bench/Cargo.toml -- --quick
 
 overload: ## the gateway at five times what a service can do, with and without adaptive limits
 	cargo build --profile dist -p ratekeeper-server -p ratekeeper-overload

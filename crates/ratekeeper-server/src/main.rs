@@ -20,12 +20,6 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// The allocator. The gateway allocates and frees a buffer for each request, which is slow with
-/// most system allocators. Tests use one that counts.
-#[cfg(not(test))]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Exit code: `check` or `doctor` found a problem, `explain` shows that the request is denied, or a
 /// server rejected the admin command.
 const EXIT_FAILURE: u8 = 1;

@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
 
-    let explained = engine.explain(&caller, 1).await;
+    let explained = engine.explain(&caller).await;
     for trace in explained.traces() {
         println!(
             "{}: {:?}",
@@ -49,7 +49,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Keeps what remains, at the new rate.
     engine.set_policies(read(&FILE.replace("3/min", "6/min"))?)?;
-    println!("now {:?}", engine.peek(&caller, 1).await.retry_after());
+    println!("now {:?}", engine.peek(&caller).await.retry_after());
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Engines of many policies of which three apply, for the group `policies` and for counting its
 //! allocations.
 
-use ratekeeper::clock::DefaultClock;
+use ratekeeper::clock::SystemClock;
 use ratekeeper::{Clock, Limit, MemoryStore};
 use ratekeeper_policy::{Engine, Match, Policies, Policy, Subject};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,7 +16,7 @@ pub fn wide() -> Limit {
 
 /// Builds an engine: each policy applies to a path of its own, but two apply everywhere.
 pub fn engine(policies: usize) -> Engine<MemoryStore> {
-    engine_with_clock(policies, DefaultClock::default())
+    engine_with_clock(policies, SystemClock)
 }
 
 /// The same on another clock.

@@ -7,6 +7,7 @@ use crate::host::host_name;
 use ratekeeper::Timestamp;
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// The attributes of one request. It borrows them; nothing is copied.
 ///
@@ -39,6 +40,8 @@ pub struct Subject<'a> {
     /// Custom attributes. (A `SmallVec` would pin the lifetime.)
     custom: [Option<(&'a str, &'a [u8])>; INLINE_ATTRIBUTES],
     more: Vec<(&'a str, &'a [u8])>,
+    cost: Option<u64>,
+    within: Option<Duration>,
     no_wait: bool,
     start: Option<Timestamp>,
     deadline: Option<Timestamp>,
@@ -147,6 +150,21 @@ impl<'a> Subject<'a> {
     #[must_use]
     pub fn headers(mut self, headers: &'a dyn Headers) -> Self {
         self.headers = Some(headers);
+        self
+    }
+
+    /// Sets the cost of the request, 1 otherwise; each policy multiplies it by its own.
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = Some(cost);
+        self
+    }
+
+    /// Sets within what time the caller needs the verdict. A store that has to ask a server falls
+    /// back before that time is over; it also bounds the wait in a queue.
+    #[must_use]
+    pub fn within(mut self, time: Duration) -> Self {
+        self.within = Some(time);
         self
     }
 
@@ -263,6 +281,20 @@ fn non_empty(value: &[u8]) -> Option<&[u8]> {
 impl<'a> Subject<'a> {
     pub(crate) fn address(&self) -> Option<IpAddr> {
         self.ip
+    }
+
+    /// The cost, 1 if it is not set.
+    pub(crate) fn units(&self) -> u64 {
+        self.cost.unwrap_or(1)
+    }
+
+    pub(crate) fn has_cost(&self) -> bool {
+        self.cost.is_some()
+    }
+
+    /// Within what time the caller needs the verdict.
+    pub(crate) fn time_limit(&self) -> Option<Duration> {
+        self.within
     }
 
     pub(crate) fn is_no_wait(&self) -> bool {

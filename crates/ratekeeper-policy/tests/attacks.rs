@@ -25,7 +25,7 @@ fn at(path: &str) -> Match {
 
 /// Whether the policy applies to the request.
 fn meets(engine: &TestEngine, subject: &Subject<'_>) -> bool {
-    engine.peek_now(subject, 1).limits().next().is_some()
+    engine.peek_now(subject).limits().next().is_some()
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_path_with_several_readings_is_not_exempt() {
     ];
     for (at, engine) in gates.iter().enumerate() {
         let is_limited = |path: &str| {
-            let verdict = engine.peek_now(&Subject::new().path(path), 1);
+            let verdict = engine.peek_now(&Subject::new().path(path));
             verdict.limits().any(|limit| limit.policy() == "all")
         };
         for path in [
@@ -403,13 +403,13 @@ fn a_cost_that_overflows_is_never_allowed() {
         for times in [1, 2, u64::MAX] {
             assert!(
                 engine
-                    .decide_n_now(&Subject::new().with("n", n), times)
+                    .decide_now(&Subject::new().with("n", n).cost(times))
                     .is_never(),
                 "{n} × {times}"
             );
         }
     }
-    assert!(engine.decide_n_now(&Subject::new(), u64::MAX).is_never());
+    assert!(engine.decide_now(&Subject::new().cost(u64::MAX)).is_never());
     for class in ["low", "mid"] {
         assert!(
             engine
@@ -418,12 +418,12 @@ fn a_cost_that_overflows_is_never_allowed() {
         );
     }
     for odd in ["", "-1", "+1", "1e3", " 1", "１", "0x10"] {
-        let verdict = engine.peek_now(&Subject::new().with("n", odd), 1);
+        let verdict = engine.peek_now(&Subject::new().with("n", odd));
         assert!(verdict.is_allowed(), "{odd}");
     }
     assert!(
         engine
-            .decide_n_now(&Subject::new().with("n", "0"), u64::MAX)
+            .decide_now(&Subject::new().with("n", "0").cost(u64::MAX))
             .is_allowed()
     );
 }
@@ -467,7 +467,7 @@ fn thousands_of_asks_are_charged_all_or_nothing() {
     assert!(one.decide_now(&Subject::new()).is_denied());
     drop(held);
     let left: Vec<u64> = one
-        .peek_now(&Subject::new(), 0)
+        .peek_now(&Subject::new().cost(0))
         .limits()
         .map(|limit| limit.decision().remaining())
         .collect();

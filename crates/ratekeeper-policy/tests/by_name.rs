@@ -65,7 +65,7 @@ fn decisions_by_name_and_requests_share_a_bucket() {
             .is_denied()
     );
     assert_eq!(
-        block_on(engine.reset_by("login", b"192.0.2.1"))
+        block_on(engine.operator().reset_by("login", b"192.0.2.1"))
             .unwrap()
             .words,
         "ip=192.0.2.1"
@@ -97,11 +97,11 @@ fn invalid_decisions_by_name_return_errors() {
         Err(ByNameError::ManyKeys(both))
     );
     assert_eq!(
-        block_on(engine.reset_by("login", b"a")).map(drop),
+        block_on(engine.operator().reset_by("login", b"a")).map(drop),
         Err(ByNameError::NotA(Attribute::Ip))
     );
     assert_eq!(
-        block_on(engine.reset_by("nope", b"a")).map(drop),
+        block_on(engine.operator().reset_by("nope", b"a")).map(drop),
         Err(ByNameError::NoPolicy)
     );
 }
@@ -125,7 +125,7 @@ fn a_shown_fingerprint_resets_the_key_or_is_rejected() {
     let bare = shown.strip_prefix("ip=").unwrap();
     for name in [shown.as_str(), bare] {
         assert_eq!(spent("192.0.2.1"), 0);
-        let key = block_on(engine.reset_by("login", name.as_bytes())).unwrap();
+        let key = block_on(engine.operator().reset_by("login", name.as_bytes())).unwrap();
         assert_eq!(key.words, "ip=192.0.2.1", "{name}");
         assert_eq!(
             remaining(&engine, "login", "192.0.2.1", true),
@@ -133,7 +133,8 @@ fn a_shown_fingerprint_resets_the_key_or_is_rejected() {
             "{name}"
         );
     }
-    let reset = |key: &str| block_on(engine.reset_by("tenant", key.as_bytes())).map(drop);
+    let reset =
+        |key: &str| block_on(engine.operator().reset_by("tenant", key.as_bytes())).map(drop);
     let unseen = "#0123456789abcdef";
     assert_eq!(
         reset(unseen),

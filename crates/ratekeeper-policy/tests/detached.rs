@@ -36,15 +36,23 @@ fn in_a_minute(engine: &TestEngine) -> Timestamp {
     engine.store().now() + MINUTE
 }
 
+fn with_cost<'a>(subject: &Subject<'a>, cost: Option<u64>) -> Subject<'a> {
+    let subject = subject.clone();
+    match cost {
+        Some(cost) => subject.cost(cost),
+        None => subject,
+    }
+}
+
 fn reserve(engine: &TestEngine, subject: &Subject<'_>, cost: Option<u64>) -> Vec<u8> {
-    let verdict = now(engine.reserve(subject, cost, None));
+    let verdict = now(engine.reserve(&with_cost(subject, cost), None));
     assert!(verdict.is_allowed());
     now(engine.detach(verdict, in_a_minute(engine))).unwrap()
 }
 
 /// Remaining units by policy.
 fn remaining_by_policy(engine: &TestEngine, subject: &Subject<'_>) -> Vec<(String, u64)> {
-    let seen = now(engine.peek(subject, 0));
+    let seen = now(engine.peek(&subject.clone().cost(0)));
     seen.limits()
         .map(|limit| (limit.policy().to_owned(), limit.decision().remaining()))
         .collect()
@@ -130,13 +138,13 @@ fn the_final_cost_corrects_the_reserved_one() {
         Err(SettleError::AlreadySettled)
     );
     let receipt = reserve(&engine, &ann, Some(10));
-    now(engine.cancel_detached(&receipt)).unwrap();
+    now(engine.settle_detached(&receipt, Completion::cancelled())).unwrap();
     assert_eq!(
         remaining_by_policy(&engine, &ann),
         figures([46, 82, 167, 17, 39, 5])
     );
     assert_eq!(
-        now(engine.cancel_detached(&receipt)),
+        now(engine.settle_detached(&receipt, Completion::cancelled())),
         Err(SettleError::AlreadySettled)
     );
 }
@@ -182,9 +190,8 @@ fn a_reservation_returns_its_delay() {
         ),
     ] {
         let (engine, _) = new_engine(policies);
-        let ask = |wait: Option<u64>| {
-            now(engine.reserve(&Subject::new(), None, wait.map(Duration::from_secs)))
-        };
+        let ask =
+            |wait: Option<u64>| now(engine.reserve(&Subject::new(), wait.map(Duration::from_secs)));
         assert_eq!(ask(Some(3)).delay(), Duration::ZERO);
         assert!(
             ask(Some(0)).is_denied(),
@@ -239,7 +246,7 @@ fn a_reload_does_not_change_a_reservation() {
         "a success did not count when it was reserved"
     );
     assert_eq!(after[2], before[2]);
-    now(engine.cancel_detached(&receipts[1])).unwrap();
+    now(engine.settle_detached(&receipts[1], Completion::cancelled())).unwrap();
     assert_eq!(remaining_by_policy(&engine, &ann)[0].1, before[0].1 + 14);
     assert_eq!(
         remaining_by_policy(&engine, &ann)[2],
@@ -256,7 +263,7 @@ fn invalid_receipts_are_rejected() {
     let receipt = reserve(&engine, &Subject::new().user("ann"), Some(2));
     for length in 0..receipt.len() {
         assert_eq!(
-            now(engine.cancel_detached(&receipt[..length])),
+            now(engine.settle_detached(&receipt[..length], Completion::cancelled())),
             Err(SettleError::InvalidReceipt),
             "{length}"
         );
@@ -334,11 +341,13 @@ fn run(
     }
     let settle = |kept: Kept, ending: Option<Completion>| match (kept, ending) {
         (Kept::Itself(verdict), Some(ending)) => now(engine.settle(verdict, ending)),
-        (Kept::Itself(verdict), None) => now(engine.cancel(verdict)),
+        (Kept::Itself(verdict), None) => now(engine.settle(verdict, Completion::cancelled())),
         (Kept::Receipt(receipt), Some(ending)) => {
             now(engine.settle_detached(&receipt, ending)).unwrap();
         }
-        (Kept::Receipt(receipt), None) => now(engine.cancel_detached(&receipt)).unwrap(),
+        (Kept::Receipt(receipt), None) => {
+            now(engine.settle_detached(&receipt, Completion::cancelled())).unwrap();
+        }
     };
     let begin = clock.now();
     let mut seen = Vec::new();
@@ -351,7 +360,7 @@ fn run(
                 if let Some(tokens) = &tokens {
                     subject = subject.with("tokens", tokens.as_str());
                 }
-                let verdict = now(engine.reserve(&subject, *cost, None));
+                let verdict = now(engine.reserve(&with_cost(&subject, *cost), None));
                 seen.push(summary(&verdict));
                 kept.push(if detached {
                     Kept::Receipt(now(engine.detach(verdict, clock.now() + LATER)).unwrap())

@@ -289,14 +289,14 @@ fn a_cost_comes_from_an_attribute_and_is_corrected_at_the_end() {
     let verdict = engine.decide_now(&Subject::new().with("tokens", "60"));
     assert_eq!(left(&verdict), 40);
     engine.settle_now(verdict, Completion::status(200).cost(25));
-    assert_eq!(left(&engine.peek_now(&Subject::new(), 0)), 75);
+    assert_eq!(left(&engine.peek_now(&Subject::new().cost(0))), 75);
     assert_eq!(left(&engine.decide_now(&Subject::new())), 65);
     assert_eq!(
         left(&engine.decide_now(&Subject::new().with("tokens", "many"))),
         55
     );
     assert_eq!(
-        left(&engine.decide_n_now(&Subject::new().with("tokens", "5"), 3)),
+        left(&engine.decide_now(&Subject::new().with("tokens", "5").cost(3))),
         40
     );
     assert!(
@@ -321,7 +321,7 @@ fn shadow_mode_counts_and_denies_nothing() {
     let verdict = engine.decide_now(&Subject::new());
     let outcomes: Vec<_> = verdict.limits().map(|limit| limit.outcome()).collect();
     assert_eq!(outcomes, [AskOutcome::ShadowDenied, AskOutcome::Allowed]);
-    let peeked = engine.peek_now(&Subject::new(), 1);
+    let peeked = engine.peek_now(&Subject::new());
     let outcomes: Vec<_> = peeked.limits().map(|limit| limit.outcome()).collect();
     assert_eq!(
         (outcomes, peeked.policy()),
@@ -592,7 +592,7 @@ async fn an_operator_bans_overrides_grants_and_resets_one_key() {
         .unwrap();
     assert_eq!(count_allowed(&engine, &ann, 9), 5);
     assert_eq!(
-        engine.explain(&ann, 1).await.traces()[0]
+        engine.explain(&ann).await.traces()[0]
             .outcome
             .as_ref()
             .unwrap()
@@ -679,7 +679,7 @@ async fn explain_has_the_reason_and_the_time() {
     );
     let subject = ip("10.0.0.1").method("GET").path("/x");
     let _ = engine.decide_now(&subject);
-    let explained = engine.explain(&subject, 1).await;
+    let explained = engine.explain(&subject).await;
     let why: Vec<_> = explained
         .traces()
         .iter()
@@ -702,7 +702,7 @@ async fn explain_has_the_reason_and_the_time() {
     assert_eq!(standing.limits[1].outcome, AskOutcome::Allowed);
     // An explanation changes nothing.
     assert_eq!(
-        engine.explain(&subject, 1).await.allowed_at(),
+        engine.explain(&subject).await.allowed_at(),
         Some(now + MINUTE)
     );
     assert_eq!(engine.stats().totals(), (1, 0));
@@ -744,7 +744,7 @@ fn a_reload_keeps_counts_and_levels() {
         .unwrap();
     let left = |engine: &TestEngine| -> Vec<(String, u64)> {
         engine
-            .peek_now(&ann, 0)
+            .peek_now(&ann.clone().cost(0))
             .limits()
             .map(|limit| (limit.policy().to_owned(), limit.decision().remaining()))
             .collect()
@@ -779,7 +779,7 @@ fn a_reload_keeps_counts_and_levels() {
         .unwrap();
     assert_eq!(
         engine
-            .peek_now(&ann.clone().tenant("t"), 0)
+            .peek_now(&ann.clone().tenant("t").cost(0))
             .limits()
             .next()
             .unwrap()
@@ -803,7 +803,7 @@ fn a_limit_among_several_is_identified_by_its_period() {
         .set_policies(several(&[Limit::per_hour(200), Limit::per_day(1_000)]))
         .unwrap();
     let left: Vec<_> = engine
-        .peek_now(&Subject::new(), 0)
+        .peek_now(&Subject::new().cost(0))
         .limits()
         .map(|limit| limit.decision().remaining())
         .collect();
@@ -871,6 +871,7 @@ fn shared_limits_identify_the_policies() {
     let of = |policies: Policies| {
         Engine::new(MemoryStore::new(), policies)
             .unwrap()
+            .operator()
             .shared_limits()
     };
     let policy = |limit: Limit| Policy::new("api").key(Attribute::User).limit(limit);
@@ -915,5 +916,5 @@ fn shared_limits_identify_the_policies() {
     engine
         .set_policies(Policies::new().policy(policy(Limit::per_minute(5))))
         .unwrap();
-    assert_eq!(engine.shared_limits(), one);
+    assert_eq!(engine.operator().shared_limits(), one);
 }

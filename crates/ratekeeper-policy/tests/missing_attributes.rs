@@ -101,7 +101,7 @@ fn without_an_address_there_is_one_bucket() {
 fn a_policy_may_skip_requests_without_the_attribute() {
     let engine = per_user(Missing::Skip);
     assert_eq!(of_five(&engine, &ip("203.0.113.7")), 5);
-    let explained = now(engine.explain(&ip("203.0.113.7"), 1));
+    let explained = now(engine.explain(&ip("203.0.113.7")));
     assert!(matches!(
         &explained.traces()[0].outcome,
         Err(MismatchReason::NoKey(Attribute::User))
@@ -163,7 +163,7 @@ fn a_shadow_policy_denies_nothing() {
         let counts = now(engine.stats().policies())[0].counts;
         assert_eq!((counts.denied, counts.shadow_denied), (0, 5));
         assert!(
-            now(engine.explain(&ip("203.0.113.7"), 1)).traces()[0]
+            now(engine.explain(&ip("203.0.113.7"))).traces()[0]
                 .outcome
                 .as_ref()
                 .unwrap()
@@ -193,18 +193,18 @@ fn explain_shows_the_substitute() {
         (Missing::Deny, "ip=203.0.113.7"),
     ] {
         let engine = per_user(missing);
-        let explained = now(engine.explain(&ip("203.0.113.7"), 1));
+        let explained = now(engine.explain(&ip("203.0.113.7")));
         let standing = explained.traces()[0].outcome.as_ref().unwrap();
         assert_eq!(
             (&*standing.key, &standing.missing),
             (key, &Some((Attribute::User, missing)))
         );
         assert_eq!(explained.verdict().is_denied(), missing == Missing::Deny);
-        let explained = now(engine.explain(&ip("203.0.113.7").user("ann"), 1));
+        let explained = now(engine.explain(&ip("203.0.113.7").user("ann")));
         let standing = explained.traces()[0].outcome.as_ref().unwrap();
         assert_eq!((&*standing.key, &standing.missing), ("user=ann", &None));
     }
-    let explained = now(per_user(Missing::Address).explain(&Subject::new(), 1));
+    let explained = now(per_user(Missing::Address).explain(&Subject::new()));
     assert_eq!(
         explained.traces()[0].outcome.as_ref().unwrap().key,
         "unknown"
@@ -292,8 +292,8 @@ fn a_policy_that_applied_to_no_request_is_known() {
     assert_eq!(unmatched(), [Some(5), Some(5), None]);
     // Explaining and peeking are not requests.
     let _ = (
-        engine.peek_now(&ip("203.0.113.7").path("/rare").user("ann"), 1),
-        now(engine.explain(&Subject::new().path("/rare"), 1)),
+        engine.peek_now(&ip("203.0.113.7").path("/rare").user("ann")),
+        now(engine.explain(&Subject::new().path("/rare"))),
     );
     assert_eq!(unmatched(), [Some(5), Some(5), None]);
     // Another policy that denies the request also counts as one that applied.

@@ -291,7 +291,7 @@ fn a_reload_updates_changed_fallbacks_and_resets_nothing() {
         "unchanged options are not set again"
     );
     let left = |engine: &Engine<DisconnectableStore>| {
-        now(engine.peek(&ann, 1))
+        now(engine.peek(&ann))
             .limits()
             .next()
             .unwrap()
@@ -335,8 +335,8 @@ fn closed_is_always_a_503() {
         set_disconnected(&engine, true);
         for verdict in [
             now(engine.decide(&ann)),
-            now(engine.decide_n(&ann, 2)),
-            now(engine.peek(&ann, 1)),
+            now(engine.decide(&ann.clone().cost(2))),
+            now(engine.peek(&ann)),
         ] {
             assert!(verdict.is_denied() && !verdict.is_never(), "{verdict:?}");
             assert_eq!(
@@ -348,7 +348,7 @@ fn closed_is_always_a_503() {
                 (None, Duration::ZERO)
             );
         }
-        let explanation = now(engine.explain(&ann, 1));
+        let explanation = now(engine.explain(&ann));
         assert_eq!(
             (explanation.verdict().status(), explanation.allowed_at()),
             (503, None)
@@ -381,7 +381,7 @@ fn open_allows_and_reports_its_source() {
     let subject = Subject::new();
     assert!(now(engine.decide(&subject)).is_allowed() && now(engine.decide(&subject)).is_denied());
     set_disconnected(&engine, true);
-    for verdict in [now(engine.decide(&subject)), now(engine.peek(&subject, 1))] {
+    for verdict in [now(engine.decide(&subject)), now(engine.peek(&subject))] {
         assert!(verdict.is_allowed(), "{verdict:?}");
         assert_eq!(
             (verdict.status(), verdict.source(), verdict.reason().name()),
@@ -440,7 +440,7 @@ fn each_limit_uses_its_own_fallback_and_the_strictest_holds() {
     // Nor in a peek, where the store does not see the shadow mode.
     let engine = new_engine(watching);
     set_disconnected(&engine, true);
-    assert!(now(engine.peek(&Subject::new(), 1)).is_allowed());
+    assert!(now(engine.peek(&Subject::new())).is_allowed());
 }
 
 #[test]
@@ -494,11 +494,11 @@ fn a_deadline_and_its_remainder_are_passed_to_the_store() {
     let ann = Subject::new().user("ann");
     *engine.store().takes.lock().unwrap() = ms(4);
     let waited = || std::mem::take(&mut *engine.store().waited.lock().unwrap());
-    assert!(now(engine.decide_within(&ann, 1, ms(10))).is_allowed());
+    assert!(now(engine.decide(&ann.clone().within(ms(10)))).is_allowed());
     assert_eq!(waited(), [Some(ms(10))]);
-    assert!(now(engine.decide_within(&ann, 1, ms(10))).is_denied());
+    assert!(now(engine.decide(&ann.clone().within(ms(10)))).is_denied());
     assert_eq!(waited(), [Some(ms(10)), Some(ms(6))]);
-    assert!(now(engine.decide_within(&ann, 1, ms(6))).is_denied());
+    assert!(now(engine.decide(&ann.clone().within(ms(6)))).is_denied());
     assert_eq!(
         waited(),
         [Some(ms(6)), Some(ms(2)), Some(ms(0))],
@@ -522,19 +522,26 @@ fn every_method_works_on_any_store() {
     );
     let ann = Subject::new().user("ann");
     let left = || {
-        now(engine.peek(&ann, 1))
+        now(engine.peek(&ann))
             .limits()
             .map(|limit| limit.decision().remaining())
             .collect::<Vec<_>>()
     };
     let first = now(engine.decide(&ann));
     assert_eq!(left(), [4, 1, 99]);
-    now(engine.cancel(first));
+    now(engine.settle(first, Completion::cancelled()));
     assert_eq!(left(), [5, 2, 100]);
-    now(engine.settle(now(engine.decide_n(&ann, 3)), Completion::succeeded()));
+    now(engine.settle(
+        now(engine.decide(&ann.clone().cost(3))),
+        Completion::succeeded(),
+    ));
     now(engine.operator().grant("a", &ann, 1)).unwrap();
     assert_eq!(left(), [3, 2, 97]);
-    assert!(now(engine.explain(&ann, 4)).verdict().is_denied());
+    assert!(
+        now(engine.explain(&ann.clone().cost(4)))
+            .verdict()
+            .is_denied()
+    );
     engine
         .operator()
         .override_limits("a", &ann, &[Limit::per_hour(1).into()], MINUTE, None)

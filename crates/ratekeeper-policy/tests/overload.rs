@@ -126,13 +126,13 @@ fn peeks_denials_and_cancellations_hold_no_permit() {
     let policy = adaptive().key(Attribute::User).limit(Limit::per_minute(1));
     let (engine, _) = new_engine(Policies::new().policy(policy));
     let ann = Subject::new().user("ann");
-    assert!(engine.peek_now(&ann, 1).is_allowed());
+    assert!(engine.peek_now(&ann).is_allowed());
     let first = engine.decide_now(&ann);
     assert_eq!(in_flight(&engine).0, 1);
     let over = engine.decide_now(&ann);
     assert!(over.is_denied() && matches!(over.reason(), Reason::Limits) && over.status() == 429);
     assert_eq!(in_flight(&engine).0, 1);
-    engine.cancel_now(first);
+    engine.settle_now(first, Completion::cancelled());
     assert_eq!(in_flight(&engine).0, 0);
     assert!(
         engine.decide_now(&ann).is_allowed(),
@@ -149,7 +149,7 @@ fn a_request_without_a_permit_is_charged_nothing() {
     drop(refused);
     assert_eq!(held.len(), 10);
     let left = engine
-        .peek_now(&Subject::new(), 1)
+        .peek_now(&Subject::new())
         .limits()
         .next()
         .unwrap()

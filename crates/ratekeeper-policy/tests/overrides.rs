@@ -66,7 +66,7 @@ fn an_override_ends_exactly_and_holds_for_one_key_of_one_policy() {
         .unwrap();
     let limits = |name| {
         engine
-            .peek_now(&user(name), 0)
+            .peek_now(&user(name).cost(0))
             .limits()
             .map(|limit| limit.limit().capacity())
             .collect::<Vec<_>>()
@@ -169,7 +169,7 @@ async fn explain_reports_when_a_banned_request_is_allowed() {
     let ann = user("ann");
     assert_eq!(count_allowed(&engine, &ann, 2), 1);
     engine.operator().ban("b", &ann, MINUTE, None).unwrap();
-    let explained = engine.explain(&ann, 1).await;
+    let explained = engine.explain(&ann).await;
     assert_eq!(
         (
             explained.verdict().policy(),
@@ -183,7 +183,7 @@ async fn explain_reports_when_a_banned_request_is_allowed() {
     clock.set(at);
     assert!(engine.decide_now(&ann).is_allowed());
     assert_eq!(
-        engine.explain(&ann, 9).await.allowed_at(),
+        engine.explain(&ann.clone().cost(9)).await.allowed_at(),
         None,
         "its limits never allow it"
     );
@@ -357,7 +357,7 @@ async fn reset_key_lifts_bans_and_penalties_of_one_key() {
     engine.operator().reset_key("a", &ann).await.unwrap();
     assert_eq!(count_allowed(&engine, &ann, 2), 1);
     // The denials are reset too: one is not enough for a ban.
-    assert!(matches!(engine.peek_now(&ann, 1).reason(), Reason::Limits));
+    assert!(matches!(engine.peek_now(&ann).reason(), Reason::Limits));
     assert!(matches!(
         engine.decide_now(&bob).reason(),
         Reason::Ban(Ban::Penalty)
@@ -440,14 +440,14 @@ async fn concurrent_denials_make_one_ban() {
         assert_eq!(engine.stats().policies().await[0].bans, 1);
         assert_eq!(
             engine
-                .peek_now(&user("ann"), 1)
+                .peek_now(&user("ann"))
                 .retry_after()
                 .map(|after| after > MINUTE),
             Some(true)
         );
         clock.advance(MINUTE);
         assert!(matches!(
-            engine.peek_now(&user("ann"), 1).reason(),
+            engine.peek_now(&user("ann")).reason(),
             Reason::Limits
         ));
     }
@@ -476,7 +476,7 @@ fn penalties_that_last_too_long_are_rejected() {
     }
     let (engine, clock) = new_engine(with(year, year));
     assert_eq!(count_allowed(&engine, &user("ann"), 4), 1);
-    assert_eq!(engine.peek_now(&user("ann"), 1).retry_after(), Some(year));
+    assert_eq!(engine.peek_now(&user("ann")).retry_after(), Some(year));
     clock.advance(year - NANO);
     assert!(engine.decide_now(&user("ann")).is_denied());
     clock.advance(NANO);
@@ -1050,7 +1050,7 @@ fn fingerprints_depend_only_on_the_secret() {
         let caller = Subject::new().api_key("s3cret");
         assert_eq!(count_allowed(&engine, &caller, 2), 1);
         let key = engine.operator().key_of("a", &caller).unwrap();
-        let explained = now(engine.explain(&caller, 1));
+        let explained = now(engine.explain(&caller));
         let standing = explained.traces()[0].outcome.as_ref().unwrap();
         let ban = engine.operator().ban("a", &caller, MINUTE, None).unwrap();
         let denied = engine.stats().most_denied(1).remove(0).fingerprint.unwrap();

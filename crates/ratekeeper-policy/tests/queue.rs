@@ -79,7 +79,7 @@ fn a_request_without_a_permit_waits_in_order() {
     let (engine, clock) = new_engine(Policies::new().policy(policy));
     let left = || {
         engine
-            .peek_now(&Subject::new(), 1)
+            .peek_now(&Subject::new())
             .limits()
             .next()
             .unwrap()
@@ -251,7 +251,7 @@ fn a_dropped_request_leaves_no_state() {
     );
     assert_eq!(
         engine
-            .peek_now(&Subject::new(), 1)
+            .peek_now(&Subject::new())
             .limits()
             .next()
             .unwrap()
@@ -324,22 +324,22 @@ fn a_request_that_cannot_wait_is_denied() {
     // A reservation holds no permit, and waits for none.
     let later = engine.clone();
     let mut later: PendingVerdict =
-        Box::pin(async move { later.reserve(&Subject::new(), None, None).await });
+        Box::pin(async move { later.reserve(&Subject::new(), None).await });
     assert!(poll(&mut later).unwrap().is_allowed());
 }
 
 #[test]
 fn a_pending_verdict_waits_too() {
     let (engine, _) = new_engine(Policies::new().policy(one("api", 1)));
-    let MaybeReady::Ready(held) = engine.try_decide(&Subject::new(), 1) else {
+    let MaybeReady::Ready(held) = engine.try_decide(&Subject::new()) else {
         panic!("a permit is free")
     };
-    let MaybeReady::Pending(later) = engine.try_decide(&Subject::new(), 1) else {
+    let MaybeReady::Pending(later) = engine.try_decide(&Subject::new()) else {
         panic!("no permit is free")
     };
     let mut later: PendingVerdict = Box::pin(later);
     assert!(poll(&mut later).is_none());
-    let MaybeReady::Ready(full) = engine.try_decide(&Subject::new(), 1) else {
+    let MaybeReady::Ready(full) = engine.try_decide(&Subject::new()) else {
         panic!("it need not wait")
     };
     assert!(matches!(full.reason(), Reason::QueueFull));
@@ -354,7 +354,7 @@ fn decide_within_bounds_the_wait() {
     let _held = pass(&engine);
     let hurried = engine.clone();
     let mut hurried: PendingVerdict =
-        Box::pin(async move { hurried.decide_within(&Subject::new(), 1, 30 * MS).await });
+        Box::pin(async move { hurried.decide(&Subject::new().within(30 * MS)).await });
     assert!(poll(&mut hurried).is_none());
     clock.advance(30 * MS);
     assert!(matches!(
@@ -452,11 +452,8 @@ fn a_request_after_its_deadline_costs_nothing() {
         Reason::TooLate
     ));
     let reserved = engine.clone();
-    let mut reserved: PendingVerdict = Box::pin(async move {
-        reserved
-            .reserve(&Subject::new().deadline(now), None, None)
-            .await
-    });
+    let mut reserved: PendingVerdict =
+        Box::pin(async move { reserved.reserve(&Subject::new().deadline(now), None).await });
     assert!(matches!(
         poll(&mut reserved).unwrap().reason(),
         Reason::TooLate

@@ -28,7 +28,7 @@ fn count_allowed(engine: &TestEngine, subject: &Subject<'_>, many: u32) -> u32 {
 
 fn remaining(engine: &TestEngine, subject: &Subject<'_>) -> Vec<u64> {
     engine
-        .peek_now(subject, 0)
+        .peek_now(&subject.clone().cost(0))
         .limits()
         .map(|limit| limit.decision().remaining())
         .collect()
@@ -130,7 +130,7 @@ fn a_reload_amid_many_decisions_loses_none_and_creates_no_tokens() {
                 let n = loads.fetch_add(1, Ordering::Relaxed) + 1;
                 engine.set_policies(nth_load(n)).unwrap();
                 in_force.store(n, Ordering::SeqCst);
-                let verdict = engine.peek_now(&Subject::new().path("/changed"), 1);
+                let verdict = engine.peek_now(&Subject::new().path("/changed"));
                 assert_eq!(
                     capacity_of(&verdict, "changed"),
                     Some(burst_of(n)),
@@ -181,7 +181,7 @@ fn the_next_decision_of_another_thread_is_by_the_new_limit() {
             while !stop.load(Ordering::SeqCst) {
                 let asked = go.load(Ordering::SeqCst);
                 if asked > seen {
-                    let verdict = engine.peek_now(&Subject::new(), 1);
+                    let verdict = engine.peek_now(&Subject::new());
                     assert_eq!(capacity_of(&verdict, "all"), Some(asked));
                     seen = asked;
                     done.store(seen, Ordering::SeqCst);
@@ -197,6 +197,53 @@ fn the_next_decision_of_another_thread_is_by_the_new_limit() {
             }
         }
         stop.store(true, Ordering::SeqCst);
+    });
+}
+
+/// Each load has another limit in every policy, and every other load has one policy more.
+#[test]
+fn a_decision_sees_all_of_a_reload_or_nothing_of_it() {
+    let load = |n: u64| {
+        let limit = Limit::per_hour(1_000_000 + n);
+        let policies = Policies::new()
+            .policy(Policy::new("everyone").limit(limit))
+            .policy(Policy::new("user").key("user").limit(limit));
+        if n.is_multiple_of(2) {
+            policies.policy(Policy::new("even").key("user").limit(limit))
+        } else {
+            policies
+        }
+    };
+    let (engine, _) = new_engine(load(0));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for _ in 0..THREADS {
+            threads.spawn(|| {
+                let users = ["ann", "bob", "cem"].map(|user| Subject::new().user(user));
+                for user in users.iter().cycle() {
+                    if done.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let verdict = engine.decide_now(user);
+                    // As the rules have them, and as the store decided by them.
+                    let loads: Vec<[u64; 2]> = verdict
+                        .limits()
+                        .map(|limit| [limit.limit().capacity(), limit.decision().capacity()])
+                        .collect();
+                    let first = loads[0][0];
+                    assert!(
+                        loads.iter().flatten().all(|load| *load == first),
+                        "{loads:?}"
+                    );
+                    let policies = 2 + usize::from(first.is_multiple_of(2));
+                    assert_eq!(loads.len(), policies, "{loads:?}");
+                }
+            });
+        }
+        for n in 1..=3_000 {
+            engine.set_policies(load(n)).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
     });
 }
 

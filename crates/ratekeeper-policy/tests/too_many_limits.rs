@@ -157,7 +157,7 @@ fn a_reload_with_too_many_limits_changes_nothing() {
     let engine = Engine::new(BoundedStore::with_max_limits(3), before()).unwrap();
     let ann = Subject::new().user("ann");
     let left = || -> Vec<u64> {
-        let verdict = block_on(engine.peek(&ann, 0));
+        let verdict = block_on(engine.peek(&ann.clone().cost(0)));
         verdict
             .limits()
             .map(|limit| limit.decision().remaining())

@@ -10,7 +10,9 @@ use crate::request::Receipt;
 use crate::script::PermitName;
 use crate::script::amend::{Amend, AmendOnce, Amendment};
 use crate::script::decide::RefundHistory;
-use ratekeeper::{Timestamp, limit::MicrosLimit, limit::WindowCounter, store::SettleError};
+use ratekeeper::{
+    Timestamp, store::SettleError, store::backend::MicrosLimit, store::backend::WindowCounter,
+};
 use std::fmt::Write;
 use std::sync::Arc;
 

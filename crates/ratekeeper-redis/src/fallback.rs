@@ -8,8 +8,8 @@
 use crate::limits::{RegisteredLimit, Rule};
 use crate::script::decide::FEW;
 use ratekeeper::{
-    Ask, Clock, Limit, MemoryStore, Mode, Outcome, Timestamp, limit::MicrosLimit,
-    store::LimitHandle, store::OnFailure, store::Source,
+    Ask, Clock, Limit, MemoryStore, Mode, Outcome, Timestamp, store::LimitHandle, store::OnFailure,
+    store::Source, store::backend::MicrosLimit,
 };
 use ratekeeper::{
     Verdict, keyed::TooManyLimitsError, store::AskResult, store::DetachError, store::SettleError,

@@ -9,7 +9,7 @@
 //! little.
 
 use hmac::{Hmac, KeyInit, Mac};
-use ratekeeper::{limit::MicrosLimit, limit::WindowCounter, store::ShardPrefix};
+use ratekeeper::{store::ShardPrefix, store::backend::MicrosLimit, store::backend::WindowCounter};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use crate::key::{KeyPrefix, SlotTag};
 use crate::lease::eligibility;
 use crate::lease::table::LeasedLimit;
-use ratekeeper::{Limit, limit::MicrosLimit, store::LimitHandle, store::OnFailure};
+use ratekeeper::{Limit, store::LimitHandle, store::OnFailure, store::backend::MicrosLimit};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 
 use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment};
-use ratekeeper::limit::MicrosLimit;
+use ratekeeper::store::backend::MicrosLimit;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

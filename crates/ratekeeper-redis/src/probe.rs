@@ -8,7 +8,7 @@ use crate::health::Health;
 use crate::script::amend::{Amend, Amendment};
 use crate::script::decide::{Question, Questions};
 use crate::store_error::StoreError;
-use ratekeeper::{Mode, limit::MicrosLimit};
+use ratekeeper::{Mode, store::backend::MicrosLimit};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -6,8 +6,8 @@ use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment, Refund};
 use crate::script::decide::{FEW, Question, QuestionResult, Questions, RefundHistory};
 use ratekeeper::{
-    Ask, Decision, Mode, Outcome, Verdict, limit::MicrosLimit, limit::WindowCounter,
-    store::AskResult, store::Source,
+    Ask, Decision, Mode, Outcome, Verdict, store::AskResult, store::Source,
+    store::backend::MicrosLimit, store::backend::WindowCounter,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;

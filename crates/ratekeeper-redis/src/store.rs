@@ -19,9 +19,9 @@ use crate::secret::FleetSecret;
 use crate::store_error::StoreError;
 use ratekeeper::{
     Ask, Clock, Limit, MemoryStore, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
-    limit::MicrosLimit, store::DetachError, store::LimitHandle, store::LimitKeyStats,
-    store::LimitOptions, store::OnFailure, store::SettleError, store::Source,
-    store::TooManyKeysError,
+    store::DetachError, store::LimitHandle, store::LimitKeyStats, store::LimitOptions,
+    store::OnFailure, store::SettleError, store::Source, store::TooManyKeysError,
+    store::backend::MicrosLimit,
 };
 use smallvec::SmallVec;
 use std::fmt;

@@ -539,7 +539,7 @@ fn an_engine_decides_leased_keys_without_a_future() {
         let read = Subject::new().user("ann");
         let login = Subject::new().user("ann").path("/login");
         let begin = Instant::now();
-        while engine.try_decide(&read, 1).is_pending() {
+        while engine.try_decide(&read).is_pending() {
             // Waiting callers are answered, and a lease is requested.
             assert!(engine.decide(&read).await.is_allowed());
             assert!(
@@ -548,7 +548,7 @@ fn an_engine_decides_leased_keys_without_a_future() {
                 engine.store().status()
             );
         }
-        let MaybeReady::Ready(verdict) = engine.try_decide(&read, 1) else {
+        let MaybeReady::Ready(verdict) = engine.try_decide(&read) else {
             panic!("it is leased")
         };
         assert_eq!(
@@ -557,9 +557,9 @@ fn an_engine_decides_leased_keys_without_a_future() {
         );
         assert_eq!(engine.decide(&read).await.source(), Source::Lease);
         // One of its limits is exact, so all of it is. And a peek asks Redis.
-        assert!(engine.try_decide(&login, 1).is_pending());
+        assert!(engine.try_decide(&login).is_pending());
         assert_eq!(engine.decide(&login).await.source(), Source::Redis);
-        assert_eq!(engine.peek(&read, 1).await.source(), Source::Redis);
+        assert_eq!(engine.peek(&read).await.source(), Source::Redis);
         // Back to exact.
         let exact = Policies::new().policy(
             Policy::new("api")
@@ -567,7 +567,7 @@ fn an_engine_decides_leased_keys_without_a_future() {
                 .limit(limit("16/d burst 1600")),
         );
         engine.set_policies(exact).unwrap();
-        assert!(engine.try_decide(&read, 1).is_pending());
+        assert!(engine.try_decide(&read).is_pending());
         assert_eq!(engine.decide(&read).await.source(), Source::Redis);
     });
 }

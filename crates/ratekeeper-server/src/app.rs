@@ -127,6 +127,7 @@ impl<C: Clock> App<C> {
         if let AnyStore::Redis(redis) = self.engine.store() {
             redis.declare_limits(
                 self.engine
+                    .operator()
                     .shared_limits()
                     .into_iter()
                     .chain(self.envoy.shared_limits()),

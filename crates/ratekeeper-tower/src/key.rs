@@ -91,7 +91,6 @@ impl Key {
         Self(KeySource::All)
     }
 
-    #[inline]
     pub(crate) fn is_ip(&self) -> bool {
         matches!(self.0, KeySource::Ip)
     }
@@ -115,7 +114,6 @@ impl Key {
     /// Calls `then` with the key of a request as bytes. The first byte is a tag, so that an address
     /// never equals a header with the same text.
     // Passed to a closure, not returned: it is slow to move.
-    #[inline]
     pub(crate) fn with_bytes<T>(
         &self,
         head: &Head<'_>,
@@ -140,7 +138,6 @@ impl Key {
 impl KeySource {
     /// The key of this source; `None` if the request lacks it.
     // Takes a copy of the head: one without references to it need not be in memory.
-    #[inline(never)]
     fn key_bytes(&self, head: Head<'_>) -> Option<Bytes> {
         let mut writer = KeyWriter(Bytes::new());
         let found = match self {
@@ -194,7 +191,6 @@ const TAG_ADDRESS: u8 = 0;
 const TAG_OTHER: u8 = 1;
 
 /// The key of an address. All requests without an address share one key.
-#[inline]
 fn address_key(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
     let mut key = [TAG_ADDRESS; 17];
     let length = match ip {
@@ -212,13 +208,11 @@ fn address_key(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
 }
 
 /// The key of an IPv4 address, the same as [`address_key`] makes.
-#[inline]
 pub(crate) fn ipv4_key(ip: Ipv4Addr) -> [u8; 5] {
     let [a, b, c, d] = ip.octets();
     [TAG_ADDRESS, a, b, c, d]
 }
 
-#[inline]
 pub(crate) fn ipv6_key(ip: Ipv6Addr, prefix: u8) -> [u8; 17] {
     let mut key = [TAG_ADDRESS; 17];
     if let IpAddr::V6(client) = ratekeeper_policy::address::client(ip.into(), prefix) {

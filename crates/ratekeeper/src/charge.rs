@@ -2,7 +2,7 @@
 
 use crate::algorithm::Refund;
 use crate::algorithm::token_bucket::{self, ChargeRecord};
-use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 #[cfg(feature = "std")]
 use crate::keyed::OwnedKey;
 use crate::limit::{Kind, TickLimit};
@@ -39,7 +39,7 @@ pub(crate) struct Admission {
 /// # Ok::<_, ratekeeper::decision::DeniedError>(())
 /// ```
 #[must_use = "settle the charge when the true cost is known, or drop it with `drop(charge)` to keep it"]
-pub struct Charge<C: Clock = DefaultClock> {
+pub struct Charge<C: Clock = SystemClock> {
     owner: Owner<C>,
     cost: u64,
     /// For a window or a log, its `tat` holds the window or the instant of the charge.

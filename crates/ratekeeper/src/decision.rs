@@ -97,6 +97,7 @@ impl Decision {
     }
 
     /// A decision of a store that counts in microseconds.
+    #[cfg(feature = "std")]
     pub(crate) fn in_micros(
         kind: Kind,
         outcome: Outcome,

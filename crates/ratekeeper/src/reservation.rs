@@ -2,7 +2,7 @@
 
 use crate::algorithm::token_bucket;
 use crate::charge::{Admission, Owner};
-use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::generation::ReservationClaim;
 #[cfg(feature = "std")]
 use crate::keyed::OwnedKey;
@@ -32,7 +32,7 @@ use core::time::Duration;
 /// # Ok::<_, ratekeeper::decision::ReserveError>(())
 /// ```
 #[must_use = "a reservation takes its slot whether or not you act; cancel it to give the slot back"]
-pub struct Reservation<C: Clock = DefaultClock> {
+pub struct Reservation<C: Clock = SystemClock> {
     owner: Owner<C>,
     act_at: Timestamp,
     /// What it took; worth 0 if there is nothing to give back.

@@ -1,10 +1,10 @@
 //! Decisions by one policy, chosen by name, on a plain key value: for callers without a request.
 
-use super::open_verdict::OpenVerdict;
+use super::open_verdict::{OpenVerdict, Purpose};
 use super::query::{ApplyError, Query, RequestContext};
 use super::reason::Reason;
 use super::rules::Rules;
-use super::{Engine, KeySelector, OverrideError, PolicyKey, PolicyVerdict};
+use super::{Engine, KeySelector, Operator, OverrideError, PolicyKey, PolicyVerdict};
 use crate::attribute::Attribute;
 use crate::fingerprint::{Fingerprint, FingerprintError};
 use crate::subject::{Headers, Subject};
@@ -79,45 +79,14 @@ impl<S: Store> Engine<S> {
         cost: u64,
         peek: bool,
     ) -> Result<PolicyVerdict, ByNameError> {
-        let open = OpenVerdict::new(self.begin_by(policy, value, cost)?, peek);
-        Ok(self.complete(open, None).await)
-    }
-
-    /// Resets the limits of a key, as [`reset_limits`](super::Operator::reset_limits) does, and
-    /// returns the key. The key may be named by the [fingerprint](Fingerprint) that was shown of it,
-    /// `#f8c0…` or `user=#f8c0…`, while it is in one of the
-    /// [lists](super::EngineStats::most_active) of keys.
-    pub async fn reset_by(&self, policy: &str, value: &[u8]) -> Result<PolicyKey, ByNameError> {
-        let rules = self.inner.rules.load_full();
-        let rule = rules
-            .policies
-            .iter()
-            .find(|rule| rule.policy.name == policy)
-            .ok_or(ByNameError::NoPolicy)?;
-        let attribute = only(&rule.policy.key)?;
-        let fingerprint = match attribute {
-            Some(attribute) => fingerprint(attribute, value)?,
-            None => None,
+        let purpose = if peek { Purpose::Peek } else { Purpose::Charge };
+        let open = {
+            let _no_reload = self.inner.reload_lock.read();
+            let mut open = OpenVerdict::new(self.begin_by(policy, value, cost)?, purpose, None);
+            open.advance(self);
+            open
         };
-        let value = if fingerprint.is_some() { &[] } else { value };
-        let header = OneHeader::new(attribute, value);
-        let subject = subject(attribute, value, &header);
-        let selector = KeySelector::new(&subject, fingerprint.as_slice());
-        let to_by_name_error = |error| match error {
-            OverrideError::NoKey(attribute) => ByNameError::NotA(attribute),
-            OverrideError::NotSeen(key) => ByNameError::NotSeen(key),
-            // The policy may have been removed in between.
-            _ => ByNameError::NoPolicy,
-        };
-        let key = self
-            .operator()
-            .key_of(policy, selector)
-            .map_err(to_by_name_error)?;
-        self.operator()
-            .reset_limits(policy, selector)
-            .await
-            .map_err(to_by_name_error)?;
-        Ok(key)
+        Ok(self.complete(open).await)
     }
 
     fn begin_by(
@@ -252,5 +221,40 @@ impl<'a> OneHeader<'a> {
 impl Headers for OneHeader<'_> {
     fn header(&self, name: &str) -> Option<&[u8]> {
         (name == self.name && !self.value.is_empty()).then_some(self.value)
+    }
+}
+
+impl<S: Store> Operator<'_, S> {
+    /// Resets the limits of a key, as [`reset_limits`](Self::reset_limits) does, and
+    /// returns the key. The key may be named by the [fingerprint](Fingerprint) that was shown of it,
+    /// `#f8c0…` or `user=#f8c0…`, while it is in one of the
+    /// [lists](super::EngineStats::most_active) of keys.
+    pub async fn reset_by(&self, policy: &str, value: &[u8]) -> Result<PolicyKey, ByNameError> {
+        let rules = self.engine.inner.rules.load_full();
+        let rule = rules
+            .policies
+            .iter()
+            .find(|rule| rule.policy.name == policy)
+            .ok_or(ByNameError::NoPolicy)?;
+        let attribute = only(&rule.policy.key)?;
+        let fingerprint = match attribute {
+            Some(attribute) => fingerprint(attribute, value)?,
+            None => None,
+        };
+        let value = if fingerprint.is_some() { &[] } else { value };
+        let header = OneHeader::new(attribute, value);
+        let subject = subject(attribute, value, &header);
+        let selector = KeySelector::new(&subject, fingerprint.as_slice());
+        let to_by_name_error = |error| match error {
+            OverrideError::NoKey(attribute) => ByNameError::NotA(attribute),
+            OverrideError::NotSeen(key) => ByNameError::NotSeen(key),
+            // The policy may have been removed in between.
+            _ => ByNameError::NoPolicy,
+        };
+        let key = self.key_of(policy, selector).map_err(to_by_name_error)?;
+        self.reset_limits(policy, selector)
+            .await
+            .map_err(to_by_name_error)?;
+        Ok(key)
     }
 }

@@ -11,6 +11,7 @@ pub struct Completion {
     failed: Option<bool>,
     cost: Option<u64>,
     cut_off: bool,
+    cancelled: bool,
 }
 
 impl Completion {
@@ -34,6 +35,14 @@ impl Completion {
     pub fn succeeded() -> Self {
         Self {
             failed: Some(false),
+            ..Self::default()
+        }
+    }
+
+    /// Ended before it reached what the limits protect: everything it was charged is refunded.
+    pub fn cancelled() -> Self {
+        Self {
+            cancelled: true,
             ..Self::default()
         }
     }
@@ -74,6 +83,10 @@ impl Completion {
     /// Whether it failed, by this definition of a failure.
     pub(super) fn failed_with(&self, is_failure: impl FnOnce(u16) -> bool) -> Option<bool> {
         self.failed.or_else(|| self.status.map(is_failure))
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled
     }
 
     pub(super) fn true_cost(&self) -> Option<u64> {

@@ -3,7 +3,7 @@
 //! A receipt holds what settling needs as numbers: the charge of each limit, which completions
 //! count, and the cost factor. The policies may change in between.
 
-use super::open_verdict::OpenVerdict;
+use super::open_verdict::{OpenVerdict, Purpose};
 use super::query::{INLINE_ITEMS, QueryItem};
 use super::verdict::PolicyVerdict;
 use super::{Completion, Engine, Rule};
@@ -22,20 +22,25 @@ impl<S: Store> Engine<S> {
     /// [`PolicyVerdict::delay`]. The longest waits of policies also hold. Without `max_wait`, it
     /// waits as long as the policies allow.
     ///
-    /// A `cost` is corrected by the one of the [completion](Completion::cost) in every policy;
-    /// without one, only in policies that have no fixed cost.
+    /// A [cost](Subject::cost) is corrected by the one of the [completion](Completion::cost) in
+    /// every policy; without one, only in policies that have no fixed cost.
     pub async fn reserve(
         &self,
         subject: &Subject<'_>,
-        cost: Option<u64>,
         max_wait: Option<Duration>,
     ) -> PolicyVerdict {
-        let mut verdict = self.begin(subject, cost.unwrap_or(1));
-        let query = &mut verdict.state.query;
-        query.max_wait = max_wait;
-        query.explicit_cost = cost.is_some();
-        query.is_reservation = true;
-        self.complete(OpenVerdict::new(verdict, false), None).await
+        let open = {
+            let _no_reload = self.inner.reload_lock.read();
+            let mut verdict = self.begin(subject);
+            let query = &mut verdict.state.query;
+            query.max_wait = max_wait;
+            query.explicit_cost = subject.has_cost();
+            query.is_reservation = true;
+            let mut open = OpenVerdict::new(verdict, Purpose::Charge, subject.time_limit());
+            open.advance(self);
+            open
+        };
+        self.complete(open).await
     }
 
     /// Detaches a verdict from this process, as a receipt: see [`Store::detach`].
@@ -71,13 +76,6 @@ impl<S: Store> Engine<S> {
         let actual: SmallVec<[u64; INLINE_ITEMS]> =
             items.iter().map(|item| item.actual(&completion)).collect();
         self.inner.store.settle_detached(receipt, &actual).await
-    }
-
-    /// Cancels a [detached](Self::detach) verdict, as [`cancel`](Self::cancel) does.
-    pub async fn cancel_detached(&self, receipt: &[u8]) -> Result<(), SettleError> {
-        let (items, receipt) = parse_receipt(receipt).ok_or(SettleError::InvalidReceipt)?;
-        let nothing: SmallVec<[u64; INLINE_ITEMS]> = items.iter().map(|_| 0).collect();
-        self.inner.store.settle_detached(receipt, &nothing).await
     }
 }
 
@@ -118,6 +116,7 @@ impl ReceiptItem {
                 .failed_with(|status| self.failures.iter().any(|range| range.contains(status)))
         };
         let counts = match self.count {
+            _ if completion.is_cancelled() => false,
             Count::All => true,
             Count::Failures => failed().unwrap_or(true),
             Count::Successes => failed().is_none_or(|failed| !failed),

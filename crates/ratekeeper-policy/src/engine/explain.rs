@@ -100,7 +100,7 @@ impl Explanation {
 impl<S: Store> Engine<S> {
     /// Explains how a request would be decided: for every policy whether it applies, why not, and
     /// the state of its limits.
-    pub async fn explain(&self, subject: &Subject<'_>, cost: u64) -> Explanation {
+    pub async fn explain(&self, subject: &Subject<'_>) -> Explanation {
         let inner = &*self.inner;
         let now = inner.store.now();
         let rules = inner.rules.load();
@@ -109,7 +109,7 @@ impl<S: Store> Engine<S> {
         let request = RequestContext {
             subject,
             path: path.as_ref(),
-            cost,
+            cost: subject.units(),
             now,
         };
         let mut traces = Vec::with_capacity(rules.policies.len());
@@ -157,7 +157,7 @@ impl<S: Store> Engine<S> {
             },
         );
         let asks = query.asks(&rules, true);
-        let answer = self.decide_at_store(&asks, now, None).await;
+        let answer = self.peek_at_store(&asks, now).await;
         drop(asks);
         let banned = query.banned.clone();
         let reason = match (

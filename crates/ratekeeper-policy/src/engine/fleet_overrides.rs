@@ -57,10 +57,17 @@ pub struct PolicyKey {
     pub is_seen: bool,
 }
 
-/// # Sharing overrides in a fleet
+/// # Fleets
 ///
-/// Overrides hold on this node. With these, nodes exchange theirs.
+/// Overrides hold on this node. With these, nodes exchange theirs, and compare their limits.
 impl<S: Store> Operator<'_, S> {
+    /// The name and parameters of every limit in force. Nodes with equal policies return equal
+    /// lists, so that a store can tell whether nodes disagree. Empty while the policies are
+    /// disabled.
+    pub fn shared_limits(&self) -> Vec<String> {
+        self.engine.inner.rules.load().shared_limits()
+    }
+
     /// Resolves a key selector.
     pub fn key_of<'a>(
         &self,

@@ -3,6 +3,8 @@
 mod by_name;
 mod check_request;
 mod completion;
+mod count;
+mod decide;
 mod detached;
 mod explain;
 mod fleet_overrides;
@@ -16,13 +18,13 @@ mod query;
 mod reason;
 mod rules;
 mod stats;
-mod sync;
 mod verdict;
 mod verdict_pool;
 mod verdict_summary;
 
 pub use by_name::ByNameError;
 pub use completion::Completion;
+pub use decide::MaybeReady;
 pub use explain::{Explanation, KeyState, LimitState, PolicyTrace};
 pub use fleet_overrides::{PolicyKey, SharedOverride};
 pub use operator::{KeySelector, Operator, SeenValue};
@@ -33,27 +35,21 @@ pub use permits::RejectionStats;
 pub use reason::{Ban, Reason};
 pub use rules::EngineError;
 pub use stats::{EngineStats, PolicyStats, TopKey, Utilization};
-pub use sync::MaybeReady;
 pub use verdict::{LimitStatus, PolicyVerdict};
 pub use verdict_summary::VerdictSummary;
 
 use crate::attribute::Attribute;
 use crate::fingerprint::FingerprintSecret;
-use crate::path::Path;
-use crate::policies::{ListEntry, Policies};
-use crate::stats::{Event, Histogram, Sketch, Tally};
+use crate::policies::Policies;
+use crate::stats::{Histogram, Sketch, Tally};
 use crate::subject::Subject;
 use arc_swap::ArcSwap;
-use open_verdict::OpenVerdict;
+use crossbeam_utils::sync::ShardedLock;
 use overrides::Overrides;
-use query::{INLINE_ITEMS, QueryItem, RequestContext, Role};
-use ratekeeper::{Ask, Store, Timestamp, store::AskOutcome, store::Source};
+use ratekeeper::Store;
 use rules::{Registry, Rule, Rules};
-use smallvec::SmallVec;
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -88,7 +84,10 @@ pub struct Engine<S> {
 struct Inner<S> {
     store: S,
     rules: ArcSwap<Rules>,
-    /// Locked while the rules change.
+    /// Held by a decision from reading the rules to the answer of the store, and by a reload while
+    /// it changes both. A decision therefore sees all of a reload or nothing of it.
+    reload_lock: ShardedLock<()>,
+    /// Locked while the next rules are made.
     registry: Mutex<Registry>,
     overrides: Overrides,
     stats: EngineCounters,
@@ -170,6 +169,7 @@ impl<S: Store> Engine<S> {
             inner: Arc::new(Inner {
                 store,
                 rules: ArcSwap::from_pointee(rules),
+                reload_lock: ShardedLock::new(()),
                 registry: Mutex::new(registry),
                 overrides: Overrides::new(
                     options
@@ -188,9 +188,11 @@ impl<S: Store> Engine<S> {
         &self.inner.store
     }
 
-    /// Replaces the policies, from the next decision on. Limits that are unchanged keep their
-    /// counts; a limit that changed keeps the tokens that are left. On an error nothing has
-    /// changed: the policies are invalid, or the store cannot take more limits.
+    /// Replaces the policies, all at once: a decision is made by the old ones or by the new ones.
+    /// (A request that is waiting in a queue keeps the policies that it matched, and is decided by
+    /// the limits of the new ones.) Limits that are unchanged keep their counts; a limit that
+    /// changed keeps the tokens that are left. On an error nothing has changed: the policies are
+    /// invalid, or the store cannot take more limits.
     pub fn set_policies(&self, policies: Policies) -> Result<(), EngineError> {
         let mut registry = self
             .inner
@@ -208,10 +210,11 @@ impl<S: Store> Engine<S> {
             }
         };
         *registry = next;
-        // The store is changed first, limit by limit, and the rules after it: a decision in between
-        // may see some limits in their new form.
-        registry.apply(&self.inner.store);
-        let before = self.inner.rules.swap(rules);
+        let before = {
+            let _no_decision = self.inner.reload_lock.write();
+            registry.apply(&self.inner.store);
+            self.inner.rules.swap(rules)
+        };
         let now = self.inner.rules.load();
         // With another key attribute, the same bytes are another key.
         let keys: HashMap<u32, &[Attribute]> = now
@@ -242,371 +245,9 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// The name and parameters of every limit in force. Nodes with equal policies return equal
-    /// lists, so that a store can tell whether nodes disagree. Empty while the policies are
-    /// disabled.
-    pub fn shared_limits(&self) -> Vec<String> {
-        self.inner.rules.load().shared_limits()
-    }
-
     /// The policies in force.
     pub fn policies(&self) -> Policies {
         self.inner.rules.load().source.clone()
-    }
-}
-
-/// What a request was charged, and the actual cost of each limit.
-type Settlement = (ratekeeper::Verdict, SmallVec<[u64; INLINE_ITEMS]>);
-
-/// What a request was charged, and a cost of 0 for each limit.
-fn charges_to_cancel(mut verdict: PolicyVerdict) -> Option<Settlement> {
-    let charges = verdict.state.take_store_verdict()?;
-    let nothing = verdict.state.query.items.iter().map(|_| 0).collect();
-    Some((charges, nothing))
-}
-
-/// # Deciding
-impl<S: Store> Engine<S> {
-    /// Decides a request, and charges it if it is allowed. It may wait in the queue of an adaptive
-    /// limit [that has one](crate::overload::AdaptiveLimit::queue), and is charged nothing until it
-    /// leaves the queue.
-    pub async fn decide(&self, subject: &Subject<'_>) -> PolicyVerdict {
-        self.decide_with(subject, 1, false, None).await
-    }
-
-    /// Decides a request of this cost; each policy multiplies the cost by its own.
-    pub async fn decide_n(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
-        self.decide_with(subject, cost, false, None).await
-    }
-
-    /// Decides a request for a caller that needs the verdict `within` this time. A store that has
-    /// to ask a server falls back before the time is over; a store in memory ignores it. The time
-    /// also bounds the wait in a queue.
-    pub async fn decide_within(
-        &self,
-        subject: &Subject<'_>,
-        cost: u64,
-        within: Duration,
-    ) -> PolicyVerdict {
-        self.decide_with(subject, cost, false, Some(within)).await
-    }
-
-    /// Returns the verdict that a request would get, and charges nothing.
-    pub async fn peek(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
-        self.decide_with(subject, cost, true, None).await
-    }
-
-    /// Corrects the charge of a request, now that it has ended: policies that do not count it
-    /// refund it, and policies whose cost is known only now charge the actual cost. Permits are
-    /// released.
-    pub async fn settle(&self, verdict: PolicyVerdict, completion: Completion) {
-        if let Some((charges, actual)) = self.charges_to_settle(verdict, &completion) {
-            self.inner.store.settle(charges, &actual).await;
-        }
-    }
-
-    /// Refunds everything a request was charged: it ended before it reached what the limits
-    /// protect.
-    pub async fn cancel(&self, verdict: PolicyVerdict) {
-        if let Some((charges, nothing)) = charges_to_cancel(verdict) {
-            self.inner.store.settle(charges, &nothing).await;
-        }
-    }
-
-    /// Ends a request; returns what it was charged and the actual costs, if they differ.
-    fn charges_to_settle(
-        &self,
-        mut verdict: PolicyVerdict,
-        completion: &Completion,
-    ) -> Option<Settlement> {
-        self.finish(&mut verdict, completion);
-        if verdict.is_settled(completion) {
-            return None;
-        }
-        let actual = verdict.settled(completion);
-        Some((verdict.state.take_store_verdict()?, actual))
-    }
-
-    async fn decide_with(
-        &self,
-        subject: &Subject<'_>,
-        cost: u64,
-        peek: bool,
-        within: Option<Duration>,
-    ) -> PolicyVerdict {
-        let open = OpenVerdict::new(self.begin(subject, cost), peek);
-        self.complete(open, within).await
-    }
-
-    /// Completes a verdict: checks for overload, waits in a queue, and asks the store.
-    async fn complete(&self, mut open: OpenVerdict, within: Option<Duration>) -> PolicyVerdict {
-        let mut within = within;
-        if !open.is_peek()
-            && let Some(queued) = self.check_overload(&mut open.verdict, true)
-        {
-            let latest = within.map(|within| open.verdict.state.now + within);
-            // Boxed, so that the futures of the many requests that do not wait stay small.
-            Box::pin(self.wait_in_queue(&mut open.verdict, queued, latest)).await;
-            within = latest.map(|latest| latest.saturating_since(open.verdict.state.now));
-        }
-        self.complete_at_store(open, within).await
-    }
-
-    /// Completes a verdict that passed the overload check.
-    async fn complete_at_store(
-        &self,
-        mut open: OpenVerdict,
-        within: Option<Duration>,
-    ) -> PolicyVerdict {
-        while !open.advance(self) {
-            // Boxed, so that the futures over a local store stay small.
-            Box::pin(open.wait_for_store(self, within)).await;
-        }
-        open.verdict
-    }
-
-    /// Asks the store on behalf of a request that began at `now`, and may have used up part of its
-    /// time.
-    async fn decide_at_store(
-        &self,
-        asks: &[Ask<'_>],
-        now: Timestamp,
-        within: Option<Duration>,
-    ) -> ratekeeper::Verdict {
-        let store = &self.inner.store;
-        let mut verdict = ratekeeper::Verdict::new(Source::Memory);
-        if store.try_decide(asks, now, &mut verdict) {
-            return verdict;
-        }
-        let left = |within: Duration| within.saturating_sub(store.now().saturating_since(now));
-        store.decide_within(asks, within.map(left)).await
-    }
-
-    /// Starts a verdict: everything but the overload check and the answer of the store.
-    fn begin(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
-        let now = self.inner.store.now();
-        let mut verdict = PolicyVerdict::new(self.inner.rules.load(), now);
-        let (rules, query) = verdict.state.rules_and_query();
-        let path = rules.path_of(subject);
-        if let Some(reason) = rules.without_limits(subject, path.as_ref(), now) {
-            verdict.state.reason = reason;
-            return verdict;
-        }
-        query.class = rules.class_of(subject);
-        query.deadline = rules.deadline_of(subject, now);
-        query.no_wait = subject.is_no_wait();
-        query.gather(
-            rules,
-            &self.inner.overrides.in_force(),
-            &RequestContext {
-                subject,
-                path: path.as_ref(),
-                cost,
-                now,
-            },
-        );
-        if let Some(reason) = query.denied_without_limits(rules) {
-            verdict.state.reason = reason;
-        } else if query.limits_something() {
-            verdict.state.reason = Reason::Limits;
-        }
-        verdict
-    }
-
-    /// Adds a verdict to the statistics.
-    fn count(&self, verdict: &PolicyVerdict) {
-        let stats = &self.inner.stats;
-        let allowed = verdict.is_allowed();
-        stats.all.add(if allowed {
-            Event::Allowed
-        } else {
-            Event::Denied
-        });
-        if let Reason::Ban(Ban::Operator(_)) | Reason::MissingAttribute { .. } =
-            &verdict.state.reason
-        {
-            if let Some(rule) = verdict.binding() {
-                rule.counters.applied();
-                rule.counters.tally.add(Event::Denied);
-            }
-        } else {
-            // Enforced ones deny, and so are counted above.
-            for denial in &verdict.state.query.missing_denials {
-                let counters = &verdict.rules().policies[denial.policy as usize].counters;
-                counters.applied();
-                counters.tally.add(Event::ShadowDenied);
-            }
-        }
-        for (policy, _) in &verdict.state.query.adaptive_policies {
-            verdict.rules().policies[*policy as usize]
-                .counters
-                .applied();
-        }
-        match &verdict.state.reason {
-            Reason::TooLate => _ = stats.late.fetch_add(1, Ordering::Relaxed),
-            Reason::AtCapacity | Reason::QueueFull | Reason::WaitedTooLong => {
-                self.count_rejection(verdict);
-            }
-            _ => {}
-        }
-        let failed = matches!(
-            verdict.source(),
-            Source::Open | Source::Closed | Source::LocalShare
-        );
-        let mut of_policy: Option<(&QueryItem, AskOutcome, u64)> = None;
-        for (item, status) in verdict.statuses() {
-            let outcome = verdict::outcome(item, status);
-            let units = if item.role == Role::Ban || verdict.is_concurrency(item) {
-                0
-            } else {
-                item.cost
-            };
-            of_policy = match of_policy.take() {
-                Some((first, worst, max_units)) if first.policy == item.policy => {
-                    Some((first, worse(worst, outcome), max_units.max(units)))
-                }
-                done => {
-                    self.count_policy(done, verdict, allowed, failed);
-                    Some((item, outcome, units))
-                }
-            };
-        }
-        self.count_policy(of_policy, verdict, allowed, failed);
-        self.time(verdict);
-    }
-
-    /// Counts a denial by an adaptive limit.
-    #[cold]
-    fn count_rejection(&self, verdict: &PolicyVerdict) {
-        if let Some(rule) = verdict.binding() {
-            rule.counters.tally.add(Event::Denied);
-            rule.counters.rejections.add(&verdict.state.reason);
-        }
-    }
-
-    fn count_policy(
-        &self,
-        of_policy: Option<(&QueryItem, AskOutcome, u64)>,
-        verdict: &PolicyVerdict,
-        allowed: bool,
-        failed: bool,
-    ) {
-        let Some((item, outcome, units)) = of_policy else {
-            return;
-        };
-        let rule = verdict.rule(item);
-        rule.counters.applied();
-        let tally = &rule.counters.tally;
-        let denied = matches!(outcome, AskOutcome::Denied | AskOutcome::Never);
-        match outcome {
-            AskOutcome::Denied | AskOutcome::Never => tally.add(Event::Denied),
-            AskOutcome::ShadowDenied => tally.add(Event::ShadowDenied),
-            AskOutcome::Delayed if allowed => tally.add(Event::Delayed),
-            AskOutcome::Allowed if allowed => tally.add(Event::Allowed),
-            // Another policy denied the request.
-            _ => {}
-        }
-        if failed {
-            tally.add(Event::Error);
-        }
-        if allowed {
-            tally.add_cost(units, verdict.state.now);
-        }
-        if rule.policy.key.is_empty() {
-            return;
-        }
-        let key = verdict.state.query.key(item);
-        let hash = self.inner.key_hasher.hash_one((rule.number, key));
-        let number = rule.number;
-        let long = || self.display_key(rule, key).into();
-        self.inner.stats.most_active.add(hash, number, 1, key, long);
-        if denied {
-            self.inner.stats.most_denied.add(hash, number, 1, key, long);
-        }
-        if outcome == AskOutcome::ShadowDenied {
-            self.inner
-                .stats
-                .shadow_denied
-                .add(hash, number, 1, key, long);
-        }
-    }
-
-    /// Records the decision time of one in `timed_every` decisions.
-    fn time(&self, verdict: &PolicyVerdict) {
-        thread_local!(static DECISIONS: Cell<u32> = const { Cell::new(0) });
-        let every = self.inner.options.timed_every;
-        if every == 0 {
-            return;
-        }
-        let count = DECISIONS.get().wrapping_add(1);
-        DECISIONS.set(count);
-        if count.is_multiple_of(every) {
-            self.inner
-                .stats
-                .times
-                .record(self.inner.store.now().saturating_since(verdict.state.now));
-        }
-    }
-
-    /// A key as the lists of top keys show it.
-    fn display_key(&self, rule: &Rule, key: &[u8]) -> String {
-        let attributes = &rule.policy.key;
-        let secret = self.inner.overrides.secret();
-        if self.inner.options.plain_keys {
-            key::display(attributes, key, &secret)
-        } else {
-            key::fingerprint(attributes, key, &secret)
-        }
-    }
-}
-
-/// The worse of two outcomes, for a policy with several limits.
-fn worse(a: AskOutcome, b: AskOutcome) -> AskOutcome {
-    let weight = |outcome| match outcome {
-        AskOutcome::Allowed => 0,
-        AskOutcome::Delayed => 1,
-        AskOutcome::ShadowDenied => 2,
-        AskOutcome::Denied => 3,
-        AskOutcome::Never => 4,
-    };
-    if weight(b) > weight(a) { b } else { a }
-}
-
-impl Rules {
-    /// The verdict on requests that need no limit: the engine is disabled, or the request is on a
-    /// list.
-    fn without_limits(
-        &self,
-        subject: &Subject<'_>,
-        path: Option<&Path<'_>>,
-        now: Timestamp,
-    ) -> Option<Reason> {
-        if !self.source.enabled {
-            return Some(Reason::Off);
-        }
-        let lasts = |entry: &ListEntry| entry.until.is_none_or(|until| now < until);
-        if self
-            .source
-            .allow
-            .iter()
-            .any(|entry| lasts(entry) && entry.matching.holds_in_every_reading(subject, path))
-        {
-            return Some(Reason::AllowList);
-        }
-        let holds = |entry: &&ListEntry| lasts(entry) && entry.matching.holds(subject, path);
-        // The entry that lasts longest, of equals the first: until then the request is denied.
-        let end = |entry: &&ListEntry| (entry.until.is_none(), entry.until);
-        let found = self
-            .source
-            .deny
-            .iter()
-            .filter(holds)
-            .rev()
-            .max_by_key(end)?;
-        Some(Reason::DenyList {
-            reason: found.reason.as_deref().map(Into::into),
-            until: found.until,
-        })
     }
 }
 

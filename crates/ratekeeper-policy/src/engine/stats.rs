@@ -186,7 +186,7 @@ impl<S: Store> EngineStats<'_, S> {
         let mut fullest = 0.0_f64;
         for slot in rule.sets.iter().flatten() {
             let ask = Ask::new(&slot.handle, b"").cost(0).mode(Mode::Peek);
-            let verdict = self.engine.decide_at_store(&[ask], now, None).await;
+            let verdict = self.engine.peek_at_store(&[ask], now).await;
             for status in verdict
                 .results()
                 .filter(|status| !status.decision().is_unlimited())

@@ -437,6 +437,7 @@ impl PolicyVerdict {
     fn actual(&self, item: &QueryItem, completion: &Completion) -> u64 {
         let rule = self.rule(item);
         let counts = match rule.policy.count {
+            _ if completion.is_cancelled() => false,
             Count::All => true,
             Count::Failures => completion.failed_in(rule).unwrap_or(true),
             Count::Successes => completion.failed_in(rule).is_none_or(|failed| !failed),

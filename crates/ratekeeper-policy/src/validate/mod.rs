@@ -6,7 +6,7 @@ use crate::matching::Match;
 use crate::policies::{ListEntry, Policies};
 use crate::policy::{Action, Count, Limits, Policy, Reserve};
 use crate::policy_limit::PolicyLimit;
-use ratekeeper::{Algorithm, limit::MicrosLimit, limit::WindowCounter};
+use ratekeeper::{Algorithm, store::backend::MicrosLimit, store::backend::WindowCounter};
 use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;

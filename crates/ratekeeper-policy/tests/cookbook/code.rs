@@ -15,7 +15,7 @@ async fn an_operator_and_one_key() -> Result<(), Box<dyn std::error::Error>> {
         .limit(Limit::per_minute(60).burst(10));
     let (engine, _) = new_engine(Policies::new().policy(policy));
     let left = |user: &str| {
-        let verdict = engine.peek_now(&Subject::new().user(user), 0);
+        let verdict = engine.peek_now(&Subject::new().user(user).cost(0));
         verdict
             .limits()
             .next()
@@ -23,7 +23,7 @@ async fn an_operator_and_one_key() -> Result<(), Box<dyn std::error::Error>> {
     };
     assert!(
         engine
-            .decide_n_now(&Subject::new().user("42"), 10)
+            .decide_now(&Subject::new().user("42").cost(10))
             .is_allowed()
     );
 
@@ -92,11 +92,11 @@ fn another_key_or_plan_starts_with_new_counters() {
     let own = Policy::new("api").key("user").limit(Limit::per_hour(5));
     let caller = Subject::new().user("42").tenant("acme").plan("free");
     let (engine, _) = new_engine(Policies::new().policy(own.clone()));
-    assert!(engine.decide_n_now(&caller, 5).is_allowed());
+    assert!(engine.decide_now(&caller.clone().cost(5)).is_allowed());
     let left = |policies: Policies| {
         engine.set_policies(policies).unwrap();
         engine
-            .peek_now(&caller, 0)
+            .peek_now(&caller.clone().cost(0))
             .limits()
             .next()
             .map(|limit| limit.decision().remaining())

@@ -188,7 +188,7 @@ fn decide(engine: &TestEngine, words: &[String]) -> Result<PolicyVerdict, Waitin
     let subject = others
         .into_iter()
         .fold(request, |subject, (name, value)| subject.with(name, value));
-    match engine.try_decide(&subject, 1) {
+    match engine.try_decide(&subject) {
         MaybeReady::Ready(verdict) => Ok(verdict),
         MaybeReady::Pending(later) => Err(Box::pin(later) as Waiting),
     }

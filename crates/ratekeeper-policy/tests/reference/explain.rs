@@ -36,11 +36,11 @@ proptest! {
         for caller in &specified {
             let subject = caller.subject();
             let expected = pair.naive.decide(caller, cost, pair.now(), true);
-            let explained = block_on(pair.engine.explain(&subject, cost));
+            let explained = block_on(pair.engine.explain(&subject.clone().cost(cost)));
             // Neither explaining nor peeking changes anything.
-            let peeked = pair.engine.peek_now(&subject, cost);
+            let peeked = pair.engine.peek_now(&subject.clone().cost(cost));
             assert_matches(&peeked, &expected)?;
-            prop_assert_eq!(describe(&block_on(pair.engine.explain(&subject, cost))), describe(&explained));
+            prop_assert_eq!(describe(&block_on(pair.engine.explain(&subject.clone().cost(cost)))), describe(&explained));
 
             let listed = expected.without_limits;
             let verdict = explained.verdict();
@@ -78,7 +78,7 @@ proptest! {
         // A request is repeated at the time that was reported, with no other in between.
         let Some(caller) = specified.first() else { return Ok(()) };
         let subject = caller.subject();
-        let explained = block_on(pair.engine.explain(&subject, cost));
+        let explained = block_on(pair.engine.explain(&subject.clone().cost(cost)));
         // The reported time holds for the limits in force; those of an operator expire.
         let has_replacement = |tried: &ratekeeper_policy::engine::PolicyTrace| tried.outcome.as_ref().is_ok_and(|key_state| key_state.replacement.is_some());
         if explained.traces().iter().any(has_replacement) {
@@ -96,22 +96,22 @@ proptest! {
                     prop_assert!(wait > Duration::ZERO);
                     // Settling requests in flight would refund units: none is settled here.
                     pair.clock.advance(wait - Duration::from_nanos(1));
-                    let early = pair.engine.peek_now(&subject, cost);
+                    let early = pair.engine.peek_now(&subject.clone().cost(cost));
                     prop_assert!(early.is_denied(), "a nanosecond before {:?}", explained);
                     pair.clock.advance(Duration::from_nanos(1));
-                    let verdict = pair.engine.decide_n_now(&subject, cost);
+                    let verdict = pair.engine.decide_now(&subject.clone().cost(cost));
                     prop_assert!(verdict.is_allowed(), "{:?} after {:?}", verdict, explained);
                 }
                 Some(_) => {}
                 None if !permits => {
                     pair.clock.advance(Duration::from_secs(86_400));
-                    prop_assert!(pair.engine.peek_now(&subject, cost).is_denied(), "{:?}", explained);
+                    prop_assert!(pair.engine.peek_now(&subject.clone().cost(cost)).is_denied(), "{:?}", explained);
                 }
                 None => {}
             }
         } else {
             let expected = pair.naive.decide(caller, cost, now, false);
-            let verdict = pair.engine.decide_n_now(&subject, cost);
+            let verdict = pair.engine.decide_now(&subject.clone().cost(cost));
             assert_matches(&verdict, &expected)?;
             prop_assert_eq!(nanos(explained.allowed_at().unwrap().saturating_since(pair.clock.now())), expected.delay);
         }

@@ -272,9 +272,9 @@ impl Pair {
         }
         let expected = self.naive.decide(caller, step.cost, now, step.peek);
         let verdict = if step.peek {
-            self.engine.peek_now(&caller.subject(), step.cost)
+            self.engine.peek_now(&caller.subject().cost(step.cost))
         } else {
-            self.engine.decide_n_now(&caller.subject(), step.cost)
+            self.engine.decide_now(&caller.subject().cost(step.cost))
         };
         assert_matches(&verdict, &expected)?;
         if !step.peek && expected.allowed {

@@ -6,7 +6,7 @@ use crate::request::Receipt;
 use crate::script::amend::{Amend, Amendment};
 use crate::script::decide::{Answer, FEW, Question, QuestionResult, Questions};
 use crate::store_error::StoreError;
-use ratekeeper::{Mode, limit::MicrosLimit};
+use ratekeeper::{Mode, store::backend::MicrosLimit};
 use smallvec::SmallVec;
 
 /// The questions in one slot, by their indices in the request.

@@ -1,7 +1,7 @@
 //! Which limits can be leased, and for how long.
 
 use super::node::LeaseSettings;
-use ratekeeper::{limit::MicrosLimit, limit::WindowCounter};
+use ratekeeper::{store::backend::MicrosLimit, store::backend::WindowCounter};
 use std::time::Duration;
 
 /// The shortest TTL of a lease, in microseconds: a shorter one would be over when the answer

@@ -7,8 +7,8 @@ use crate::key::KeyPrefix;
 use crate::limits::Limits;
 use crate::script::decide::QuestionResult;
 use ratekeeper::{
-    Ask, Decision, Mode, Outcome, Timestamp, Verdict, limit::MicrosLimit, store::AskResult,
-    store::Source,
+    Ask, Decision, Mode, Outcome, Timestamp, Verdict, store::AskResult, store::Source,
+    store::backend::MicrosLimit,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;

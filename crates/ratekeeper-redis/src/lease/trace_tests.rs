@@ -6,7 +6,7 @@ use crate::script::Scripts;
 use crate::script::decide::{self, Answer, Question, Questions};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use ratekeeper::{Limit, Mode, limit::MicrosLimit};
+use ratekeeper::{Limit, Mode, store::backend::MicrosLimit};
 use ratekeeper_testkit::RedisServer;
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::decide::RefundHistory;
 use super::{Call, CallBuilder, Integers, InvalidReplyError, PermitName, push_f64};
-use ratekeeper::limit::MicrosLimit;
+use ratekeeper::store::backend::MicrosLimit;
 use std::sync::Arc;
 
 /// One amendment of one key.

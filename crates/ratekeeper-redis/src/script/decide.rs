@@ -2,7 +2,7 @@
 
 use super::{Call, CallBuilder, Integers, InvalidReplyError, PermitName, push_f64};
 use crate::lease::node::LeaseDemand;
-use ratekeeper::{Mode, limit::MicrosLimit};
+use ratekeeper::{Mode, store::backend::MicrosLimit};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ pub(crate) mod amend;
 pub(crate) mod decide;
 
 use crate::reply::MAX_SHORT_REPLY;
-use ratekeeper::{limit::MicrosLimit, limit::WindowCounter};
+use ratekeeper::{store::backend::MicrosLimit, store::backend::WindowCounter};
 use redis::Cmd;
 use std::collections::HashMap;
 use std::sync::Arc;

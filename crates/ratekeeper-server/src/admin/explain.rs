@@ -29,7 +29,7 @@ pub(super) async fn explain<C: Clock>(
     let identity = app.identity.load_full();
     let explanation = app
         .engine
-        .explain(&subject.subject(&identity, HeaderTrust::Operator), cost)
+        .explain(&subject.subject(&identity, HeaderTrust::Operator).cost(cost))
         .await;
     Ok(no_store_json(&ExplainAnswer::new(&explanation)))
 }

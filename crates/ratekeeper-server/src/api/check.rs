@@ -48,11 +48,15 @@ async fn decide<C: Clock>(
     app.unknown_attributes
         .note(request.subject.names(), &identity);
     // The request is not served here: it takes no permit, and waits for none.
-    let subject = request.subject.subject(&identity, trust).no_wait();
+    let subject = request
+        .subject
+        .subject(&identity, trust)
+        .cost(request.cost)
+        .no_wait();
     if request.peek {
-        app.engine.peek(&subject, request.cost).await
+        app.engine.peek(&subject).await
     } else {
-        app.engine.decide_n(&subject, request.cost).await
+        app.engine.decide(&subject).await
     }
 }
 

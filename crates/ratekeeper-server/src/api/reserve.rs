@@ -15,6 +15,7 @@ use axum::http::header::{CACHE_CONTROL, HeaderValue};
 use axum::http::{Extensions, Request, StatusCode};
 use axum::response::Response;
 use ratekeeper::{Clock, Store, store::SettleError};
+use ratekeeper_policy::Completion;
 use ratekeeper_tower::response::whole_millis;
 use serde::Serialize;
 use std::sync::Arc;
@@ -43,9 +44,11 @@ pub(super) async fn reserve<C: Clock>(
     let verdict = {
         let identity = app.identity.load();
         app.unknown_attributes.note(subject.names(), &identity);
-        app.engine
-            .reserve(&subject.subject(&identity, trust), cost, max_wait)
-            .await
+        let mut subject = subject.subject(&identity, trust);
+        if let Some(cost) = cost {
+            subject = subject.cost(cost);
+        }
+        app.engine.reserve(&subject, max_wait).await
     };
     let decided = app.traces.get().map(|_| DecisionAttributes::of(&verdict));
     if verdict.is_denied() {
@@ -119,7 +122,9 @@ pub(super) async fn cancel<C: Clock>(
 ) -> Result<Response, Problem> {
     let body = body::read(request.into_body()).await?;
     let receipt = app.ids.open(app.engine.store(), &id_from_json(&body)?)?;
-    app.engine.cancel_detached(&receipt).await?;
+    app.engine
+        .settle_detached(&receipt, Completion::cancelled())
+        .await?;
     Ok(json(
         StatusCode::OK,
         "application/json",

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.to_string()),
     };
-    let explanation = runtime.block_on(engine.explain(&subject, args.cost));
+    let explanation = runtime.block_on(engine.explain(&subject.cost(args.cost)));
     let mut answer = ExplainAnswer::new(&explanation);
     if !has_secret {
         answer

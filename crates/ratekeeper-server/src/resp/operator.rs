@@ -128,6 +128,7 @@ async fn reset_key<C: Clock>(
     // Names of policies are UTF-8.
     let policy = std::str::from_utf8(name).unwrap_or_default();
     let key = engine
+        .operator()
         .reset_by(policy, key)
         .await
         .map_err(ResetError::ByName)?;

@@ -6,8 +6,8 @@ use crate::key::{Key, ipv4_key, ipv6_key};
 use crate::response::{Denial, Dialects, LimitInfo};
 use http::HeaderMap;
 use ratekeeper::{
-    Algorithm, Clock, Decision, Keyed, Limit, Reservation, Timestamp, clock::DefaultClock,
-    clock::Sleep, clock::SystemClock, decision::ReserveError, keyed::ChargeToken, keyed::HashedKey,
+    Algorithm, Clock, Decision, Keyed, Limit, Reservation, Timestamp, clock::Sleep,
+    clock::SystemClock, decision::ReserveError, keyed::ChargeToken, keyed::HashedKey,
 };
 use ratekeeper_policy::{
     Action, Completion, Count, address::IPV6_PREFIX, policy::DenialStatus, request::RequestError,
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Decides by one limit for each key; see
 /// [`RateLimitLayer::per_ip`](crate::RateLimitLayer::per_ip). A handle: clones share the keys.
 #[derive(Clone)]
-pub struct LimitDecider<C: Clock = DefaultClock> {
+pub struct LimitDecider<C: Clock = SystemClock> {
     pub(crate) keyed: Keyed<[u8], C>,
     pub(crate) key: Key,
     pub(crate) name: Arc<str>,

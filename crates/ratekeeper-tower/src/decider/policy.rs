@@ -183,7 +183,10 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
         pending: &mut Option<PolicyVerdict>,
     ) -> Option<DecisionFuture<PolicyVerdict>> {
         let headers = HeaderMapRef(head.headers);
-        match self.engine.try_decide(&self.subject(head, &headers), cost) {
+        match self
+            .engine
+            .try_decide(&self.subject(head, &headers).cost(cost))
+        {
             MaybeReady::Ready(verdict) => {
                 *pending = Some(verdict);
                 None
@@ -273,7 +276,9 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
     }
 
     fn cancel(&self, pending: PolicyVerdict) {
-        if let MaybeReady::Pending(future) = self.engine.try_cancel(pending) {
+        if let MaybeReady::Pending(future) =
+            self.engine.try_settle(pending, Completion::cancelled())
+        {
             spawn_settlement(future);
         }
     }

@@ -143,7 +143,6 @@ impl Identity {
 /// # Use it
 impl Identity {
     /// Finds the client of a request with these headers from this peer.
-    #[inline]
     pub fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
         let peer = peer.map(canonical);
         // Most requests come from untrusted peers and have no forwarding header.
@@ -172,7 +171,6 @@ impl Identity {
     }
 
     /// Finds the client of a request from a trusted proxy, or from a peer without an address.
-    #[inline(never)]
     fn client_via_proxy(&self, proxy: Option<IpAddr>, headers: &HeaderMap) -> Client {
         if proxy.is_none() && !self.trusted.has_unix() {
             self.warn_no_peer();
@@ -222,7 +220,6 @@ impl Identity {
     }
 
     /// The forwarding header of a request from an untrusted peer, if it has one.
-    #[inline]
     pub(crate) fn forwarding_header<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderName> {
         find_header(headers.keys(), &KNOWN).or_else(|| match &self.header {
             Forwarding::Header(own) => find_header(headers.keys(), slice::from_ref(own)),
@@ -231,7 +228,6 @@ impl Identity {
         })
     }
 
-    #[inline(never)]
     fn count_untrusted(&self, peer: IpAddr, header: &HeaderName) {
         if self.warnings.untrusted.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(

@@ -24,7 +24,6 @@ pub struct PeerAddr(
 /// The peer address of a request: [`PeerAddr`], else with the feature `axum` its
 /// `ConnectInfo<SocketAddr>`, else with the feature `tonic` its `TcpConnectInfo`, which tonic's own
 /// server inserts.
-#[inline]
 pub fn peer(extensions: &Extensions) -> Option<IpAddr> {
     let own = extensions.get::<PeerAddr>().map(|peer| peer.0);
     #[cfg(feature = "axum")]

@@ -7,7 +7,6 @@ use crate::decider::Decider;
 use axum::body::Body;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
 use axum::extract::{ConnectInfo, Request};
-use axum::http::Extensions;
 use axum::response::Response;
 use axum::serve::{IncomingStream, Listener};
 use axum::{Router, ServiceExt};
@@ -81,12 +80,11 @@ where
 
     fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
         let peer = *stream.remote_addr();
-        let (shared, extensions) = (Arc::clone(&self.shared), connection_extensions(peer));
+        let shared = Arc::clone(&self.shared);
         let connection = Connection {
             key: shared.prehash(Some(peer.ip())),
             shared,
             peer,
-            extensions,
         };
         ready(Ok(ConnectionRateLimit {
             inner: self.inner.clone(),
@@ -109,28 +107,6 @@ struct Connection<D: Decider> {
     shared: Arc<RateLimitShared<D>>,
     peer: SocketAddr,
     key: Option<D::PrehashedKey>,
-    /// The extensions of each request, with [`ConnectInfo`]: cloning them costs less than inserting
-    /// it into each request. They must not contain anything that can be changed through a clone,
-    /// because all requests of the connection share it.
-    extensions: Extensions,
-}
-
-/// The extensions for requests of this peer, with capacity for three more. An axum router inserts
-/// the path, its parameters and the route; growing the map for these in each request would cost
-/// more than everything else done to it.
-fn connection_extensions(peer: SocketAddr) -> Extensions {
-    #[derive(Clone)]
-    struct Placeholder<const NTH: usize>;
-
-    let mut extensions = Extensions::new();
-    extensions.insert(Placeholder::<1>);
-    extensions.insert(Placeholder::<2>);
-    extensions.insert(Placeholder::<3>);
-    extensions.insert(ConnectInfo(peer));
-    extensions.remove::<Placeholder<1>>();
-    extensions.remove::<Placeholder<2>>();
-    extensions.remove::<Placeholder<3>>();
-    extensions
 }
 
 impl<S, D> Service<Request> for ConnectionRateLimit<S, D>
@@ -147,15 +123,9 @@ where
         self.inner.poll_ready(cx)
     }
 
-    #[inline]
     fn call(&mut self, mut request: Request) -> Self::Future {
-        let Connection {
-            shared,
-            peer,
-            key,
-            extensions,
-        } = &*self.connection;
-        request.extensions_mut().extend(extensions.clone());
+        let Connection { shared, peer, key } = &*self.connection;
+        request.extensions_mut().insert(ConnectInfo(*peer));
         shared.call(&mut self.inner, *key, Some(peer.ip()), request)
     }
 }
@@ -176,30 +146,5 @@ impl<S: fmt::Debug, D: Decider> fmt::Debug for ConnectionRateLimit<S, D> {
             .field("inner", inner)
             .field("peer", &connection.peer)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::connection_extensions;
-    use allocation_counter::measure;
-    use std::net::SocketAddr;
-
-    #[test]
-    fn a_router_inserts_without_allocating() {
-        let extensions = connection_extensions(SocketAddr::from(([203, 0, 113, 7], 4711)));
-        assert_eq!(extensions.len(), 1);
-        let clone = || measure(|| drop(extensions.clone())).count_total;
-        let with_three_more = || {
-            // Zero-sized values: they do not allocate.
-            let insert = |mut extensions: http::Extensions| {
-                extensions.insert([(); 1]);
-                extensions.insert([(); 2]);
-                extensions.insert([(); 3]);
-                assert_eq!(extensions.len(), 4);
-            };
-            measure(|| insert(extensions.clone())).count_total
-        };
-        assert_eq!(with_three_more(), clone());
     }
 }

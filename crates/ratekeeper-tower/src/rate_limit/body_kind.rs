@@ -28,7 +28,6 @@ impl sealed::Sealed for EitherBody {}
 impl<R: Body, G: BodyGuard> BodyKind<R, G> for EitherBody {
     type Body = ResponseBody<R, G>;
 
-    #[inline]
     fn from_inner(body: R) -> Self::Body {
         body.into()
     }
@@ -54,7 +53,6 @@ impl sealed::Sealed for AxumBody {}
 impl<G: BodyGuard + Send + 'static> BodyKind<axum::body::Body, G> for AxumBody {
     type Body = axum::body::Body;
 
-    #[inline]
     fn from_inner(body: axum::body::Body) -> Self::Body {
         body
     }

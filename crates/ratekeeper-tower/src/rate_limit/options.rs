@@ -59,17 +59,14 @@ impl Default for Options {
 // A head is passed as a copy: one without references to it need not be in memory.
 impl Options {
     /// Whether a request is skipped: neither validated nor counted.
-    #[inline]
     pub(crate) fn skips(&self, head: &Head<'_>) -> bool {
         !self.skip.is_empty() && self.skips_slow(*head)
     }
 
-    #[inline(never)]
     fn skips_slow(&self, head: Head<'_>) -> bool {
         self.skip.iter().any(|skip| skip(&head))
     }
 
-    #[inline]
     pub(crate) fn cost(&self, head: &Head<'_>) -> u64 {
         self.cost.as_ref().map_or(1, |cost| {
             let head = *head;
@@ -78,13 +75,11 @@ impl Options {
     }
 
     /// Whether deciding needs more of a request than its peer, or a hook is called for it.
-    #[inline]
     pub(crate) fn needs_request_head(&self) -> bool {
         !self.skip.is_empty() || self.cost.is_some() || self.has_observer()
     }
 
     /// Whether allowed requests get an extension or call a hook.
-    #[inline]
     pub(crate) fn has_observer(&self) -> bool {
         self.extension || self.hook.is_some()
     }

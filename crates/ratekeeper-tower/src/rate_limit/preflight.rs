@@ -94,7 +94,6 @@ fn preflight_limit(limit: Limit) -> LimitDecider {
 }
 
 /// Whether a request is a CORS preflight request.
-#[inline]
 pub(crate) fn is_preflight(head: &Head<'_>) -> bool {
     head.method == Method::OPTIONS
         && head.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)

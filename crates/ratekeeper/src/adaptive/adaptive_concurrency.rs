@@ -6,7 +6,7 @@ use super::partitions::{Partition, Partitions, PermitSource};
 use super::permit::{AdaptivePermit, RequestOutcome};
 use super::shed::Class;
 use super::window::{Measurement, RequestEnd, Window};
-use crate::clock::{Clock, DefaultClock, Timestamp, nanos};
+use crate::clock::{Clock, SystemClock, Timestamp, nanos};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use core::fmt;
 use core::time::Duration;
@@ -42,7 +42,7 @@ use core::time::Duration;
 /// assert_eq!(std::iter::from_fn(|| limit.try_acquire_in(live).ok()).take(12).count(), 12);
 /// # Ok::<_, ratekeeper::adaptive::PartitionShareError>(())
 /// ```
-pub struct AdaptiveConcurrency<C: Clock = DefaultClock> {
+pub struct AdaptiveConcurrency<C: Clock = SystemClock> {
     shared: Arc<AdaptiveConcurrencyState<C>>,
 }
 

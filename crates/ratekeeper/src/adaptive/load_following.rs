@@ -1,7 +1,7 @@
 //! [`Adaptive`]: a rate limiter whose limit shrinks when the machine is busy and grows when it is
 //! not.
 
-use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::decision::Decision;
 use crate::limit::Limit;
 use crate::limiter::Limiter;
@@ -54,7 +54,7 @@ pub struct RateChange {
 /// assert!(adaptive.check().is_allowed());
 /// assert_eq!(adaptive.limiter().limit(), Limit::per_second(160));
 /// ```
-pub struct Adaptive<C: Clock = DefaultClock> {
+pub struct Adaptive<C: Clock = SystemClock> {
     limiter: Limiter<C>,
     /// When the next load check is due, in nanoseconds since 1970.
     due: AtomicU64,

@@ -3,7 +3,7 @@
 use super::adaptive_concurrency::AdaptiveConcurrency;
 use super::partitions::Partition;
 use super::window::Measurement;
-use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use core::fmt;
 
 /// The outcome of a request, as far as it says something about the service.
@@ -23,7 +23,7 @@ pub enum RequestOutcome {
 /// A permit to be in flight under an adaptive limit. [`finish`](Self::finish) it with the outcome
 /// of the request; a permit that is dropped counts as [`RequestOutcome::Ignored`].
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct AdaptivePermit<C: Clock = DefaultClock> {
+pub struct AdaptivePermit<C: Clock = SystemClock> {
     limit: AdaptiveConcurrency<C>,
     partition: Option<Partition>,
     /// How many were in flight when it began, itself included.

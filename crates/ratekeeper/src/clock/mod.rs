@@ -18,7 +18,6 @@ mod fast;
 mod manual;
 #[cfg(feature = "std")]
 mod sleep;
-#[cfg(feature = "std")]
 mod system;
 
 #[cfg(feature = "std")]
@@ -28,7 +27,6 @@ pub use fast::FastClock;
 pub use manual::ManualClock;
 #[cfg(feature = "std")]
 pub use sleep::Sleep;
-#[cfg(feature = "std")]
 pub use system::SystemClock;
 
 use core::fmt;
@@ -137,13 +135,6 @@ impl fmt::Debug for Timestamp {
         )
     }
 }
-
-/// The default clock of a limiter: [`SystemClock`] with std, [`ManualClock`] without.
-#[cfg(feature = "std")]
-pub type DefaultClock = SystemClock;
-/// The default clock of a limiter: `SystemClock` with std, [`ManualClock`] without.
-#[cfg(not(feature = "std"))]
-pub type DefaultClock = ManualClock;
 
 pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 

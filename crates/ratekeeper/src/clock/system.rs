@@ -2,15 +2,33 @@
 
 use super::{Clock, Timestamp};
 
-/// The monotonic clock of the operating system: it never runs backwards and no change of the wall
-/// clock moves it.
+/// The monotonic clock of the operating system, the default clock: it never runs backwards and no
+/// change of the wall clock moves it.
+///
+/// Without the feature `std` there is no such clock and no value of this type: give the limiter a
+/// [`ManualClock`](super::ManualClock) or a [`Clock`] of your own.
+#[cfg(feature = "std")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+/// The monotonic clock of the operating system, which needs the feature `std`: without it there is
+/// no value of this type. Give the limiter a [`ManualClock`](super::ManualClock) or a [`Clock`] of
+/// your own.
+#[cfg(not(feature = "std"))]
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock(core::convert::Infallible);
+
+#[cfg(not(feature = "std"))]
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        match self.0 {}
+    }
+}
+
+#[cfg(all(feature = "std", any(target_os = "linux", target_os = "android")))]
 pub(super) use linux::{ClockId, read};
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(feature = "std", any(target_os = "linux", target_os = "android")))]
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
@@ -18,7 +36,7 @@ impl Clock for SystemClock {
     }
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
+#[cfg(all(feature = "std", any(target_os = "linux", target_os = "android")))]
 mod linux {
     use super::super::{NANOS_PER_SECOND, Timestamp, nanos};
     pub(crate) use rustix::time::ClockId;
@@ -65,7 +83,7 @@ mod linux {
     }
 }
 
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[cfg(all(feature = "std", not(any(target_os = "linux", target_os = "android"))))]
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {

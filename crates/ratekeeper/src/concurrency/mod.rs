@@ -1,7 +1,7 @@
 //! [`Concurrency`]: a limit on calls in flight, with permits that are given back when they are
 //! dropped.
 
-use crate::clock::{Clock, DefaultClock};
+use crate::clock::{Clock, SystemClock};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use core::fmt;
 
@@ -38,7 +38,7 @@ pub use acquire::{Acquire, AcquireError};
 /// let permit = slots.acquire_n(2).within(Duration::from_secs(1)).blocking()?; // or .await
 /// # Ok::<_, ratekeeper::concurrency::AcquireError>(())
 /// ```
-pub struct Concurrency<C: Clock = DefaultClock> {
+pub struct Concurrency<C: Clock = SystemClock> {
     shared: Arc<ConcurrencyState<C>>,
 }
 
@@ -161,7 +161,7 @@ impl<C: Clock> fmt::Debug for Concurrency<C> {
 
 /// A permit to be in flight; dropping it gives it back.
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct Permit<C: Clock = DefaultClock> {
+pub struct Permit<C: Clock = SystemClock> {
     concurrency: Concurrency<C>,
     cost: u64,
 }

@@ -4,7 +4,7 @@ use super::judge::CallRequest;
 use super::limit_version::LimitVersion;
 use super::registered_limit::Rule;
 use super::table::{KeyedStats, Table, TableDecision, TableSize};
-use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::decision::{Decision, Outcome};
 use crate::limit::{Kind, Limit, MAX_FILL, TickLimit};
 use core::fmt;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 /// more through than the limit. All keys share the floor, whatever parameters they are judged by.
 ///
 /// This is a handle: clones share the keys.
-pub struct KeyedGcra<C: Clock = DefaultClock> {
+pub struct KeyedGcra<C: Clock = SystemClock> {
     inner: Arc<KeyedGcraState<C>>,
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for GcraParamsError {
 impl core::error::Error for GcraParamsError {}
 
 /// Builder of a [`KeyedGcra`]; see [`KeyedGcra::builder`].
-pub struct KeyedGcraBuilder<C: Clock = DefaultClock> {
+pub struct KeyedGcraBuilder<C: Clock = SystemClock> {
     size: TableSize,
     clock: C,
 }

@@ -4,7 +4,7 @@ use super::KeyedState;
 use super::judge::CallRequest;
 use super::registered_limit::Rule;
 use super::table::{KeyedStats, TableSize};
-use crate::clock::{Clock, DefaultClock, SystemClock};
+use crate::clock::{Clock, SystemClock};
 use crate::concurrency::BusyError;
 use crate::generation::Carry;
 use core::borrow::Borrow;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// never evicted: when there is no slot for another key, that key is denied.
 ///
 /// This is a handle: clones share the permits.
-pub struct KeyedConcurrency<K: ?Sized, C: Clock = DefaultClock> {
+pub struct KeyedConcurrency<K: ?Sized, C: Clock = SystemClock> {
     inner: Arc<KeyedState<C>>,
     keys: PhantomData<fn(&K)>,
 }
@@ -203,7 +203,7 @@ impl<K: ?Sized> fmt::Debug for KeyedConcurrencyBuilder<K> {
 
 /// A permit for units in flight of a key; dropping it releases them.
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct KeyPermit<C: Clock = DefaultClock> {
+pub struct KeyPermit<C: Clock = SystemClock> {
     inner: Arc<KeyedState<C>>,
     hash: u64,
     cost: u64,

@@ -22,7 +22,7 @@ pub(crate) use key::{OwnedKey, charge_more, grant, is_refundable, refund, reset}
 pub use table::KeyedStats;
 
 use crate::adjustments::Adjustments;
-use crate::clock::{Clock, DefaultClock, SystemClock};
+use crate::clock::{Clock, SystemClock};
 use crate::decision::Decision;
 use crate::generation::Carry;
 use crate::limit::{Algorithm, Limit};
@@ -87,7 +87,7 @@ use table::{Table, TableSize};
 /// a given key shares its bucket with any other are about 1 in 90 billion.
 ///
 /// This is a handle: clones share the table.
-pub struct Keyed<K: ?Sized, C: Clock = DefaultClock> {
+pub struct Keyed<K: ?Sized, C: Clock = SystemClock> {
     inner: Arc<KeyedState<C>>,
     keys: PhantomData<fn(&K)>,
 }
@@ -127,7 +127,7 @@ impl<K: ?Sized> Keyed<K> {
 }
 
 /// Builder of a [`Keyed`]; see [`Keyed::builder`].
-pub struct KeyedBuilder<K: ?Sized, C: Clock = DefaultClock> {
+pub struct KeyedBuilder<K: ?Sized, C: Clock = SystemClock> {
     limit: Limit,
     size: TableSize,
     clock: C,

@@ -1,18 +1,16 @@
 //! [`Limit`]: a rate, a burst and an algorithm, as a user writes them.
 
-mod backend;
 mod float;
 #[cfg(feature = "serde")]
 mod serde;
 mod text;
 mod ticks;
 
-pub use backend::{MicrosLimit, WindowCounter};
 pub use float::RateError;
 pub use text::{ParseLimitError, ParseLimitErrorKind};
-#[cfg(feature = "std")]
-pub(crate) use ticks::MAX_FILL;
 pub(crate) use ticks::{HORIZON, Kind, MAX_DEBT, TickLimit};
+#[cfg(feature = "std")]
+pub(crate) use ticks::{MAX_FILL, gcd};
 
 use crate::clock::{NANOS_PER_SECOND, nanos};
 use core::fmt;

@@ -277,7 +277,7 @@ impl TickLimit {
     }
 }
 
-pub(super) const fn gcd(mut a: u64, mut b: u64) -> u64 {
+pub(crate) const fn gcd(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

@@ -11,9 +11,7 @@ pub use crate::reservation::Reservation;
 pub use crate::wait::{Wait, WaitError};
 pub use at::At;
 
-#[cfg(feature = "std")]
-use crate::clock::SystemClock;
-use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::decision::{Decision, DeniedError, ReserveError};
 use crate::limit::Limit;
 use crate::sync::Arc;
@@ -35,7 +33,7 @@ use generations::Generations;
 /// ```
 ///
 /// [`at`](Self::at) gives the same methods with a time that you supply.
-pub struct Limiter<C: Clock = DefaultClock> {
+pub struct Limiter<C: Clock = SystemClock> {
     pub(crate) shared: Arc<Generations<C>>,
 }
 

@@ -3,7 +3,7 @@
 
 mod const_mutex;
 
-use crate::clock::{Clock, DefaultClock, nanos};
+use crate::clock::{Clock, SystemClock, nanos};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 use const_mutex::ConstMutex;
 use core::fmt;
@@ -100,7 +100,7 @@ use core::time::Duration;
 /// A call whose closure panics gives its number back, so the next call takes it, and does not
 /// restart the interval. Calls that came while it ran keep their numbers: with `every`, a run that
 /// panics beside them is not repeated.
-pub struct Sometimes<C: Clock = DefaultClock> {
+pub struct Sometimes<C: Clock = SystemClock> {
     /// The number of the next call. Without `every` it stops at `first`.
     calls: AtomicU64,
     /// When the last run ended; [`NEVER`] before that. Written under `running`.

@@ -1,6 +1,7 @@
 //! Stores: several limits decided together, all or nothing.
 
 mod ask;
+pub mod backend;
 mod detached;
 mod dyn_store;
 mod memory;

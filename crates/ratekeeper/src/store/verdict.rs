@@ -105,8 +105,8 @@ impl AskOutcome {
 /// The result of one ask, with its limit's numbers; see [`Verdict::results`].
 #[derive(Clone, Copy, Debug)]
 pub struct AskResult {
-    decision: Decision,
-    mode: Mode,
+    pub(super) decision: Decision,
+    pub(super) mode: Mode,
     /// What was charged, for settling: by which limit version, to which key, how much.
     pub(crate) charged: Option<Receipt>,
 }
@@ -123,47 +123,6 @@ pub(crate) struct Receipt {
 }
 
 impl AskResult {
-    /// For store implementers: creates the result of an ask of that mode, with nothing to settle.
-    pub fn new(decision: Decision, mode: Mode) -> Self {
-        Self {
-            decision,
-            mode,
-            charged: None,
-        }
-    }
-
-    /// For store implementers: records what the store needs to find the charge again without memory
-    /// of its own, and how much was charged. Another store must not settle it.
-    #[inline]
-    #[must_use]
-    pub fn with_external_charge(mut self, mark: [u64; 2], cost: u64) -> Self {
-        let charged = ChargeRecord {
-            tat: mark[1],
-            ahead: 0,
-            refunded: 0,
-            given: 0,
-        };
-        let hash = mark[0];
-        let charge_origin = ChargeOrigin::EXTERNAL;
-        self.charged = Some(Receipt {
-            hash,
-            charge_origin,
-            cost,
-            charged,
-            permit: false,
-        });
-        self
-    }
-
-    /// For store implementers: returns what was recorded by
-    /// [`with_external_charge`](Self::with_external_charge).
-    pub fn external_charge(&self) -> Option<([u64; 2], u64)> {
-        let receipt = self
-            .charged
-            .filter(|receipt| receipt.charge_origin == ChargeOrigin::EXTERNAL)?;
-        Some(([receipt.hash, receipt.charged.tat], receipt.cost))
-    }
-
     /// Returns the decision of this ask's limit. If the request was denied nothing is charged, and
     /// these are the numbers before it.
     pub fn decision(&self) -> Decision {
@@ -190,14 +149,14 @@ impl AskResult {
 /// releases them.
 #[must_use = "an unused verdict limits nothing, and dropping it releases its permits"]
 pub struct Verdict {
-    results: SmallVec<[AskResult; INLINE_ENTRIES]>,
-    source: Source,
+    pub(super) results: SmallVec<[AskResult; INLINE_ENTRIES]>,
+    pub(super) source: Source,
     /// The table of the memory store that decided; `None` if another store did.
     pub(super) table: Option<u64>,
     /// Where its permits are released to.
     pub(super) permits: Option<Arc<dyn Permits>>,
     /// What a store outside this crate needs to settle.
-    extension: Option<Box<dyn Any + Send + Sync>>,
+    pub(super) extension: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// The store that permits are released to.
@@ -206,53 +165,6 @@ pub(crate) trait Permits: Send + Sync {
 }
 
 impl Verdict {
-    /// For store implementers: creates a verdict of no asks yet.
-    #[inline]
-    pub fn new(source: Source) -> Self {
-        Self {
-            results: SmallVec::new(),
-            source,
-            table: None,
-            permits: None,
-            extension: None,
-        }
-    }
-
-    /// For store implementers: changes who decided.
-    pub fn with_source(mut self, source: Source) -> Self {
-        self.source = source;
-        self
-    }
-
-    /// For store implementers: attaches what the store needs to [`settle`](super::Store::settle).
-    /// It is dropped with the verdict, which is when permits are released.
-    pub fn set_extension(&mut self, extension: Box<dyn Any + Send + Sync>) {
-        self.extension = Some(extension);
-    }
-
-    /// For store implementers: takes back what was attached.
-    pub fn take_extension(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
-        self.extension.take()
-    }
-
-    /// Resets it to a verdict of no asks, as from [`new`](Self::new). Permits and the
-    /// [extension](Self::set_extension) are released, as if it were dropped, and so is spilled
-    /// memory.
-    pub fn clear(&mut self, source: Source) {
-        self.release_permits();
-        self.results.clear();
-        if self.results.spilled() {
-            self.results = SmallVec::new();
-        }
-        (self.source, self.table, self.extension) = (source, None, None);
-    }
-
-    /// For store implementers: adds the result of the next ask.
-    #[inline]
-    pub fn push(&mut self, result: AskResult) {
-        self.results.push(result);
-    }
-
     /// Whether the request was allowed. If not, nothing was charged.
     pub fn is_allowed(&self) -> bool {
         !self.denied().any(|_| true)
@@ -324,7 +236,7 @@ impl Verdict {
         results.filter(|(_, result)| result.can_deny() && result.decision.is_denied())
     }
 
-    fn release_permits(&mut self) {
+    pub(super) fn release_permits(&mut self) {
         let Some(permits) = self.permits.take() else {
             return;
         };

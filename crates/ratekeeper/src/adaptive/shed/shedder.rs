@@ -3,7 +3,7 @@
 
 use super::class::Class;
 use super::level::{CLASSES, LevelConfig, LevelController};
-use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use core::fmt;
 use core::time::Duration;
 use std::boxed::Box;
@@ -45,7 +45,7 @@ use std::sync::{Mutex, PoisonError};
 ///
 /// This is a handle: clones share everything. [`admit`](Self::admit) takes no lock and allocates
 /// nothing; the call that finds a tick due runs it.
-pub struct Shedder<C: Clock = DefaultClock> {
+pub struct Shedder<C: Clock = SystemClock> {
     shared: Arc<ShedderState<C>>,
 }
 

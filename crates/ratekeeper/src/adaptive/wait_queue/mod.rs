@@ -14,7 +14,7 @@ pub use ticket::QueueTicket;
 pub use wait::{AdaptiveQueueError, QueueWait, QueuedPermit};
 
 use super::{AdaptiveConcurrency, AdaptivePermit, Class, Partition};
-use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::wait_list::{Position, Ticket, WaitList};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -41,7 +41,7 @@ use std::vec::Vec;
 ///
 /// Waiters are served when a permit that was acquired through the queue comes back. After permits
 /// that were acquired from the [limit](Self::gate) itself come back, call [`serve`](Self::serve).
-pub struct AdaptiveQueue<C: Clock = DefaultClock> {
+pub struct AdaptiveQueue<C: Clock = SystemClock> {
     shared: Arc<QueueShared<C>>,
 }
 

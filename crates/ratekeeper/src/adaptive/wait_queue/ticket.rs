@@ -2,14 +2,14 @@
 
 use super::AdaptiveQueue;
 use crate::adaptive::AdaptivePermit;
-use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::wait_list::Ticket;
 use std::fmt;
 
 /// A position in the queue; what [`AdaptiveQueue::join`] returns. Dropping it leaves the queue: a
 /// permit that was granted meanwhile goes to the next waiter.
 #[must_use = "dropping a ticket leaves the queue"]
-pub struct QueueTicket<C: Clock = DefaultClock> {
+pub struct QueueTicket<C: Clock = SystemClock> {
     pub(super) queue: AdaptiveQueue<C>,
     /// `None` once it has left.
     pub(super) id: Option<Ticket>,

@@ -2,7 +2,7 @@
 
 use super::{AdaptiveQueue, QueueTicket};
 use crate::adaptive::{AdaptivePermit, Class, Partition, RequestOutcome};
-use crate::clock::{Clock, DefaultClock, Sleep, Timestamp};
+use crate::clock::{Clock, Sleep, SystemClock, Timestamp};
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -62,7 +62,7 @@ impl<C: Clock> QueueTicket<C> {
 /// A wait in the queue; what [`QueueTicket::wait`] returns. Its output is `None` if no permit was
 /// granted in time. Dropping it leaves the queue.
 #[must_use = "futures do nothing unless polled"]
-pub struct QueueWait<C: Clock = DefaultClock> {
+pub struct QueueWait<C: Clock = SystemClock> {
     ticket: QueueTicket<C>,
     sleep: Sleep,
 }
@@ -99,7 +99,7 @@ impl<C: Clock> fmt::Debug for QueueWait<C> {
 /// [`finish`](Self::finish) it with the outcome of the request; one that is dropped counts as
 /// [`RequestOutcome::Ignored`].
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct QueuedPermit<C: Clock = DefaultClock> {
+pub struct QueuedPermit<C: Clock = SystemClock> {
     /// `None` once it is given back.
     permit: Option<AdaptivePermit<C>>,
     queue: AdaptiveQueue<C>,

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::adjustments::Adjustments;
 use crate::algorithm::token_bucket::ChargeRecord;
-use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
+use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::decision::Decision;
 use crate::generation::Carry;
 use crate::keyed::judge::CallResult;
@@ -51,7 +51,7 @@ use std::vec::Vec;
 ///
 /// Memory, eviction and hashing are those of [`Keyed`](crate::Keyed). This is a handle: clones
 /// share the store.
-pub struct MemoryStore<C: Clock = DefaultClock> {
+pub struct MemoryStore<C: Clock = SystemClock> {
     inner: Arc<StoreState<C>>,
 }
 
@@ -63,7 +63,7 @@ struct StoreState<C> {
 }
 
 /// Builder of a [`MemoryStore`]; see [`MemoryStore::builder`].
-pub struct MemoryStoreBuilder<C: Clock = DefaultClock> {
+pub struct MemoryStoreBuilder<C: Clock = SystemClock> {
     size: TableSize,
     clock: C,
 }

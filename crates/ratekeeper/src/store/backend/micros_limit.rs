@@ -1,14 +1,13 @@
 //! [`MicrosLimit`]: a limit as integers for a store that counts in whole microseconds and keeps its
 //! integers in doubles (Redis).
 //!
-//! The ratio is the same as in [`TickLimit`]: 1,000·n units per microsecond, P per token, reduced.
+//! The ratio is the same as in `TickLimit`: 1,000·n units per microsecond, P per token, reduced.
 //! Where a full bucket would not fit 52 bits of such units, they are made coarser and the token
 //! rounded up, down to whole microseconds: never more is allowed than written.
 
-use super::ticks::gcd;
-use super::{Kind, Limit, TickLimit};
 use crate::algorithm::sliding_window_strict::steps;
 use crate::decision::{Decision, Outcome};
+use crate::limit::{Kind, Limit, TickLimit, gcd};
 
 /// Integers below this are exact in a double, and so is the sum of two.
 const MAX_INTEGER: u128 = 1 << 52;
@@ -82,7 +81,7 @@ impl Limit {
     /// Converts the limit to the integers for a store that counts in microseconds.
     ///
     /// ```
-    /// use ratekeeper::{limit::MicrosLimit, Limit};
+    /// use ratekeeper::{store::backend::MicrosLimit, Limit};
     ///
     /// let MicrosLimit::Bucket { per_micro, token, capacity, .. } = Limit::per_second(3).burst(5).in_micros() else { panic!() };
     /// assert_eq!((per_micro, token, capacity), (3, 1_000_000, 5_000_000)); // a token is a third of a second, exactly

@@ -10,7 +10,6 @@ mod harness;
 mod instructions;
 mod keys;
 mod peers;
-#[allow(unreachable_pub, reason = "shared with another program")]
 mod policies;
 mod programs;
 mod quick;

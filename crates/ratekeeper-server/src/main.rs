@@ -20,6 +20,12 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
+/// The allocator. The gateway allocates for each request, which takes longer with that of the
+/// system. Tests use one that counts.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Exit code: `check` or `doctor` found a problem, `explain` shows that the request is denied, or a
 /// server rejected the admin command.
 const EXIT_FAILURE: u8 = 1;

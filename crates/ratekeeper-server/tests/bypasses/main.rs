@@ -11,6 +11,8 @@ mod config;
 mod cross_site;
 mod layer;
 mod preflights;
+#[path = "../../proto/mod.rs"]
+mod proto;
 mod resp;
 mod rls;
 #[path = "../gateway/service.rs"]

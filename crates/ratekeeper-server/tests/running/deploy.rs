@@ -137,7 +137,7 @@ fn the_image_is_built_from_existing_files() {
         .0
         .to_owned();
     let file = shipped("Dockerfile");
-    assert!(file.contains("cargo build --release --locked -p ratekeeper-server"));
+    assert!(file.contains("cargo build --profile dist --locked -p ratekeeper-server"));
     let image = file
         .lines()
         .find_map(|line| line.strip_prefix("FROM rust:"))

@@ -1,14 +1,14 @@
 //! Tables with few slots: evictions may cause denials, but never allow what a memory of everything
 //! would not.
 
-use super::common::bounds::{self, Admitted};
 use super::common::flood::slots;
-use super::common::oracle::Event;
 use super::common::traces::{cases, instant, whole_interval};
 use proptest::prelude::*;
 use ratekeeper::{
     Algorithm, Charge, Clock, Keyed, Limit, ManualClock, Reservation, limiter::Carry,
 };
+use ratekeeper_testkit::Event;
+use ratekeeper_testkit::bounds::{self, AllowedCall};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -83,11 +83,11 @@ fn checked(
     limit: Limit,
     max_keys: usize,
     ops: &[Op],
-) -> Result<BTreeMap<u64, Vec<(Admitted, bool)>>, TestCaseError> {
+) -> Result<BTreeMap<u64, Vec<(AllowedCall, bool)>>, TestCaseError> {
     let (keyed, clock) = keyed(limit, max_keys);
     let unit = limit.fills_in().expect("refills").as_nanos() as u64;
     let unit = unit.div_ceil(64).max(1);
-    let mut allowed: BTreeMap<u64, Vec<(Admitted, bool)>> = BTreeMap::new();
+    let mut allowed: BTreeMap<u64, Vec<(AllowedCall, bool)>> = BTreeMap::new();
     let mut new = 1_000_000;
     let mut call = |key: u64, cost: u64, at: u64| {
         let decision = keyed.key(&key).at(instant(at)).check_n(cost);
@@ -97,7 +97,7 @@ fn checked(
             allowed
                 .entry(key)
                 .or_default()
-                .push((Admitted { at, cost, delay }, stale));
+                .push((AllowedCall { at, cost, delay }, stale));
         }
     };
     for op in ops {
@@ -127,9 +127,9 @@ proptest! {
     ) {
         for (key, allowed) in checked(limit, max_keys, &ops)? {
             let allowed: Vec<_> = allowed.into_iter().map(|(allowed, _)| allowed).collect();
-            prop_assert_eq!(bounds::broken(&limit, &allowed), None, "key {}: {:?}", key, allowed);
+            prop_assert_eq!(bounds::violation(&limit, &allowed), None, "key {}: {:?}", key, allowed);
             if limit.algorithm_kind() == Algorithm::SlidingWindow {
-                prop_assert_eq!(bounds::broken_weighted(&limit, &allowed), None, "key {}: {:?}", key, allowed);
+                prop_assert_eq!(bounds::weighted_violation(&limit, &allowed), None, "key {}: {:?}", key, allowed);
             }
         }
     }
@@ -147,7 +147,7 @@ proptest! {
         for (key, allowed) in checked(limit, max_keys, &ops)? {
             let counts = allowed.into_iter().filter(|(_, stale)| own_instant || !stale);
             let allowed: Vec<_> = counts.map(|(allowed, _)| allowed).collect();
-            prop_assert_eq!(bounds::broken(&limit, &allowed), None, "key {}: {:?}", key, allowed);
+            prop_assert_eq!(bounds::violation(&limit, &allowed), None, "key {}: {:?}", key, allowed);
         }
     }
 }
@@ -511,11 +511,11 @@ proptest! {
     ) {
         let limit = |count: u64| Limit::of(count, Duration::from_secs(60)).algorithm(algorithm);
         let (keyed, clock) = keyed(limit(counts[0]), max_keys);
-        let mut allowed: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
+        let mut allowed: BTreeMap<u64, Vec<AllowedCall>> = BTreeMap::new();
         let mut new = 1_000_000;
         let mut call = |key: u64, cost: u64| {
             if keyed.check_n(&key, cost).is_allowed() {
-                allowed.entry(key).or_default().push(Admitted { at: clock.now().as_unix_nanos(), cost, delay: 0 });
+                allowed.entry(key).or_default().push(AllowedCall { at: clock.now().as_unix_nanos(), cost, delay: 0 });
             }
         };
         for (op, change) in ops {
@@ -533,7 +533,7 @@ proptest! {
         }
         let largest = limit(*counts.iter().max().expect("three"));
         for (key, allowed) in allowed {
-            prop_assert_eq!(bounds::broken(&largest, &allowed), None, "key {}: {:?}", key, allowed);
+            prop_assert_eq!(bounds::violation(&largest, &allowed), None, "key {}: {:?}", key, allowed);
         }
     }
 
@@ -546,7 +546,7 @@ proptest! {
     ) {
         let (keyed, clock) = keyed(limit, max_keys);
         let unit = limit.fills_in().expect("refills").div_f64(64.0).max(Duration::from_nanos(1));
-        let mut allowed: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
+        let mut allowed: BTreeMap<u64, Vec<AllowedCall>> = BTreeMap::new();
         let mut charges: Vec<(Charge<ManualClock>, u64, usize)> = Vec::new();
         let mut new = 1_000_000;
         for (op, settle, which, actual) in ops {
@@ -556,7 +556,7 @@ proptest! {
                     if let Ok(charge) = keyed.key(&key).take(cost) {
                         let allowed = allowed.entry(key).or_default();
                         charges.push((charge, key, allowed.len()));
-                        allowed.push(Admitted { at: clock.now().as_unix_nanos(), cost, delay: 0 });
+                        allowed.push(AllowedCall { at: clock.now().as_unix_nanos(), cost, delay: 0 });
                     }
                 }
                 Op::Churn(keys) => {
@@ -572,7 +572,7 @@ proptest! {
             }
         }
         for (key, allowed) in allowed {
-            prop_assert_eq!(bounds::broken(&limit, &allowed), None, "key {}: {:?}", key, allowed);
+            prop_assert_eq!(bounds::violation(&limit, &allowed), None, "key {}: {:?}", key, allowed);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Rule 6: live changes, between reservations and cancels.
 
-use super::common::oracle::Event;
 use super::common::traces::{cases, instant, limiter, limits, whole_interval};
 use super::{LimiterHistory, Op, level, look, ops};
 use proptest::prelude::*;
 use ratekeeper::{Clock, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
+use ratekeeper_testkit::Event;
 use std::time::Duration;
 
 /// Parts a token, so that every interval from 1 to 10 ns brings whole parts a nanosecond.

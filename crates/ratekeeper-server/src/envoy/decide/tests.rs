@@ -6,8 +6,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 use envoy_types::pb::google::protobuf::UInt64Value;
 use ratekeeper::{ManualClock, MemoryStore, store::OnFailure};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use ratekeeper_testkit::poll::assert_ready;
 
 pub(super) const OK: i32 = 1;
 pub(super) const OVER: i32 = 2;
@@ -104,15 +103,11 @@ impl TestEnvoy {
         Self { envoy, clock }
     }
 
-    /// Polls once: in memory every call is ready at once.
     pub(super) fn decide(
         &self,
         request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, DecideError> {
-        match pin!(self.envoy.decide(request, None)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => result,
-            Poll::Pending => unreachable!(),
-        }
+        assert_ready(self.envoy.decide(request, None))
     }
 
     /// Code and remaining of all descriptors.

@@ -9,6 +9,7 @@
 //! - [`auditor`]: checks a trace of all allowed calls against a bound.
 //! - [`bounds`]: the bound of a `Limit`, and allowed calls at the times at which they count.
 //! - [`bucket_rule`]: a token bucket in exact rationals, computed from its whole history.
+//! - [`changing_bucket`]: the bound of a token bucket whose limit changes.
 //! - [`model`]: one key under any limit, decided from its whole history.
 //! - [`poll`]: polling futures without a runtime.
 //! - [`naive`]: a limiter with a race condition, to show that a test for races can fail.
@@ -18,6 +19,7 @@
 pub mod auditor;
 pub mod bounds;
 pub mod bucket_rule;
+pub mod changing_bucket;
 pub mod fault_proxy;
 pub mod model;
 pub mod naive;

@@ -9,6 +9,7 @@ use ratekeeper::{
 };
 use ratekeeper_testkit::Event;
 use ratekeeper_testkit::bounds::{self, AllowedCall};
+use ratekeeper_testkit::changing_bucket::{self, Era, PARTS};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -152,20 +153,6 @@ proptest! {
     }
 }
 
-/// Parts per token, so that every interval from 1 to 10 ns refills whole parts per nanosecond.
-const PARTS: i128 = 2_520;
-
-/// A period in which one limit was in force, both ends included.
-#[derive(Clone, Copy, Debug)]
-struct Era {
-    from: u64,
-    to: u64,
-    per_nano: i128,
-    burst: u64,
-    /// Tokens that the change to it may have added.
-    added: u64,
-}
-
 /// A charge that a key was allowed.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
@@ -252,15 +239,9 @@ struct History {
 
 impl History {
     fn new(interval: u64, burst: u64, max_keys: usize) -> Self {
-        let (keyed, clock) = keyed(whole_interval(interval, burst), max_keys);
-        let from = clock.now().as_unix_nanos();
-        let era = Era {
-            from,
-            to: u64::MAX,
-            per_nano: PARTS / i128::from(interval),
-            burst,
-            added: 0,
-        };
+        let limit = whole_interval(interval, burst);
+        let (keyed, clock) = keyed(limit, max_keys);
+        let era = Era::new(clock.now().as_unix_nanos(), &limit, 0);
         Self {
             keyed,
             clock,
@@ -360,74 +341,29 @@ impl History {
         }
         let old = self.eras.last_mut().expect("an era");
         old.to = now;
+        let old_burst = old.limit.map_or(0, |(_, burst)| burst);
         let added = match carry {
             Carry::Reset => burst,
             // A key that was evicted while fresh is new under the new limit.
-            _ => burst.saturating_sub(old.burst),
+            _ => burst.saturating_sub(old_burst),
         };
-        self.eras.push(Era {
-            from: now,
-            to: u64::MAX,
-            per_nano: PARTS / i128::from(interval),
-            burst,
-            added,
-        });
+        let added = i128::from(added) * PARTS;
+        self.eras.push(Era::new(now, &limit, added));
     }
 
-    /// B + the rate of each era times its share of [s, t] + what was added in it.
-    fn bound(&self, past: &Past, s: u64, t: u64) -> i128 {
-        let mut within = self.eras.iter().filter(|era| era.from <= t && era.to >= s);
-        let first = within.next().expect("an era");
-        let share = |era: &Era| era.per_nano * i128::from(t.min(era.to) - s.max(era.from));
-        let mut tokens = i128::from(first.burst)
-            + within
-                .clone()
-                .map(|era| i128::from(era.added))
-                .sum::<i128>();
-        // What is granted while slots are reserved comes on top of them, whenever they act.
-        tokens += past
-            .gifts
-            .iter()
-            .filter(|(at, _)| *at <= t)
-            .map(|gift| i128::from(gift.1))
-            .sum::<i128>();
-        // A reset or a grant fills no more than a full bucket, but each of several may.
-        tokens * PARTS + share(first) + within.map(share).sum::<i128>()
-    }
-
-    /// Returns an interval with more than its bound and what was reserved across changes.
+    /// Returns an interval with more than its bound, what was reserved across changes, and gifts.
     fn broken(&self, past: &Past, on_offer: Option<Event>) -> Option<String> {
-        let on_top: i128 = past
-            .allowed
-            .iter()
-            .filter(|a| a.crossed)
-            .map(|a| i128::from(a.event.cost))
-            .sum();
-        let acting = past
-            .allowed
-            .iter()
-            .filter(|admission| !admission.cancelled)
-            .map(|admission| admission.event);
-        let mut events: Vec<_> = acting.chain(on_offer).collect();
-        events.sort_unstable();
-        let starts = events
-            .iter()
-            .map(|event| event.at)
-            .chain(self.eras.iter().map(|era| era.from));
-        for s in starts {
-            let mut spent = 0;
-            for event in events.iter().filter(|event| event.at >= s) {
-                spent += i128::from(event.cost) * PARTS;
-                let bound = self.bound(past, s, event.at) + on_top * PARTS;
-                if spent > bound {
-                    return Some(format!(
-                        "{spent} from {s} to {}, at bound {bound}",
-                        event.at
-                    ));
-                }
-            }
-        }
-        None
+        let crossed = past.allowed.iter().filter(|a| a.crossed);
+        let crossed: i128 = crossed.map(|a| i128::from(a.event.cost)).sum();
+        let acting = past.allowed.iter().filter(|a| !a.cancelled);
+        let events: Vec<_> = acting.map(|a| a.event).chain(on_offer).collect();
+        // What is granted while slots are reserved comes on top of them, whenever they act. A reset
+        // or a grant fills no more than a full bucket, but each of several may.
+        let on_top = |t| {
+            let gifts = past.gifts.iter().filter(|(at, _)| *at <= t);
+            (crossed + gifts.map(|gift| i128::from(gift.1)).sum::<i128>()) * PARTS
+        };
+        changing_bucket::violation(&self.eras, &events, on_top)
     }
 
     fn assert_p1(&self, key: u64) -> Result<(), TestCaseError> {

@@ -448,9 +448,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use ratekeeper_redis::RedisStore;
-    use ratekeeper_testkit::RedisServer;
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
+    use ratekeeper_testkit::{RedisServer, poll::assert_ready};
 
     fn bucket(key: &str, limit: &str) -> Bucket {
         Bucket {
@@ -459,18 +457,13 @@ mod tests {
         }
     }
 
-    /// Polls once: in memory every call is ready at once.
     fn checked(
         buckets: &Buckets<ManualClock>,
         bucket: &Bucket,
         cost: u64,
         peek: bool,
     ) -> Result<Decision, TooManyLimitsError> {
-        match pin!(buckets.check(bucket, cost, peek)).poll(&mut Context::from_waker(Waker::noop()))
-        {
-            Poll::Ready(checked) => checked.map(|checked| checked.decision),
-            Poll::Pending => unreachable!(),
-        }
+        assert_ready(buckets.check(bucket, cost, peek)).map(|checked| checked.decision)
     }
 
     fn buckets(max_keys: usize, max_limits: usize) -> (Buckets<ManualClock>, ManualClock) {

@@ -32,10 +32,11 @@ use ratekeeper::{ManualClock, store::AskOutcome};
 use ratekeeper_policy::{
     Completion, PolicyVerdict, Reason, Subject, engine::Ban, engine::MaybeReady,
 };
+use ratekeeper_testkit::poll::poll_once;
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 /// The outcome of a request.
@@ -80,10 +81,7 @@ struct InFlight {
 type Waiting = Pin<Box<dyn Future<Output = PolicyVerdict>>>;
 
 fn poll(waiting: &mut Waiting) -> Option<PolicyVerdict> {
-    match waiting
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()))
-    {
+    match poll_once(waiting) {
         Poll::Ready(verdict) => Some(verdict),
         Poll::Pending => None,
     }

@@ -2,8 +2,7 @@ use super::*;
 use crate::envoy::proto::{DescriptorStatus, Entry, RateLimitOverride};
 use crate::envoy::rules::Settings;
 use ratekeeper::{ManualClock, MemoryStore, store::OnFailure};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use ratekeeper_testkit::poll::assert_ready;
 
 pub(super) const OK: i32 = 1;
 pub(super) const OVER: i32 = 2;
@@ -100,15 +99,11 @@ impl TestEnvoy {
         Self { envoy, clock }
     }
 
-    /// Polls once: in memory every call is ready at once.
     pub(super) fn decide(
         &self,
         request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, DecideError> {
-        match pin!(self.envoy.decide(request, None)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => result,
-            Poll::Pending => unreachable!(),
-        }
+        assert_ready(self.envoy.decide(request, None))
     }
 
     /// Code and remaining of all descriptors.

@@ -1,27 +1,33 @@
-//! A model of one subject under one limit, decided from its whole history as
-//! docs/spec/algorithms.md defines it. It shares no code with the crate, forgets nothing, and can
-//! be cloned: what would have happened is asked of a clone.
+//! [`Model`]: one key under one limit, decided from its whole history as docs/spec/algorithms.md
+//! defines it. It shares no code with ratekeeper, forgets nothing, and can be cloned: what would have
+//! happened is asked of a clone.
 
-use super::oracle::{Event, Rule, ceil, tokens_in_call_order};
+use crate::bucket_rule::{BucketRule, Event, ceil};
 use ratekeeper::{Algorithm, Decision, Limit, Outcome};
 use std::time::Duration;
 
-/// The decision that a caller gets.
+/// The numbers of a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Told {
-    pub(crate) outcome: Outcome,
-    pub(crate) limit: u64,
-    pub(crate) remaining: u64,
-    pub(crate) retry_after: Option<Duration>,
-    pub(crate) reset_after: Duration,
-    pub(crate) delay: Duration,
+pub struct DecisionInfo {
+    /// Allowed, denied or never.
+    pub outcome: Outcome,
+    /// The units that the caller can have at most.
+    pub capacity: u64,
+    /// The units that are left.
+    pub remaining: u64,
+    /// When the same call is allowed, if it is denied now.
+    pub retry_after: Option<Duration>,
+    /// When nothing of the past counts any more.
+    pub reset_after: Duration,
+    /// The wait of a call that is allowed.
+    pub delay: Duration,
 }
 
-impl From<Decision> for Told {
+impl From<Decision> for DecisionInfo {
     fn from(decision: Decision) -> Self {
         Self {
             outcome: decision.outcome(),
-            limit: decision.capacity(),
+            capacity: decision.capacity(),
             remaining: decision.remaining(),
             retry_after: decision.retry_after(),
             reset_after: decision.reset_after(),
@@ -30,16 +36,20 @@ impl From<Decision> for Told {
     }
 }
 
-/// A call: its cost, the reserve it must leave, and its longest wait.
+/// A call on a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Call {
-    pub(crate) cost: u64,
-    pub(crate) reserve: u64,
-    pub(crate) max_wait: u64,
+pub struct Call {
+    /// The cost.
+    pub cost: u64,
+    /// The units it must leave.
+    pub reserve: u64,
+    /// The longest wait, in nanoseconds.
+    pub max_wait: u64,
 }
 
 impl Call {
-    pub(crate) fn of(cost: u64) -> Self {
+    /// A call without a reserve that does not wait.
+    pub fn of(cost: u64) -> Self {
         Self {
             cost,
             ..Self::default()
@@ -47,8 +57,9 @@ impl Call {
     }
 }
 
+/// One key under one limit, with its whole history. Times are in nanoseconds.
 #[derive(Clone, Debug)]
-pub(crate) struct Model {
+pub struct Model {
     limit: Limit,
     state: State,
 }
@@ -62,20 +73,29 @@ enum State {
 }
 
 impl Model {
-    pub(crate) fn new(limit: Limit) -> Self {
+    /// A fresh key.
+    ///
+    /// # Panics
+    ///
+    /// If the limit is a queue whose longest wait is written as a time: see
+    /// [`Model::paced_max_wait`].
+    pub fn new(limit: Limit) -> Self {
         let state = match limit.algorithm_kind() {
             _ if limit.is_unlimited() => State::Unlimited,
             Algorithm::TokenBucket | Algorithm::LeakyBucket => State::Bucket(Bucket {
-                rule: Rule::decided(&limit),
+                rule: BucketRule::decided(&limit),
                 start: None,
-                calls: Vec::new(),
+                events: Vec::new(),
             }),
             Algorithm::Pacing => {
-                assert!(limit.effective().is_none(), "{limit} is rounded");
+                let text = limit.to_string();
+                assert!(!text.contains(" wait "), "{text}: the wait must be given");
+                // A queue of Q + 1 waits for Q intervals.
+                let rule = exact_rule(&limit);
                 State::Queue(Queue {
-                    rule: Rule::written(&limit),
-                    longest: longest_wait(&limit),
-                    calls: Vec::new(),
+                    rule,
+                    max_wait: rule.capacity() - rule.token,
+                    events: Vec::new(),
                 })
             }
             algorithm => {
@@ -92,21 +112,34 @@ impl Model {
         Self { limit, state }
     }
 
-    pub(crate) fn limit(&self) -> Limit {
+    /// A fresh key of a queue whose longest wait is `max_wait` nanoseconds.
+    pub fn paced_max_wait(limit: Limit, max_wait: u64) -> Self {
+        let rule = exact_rule(&limit);
+        let state = State::Queue(Queue {
+            rule,
+            max_wait: i128::from(max_wait) * rule.per_nano,
+            events: Vec::new(),
+        });
+        Self { limit, state }
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> Limit {
         self.limit
     }
 
     /// The decision on a call at `now`, without charging.
-    pub(crate) fn peek(&self, now: u64, cost: u64) -> Told {
+    pub fn peek(&self, now: u64, cost: u64) -> DecisionInfo {
         self.look(now, Call::of(cost))
     }
 
     /// The decision on a call at `now`, which is charged if it is allowed.
-    pub(crate) fn check(&mut self, now: u64, cost: u64) -> Told {
+    pub fn check(&mut self, now: u64, cost: u64) -> DecisionInfo {
         self.call(now, Call::of(cost))
     }
 
-    pub(crate) fn call(&mut self, now: u64, call: Call) -> Told {
+    /// The same with a reserve or a wait.
+    pub fn call(&mut self, now: u64, call: Call) -> DecisionInfo {
         let before = self.look(now, call);
         if before.outcome != Outcome::Allowed {
             return before;
@@ -120,7 +153,7 @@ impl Model {
                 ..call
             },
         );
-        Told {
+        DecisionInfo {
             outcome: Outcome::Allowed,
             retry_after: None,
             delay: before.delay,
@@ -128,25 +161,41 @@ impl Model {
         }
     }
 
-    /// Writes an admission.
-    pub(crate) fn charge(&mut self, now: u64, cost: u64) {
-        match &mut self.state {
-            State::Unlimited => {}
-            _ if cost == 0 => {}
-            State::Bucket(bucket) => bucket.calls.push(Event { at: now, cost }),
-            State::Queue(queue) => queue.calls.push(Event { at: now, cost }),
-            State::Window(window) => {
-                let at = window.judged_at(now);
-                window.events.push(Event { at, cost });
-            }
+    /// Adds an admission to the history; returns its number for [`Model::settle`]. A cost of 0
+    /// leaves no trace.
+    pub fn charge(&mut self, now: u64, cost: u64) -> Option<usize> {
+        let at = match &self.state {
+            State::Window(window) => window.judged_at(now),
+            _ => now,
+        };
+        let events = self.events().filter(|_| cost > 0)?;
+        events.push(Event { at, cost });
+        Some(events.len() - 1)
+    }
+
+    /// Replaces the cost of an admission, at the time of the admission.
+    pub fn settle(&mut self, number: usize, cost: u64) {
+        if let Some(events) = self.events() {
+            events[number].cost = cost;
         }
     }
 
-    pub(crate) fn look(&self, now: u64, call: Call) -> Told {
+    /// Everything that was charged, in the order of the calls, at the times at which it counts.
+    fn events(&mut self) -> Option<&mut Vec<Event>> {
+        match &mut self.state {
+            State::Unlimited => None,
+            State::Bucket(Bucket { events, .. })
+            | State::Queue(Queue { events, .. })
+            | State::Window(Window { events, .. }) => Some(events),
+        }
+    }
+
+    /// The decision on a call with a reserve or a wait at `now`, without charging.
+    pub fn look(&self, now: u64, call: Call) -> DecisionInfo {
         match &self.state {
-            State::Unlimited => Told {
+            State::Unlimited => DecisionInfo {
                 outcome: Outcome::Allowed,
-                limit: u64::MAX,
+                capacity: u64::MAX,
                 remaining: u64::MAX,
                 retry_after: None,
                 reset_after: Duration::ZERO,
@@ -159,17 +208,18 @@ impl Model {
     }
 
     /// Whether nothing of its past counts at `now`.
-    pub(crate) fn is_fresh(&self, now: u64) -> bool {
+    pub fn is_fresh(&self, now: u64) -> bool {
         self.peek(now, 0).reset_after == Duration::ZERO
     }
 
     /// Whether the result of a call is unspecified: one of cost 0 after a change, or at a stale
     /// instant, that finds more in a window than fits.
-    pub(crate) fn is_silent_on(&self, now: u64, cost: u64) -> bool {
+    pub fn is_silent_on(&self, now: u64, cost: u64) -> bool {
         self.is_silent_on_call(now, Call::of(cost))
     }
 
-    pub(crate) fn is_silent_on_call(&self, now: u64, call: Call) -> bool {
+    /// The same of a call with a reserve.
+    pub fn is_silent_on_call(&self, now: u64, call: Call) -> bool {
         matches!(self.state, State::Window(_))
             && call.cost == 0
             && self.look(now, call).outcome == Outcome::Denied
@@ -177,7 +227,7 @@ impl Model {
 
     /// A live change that keeps the level, as far as docs/spec/algorithms.md specifies it: between
     /// buckets, and between windows of which only the count changes.
-    pub(crate) fn keep(&mut self, limit: Limit, now: u64) {
+    pub fn keep(&mut self, limit: Limit, now: u64) {
         if limit == self.limit {
             return;
         }
@@ -197,19 +247,14 @@ impl Model {
     }
 }
 
-/// M, in nanoseconds, of a limit that is exact.
-fn longest_wait(limit: &Limit) -> i128 {
-    // A queue of Q + 1 waits for Q intervals; a longest wait is read from the text.
-    let text = limit.to_string();
-    let rule = Rule::written(limit);
-    match text.split_once(" wait ") {
-        None => (i128::from(limit.capacity()) - 1) * rule.token,
-        Some(_) => panic!("{text}: tell the model a queue"),
-    }
+/// The rule of a queue, which the model knows only if nothing of it is rounded.
+fn exact_rule(limit: &Limit) -> BucketRule {
+    assert!(limit.effective().is_none(), "{limit} is rounded");
+    BucketRule::written(limit)
 }
 
 /// Nanoseconds as reported; never is the longest duration.
-fn told(nanos: Option<i128>) -> Duration {
+fn duration(nanos: Option<i128>) -> Duration {
     nanos.map_or(Duration::MAX, |nanos| {
         Duration::from_nanos(nanos.try_into().expect("a time that 64 bits can tell"))
     })
@@ -217,26 +262,21 @@ fn told(nanos: Option<i128>) -> Duration {
 
 #[derive(Clone, Debug)]
 struct Bucket {
-    rule: Rule,
+    rule: BucketRule,
     /// The level in parts that a change left, and when.
     start: Option<(u64, i128)>,
-    /// In the order of the calls.
-    calls: Vec<Event>,
+    events: Vec<Event>,
 }
 
 impl Bucket {
     /// In parts; negative while there is debt.
     fn tokens(&self, t: u64) -> i128 {
-        let all = tokens_in_call_order(&self.rule, &self.calls, t);
+        let all = self.rule.tokens(&self.events, t);
         let Some((at, level)) = self.start else {
             return all;
         };
-        let spent = self
-            .calls
-            .iter()
-            .map(|call| i128::from(call.cost))
-            .sum::<i128>()
-            * self.rule.token;
+        let costs = self.events.iter().map(|event| i128::from(event.cost));
+        let spent = costs.sum::<i128>() * self.rule.token;
         all.min(level + self.rule.per_nano * (i128::from(t) - i128::from(at)) - spent)
     }
 
@@ -248,7 +288,7 @@ impl Bucket {
             reserve,
             max_wait,
         }: Call,
-    ) -> Told {
+    ) -> DecisionInfo {
         let burst = (self.rule.burst - i128::from(reserve)).max(0);
         // A call with a reserve sees the same distance from full, of a smaller bucket.
         let tokens = self.tokens(now) - (self.rule.burst - burst) * self.rule.token;
@@ -261,17 +301,17 @@ impl Bucket {
             None => (Outcome::Never, None, Duration::ZERO),
             Some(wait) if wait > patience => (
                 Outcome::Denied,
-                Some(told(Some(wait - patience))),
+                Some(duration(Some(wait - patience))),
                 Duration::ZERO,
             ),
-            wait => (Outcome::Allowed, None, told(wait)),
+            wait => (Outcome::Allowed, None, duration(wait)),
         };
-        Told {
+        DecisionInfo {
             outcome,
-            limit: burst as u64,
+            capacity: burst as u64,
             remaining: self.rule.whole(tokens),
             retry_after,
-            reset_after: told(self.rule.nanos_for(burst * self.rule.token - tokens)),
+            reset_after: duration(self.rule.nanos_for(burst * self.rule.token - tokens)),
             delay,
         }
     }
@@ -280,30 +320,30 @@ impl Bucket {
 #[derive(Clone, Debug)]
 struct Queue {
     /// A nanosecond is `per_nano` parts, an interval `token` parts.
-    rule: Rule,
+    rule: BucketRule,
     /// M in parts.
-    longest: i128,
-    calls: Vec<Event>,
+    max_wait: i128,
+    events: Vec<Event>,
 }
 
 impl Queue {
     /// F in parts, from every call that was admitted.
     fn free(&self) -> i128 {
-        self.calls.iter().fold(i128::MIN, |free, call| {
-            free.max(i128::from(call.at) * self.rule.per_nano)
-                + i128::from(call.cost) * self.rule.token
+        self.events.iter().fold(i128::MIN, |free, event| {
+            free.max(i128::from(event.at) * self.rule.per_nano)
+                + i128::from(event.cost) * self.rule.token
         })
     }
 
-    fn look(&self, now: u64, Call { cost, reserve, .. }: Call) -> Told {
+    fn look(&self, now: u64, Call { cost, reserve, .. }: Call) -> DecisionInfo {
         assert_eq!(reserve, 0, "what a reserve is to a queue is not said");
         let clock = i128::from(now) * self.rule.per_nano;
-        let nanos = |parts: i128| told(Some(ceil(parts, self.rule.per_nano)));
+        let nanos = |parts: i128| duration(Some(ceil(parts, self.rule.per_nano)));
         let ahead = self.free().saturating_sub(clock).max(0);
-        let limit = self.longest / self.rule.token + 1;
-        let over = ahead - self.longest;
+        let capacity = self.max_wait / self.rule.token + 1;
+        let over = ahead - self.max_wait;
         let (outcome, retry_after, delay) = match over {
-            _ if i128::from(cost) > limit => (Outcome::Never, None, Duration::ZERO),
+            _ if i128::from(cost) > capacity => (Outcome::Never, None, Duration::ZERO),
             1.. => (Outcome::Denied, Some(nanos(over)), Duration::ZERO),
             _ => (Outcome::Allowed, None, nanos(ahead)),
         };
@@ -312,9 +352,9 @@ impl Queue {
         } else {
             -over / self.rule.token + 1
         };
-        Told {
+        DecisionInfo {
             outcome,
-            limit: limit as u64,
+            capacity: capacity as u64,
             remaining: remaining as u64,
             retry_after,
             reset_after: nanos(ahead),
@@ -333,13 +373,10 @@ struct Window {
 }
 
 impl Window {
-    fn steps(&self) -> u64 {
-        super::bounds::steps(self.window)
-    }
-
     /// The window that the first hit opened last: its start and what is in it.
     fn first_hit(&self) -> Option<(u64, u64)> {
-        self.events.iter().fold(None, |open, event| match open {
+        let paid = self.events.iter().filter(|event| event.cost > 0);
+        paid.fold(None, |open, event| match open {
             Some((began, count)) if event.at - began < self.window => {
                 Some((began, count + event.cost))
             }
@@ -357,8 +394,8 @@ impl Window {
         now.max(match self.algorithm {
             Algorithm::SlidingLog => last.at,
             Algorithm::FixedWindow | Algorithm::SlidingWindow => start_of(self.window),
-            Algorithm::SlidingWindowStrict => start_of(self.window / self.steps()),
-            Algorithm::FixedWindowFirstHit => self.first_hit().expect("an event").0,
+            Algorithm::SlidingWindowStrict => start_of(self.window / strict_steps(self.window)),
+            Algorithm::FixedWindowFirstHit => self.first_hit().map_or(0, |(began, _)| began),
             other => panic!("{other}"),
         })
     }
@@ -387,7 +424,7 @@ impl Window {
                 before * u128::from(inside) + self.admitted(|at| at / window == index) * whole
             }
             Algorithm::SlidingWindowStrict => {
-                let steps = self.steps();
+                let steps = strict_steps(window);
                 let step = |at: u64| at / (window / steps);
                 self.admitted(|at| step(at) + steps >= step(now)) * whole
             }
@@ -409,7 +446,7 @@ impl Window {
         low
     }
 
-    fn look(&self, now: u64, Call { cost, reserve, .. }: Call) -> Told {
+    fn look(&self, now: u64, Call { cost, reserve, .. }: Call) -> DecisionInfo {
         let (whole, most) = (u128::from(self.window), self.most.saturating_sub(reserve));
         let room = u128::from(most) * whole;
         let fits = |at: u64| self.counted(at) + u128::from(cost) * whole <= room;
@@ -419,13 +456,27 @@ impl Window {
             _ => Outcome::Denied,
         };
         let after = |instant: u64| Duration::from_nanos(instant - now);
-        Told {
+        DecisionInfo {
             outcome,
-            limit: most,
+            capacity: most,
             remaining: (room.saturating_sub(self.counted(now)) / whole) as u64,
             retry_after: (outcome == Outcome::Denied).then(|| after(self.first(now, fits))),
             reset_after: after(self.first(now, |at| self.counted(at) == 0)),
             delay: Duration::ZERO,
         }
     }
+}
+
+/// The number of steps of the strict sliding window: the largest up to ten that divides the window,
+/// in whole microseconds if it is whole microseconds.
+pub(crate) fn strict_steps(window: u64) -> u64 {
+    let divided = if window.is_multiple_of(1_000) {
+        window / 1_000
+    } else {
+        window
+    };
+    (1..=10)
+        .rev()
+        .find(|steps| divided.is_multiple_of(*steps))
+        .expect("1 divides")
 }

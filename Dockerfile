@@ -12,13 +12,12 @@ WORKDIR /src
 COPY Cargo.toml Cargo.lock ./
 COPY crates crates
 COPY examples examples
-COPY bench bench
 COPY docs docs
 COPY tests/overload tests/overload
-RUN cargo build --release --locked -p ratekeeper-server
+RUN cargo build --profile dist --locked -p ratekeeper-server
 # The root directory of the image.
 COPY scripts/image scripts/image
-RUN scripts/image target/release/ratekeeper /image
+RUN scripts/image target/dist/ratekeeper /image
 
 FROM scratch
 COPY --from=build /image /

@@ -1,7 +1,7 @@
 # One command each; `make` alone lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
-.PHONY: help run check test full shapes lint features doc unit no-std loom faults soak bench overload plots screenshots fuzz tools
+.PHONY: help run check test full deny shapes lint features doc unit proto-check proto no-std loom faults soak bench bench-quick overload plots screenshots fuzz tools
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -13,12 +13,18 @@ run: ## start the server with its defaults
 check: lint ## formatting, clippy and the tests that need no other program; installs nothing
 	cargo test --all-features -p ratekeeper -p ratekeeper-load -p ratekeeper-policy -p ratekeeper-redis \
 		-p ratekeeper-tower -p ratekeeper-tracing --lib --test token_bucket --test windows --test waiting \
-		--test live_changes --test text --test engine --test config --test cookbook
+		--test live_changes --test text --test engine --test config
+	cargo test -p ratekeeper-server --test config --test cookbook
 
-test: tools lint features doc unit no-std loom ## everything that must hold, as in CI; says what it installs first
+test: tools lint features doc unit proto-check no-std loom ## everything that must hold, as in CI; says what it installs first
 	@echo "all checks passed"
 
-full: test shapes faults soak ## make test, then its long forms: shapes, faults and soak
+full: deny test shapes faults soak ## make test, then its long forms: shapes, faults and soak; and licences
+
+# The advisories come from the network.
+deny: ## licences, duplicates, sources and advisories of dependencies, where cargo-deny is installed
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; \
+	else echo "deny: skipped, cargo-deny is not installed (cargo install cargo-deny --locked)"; fi
 
 shapes: tools ## every shape of requests and responses through the gateway, with real clients and upstreams
 	RATEKEEPER_SHAPES=full cargo test -p ratekeeper-server --test shapes
@@ -33,7 +39,10 @@ tools: # installs the programs that the tests need and the machine lacks
 
 lint: ## formatting and clippy, no warnings
 	cargo fmt --all --check
+	cargo fmt --manifest-path bench/Cargo.toml --check
+	cargo fmt --manifest-path tests/proto/Cargo.toml --check
 	cargo clippy --workspace --all-targets --all-features -- -D warnings
+	cargo clippy --manifest-path bench/Cargo.toml --all-targets -- -D warnings
 
 # Features are additive: each alone, none, and all.
 features: ## build every feature combination that matters
@@ -60,6 +69,13 @@ unit: ## all tests
 	cargo test -p ratekeeper --test xtime --test waiting
 	cargo test -p ratekeeper --no-default-features --lib
 
+PROTO := cargo test --manifest-path tests/proto/Cargo.toml --target-dir target/proto --locked
+proto-check: ## the committed code of Envoy's protocol is what its .proto files generate, and as in Envoy's API
+	$(PROTO)
+
+proto: ## generates crates/ratekeeper-server/proto/generated from the .proto files
+	RATEKEEPER_WRITE=1 $(PROTO) --test generated
+
 no-std: ## link ratekeeper into a program without std
 	cargo build -q --manifest-path tests/no-std/Cargo.toml --target-dir target/no-std
 	gcc tests/no-std/main.c target/no-std/debug/libno_std.a -o target/no-std/no-std
@@ -82,12 +98,17 @@ soak: tools ## every protocol at once, with reloads and Redis killed: ten minute
 
 bench: ## benchmarks beside the peers; writes target/bench.json
 	@scripts/need wrk h2load || true # without them their groups are skipped
-	cargo build --release -p ratekeeper-bench -p ratekeeper-server
-	cargo run --release -p ratekeeper-bench
+	cargo build --profile dist -p ratekeeper-server
+	cargo run --release --manifest-path bench/Cargo.toml
+
+bench-quick: ## ten rows in two minutes; writes docs/benchmarks.md
+	@scripts/need wrk h2load || true # without them their rows are not measured
+	cargo build --profile dist -p ratekeeper-server
+	cargo run --release --manifest-path bench/Cargo.toml -- --quick
 
 overload: ## the gateway at five times what a service can do, with and without adaptive limits
-	cargo build --release -p ratekeeper-server -p ratekeeper-overload
-	cargo run --release -p ratekeeper-overload
+	cargo build --profile dist -p ratekeeper-server -p ratekeeper-overload
+	cargo run --profile dist -p ratekeeper-overload
 
 plots: ## the plots and measured tables of docs/; make test fails when they are stale
 	cargo run --release -p ratekeeper-plots

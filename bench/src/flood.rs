@@ -5,14 +5,8 @@
 //! interval; otherwise the program prints BROKEN and exits with 1. It also prints how often a new
 //! key is denied: that is the price.
 
-#[path = "../../crates/ratekeeper/tests/common/bounds.rs"]
-#[allow(dead_code, reason = "shared with the tests of ratekeeper")]
-mod bounds;
 #[path = "../../crates/ratekeeper/tests/common/flood.rs"]
 mod flood;
-#[path = "../../crates/ratekeeper/tests/common/oracle.rs"]
-#[allow(dead_code, reason = "shared with the tests of ratekeeper")]
-mod oracle;
 
 use flood::{Flood, slots};
 use ratekeeper::Limit;

@@ -25,6 +25,17 @@ pub(crate) struct Pace {
     pub(crate) timeout: Duration,
 }
 
+/// Whether `--quick` was asked for: fewer runs, and only what its ten rows need.
+static QUICK: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn set_quick() {
+    QUICK.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_quick() -> bool {
+    QUICK.load(Ordering::Relaxed)
+}
+
 impl Pace {
     /// For data that stays in the nearest cache.
     pub(crate) const SHORT: Self = Self {
@@ -55,9 +66,6 @@ pub(crate) const BATCH: u64 = 64;
 /// branch.
 pub(crate) struct Contestant {
     pub(crate) name: String,
-    /// Whether it sleeps while it waits for another thread: then being off its core does not mean
-    /// that another process took it.
-    sleeps: bool,
     times: Box<TimedCalls>,
     until: Box<CallsUntil>,
 }
@@ -116,14 +124,9 @@ impl Contestant {
     ) -> Self {
         Self {
             name: name.into(),
-            sleeps: false,
             times: Box::new(times),
             until: Box::new(until),
         }
-    }
-
-    pub(crate) fn sleeps(self, sleeps: bool) -> Self {
-        Self { sleeps, ..self }
     }
 
     fn time(&self, calls: u64) -> Duration {
@@ -246,7 +249,7 @@ fn round(contestant: &Contestant, length: Duration) -> Round {
             f64::INFINITY
         },
         share: a.0.min(b.0) as f64 / total.max(1.0),
-        undisturbed: ran && (had_cores || contestant.sleeps),
+        undisturbed: ran && had_cores,
     }
 }
 

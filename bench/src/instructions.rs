@@ -5,7 +5,7 @@
 //! difference is the calls alone. The clock is frozen and free, so only the limiter is counted.
 
 use crate::peers::clocks::{ClockAdapter, FrozenClock};
-use crate::peers::{governor, mutex_bucket, ours, ratelimit};
+use crate::peers::{governor, ours};
 use crate::policies;
 use crate::report::table;
 use ratekeeper::{Algorithm, Ask, Clock, Keyed, Limit, MemoryStore};
@@ -18,7 +18,7 @@ pub(crate) const CHILD: &str = "--count-instructions-of";
 
 const CALLS: u64 = 100_000;
 
-const WHO: [&str; 4] = ["ratekeeper", "governor", "ratelimit", "Mutex bucket"];
+const WHO: [&str; 2] = ["ratekeeper", "governor"];
 const ROWS: [&str; 2] = ["allowed", "denied"];
 
 /// Cases that only ratekeeper has. All calls are allowed, unless the name has another outcome.
@@ -128,10 +128,6 @@ pub(crate) fn run(case: &str, calls: &str) -> ExitCode {
         "ratekeeper/denied" => repeat(calls, ours::denied(FrozenClock)),
         "governor/allowed" => repeat(calls, governor::allowed(still)),
         "governor/denied" => repeat(calls, governor::denied(still)),
-        "ratelimit/allowed" => repeat(calls, ratelimit::allowed(still)),
-        "ratelimit/denied" => repeat(calls, ratelimit::denied(still)),
-        "Mutex bucket/allowed" => repeat(calls, mutex_bucket::allowed(FrozenClock)),
-        "Mutex bucket/denied" => repeat(calls, mutex_bucket::denied(FrozenClock)),
         "limiter reserve" => repeat(calls, ours::reserve(FrozenClock)),
         "keyed check, 1,000 strings" => keyed_checks(calls, policies::wide(), true),
         "keyed check, denied" => keyed_checks(calls, Limit::deny_all(), false),

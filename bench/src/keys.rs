@@ -1,7 +1,6 @@
 //! Keys by number, and the order in which they are called.
 
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv4Addr};
 
 pub(crate) trait Key: Hash + Eq + Clone + Send + Sync + 'static {
     const NAME: &'static str;
@@ -12,11 +11,6 @@ pub(crate) trait Key: Hash + Eq + Clone + Send + Sync + 'static {
     fn set(&mut self, n: u64) {
         *self = Self::nth(n);
     }
-
-    /// The key as text, for a peer that takes only text.
-    fn text(&self) -> Option<&str> {
-        None
-    }
 }
 
 impl Key for u64 {
@@ -24,14 +18,6 @@ impl Key for u64 {
 
     fn nth(n: u64) -> Self {
         n
-    }
-}
-
-impl Key for IpAddr {
-    const NAME: &'static str = "IpAddr";
-
-    fn nth(n: u64) -> Self {
-        Self::V4(Ipv4Addr::from_bits(n as u32))
     }
 }
 
@@ -58,11 +44,6 @@ impl Key for String {
         self.clear();
         self.push_str("user:");
         self.push_str(std::str::from_utf8(&digits[first..]).expect("digits"));
-    }
-
-    #[inline]
-    fn text(&self) -> Option<&str> {
-        Some(self)
     }
 }
 

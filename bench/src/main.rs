@@ -2,6 +2,7 @@
 //!
 //! Without arguments every group runs; with names, those groups. See bench/README.md.
 
+mod bare_server;
 mod cpu_time;
 mod go;
 mod groups;
@@ -9,18 +10,18 @@ mod harness;
 mod instructions;
 mod keys;
 mod peers;
-#[allow(unreachable_pub, reason = "shared with another program")]
 mod policies;
 mod programs;
+mod quick;
 mod report;
 #[allow(unreachable_pub, reason = "shared with another program")]
 mod web;
 
-use groups::{GROUPS, check, envoy, keyed, middleware, resp};
+use groups::{GROUPS, envoy, keyed, middleware, resp};
 use report::Report;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: ratekeeper-bench [GROUP…] [--save] | --list | --instructions";
+const USAGE: &str = "usage: ratekeeper-bench [GROUP…] [--save] | --quick | --list | --instructions";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -32,14 +33,15 @@ fn main() -> ExitCode {
             .for_each(|group| println!("{}: {}", group.name, group.about)),
         ["--instructions"] => return instructions::report(),
         [instructions::CHILD, case, calls] => return instructions::run(case, calls),
-        [keyed::CHILD, what, competitor, kind, keys] => {
-            return keyed::child(what, competitor, kind, keys);
-        }
-        [check::CHILD] => return check::child(),
+        [keyed::CHILD, competitor, kind, keys] => return keyed::child(competitor, kind, keys),
         [envoy::CHILD] => return envoy::child(),
         [resp::CHILD] => return resp::child(),
         [middleware::NO_SOCKET, competitor, requests] => {
             return middleware::no_socket(competitor, requests);
+        }
+        ["--quick"] => {
+            harness::set_quick();
+            return run(&quick::GROUPS, false);
         }
         [ref names @ .., "--save"] => return run(names, true),
         ref names => return run(names, false),
@@ -65,7 +67,11 @@ fn run(names: &[&str], save: bool) -> ExitCode {
         report.add((group.run)(group.name));
     }
     report.print_goals();
-    let plotted = if save { report.save() } else { Ok(Vec::new()) };
+    let plotted = if save {
+        report.save()
+    } else {
+        report.write_quick()
+    };
     let written = plotted.and_then(|mut paths| {
         paths.push(report.write()?);
         Ok(paths)

@@ -1,5 +1,5 @@
-//! Engines of many policies of which three apply, for the group `policies` and for counting its
-//! allocations.
+//! Engines of many policies of which three apply, for the group `policies` and for counting
+//! instructions.
 
 use ratekeeper::clock::SystemClock;
 use ratekeeper::{Clock, Limit, MemoryStore};
@@ -7,20 +7,20 @@ use ratekeeper_policy::{Engine, Match, Policies, Policy, Subject};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The numbers of policies measured.
-pub const SIZES: [usize; 3] = [10, 100, 1_000];
+pub(crate) const SIZES: [usize; 3] = [10, 100, 1_000];
 
 /// A limit that is never reached, so that every call takes the same path.
-pub fn wide() -> Limit {
+pub(crate) fn wide() -> Limit {
     Limit::per_second(1_000_000_000)
 }
 
 /// Builds an engine: each policy applies to a path of its own, but two apply everywhere.
-pub fn engine(policies: usize) -> Engine<MemoryStore> {
+pub(crate) fn engine(policies: usize) -> Engine<MemoryStore> {
     engine_with_clock(policies, SystemClock)
 }
 
 /// The same on another clock.
-pub fn engine_with_clock<C: Clock>(policies: usize, clock: C) -> Engine<MemoryStore<C>> {
+pub(crate) fn engine_with_clock<C: Clock>(policies: usize, clock: C) -> Engine<MemoryStore<C>> {
     let one = |number: usize| {
         let path = format!("/service{number}/items/**")
             .parse()
@@ -39,7 +39,7 @@ pub fn engine_with_clock<C: Clock>(policies: usize, clock: C) -> Engine<MemorySt
 }
 
 /// A request that three policies apply to, the last one among them.
-pub fn subject(path: &str) -> Subject<'_> {
+pub(crate) fn subject(path: &str) -> Subject<'_> {
     Subject::new()
         .ip(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)))
         .user("user-42")
@@ -48,6 +48,6 @@ pub fn subject(path: &str) -> Subject<'_> {
 }
 
 /// The path of a request that three policies apply to.
-pub fn path(policies: usize) -> String {
+pub(crate) fn path(policies: usize) -> String {
     format!("/service{}/items/42", policies - 1)
 }

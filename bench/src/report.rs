@@ -1,6 +1,8 @@
 //! The report of a run: tables for people, rows for programs (target/bench.json), and whether the
 //! goals are met.
 
+use crate::harness::is_quick;
+use crate::quick;
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -106,6 +108,14 @@ impl Report {
         self.found.plots.iter().map(save).collect()
     }
 
+    /// Writes docs/benchmarks.md, if that was asked for.
+    pub(crate) fn write_quick(&self) -> io::Result<Vec<PathBuf>> {
+        if !is_quick() {
+            return Ok(Vec::new());
+        }
+        Ok(vec![quick::write(&self.found.rows)?])
+    }
+
     /// Writes the rows, the goals among them; returns the path.
     pub(crate) fn write(mut self) -> io::Result<PathBuf> {
         for goal in &self.found.goals {
@@ -134,6 +144,20 @@ impl Report {
 /// The workspace's target directory, also if cargo uses another one.
 pub(crate) fn target() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target"))
+}
+
+/// The processor, its cores and the operating system.
+pub(crate) fn machine() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!(
+        "{}, {cores} cores, {}",
+        model.unwrap_or(std::env::consts::ARCH),
+        std::env::consts::OS
+    )
 }
 
 /// The map of a JSON object.

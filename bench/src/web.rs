@@ -7,11 +7,10 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use axum::routing::get;
 use governor::middleware::StateInformationMiddleware;
-use ratekeeper::{Clock, Concurrency, Keyed, Limit, MemoryStore, adaptive::AdaptiveConcurrency};
+use ratekeeper::{Clock, Keyed, Limit, MemoryStore};
 use ratekeeper_policy::{Engine, Match, Policies, Policy};
 use ratekeeper_tower::{
-    AdaptiveConcurrencyLayer, ConcurrencyLayer, Dialects, Key, RateLimit, RateLimitLayer,
-    decider::LimitDecider, rate_limit::AxumBody,
+    Dialects, Key, RateLimit, RateLimitLayer, decider::LimitDecider, rate_limit::AxumBody,
 };
 use std::convert::Infallible;
 use std::time::Duration;
@@ -27,9 +26,6 @@ const BURST: u32 = 100;
 /// The time in nanoseconds in which one unit refills: faster than requests arrive.
 const AGAIN: u64 = 10;
 
-/// More in flight than the load ever has, also under an adaptive limit.
-const IN_FLIGHT: u64 = 10_000;
-
 /// The number of policies; two of them apply.
 const POLICIES: usize = 10;
 
@@ -42,10 +38,7 @@ pub enum Competitor {
     Policies,
     Governor,
     GovernorAround,
-    Concurrency,
-    Adaptive,
     Headers,
-    Room,
 }
 
 /// A generic operation on a web service of any type.
@@ -56,15 +49,6 @@ pub trait AppVisitor {
 
     /// For a service that knows the peer of a connection by itself where axum serves it.
     fn put_around<C: Clock>(self, app: RateLimit<Router, LimitDecider<C>, AxumBody>) -> Self::Into
-    where
-        Self: Sized,
-    {
-        self.put(app)
-    }
-
-    /// For a service whose requests share extensions of their connection, with capacity for what
-    /// the router inserts.
-    fn put_with_room(self, app: Router) -> Self::Into
     where
         Self: Sized,
     {
@@ -93,7 +77,7 @@ impl<
 }
 
 impl Competitor {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 8] = [
         Self::Bare,
         Self::PerIp,
         Self::Around,
@@ -101,15 +85,8 @@ impl Competitor {
         Self::Policies,
         Self::Governor,
         Self::GovernorAround,
-        Self::Concurrency,
-        Self::Adaptive,
         Self::Headers,
-        Self::Room,
     ];
-
-    /// Those that differ by what they do with a request; the last one differs by what it does with
-    /// a connection.
-    pub const OF_A_REQUEST: &'static [Self] = Self::ALL.split_at(Self::Room as usize).0;
 
     pub fn name(self) -> &'static str {
         match self {
@@ -120,10 +97,7 @@ impl Competitor {
             Self::Policies => "ratekeeper, 2 of 10 policies",
             Self::Governor => "tower_governor",
             Self::GovernorAround => "tower_governor, around",
-            Self::Concurrency => "ratekeeper, in flight",
-            Self::Adaptive => "ratekeeper, in flight, adaptive",
             Self::Headers => "three headers, no limit",
-            Self::Room => "bare, with room in extensions",
         }
     }
 
@@ -148,22 +122,7 @@ impl Competitor {
             )),
             Self::Governor => to.put(routed(app.layer(governor()?))),
             Self::GovernorAround => to.put(governor()?.layer(routed(app))),
-            Self::Concurrency => {
-                let layer =
-                    ConcurrencyLayer::over(Concurrency::with_clock(IN_FLIGHT, clock)).unavailable();
-                to.put(routed(app.layer(layer)))
-            }
-            Self::Adaptive => {
-                let gate = AdaptiveConcurrency::builder()
-                    .min(IN_FLIGHT)
-                    .max(IN_FLIGHT)
-                    .start(IN_FLIGHT);
-                to.put(routed(app.layer(AdaptiveConcurrencyLayer::new(
-                    gate.build_with_clock(clock),
-                ))))
-            }
             Self::Headers => to.put(routed(app.layer(MapResponseLayer::new(with_three_headers)))),
-            Self::Room => to.put_with_room(routed(app)),
         })
     }
 }

@@ -5,20 +5,14 @@
 mod web;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{ConnectInfo, Request};
-use axum::http::Extensions;
-use axum::response::Response;
 use axum::serve::IncomingStream;
 use axum::{Router, ServiceExt};
 use ratekeeper::{Clock, clock::SystemClock};
 use ratekeeper_tower::{RateLimit, decider::LimitDecider, rate_limit::AxumBody};
 use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use tokio::net::TcpListener;
 use tower_service::Service;
 use web::{AppVisitor, Competitor, Web};
@@ -72,62 +66,6 @@ impl AppVisitor for ServeForever {
 
     fn put_around<C: Clock>(self, app: RateLimit<Router, LimitDecider<C>, AxumBody>) -> Self::Into {
         on_a_free_port(app)
-    }
-
-    fn put_with_room(self, app: Router) -> Self::Into {
-        on_a_free_port(ReserveExtensions(app))
-    }
-}
-
-/// Gives each request extensions that were created once per connection, with capacity for three
-/// more, as our layer around a router does.
-struct ReserveExtensions(Router);
-
-impl Service<IncomingStream<'_, TcpListener>> for ReserveExtensions {
-    type Response = WithExtensions;
-    type Error = Infallible;
-    type Future = Ready<Result<WithExtensions, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, stream: IncomingStream<'_, TcpListener>) -> Self::Future {
-        let mut extensions = Extensions::new();
-        extensions.insert([(); 1]);
-        extensions.insert([(); 2]);
-        extensions.insert([(); 3]);
-        extensions.insert(ConnectInfo(*stream.remote_addr()));
-        extensions.remove::<[(); 1]>();
-        extensions.remove::<[(); 2]>();
-        extensions.remove::<[(); 3]>();
-        ready(Ok(WithExtensions {
-            app: self.0.clone(),
-            extensions: Arc::new(extensions),
-        }))
-    }
-}
-
-#[derive(Clone)]
-struct WithExtensions {
-    app: Router,
-    extensions: Arc<Extensions>,
-}
-
-impl Service<Request> for WithExtensions {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = <Router as Service<Request>>::Future;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request) -> Self::Future {
-        request
-            .extensions_mut()
-            .extend(Extensions::clone(&self.extensions));
-        self.app.call(request)
     }
 }
 

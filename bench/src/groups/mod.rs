@@ -1,7 +1,5 @@
 //! The groups: what is measured and printed together. A new one is a file here and a line below.
 
-mod algorithms;
-pub(crate) mod check;
 pub(crate) mod envoy;
 mod gateway;
 pub(crate) mod keyed;
@@ -11,7 +9,6 @@ mod one_limiter;
 mod policies;
 mod redis;
 pub(crate) mod resp;
-mod sampler;
 mod sometimes;
 
 use crate::report::Findings;
@@ -24,17 +21,14 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 13] = [
+pub(crate) const GROUPS: [Group; 10] = [
     one_limiter::GROUP,
     keyed::GROUP,
     policies::GROUP,
-    algorithms::GROUP,
     sometimes::GROUP,
-    sampler::GROUP,
     middleware::GROUP,
     redis::GROUP,
     leased::GROUP,
-    check::GROUP,
     envoy::GROUP,
     resp::GROUP,
     gateway::GROUP,

@@ -2,17 +2,14 @@
 
 use super::Group;
 use crate::harness::{self, Contestant};
-use crate::peers::limitador::Limitador;
 use crate::policies::{SIZES, engine, path, subject, wide};
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use ratekeeper::{Ask, Clock, MemoryStore, clock::SystemClock};
 use serde_json::json;
-use std::process::Command;
-use std::time::Instant;
 
 pub(super) const GROUP: Group = Group {
     name: "policies",
-    about: "ns of a decision in memory, 1 thread, and its allocations; in brackets: / ours of as many policies",
+    about: "ns of a decision in memory, 1 thread",
     run,
 };
 
@@ -31,9 +28,7 @@ fn run(group: &'static str) -> Findings {
     };
     let three = deciding(&path);
     let few = deciding(&|_| "/nothing/that/has/a/policy".to_owned());
-    let limitador = SIZES.map(limitador);
     let alone = harness::one_thread(&[store_alone()])[0];
-    let allocations = allocations();
 
     let mut found = Findings::default();
     let mut lines = Vec::new();
@@ -47,41 +42,15 @@ fn run(group: &'static str) -> Findings {
                 competitor: format!("{size} policies"),
                 value: nanos[at],
                 unit: "ns",
-                ratio_to: Some(Ratio { competitor: format!("{} policies", SIZES[0]), ratio: nanos[at] / nanos[0] }),
-                params: object(
-                    json!({ "threads": 1, "statistic": "best", "allocations": allocations.map(|counts| counts[at]) }),
-                ),
+                ratio_to: Some(Ratio {
+                    competitor: format!("{} policies", SIZES[0]),
+                    ratio: nanos[at] / nanos[0],
+                }),
+                params: object(json!({ "threads": 1, "statistic": "best" })),
             });
         }
         lines.push(line);
     }
-    let mut line = vec!["limitador, three of its limits apply".to_owned()];
-    for (at, size) in SIZES.iter().enumerate() {
-        let ratio = limitador[at] / three[at];
-        line.push(format!("{:.0} ({ratio:.1})", limitador[at]));
-        found.rows.push(Row {
-            group,
-            row: format!("decide, {THREE_APPLY}"),
-            competitor: format!("limitador, {size} limits"),
-            value: limitador[at],
-            unit: "ns",
-            ratio_to: Some(Ratio {
-                competitor: format!("{size} policies"),
-                ratio,
-            }),
-            params: object(json!({ "threads": 1, "statistic": "best" })),
-        });
-    }
-    lines.push(line);
-    let counted =
-        |at: usize| allocations.map_or("not counted".to_owned(), |counts| counts[at].to_string());
-    lines.push(
-        [
-            vec!["allocations in 1,000 decisions".to_owned()],
-            (0..SIZES.len()).map(counted).collect(),
-        ]
-        .concat(),
-    );
     lines.push(vec![
         "the store alone, the same three asks".to_owned(),
         format!("{alone:.0}"),
@@ -112,24 +81,12 @@ fn run(group: &'static str) -> Findings {
         });
     }
     found.goals.push(Goal {
-        text: "allocations in 1,000 decisions over 3 of 100 policies".to_owned(),
-        bound: Bound::AtMost(0.0),
-        measured: allocations.map(|counts| counts[1] as f64),
-        because: "the program that counts them could not be run",
+        text: "deciding by 1,000 policies / the same three asks to the store alone".into(),
+        bound: Bound::AtMost(2.0),
+        measured: Some(three[2] / alone),
+        because: "",
     });
     found
-}
-
-/// The peer evaluates every limit, so a run is few calls: the best of 9 runs of about 10 ms.
-fn limitador(policies: usize) -> f64 {
-    let limitador = Limitador::new(policies, &path(policies));
-    let time = |calls: u32| {
-        let start = Instant::now();
-        (0..calls).for_each(|_| assert!(limitador.check(), "it was not to be limited"));
-        start.elapsed().as_nanos() as f64 / f64::from(calls)
-    };
-    let calls = (10e6 / time(20)).max(1.0) as u32;
-    (0..9).map(|_| time(calls)).fold(f64::INFINITY, f64::min)
 }
 
 /// The asks that the engine makes of the store, without the engine.
@@ -145,27 +102,4 @@ fn store_alone() -> Contestant {
         ];
         store.decide_now(&asks, SystemClock.now()).is_allowed()
     })
-}
-
-fn allocations() -> Option<[u64; SIZES.len()]> {
-    let args = [
-        "run",
-        "--release",
-        "--quiet",
-        "-p",
-        "ratekeeper-bench",
-        "--bin",
-        "allocations",
-    ];
-    let output = Command::new(env!("CARGO"))
-        .args(args)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    let counts: Vec<u64> = text
-        .lines()
-        .filter_map(|line| line.split_once(' ')?.1.parse().ok())
-        .collect();
-    counts.try_into().ok()
 }

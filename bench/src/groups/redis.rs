@@ -2,7 +2,7 @@
 //! cost of a Redis that hangs.
 
 use super::Group;
-use crate::harness::median;
+use crate::harness::{is_quick, median};
 use crate::peers::lua_bucket::LuaBucket;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use ratekeeper::{Ask, Limit, Store, store::LimitHandle, store::Source};
@@ -109,6 +109,10 @@ fn run(group: &'static str) -> Findings {
             ratio_to,
             params: object(params),
         });
+    }
+    if is_quick() {
+        found.goals = goals(Some(ours / peer), None, None);
+        return found;
     }
 
     let trips = round_trips(&runtime, &server);
@@ -238,7 +242,7 @@ fn throughput(runtime: &Runtime, server: &RedisServer) -> [Round; 2] {
         .expect("Redis answers");
     let keys: Arc<[String]> = (0..KEYS).map(|key| format!("user:{key}")).collect();
     let mut rates = [Vec::new(), Vec::new()];
-    for round in 0..=ROUNDS {
+    for round in 0..=if is_quick() { 2 } else { ROUNDS } {
         let ours = runtime.block_on(load(server, |caller, until| {
             let (store, limit, keys) = (store.clone(), limit.clone(), Arc::clone(&keys));
             async move {

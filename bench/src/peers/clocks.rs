@@ -1,26 +1,19 @@
 //! Clocks: adapters for the peers that take a clock, and clocks without cost.
 
-use governor::clock::{Clock as GovernorClock, ReasonablyRealtime, Reference};
+use governor::clock::{Clock as GovernorClock, Reference};
 use governor::nanos::Nanos;
 use ratekeeper::{Clock, Timestamp};
 use std::ops::Add;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Adapter of one of our clocks to a peer's clock trait.
 #[derive(Clone)]
-pub(crate) struct ClockAdapter<C> {
-    clock: C,
-    start: Timestamp,
-}
+pub(crate) struct ClockAdapter<C>(C);
 
 impl<C: Clock> ClockAdapter<C> {
     pub(crate) fn new(clock: C) -> Self {
-        Self {
-            start: clock.now(),
-            clock,
-        }
+        Self(clock)
     }
 }
 
@@ -54,16 +47,7 @@ impl<C: Clock> GovernorClock for ClockAdapter<C> {
 
     #[inline]
     fn now(&self) -> Nanosecond {
-        Nanosecond(self.clock.now().as_unix_nanos())
-    }
-}
-
-impl<C: Clock> ReasonablyRealtime for ClockAdapter<C> {}
-
-impl<C: Clock> ratelimit::Clock for ClockAdapter<C> {
-    #[inline]
-    fn elapsed(&self) -> Duration {
-        self.clock.now() - self.start
+        Nanosecond(self.0.now().as_unix_nanos())
     }
 }
 

@@ -1,7 +1,7 @@
 //! governor, on any clock.
 
-use super::{OPEN_BURST, OPEN_INTERVAL, SHUT_INTERVAL, ready};
-use governor::clock::{Clock, ReasonablyRealtime};
+use super::{OPEN_BURST, OPEN_INTERVAL, SHUT_INTERVAL};
+use governor::clock::Clock;
 use governor::middleware::NoOpMiddleware;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
@@ -28,11 +28,4 @@ pub(crate) fn denied<C: Clock + Send + Sync>(clock: C) -> impl Fn() -> bool + Cl
     let limiter = limiter(SHUT_INTERVAL, 1, clock);
     assert!(limiter.check().is_ok());
     move || black_box(&limiter).check().is_err()
-}
-
-pub(crate) fn wait_async<C: ReasonablyRealtime + Send + Sync>(
-    clock: C,
-) -> impl Fn() -> bool + Clone + Sync {
-    let limiter = limiter(OPEN_INTERVAL, OPEN_BURST, clock);
-    move || ready(black_box(&limiter).until_ready())
 }

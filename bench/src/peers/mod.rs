@@ -6,18 +6,9 @@ pub(crate) mod bare_word;
 pub(crate) mod clocks;
 pub(crate) mod governor;
 pub(crate) mod keyed;
-pub(crate) mod leaky_bucket;
-pub(crate) mod limitador;
 pub(crate) mod lua_bucket;
-pub(crate) mod mutex_bucket;
-pub(crate) mod mutex_sometimes;
-pub(crate) mod mutex_windows;
 pub(crate) mod ours;
-pub(crate) mod ratelimit;
 
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 /// Always allowed: a token per nanosecond refills faster than any loop here takes it, with a burst
@@ -29,10 +20,3 @@ pub(crate) const ALWAYS_ALLOWED: &str = "1 every 1 ns, burst 4294967295";
 /// Always denied once the first is taken.
 pub(crate) const SHUT_INTERVAL: Duration = Duration::from_secs(86_400);
 pub(crate) const ALWAYS_DENIED: &str = "1 every 1 d, burst 1, emptied first";
-
-/// Polls a future once; returns whether it was ready.
-pub(crate) fn ready(future: impl Future) -> bool {
-    pin!(future)
-        .poll(&mut Context::from_waker(Waker::noop()))
-        .is_ready()
-}

@@ -1,6 +1,6 @@
 //! ratekeeper.
 
-use super::{OPEN_BURST, OPEN_INTERVAL, SHUT_INTERVAL, ready};
+use super::{OPEN_BURST, OPEN_INTERVAL, SHUT_INTERVAL};
 use ratekeeper::{Clock, Limit, Limiter};
 use std::hint::black_box;
 
@@ -22,14 +22,4 @@ pub(crate) fn denied<C: Clock>(clock: C) -> impl Fn() -> bool + Clone + Sync {
 pub(crate) fn reserve<C: Clock>(clock: C) -> impl Fn() -> bool + Clone + Sync {
     let limiter = open(clock);
     move || black_box(black_box(&limiter).reserve(1)).is_ok()
-}
-
-pub(crate) fn wait_blocking<C: Clock>(clock: C) -> impl Fn() -> bool + Clone + Sync {
-    let limiter = open(clock);
-    move || black_box(&limiter).wait().blocking().is_ok()
-}
-
-pub(crate) fn wait_async<C: Clock>(clock: C) -> impl Fn() -> bool + Clone + Sync {
-    let limiter = open(clock);
-    move || ready(black_box(&limiter).wait())
 }

@@ -3,16 +3,7 @@
 
 use ratekeeper::{Limit, MemoryStore};
 use ratekeeper_policy::{Attribute, Engine, Match, Policies, Policy, Subject, engine::ByNameError};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
-/// A store in memory is ready at once.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => done,
-        Poll::Pending => unreachable!(),
-    }
-}
+use ratekeeper_testkit::poll::assert_ready;
 
 fn new_engine() -> Engine<MemoryStore> {
     let login = Match::new().path("/login".parse().unwrap());
@@ -44,7 +35,7 @@ fn remaining(
     value: &str,
     peek: bool,
 ) -> Result<u64, ByNameError> {
-    let verdict = block_on(engine.decide_by(policy, value.as_bytes(), 1, peek))?;
+    let verdict = assert_ready(engine.decide_by(policy, value.as_bytes(), 1, peek))?;
     assert_eq!(verdict.limits().count(), 1);
     Ok(verdict.tightest().unwrap().decision().remaining())
 }
@@ -60,12 +51,12 @@ fn decisions_by_name_and_requests_share_a_bucket() {
     assert!(engine.decide_now(&request).is_allowed());
     assert!(engine.decide_now(&request).is_denied());
     assert!(
-        block_on(engine.decide_by("login", b"192.0.2.1", 1, false))
+        assert_ready(engine.decide_by("login", b"192.0.2.1", 1, false))
             .unwrap()
             .is_denied()
     );
     assert_eq!(
-        block_on(engine.operator().reset_by("login", b"192.0.2.1"))
+        assert_ready(engine.operator().reset_by("login", b"192.0.2.1"))
             .unwrap()
             .words,
         "ip=192.0.2.1"
@@ -97,11 +88,11 @@ fn invalid_decisions_by_name_return_errors() {
         Err(ByNameError::ManyKeys(both))
     );
     assert_eq!(
-        block_on(engine.operator().reset_by("login", b"a")).map(drop),
+        assert_ready(engine.operator().reset_by("login", b"a")).map(drop),
         Err(ByNameError::NotA(Attribute::Ip))
     );
     assert_eq!(
-        block_on(engine.operator().reset_by("nope", b"a")).map(drop),
+        assert_ready(engine.operator().reset_by("nope", b"a")).map(drop),
         Err(ByNameError::NoPolicy)
     );
 }
@@ -125,7 +116,7 @@ fn a_shown_fingerprint_resets_the_key_or_is_rejected() {
     let bare = shown.strip_prefix("ip=").unwrap();
     for name in [shown.as_str(), bare] {
         assert_eq!(spent("192.0.2.1"), 0);
-        let key = block_on(engine.operator().reset_by("login", name.as_bytes())).unwrap();
+        let key = assert_ready(engine.operator().reset_by("login", name.as_bytes())).unwrap();
         assert_eq!(key.words, "ip=192.0.2.1", "{name}");
         assert_eq!(
             remaining(&engine, "login", "192.0.2.1", true),
@@ -134,7 +125,7 @@ fn a_shown_fingerprint_resets_the_key_or_is_rejected() {
         );
     }
     let reset =
-        |key: &str| block_on(engine.operator().reset_by("tenant", key.as_bytes())).map(drop);
+        |key: &str| assert_ready(engine.operator().reset_by("tenant", key.as_bytes())).map(drop);
     let unseen = "#0123456789abcdef";
     assert_eq!(
         reset(unseen),

@@ -6,9 +6,7 @@ use ratekeeper_policy::{
     Action, Completion, Cost, Count, Engine, Match, Policies, Policy, PolicyLimit, PolicyVerdict,
     Subject, policy::StatusRange,
 };
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use ratekeeper_testkit::poll::assert_ready;
 use std::time::Duration;
 
 type TestEngine = Engine<MemoryStore<ManualClock>>;
@@ -24,14 +22,6 @@ fn new_engine(policies: Policies) -> (TestEngine, ManualClock) {
     (Engine::new(store, policies).unwrap(), clock)
 }
 
-/// A store in memory is ready at once.
-fn now<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("it is not ready"),
-    }
-}
-
 fn in_a_minute(engine: &TestEngine) -> Timestamp {
     engine.store().now() + MINUTE
 }
@@ -45,14 +35,14 @@ fn with_cost<'a>(subject: &Subject<'a>, cost: Option<u64>) -> Subject<'a> {
 }
 
 fn reserve(engine: &TestEngine, subject: &Subject<'_>, cost: Option<u64>) -> Vec<u8> {
-    let verdict = now(engine.reserve(&with_cost(subject, cost), None));
+    let verdict = assert_ready(engine.reserve(&with_cost(subject, cost), None));
     assert!(verdict.is_allowed());
-    now(engine.detach(verdict, in_a_minute(engine))).unwrap()
+    assert_ready(engine.detach(verdict, in_a_minute(engine))).unwrap()
 }
 
 /// Remaining units by policy.
 fn remaining_by_policy(engine: &TestEngine, subject: &Subject<'_>) -> Vec<(String, u64)> {
-    let seen = now(engine.peek(&subject.clone().cost(0)));
+    let seen = assert_ready(engine.peek(&subject.clone().cost(0)));
     seen.limits()
         .map(|limit| (limit.policy().to_owned(), limit.decision().remaining()))
         .collect()
@@ -108,7 +98,7 @@ fn the_final_cost_corrects_the_reserved_one() {
     let (engine, _) = new_engine(rich());
     let ann = Subject::new().user("ann");
     let receipt = reserve(&engine, &ann, None);
-    now(engine.settle_detached(&receipt, Completion::status(200).cost(30))).unwrap();
+    assert_ready(engine.settle_detached(&receipt, Completion::status(200).cost(30))).unwrap();
     let figures = |numbers: [u64; 6]| {
         let names = ["requests", "double", "tokens", "failures", "odd", "flight"];
         names
@@ -127,24 +117,24 @@ fn the_final_cost_corrects_the_reserved_one() {
         remaining_by_policy(&engine, &ann),
         figures([39, 68, 100, 10, 29, 4])
     );
-    now(engine.settle_detached(&receipt, Completion::status(409).cost(3))).unwrap();
+    assert_ready(engine.settle_detached(&receipt, Completion::status(409).cost(3))).unwrap();
     assert_eq!(
         remaining_by_policy(&engine, &ann),
         figures([46, 82, 167, 17, 39, 5]),
         "three, and a failure"
     );
     assert_eq!(
-        now(engine.settle_detached(&receipt, Completion::unknown())),
+        assert_ready(engine.settle_detached(&receipt, Completion::unknown())),
         Err(SettleError::AlreadySettled)
     );
     let receipt = reserve(&engine, &ann, Some(10));
-    now(engine.settle_detached(&receipt, Completion::cancelled())).unwrap();
+    assert_ready(engine.settle_detached(&receipt, Completion::cancelled())).unwrap();
     assert_eq!(
         remaining_by_policy(&engine, &ann),
         figures([46, 82, 167, 17, 39, 5])
     );
     assert_eq!(
-        now(engine.settle_detached(&receipt, Completion::cancelled())),
+        assert_ready(engine.settle_detached(&receipt, Completion::cancelled())),
         Err(SettleError::AlreadySettled)
     );
 }
@@ -160,16 +150,16 @@ fn a_request_without_limits_settles_once() {
     );
     let receipt = reserve(&engine, &Subject::new().path("/other"), None);
     assert_eq!(
-        now(engine.settle_detached(&receipt, Completion::unknown())),
+        assert_ready(engine.settle_detached(&receipt, Completion::unknown())),
         Ok(())
     );
     assert_eq!(
-        now(engine.settle_detached(&receipt, Completion::unknown())),
+        assert_ready(engine.settle_detached(&receipt, Completion::unknown())),
         Err(SettleError::AlreadySettled)
     );
     clock.advance(MINUTE);
     assert_eq!(
-        now(engine.settle_detached(&receipt, Completion::unknown())),
+        assert_ready(engine.settle_detached(&receipt, Completion::unknown())),
         Err(SettleError::Expired)
     );
 }
@@ -190,8 +180,9 @@ fn a_reservation_returns_its_delay() {
         ),
     ] {
         let (engine, _) = new_engine(policies);
-        let ask =
-            |wait: Option<u64>| now(engine.reserve(&Subject::new(), wait.map(Duration::from_secs)));
+        let ask = |wait: Option<u64>| {
+            assert_ready(engine.reserve(&Subject::new(), wait.map(Duration::from_secs)))
+        };
         assert_eq!(ask(Some(3)).delay(), Duration::ZERO);
         assert!(
             ask(Some(0)).is_denied(),
@@ -237,7 +228,7 @@ fn a_reload_does_not_change_a_reservation() {
         .policy(Policy::new("requests").limit(Limit::per_hour(60)));
     engine.set_policies(changed).unwrap();
     let before = remaining_by_policy(&engine, &ann);
-    now(engine.settle_detached(&receipts[0], Completion::status(200))).unwrap();
+    assert_ready(engine.settle_detached(&receipts[0], Completion::status(200))).unwrap();
     let after = remaining_by_policy(&engine, &ann);
     assert_eq!(after[0], before[0], "the charge stays");
     assert_eq!(
@@ -246,7 +237,7 @@ fn a_reload_does_not_change_a_reservation() {
         "a success did not count when it was reserved"
     );
     assert_eq!(after[2], before[2]);
-    now(engine.settle_detached(&receipts[1], Completion::cancelled())).unwrap();
+    assert_ready(engine.settle_detached(&receipts[1], Completion::cancelled())).unwrap();
     assert_eq!(remaining_by_policy(&engine, &ann)[0].1, before[0].1 + 14);
     assert_eq!(
         remaining_by_policy(&engine, &ann)[2],
@@ -254,7 +245,7 @@ fn a_reload_does_not_change_a_reservation() {
         "a charge by the old limit is not refunded"
     );
     engine.set_policies(rich()).unwrap();
-    now(engine.settle_detached(&receipts[2], Completion::failed().cost(1))).unwrap();
+    assert_ready(engine.settle_detached(&receipts[2], Completion::failed().cost(1))).unwrap();
 }
 
 #[test]
@@ -263,7 +254,7 @@ fn invalid_receipts_are_rejected() {
     let receipt = reserve(&engine, &Subject::new().user("ann"), Some(2));
     for length in 0..receipt.len() {
         assert_eq!(
-            now(engine.settle_detached(&receipt[..length], Completion::cancelled())),
+            assert_ready(engine.settle_detached(&receipt[..length], Completion::cancelled())),
             Err(SettleError::InvalidReceipt),
             "{length}"
         );
@@ -272,7 +263,7 @@ fn invalid_receipts_are_rejected() {
         let mut changed = receipt.clone();
         changed[at] ^= 0x80;
         // Any bytes are rejected without a panic.
-        let _ = now(engine.settle_detached(&changed, Completion::unknown()));
+        let _ = assert_ready(engine.settle_detached(&changed, Completion::unknown()));
     }
 }
 
@@ -340,13 +331,15 @@ fn run(
         Receipt(Vec<u8>),
     }
     let settle = |kept: Kept, ending: Option<Completion>| match (kept, ending) {
-        (Kept::Itself(verdict), Some(ending)) => now(engine.settle(verdict, ending)),
-        (Kept::Itself(verdict), None) => now(engine.settle(verdict, Completion::cancelled())),
+        (Kept::Itself(verdict), Some(ending)) => assert_ready(engine.settle(verdict, ending)),
+        (Kept::Itself(verdict), None) => {
+            assert_ready(engine.settle(verdict, Completion::cancelled()));
+        }
         (Kept::Receipt(receipt), Some(ending)) => {
-            now(engine.settle_detached(&receipt, ending)).unwrap();
+            assert_ready(engine.settle_detached(&receipt, ending)).unwrap();
         }
         (Kept::Receipt(receipt), None) => {
-            now(engine.settle_detached(&receipt, Completion::cancelled())).unwrap();
+            assert_ready(engine.settle_detached(&receipt, Completion::cancelled())).unwrap();
         }
     };
     let begin = clock.now();
@@ -360,10 +353,12 @@ fn run(
                 if let Some(tokens) = &tokens {
                     subject = subject.with("tokens", tokens.as_str());
                 }
-                let verdict = now(engine.reserve(&with_cost(&subject, *cost), None));
+                let verdict = assert_ready(engine.reserve(&with_cost(&subject, *cost), None));
                 seen.push(summary(&verdict));
                 kept.push(if detached {
-                    Kept::Receipt(now(engine.detach(verdict, clock.now() + LATER)).unwrap())
+                    Kept::Receipt(
+                        assert_ready(engine.detach(verdict, clock.now() + LATER)).unwrap(),
+                    )
                 } else {
                     Kept::Itself(verdict)
                 });

@@ -7,9 +7,8 @@ use ratekeeper_policy::{
     matching::MismatchReason, policy::Penalty, policy::Reserve, policy::ReserveClasses,
     policy::Rollout,
 };
+use ratekeeper_testkit::poll::assert_ready;
 use std::collections::VecDeque;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 type TestEngine = Engine<MemoryStore<ManualClock>>;
@@ -497,11 +496,7 @@ fn async_decisions_ban_as_well() {
         ),
     );
     let caller = ip("10.0.0.1");
-    let decide = || match pin!(engine.decide(&caller)).poll(&mut Context::from_waker(Waker::noop()))
-    {
-        Poll::Ready(verdict) => verdict,
-        Poll::Pending => panic!("a store in memory does not wait"),
-    };
+    let decide = || assert_ready(engine.decide(&caller));
     assert!(decide().is_allowed());
     assert!((0..2).all(|_| matches!(decide().reason(), Reason::Limits)));
     assert!(matches!(decide().reason(), Reason::Ban(Ban::Penalty)));

@@ -5,8 +5,7 @@ use ratekeeper_policy::{
     Action, Attribute, Engine, Match, Missing, Policies, Policy, Reason, Subject,
     engine::ByNameError, engine::OverrideError, matching::MismatchReason, policy::Rollout,
 };
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use ratekeeper_testkit::poll::assert_ready;
 use std::time::Duration;
 
 type TestEngine = Engine<MemoryStore<ManualClock>>;
@@ -42,14 +41,6 @@ fn of_five(engine: &TestEngine, subject: &Subject<'_>) -> u32 {
     (0..5)
         .filter(|_| engine.decide_now(subject).is_allowed())
         .count() as u32
-}
-
-/// A store in memory is ready at once.
-fn now<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(done) => done,
-        Poll::Pending => unreachable!(),
-    }
 }
 
 #[test]
@@ -101,7 +92,7 @@ fn without_an_address_there_is_one_bucket() {
 fn a_policy_may_skip_requests_without_the_attribute() {
     let engine = per_user(Missing::Skip);
     assert_eq!(of_five(&engine, &ip("203.0.113.7")), 5);
-    let explained = now(engine.explain(&ip("203.0.113.7")));
+    let explained = assert_ready(engine.explain(&ip("203.0.113.7")));
     assert!(matches!(
         &explained.traces()[0].outcome,
         Err(MismatchReason::NoKey(Attribute::User))
@@ -141,7 +132,7 @@ fn a_policy_may_deny_requests_without_the_attribute() {
         matches!(verdict.reason(), Reason::MissingAttribute { policy, attribute: Attribute::User } if **policy == *"user")
     );
     drop(verdict);
-    assert_eq!(now(engine.stats().policies())[0].counts.denied, 1);
+    assert_eq!(assert_ready(engine.stats().policies())[0].counts.denied, 1);
     // The later policies are not charged.
     let verdict = engine.decide_now(&Subject::new().user("ann"));
     assert!(verdict.is_allowed());
@@ -160,10 +151,10 @@ fn a_shadow_policy_denies_nothing() {
             .limit(Limit::per_minute(2));
         let engine = new_engine(Policies::new().policy(policy));
         assert_eq!(of_five(&engine, &ip("203.0.113.7")), 5);
-        let counts = now(engine.stats().policies())[0].counts;
+        let counts = assert_ready(engine.stats().policies())[0].counts;
         assert_eq!((counts.denied, counts.shadow_denied), (0, 5));
         assert!(
-            now(engine.explain(&ip("203.0.113.7"))).traces()[0]
+            assert_ready(engine.explain(&ip("203.0.113.7"))).traces()[0]
                 .outcome
                 .as_ref()
                 .unwrap()
@@ -193,18 +184,18 @@ fn explain_shows_the_substitute() {
         (Missing::Deny, "ip=203.0.113.7"),
     ] {
         let engine = per_user(missing);
-        let explained = now(engine.explain(&ip("203.0.113.7")));
+        let explained = assert_ready(engine.explain(&ip("203.0.113.7")));
         let standing = explained.traces()[0].outcome.as_ref().unwrap();
         assert_eq!(
             (&*standing.key, &standing.missing),
             (key, &Some((Attribute::User, missing)))
         );
         assert_eq!(explained.verdict().is_denied(), missing == Missing::Deny);
-        let explained = now(engine.explain(&ip("203.0.113.7").user("ann")));
+        let explained = assert_ready(engine.explain(&ip("203.0.113.7").user("ann")));
         let standing = explained.traces()[0].outcome.as_ref().unwrap();
         assert_eq!((&*standing.key, &standing.missing), ("user=ann", &None));
     }
-    let explained = now(per_user(Missing::Address).explain(&Subject::new()));
+    let explained = assert_ready(per_user(Missing::Address).explain(&Subject::new()));
     assert_eq!(
         explained.traces()[0].outcome.as_ref().unwrap().key,
         "unknown"
@@ -230,7 +221,7 @@ fn an_operator_selects_a_substituted_key_by_its_address() {
     assert_eq!(of_five(&engine, &ip("203.0.113.7").user("ann")), 2);
     assert!(engine.operator().lift("user", &address).unwrap());
     assert_eq!(of_five(&engine, &address), 2);
-    now(engine.operator().reset_limits("user", &address)).unwrap();
+    assert_ready(engine.operator().reset_limits("user", &address)).unwrap();
     assert_eq!(of_five(&engine, &address), 2);
     // The fingerprint of the key is not that of a user.
     let seen = engine
@@ -253,7 +244,7 @@ fn an_operator_selects_a_substituted_key_by_its_address() {
 fn a_policy_by_its_name_needs_a_value() {
     for missing in Missing::ALL {
         let engine = per_user(missing);
-        let decided = now(engine.decide_by("user", b"", 1, false));
+        let decided = assert_ready(engine.decide_by("user", b"", 1, false));
         assert_eq!(decided.unwrap_err(), ByNameError::NotA(Attribute::User));
     }
 }
@@ -282,7 +273,7 @@ fn a_policy_that_applied_to_no_request_is_known() {
     };
     let engine = new_engine(policies("/rare", Missing::Skip));
     let unmatched = || {
-        now(engine.stats().policies())
+        assert_ready(engine.stats().policies())
             .iter()
             .map(|policy| policy.unmatched)
             .collect::<Vec<_>>()
@@ -293,7 +284,7 @@ fn a_policy_that_applied_to_no_request_is_known() {
     // Explaining and peeking are not requests.
     let _ = (
         engine.peek_now(&ip("203.0.113.7").path("/rare").user("ann")),
-        now(engine.explain(&Subject::new().path("/rare"))),
+        assert_ready(engine.explain(&Subject::new().path("/rare"))),
     );
     assert_eq!(unmatched(), [Some(5), Some(5), None]);
     // Another policy that denies the request also counts as one that applied.

@@ -10,11 +10,10 @@ use ratekeeper_policy::{
     Action, Attribute, Completion, Engine, Match, Plan, Policies, Policy, PolicyLimit, Reason,
     Subject, policy::DenialStatus, policy::Penalty,
 };
+use ratekeeper_testkit::poll::assert_ready;
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -160,10 +159,7 @@ impl Store for DisconnectableStore {
 
 /// As on a multi-threaded runtime: the future must be `Send`.
 fn now<T>(answer: impl Future<Output = T> + Send) -> T {
-    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => panic!("nothing waits"),
-    }
+    assert_ready(answer)
 }
 
 fn new_engine(policies: Policies) -> Engine<DisconnectableStore> {

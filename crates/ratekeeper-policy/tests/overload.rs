@@ -6,6 +6,7 @@ use ratekeeper_policy::{
     Action, Attribute, Completion, Engine, EngineOptions, Match, Plan, Policies, Policy,
     PolicyVerdict, Reason, Subject, engine::LoadSource, overload::AdaptiveLimit, overload::Shed,
 };
+use ratekeeper_testkit::poll::assert_ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -68,18 +69,9 @@ fn the_adaptive_limit_bounds_requests_in_flight() {
     assert!(!refused.holds_permits());
     drop(held);
     assert_eq!(in_flight(&engine), (0, 10));
-    let counts = block_on(engine.stats().policies());
+    let counts = assert_ready(engine.stats().policies());
     assert_eq!(counts[0].counts.denied, 1);
     assert_eq!(engine.stats().totals(), (10, 1));
-}
-
-/// The statistics of a store in memory are ready at once.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    match std::pin::pin!(future).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
-    {
-        std::task::Poll::Ready(value) => value,
-        std::task::Poll::Pending => panic!("it waits"),
-    }
 }
 
 /// For each completion: the limit of 10 after a wave of ten requests with it.
@@ -167,7 +159,9 @@ fn shadow_mode_denies_nothing_and_is_counted() {
     assert!(held.iter().all(PolicyVerdict::is_allowed));
     assert_eq!(in_flight(&engine), (10, 10));
     assert_eq!(
-        block_on(engine.stats().policies())[0].counts.shadow_denied,
+        assert_ready(engine.stats().policies())[0]
+            .counts
+            .shadow_denied,
         5
     );
 }

@@ -6,8 +6,9 @@ use ratekeeper_policy::{
     Action, Completion, Engine, Match, Policies, Policy, PolicyVerdict, Reason, Subject,
     engine::MaybeReady, overload::AdaptiveLimit, overload::Shed,
 };
+use ratekeeper_testkit::poll::poll_once;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -38,10 +39,7 @@ fn ask(engine: &TestEngine, subject: Subject<'static>) -> PendingVerdict {
 }
 
 fn poll(pending: &mut PendingVerdict) -> Option<PolicyVerdict> {
-    match pending
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()))
-    {
+    match poll_once(pending) {
         Poll::Ready(verdict) => Some(verdict),
         Poll::Pending => None,
     }

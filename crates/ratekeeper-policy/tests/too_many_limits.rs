@@ -6,9 +6,9 @@ use ratekeeper::{
     store::LimitHandle, store::LimitKeyStats, store::LimitOptions, store::OnFailure,
 };
 use ratekeeper_policy::{Attribute, Engine, EngineError, Policies, Policy, PolicyLimit, Subject};
+use ratekeeper_testkit::poll::assert_ready;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// A store with a maximum number of limits, which records all other calls.
@@ -120,14 +120,6 @@ impl Store for BoundedStore {
     }
 }
 
-/// The output of a future of a store in memory.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => panic!("a store in memory never waits"),
-    }
-}
-
 fn by_user(name: &str) -> Policy {
     Policy::new(name).key(Attribute::User)
 }
@@ -157,13 +149,13 @@ fn a_reload_with_too_many_limits_changes_nothing() {
     let engine = Engine::new(BoundedStore::with_max_limits(3), before()).unwrap();
     let ann = Subject::new().user("ann");
     let left = || -> Vec<u64> {
-        let verdict = block_on(engine.peek(&ann.clone().cost(0)));
+        let verdict = assert_ready(engine.peek(&ann.clone().cost(0)));
         verdict
             .limits()
             .map(|limit| limit.decision().remaining())
             .collect()
     };
-    assert!(block_on(engine.decide(&ann)).is_allowed());
+    assert!(assert_ready(engine.decide(&ann)).is_allowed());
     assert_eq!(left(), [9, 5]);
     engine.store().calls.lock().unwrap().clear();
 

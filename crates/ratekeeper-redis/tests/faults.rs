@@ -18,7 +18,7 @@ const BUCKET: (&str, Bound) = (
     "150/s burst 30",
     Bound::TokenBucket {
         count: RATE,
-        period_us: 1_000_000,
+        period: 1_000_000,
         burst: BURST,
     },
 );
@@ -26,7 +26,7 @@ const LOG: (&str, Bound) = (
     "30/200ms sliding_log",
     Bound::SlidingLog {
         limit: 30,
-        window_us: 200_000,
+        window: 200_000,
     },
 );
 const NODES: usize = 3;
@@ -182,7 +182,7 @@ impl Aftermath {
         let m = NODES as u64;
         let share = Bound::TokenBucket {
             count: RATE,
-            period_us: m * 1_000_000,
+            period: m * 1_000_000,
             burst: BURST / m,
         };
         let mut shared = 0;
@@ -645,7 +645,7 @@ fn limits_change_under_load() {
         assert!(of(0).all(|event| event.source == Source::Redis));
         let ten = Bound::TokenBucket {
             count: 10 * RATE,
-            period_us: 1_000_000,
+            period: 1_000_000,
             burst: 10 * BURST,
         };
         // Before and after by the small limit, throughout by the large one; growing adds no tokens.
@@ -657,7 +657,7 @@ fn limits_change_under_load() {
         check_bound_by_key(
             Bound::SlidingLog {
                 limit: 300,
-                window_us: 200_000,
+                window: 200_000,
             },
             of(1),
             0,

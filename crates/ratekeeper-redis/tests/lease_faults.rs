@@ -21,7 +21,7 @@ const LIMITS: [(&str, Bound); 2] = [
         "2000/s burst 500",
         Bound::TokenBucket {
             count: 2_000,
-            period_us: 1_000_000,
+            period: 1_000_000,
             burst: BURST,
         },
     ),
@@ -29,7 +29,7 @@ const LIMITS: [(&str, Bound); 2] = [
         "500/250ms fixed_window",
         Bound::FixedWindow {
             limit: BURST,
-            window_us: 250_000,
+            window: 250_000,
         },
     ),
 ];

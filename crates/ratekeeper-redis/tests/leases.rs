@@ -136,7 +136,7 @@ const ALGORITHMS: [(&str, Bound); 6] = [
         "2000/s burst 500",
         Bound::TokenBucket {
             count: 2_000,
-            period_us: SECOND,
+            period: SECOND,
             burst: 500,
         },
     ),
@@ -144,7 +144,7 @@ const ALGORITHMS: [(&str, Bound); 6] = [
         "300/s burst 64 leaky_bucket",
         Bound::TokenBucket {
             count: 300,
-            period_us: SECOND,
+            period: SECOND,
             burst: 64,
         },
     ),
@@ -152,28 +152,28 @@ const ALGORITHMS: [(&str, Bound); 6] = [
         "400/200ms fixed_window",
         Bound::FixedWindow {
             limit: 400,
-            window_us: SECOND / 5,
+            window: SECOND / 5,
         },
     ),
     (
         "400/200ms sliding_window",
         Bound::SlidingCounter {
             limit: 400,
-            window_us: SECOND / 5,
+            window: SECOND / 5,
         },
     ),
     (
         "2000/s sliding_window_strict",
         Bound::SlidingLog {
             limit: 2_000,
-            window_us: SECOND,
+            window: SECOND,
         },
     ),
     (
         "500/2s sliding_log",
         Bound::SlidingLog {
             limit: 500,
-            window_us: 2 * SECOND,
+            window: 2 * SECOND,
         },
     ),
 ];

@@ -39,15 +39,16 @@ fn fair_share(bound: Bound, lasted: Duration) -> u64 {
     match bound {
         Bound::TokenBucket {
             count,
-            period_us,
+            period,
             burst,
-        } => (burst + count * micros / period_us) / 2,
-        Bound::Pacing { count, period_us } => count * micros / period_us / 2,
+        } => (burst + count * micros / period) / 2,
+        Bound::Pacing { count, period } => count * micros / period / 2,
         // A strict window is up to a tenth longer, and a sliding one counts what came before.
-        Bound::SlidingLog { limit, window_us }
-        | Bound::FixedWindow { limit, window_us }
-        | Bound::FirstHitWindow { limit, window_us }
-        | Bound::SlidingCounter { limit, window_us } => limit * (micros / window_us) / 2,
+        Bound::SlidingLog { limit, window }
+        | Bound::FixedWindow { limit, window }
+        | Bound::FirstHitWindow { limit, window }
+        | Bound::EvictedFirstHitWindow { limit, window }
+        | Bound::SlidingCounter { limit, window } => limit * (micros / window) / 2,
     }
 }
 

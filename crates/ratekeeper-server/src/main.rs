@@ -5,6 +5,7 @@ mod api;
 mod app;
 mod cli;
 mod commands;
+mod config;
 mod envoy;
 mod gateway;
 mod net;
@@ -20,8 +21,8 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// The allocator. The gateway allocates and frees a buffer for each request, which is slow with
-/// most system allocators. Tests use one that counts.
+/// The allocator. The gateway allocates for each request, which takes longer with that of the
+/// system. Tests use one that counts.
 #[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,14 +1,17 @@
 //! Envoy's rate limit service, called by tonic's gRPC client.
 
+#[path = "../proto/mod.rs"]
+mod proto;
 mod support;
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::google::protobuf::UInt64Value;
+use prost::Message;
+use prost_types::FileDescriptorProto;
+use proto::{
+    Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient,
+};
 use ratekeeper_testkit::RedisServer;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -95,6 +98,22 @@ impl Client {
             stream.into_inner().next().await.unwrap().unwrap()
         });
         answer.message_response.unwrap()
+    }
+
+    /// A file that reflection describes, and all that it needs.
+    fn files(&self, name: &str) -> BTreeSet<String> {
+        let answer = self.reflect(MessageRequest::FileByFilename(name.into()));
+        let MessageResponse::FileDescriptorResponse(answer) = answer else {
+            panic!("{name}: {answer:?}")
+        };
+        let mut files = BTreeSet::from([name.to_owned()]);
+        for bytes in &answer.file_descriptor_proto {
+            let file = FileDescriptorProto::decode(&**bytes).unwrap();
+            for needed in &file.dependency {
+                files.extend(self.files(needed));
+            }
+        }
+        files
     }
 }
 
@@ -206,6 +225,18 @@ fn health_and_reflection_report_the_state() {
         matches!(described, MessageResponse::FileDescriptorResponse(_)),
         "{described:?}"
     );
+    let files = client.files("envoy/service/ratelimit/v3/rls.proto");
+    for file in [
+        "envoy/config/core/v3/base.proto",
+        "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
+        "envoy/type/v3/ratelimit_unit.proto",
+        "google/protobuf/duration.proto",
+        "google/protobuf/struct.proto",
+        "google/protobuf/timestamp.proto",
+        "google/protobuf/wrappers.proto",
+    ] {
+        assert!(files.contains(file), "{file} is not in {files:?}");
+    }
     // A watch gets one status, and another one when the server stops.
     let statuses: Vec<HealthCheckResponse> = client.runtime.block_on(async {
         let mut client = HealthClient::new(client.channel.clone());
@@ -479,7 +510,7 @@ fn hits_charged_after_the_response_limit_the_next_request_on_every_node() {
         let clients: Vec<Client> = nodes.iter().map(Client::of).collect();
         let status = |turn: usize, value: &str, hits: u64| {
             let mut request = request("edge", &[("remote_address", value)]);
-            request.descriptors[0].hits_addend = Some(UInt64Value { value: hits });
+            request.descriptors[0].hits_addend = Some(hits);
             let response = clients[turn % clients.len()]
                 .send(Request::new(request))
                 .unwrap();
@@ -502,7 +533,7 @@ fn hits_charged_after_the_response_limit_the_next_request_on_every_node() {
                         let client = Client::of(node);
                         let charge = || {
                             let mut request = request("edge", &[("remote_address", "b")]);
-                            request.descriptors[0].hits_addend = Some(UInt64Value { value: 7 });
+                            request.descriptors[0].hits_addend = Some(7);
                             client.send(Request::new(request)).unwrap().overall_code == OK
                         };
                         (0..10).filter(|_| charge()).count()

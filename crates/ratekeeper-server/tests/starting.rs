@@ -6,6 +6,15 @@ use std::net::TcpListener;
 use std::process::Command;
 use support::{Server, config_file, exit_output, failed_start, pipe, ratekeeper};
 
+/// Two tables have room for a million keys each, in 72 MB each, which the system hands out as they
+/// are used.
+#[test]
+fn memory_for_keys_is_not_used_before_there_are_keys() {
+    let server = Server::start();
+    let used = server.memory("RssAnon:");
+    assert!(used < 20 << 20, "{used} bytes at rest");
+}
+
 #[test]
 fn it_prints_its_addresses_and_three_commands_to_try() {
     let server = Server::start();

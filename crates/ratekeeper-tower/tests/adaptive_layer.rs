@@ -12,6 +12,7 @@ use ratekeeper::{
     Clock, ManualClock, adaptive::AdaptiveConcurrency, adaptive::AtCapacityError, adaptive::Class,
     adaptive::Shedder,
 };
+use ratekeeper_testkit::poll::poll_once;
 use ratekeeper_tower::concurrency::QueueConfig;
 use ratekeeper_tower::{
     AdaptiveConcurrencyLayer, Deadline, ShedLayer, response::NoCapacity, response::NotReached,
@@ -20,7 +21,7 @@ use std::convert::Infallible;
 use std::future::{pending, ready};
 use std::pin::{Pin, pin};
 use std::time::Duration;
-use support::{OnceReady, Pieces, Text, get, poll_once};
+use support::{OnceReady, Pieces, Text, get};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// A limit that stays constant.

@@ -7,12 +7,13 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::Full;
 use ratekeeper::{Keyed, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{Count, Engine, Match, Policies, Policy};
+use ratekeeper_testkit::poll::noop_context;
 use ratekeeper_tower::{Dialect, Dialects, Key, RateLimitLayer, identity::PeerAddr};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tower::{Layer, Service};
 
@@ -50,7 +51,7 @@ where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
     B: http_body::Body<Data = Bytes, Error = Infallible>,
 {
-    let mut context = Context::from_waker(Waker::noop());
+    let mut context = noop_context();
     let mut request = Request::new(());
     request
         .extensions_mut()

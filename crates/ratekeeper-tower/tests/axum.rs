@@ -8,10 +8,11 @@ use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use ratekeeper::{Keyed, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{Engine, Policies, Policy, PolicyLimit};
+use ratekeeper_testkit::poll::{assert_ready, noop_context, poll_once};
 use ratekeeper_tower::{Key, RateLimitLayer, identity::PeerAddr};
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use tower::{Layer, Service, service_fn};
 
 fn request() -> Request<Body> {
@@ -26,9 +27,8 @@ fn answer<S, B, E>(service: &mut S) -> Response<B>
 where
     S: Service<Request<Body>, Response = Response<B>, Error = E>,
 {
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(service.poll_ready(&mut context).is_ready());
-    match pin!(service.call(request())).poll(&mut context) {
+    assert!(service.poll_ready(&mut noop_context()).is_ready());
+    match poll_once(pin!(service.call(request()))) {
         Poll::Ready(Ok(response)) => response,
         _ => panic!("it neither waits nor fails"),
     }
@@ -36,10 +36,7 @@ where
 
 fn text(body: Body) -> String {
     let read = axum::body::to_bytes(body, 1 << 16);
-    let Poll::Ready(Ok(bytes)) = pin!(read).poll(&mut Context::from_waker(Waker::noop())) else {
-        panic!("all is there")
-    };
-    String::from_utf8(bytes.to_vec()).unwrap()
+    String::from_utf8(assert_ready(read).unwrap().to_vec()).unwrap()
 }
 
 fn on<F>(layer: RateLimitLayer<ratekeeper_tower::decider::LimitDecider<ManualClock>, F>) -> Router

@@ -8,10 +8,11 @@ use axum::extract::{ConnectInfo, Path};
 use axum::routing::get;
 use http::{Request, Response};
 use ratekeeper::{Algorithm, Keyed, Limit, ManualClock, limiter::Carry};
+use ratekeeper_testkit::poll::{noop_context, poll_once};
 use ratekeeper_tower::{Dialects, Key, RateLimitLayer, decider::LimitDecider, identity::PeerAddr};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tower::Service;
@@ -236,9 +237,8 @@ fn answer_to(
     let mut request = Request::new(Body::empty());
     let peer = SocketAddr::new(IpAddr::from(peer), 4711);
     request.extensions_mut().insert(PeerAddr(peer));
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(service.poll_ready(&mut context).is_ready());
-    match pin!(service.call(request)).poll(&mut context) {
+    assert!(service.poll_ready(&mut noop_context()).is_ready());
+    match poll_once(pin!(service.call(request))) {
         Poll::Ready(Ok(response)) => response,
         _ => panic!("it neither waits nor fails"),
     }

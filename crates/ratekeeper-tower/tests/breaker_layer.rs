@@ -5,12 +5,13 @@ mod support;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use ratekeeper::ManualClock;
+use ratekeeper_testkit::poll::poll_once;
 use ratekeeper_tower::breaker::{CallOutcome, CircuitOpenError, State};
 use ratekeeper_tower::{CircuitBreaker, CircuitBreakerLayer};
 use std::convert::Infallible;
 use std::future::{pending, ready};
 use std::time::Duration;
-use support::{OnceReady, Text, get, poll_once};
+use support::{OnceReady, Text, get};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 fn breaker() -> (CircuitBreaker<ManualClock>, ManualClock) {

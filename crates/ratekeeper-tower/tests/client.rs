@@ -4,6 +4,7 @@ mod support;
 
 use http::{Method, Request, Response};
 use ratekeeper::{Algorithm, Clock, Keyed, Limit, Limiter, ManualClock};
+use ratekeeper_testkit::poll::poll_once;
 use ratekeeper_tower::Deadline;
 use ratekeeper_tower::client::{
     Backoff, ClientError, ClientLayer, Idempotent, Retries, RetryBudget,
@@ -13,7 +14,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use support::{OnceReady, Text, poll_once};
+use support::{OnceReady, Text};
 use tower::{Layer, Service, ServiceExt};
 
 /// A server's response.

@@ -10,10 +10,11 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use ratekeeper::{Concurrency, concurrency::BusyError, keyed::KeyedConcurrency};
+use ratekeeper_testkit::poll::poll_once;
 use ratekeeper_tower::{CircuitBreakerLayer, ConcurrencyLayer, ResponseBody};
 use std::convert::Infallible;
 use std::future::{pending, ready};
-use support::{OnceReady, Pieces, Text, get, poll_once};
+use support::{OnceReady, Pieces, Text, get};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 fn piece(text: &'static str) -> Result<Frame<Bytes>, &'static str> {

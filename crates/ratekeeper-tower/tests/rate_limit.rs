@@ -13,6 +13,7 @@ use ratekeeper::{Algorithm, Keyed, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{
     Attribute, Count, Engine, Match, Missing, Plan, Policies, Policy, PolicyLimit,
 };
+use ratekeeper_testkit::poll::poll_once;
 use ratekeeper_tower::{
     CircuitBreaker, CircuitBreakerLayer, DenialStatus, Dialect, Identity, Key, RateLimitLayer,
     TrustedPeers, decider::LimitDecider, decider::RateLimitStatus, identity::PeerAddr,
@@ -455,15 +456,9 @@ async fn only_failures_and_hangups_count() {
     assert_eq!(call(&service, to("/no")).await.status(), 401);
     // The client hangs up: the outcome is unknown.
     let mut never = Box::pin(call(&service, to("/never")));
-    assert!(futures_poll(&mut never).is_pending());
+    assert!(poll_once(&mut never).is_pending());
     drop(never);
     assert_eq!(call(&service, to("/ok")).await.status(), 429);
-}
-
-fn futures_poll<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> std::task::Poll<F::Output> {
-    future
-        .as_mut()
-        .poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
 }
 
 #[tokio::test]
@@ -494,7 +489,7 @@ async fn a_request_over_the_limit_waits_up_to_the_maximum() {
     let service = app().layer(layer.delay(SECOND));
     assert_eq!(call(&service, hello("10.0.0.1")).await.status(), 200);
     let mut waiting = Box::pin(call(&service, hello("10.0.0.1")));
-    assert!(futures_poll(&mut waiting).is_pending());
+    assert!(poll_once(&mut waiting).is_pending());
     assert_eq!(call(&service, hello("10.0.0.1")).await.status(), 429);
     clock.advance(SECOND);
     assert_eq!(waiting.await.status(), 200);
@@ -507,7 +502,7 @@ async fn at_most_max_waiting_requests_wait() {
     let service = app().layer(layer.delay(60 * SECOND).max_waiting(1).delay_stats(&waits));
     assert_eq!(call(&service, hello("10.0.0.1")).await.status(), 200);
     let mut waiting = Box::pin(call(&service, hello("10.0.0.1")));
-    assert!(futures_poll(&mut waiting).is_pending());
+    assert!(poll_once(&mut waiting).is_pending());
     let denied = call(&service, hello("10.0.0.1")).await;
     assert_eq!(
         (denied.status(), header(&denied, "retry-after")),
@@ -521,7 +516,7 @@ async fn at_most_max_waiting_requests_wait() {
         "it left before its turn"
     );
     let mut waiting = Box::pin(call(&service, hello("10.0.0.1")));
-    assert!(futures_poll(&mut waiting).is_pending());
+    assert!(poll_once(&mut waiting).is_pending());
     clock.advance(60 * SECOND);
     assert_eq!(waiting.await.status(), 200);
     let times = waits.delays();
@@ -547,7 +542,7 @@ async fn a_limit_for_all_waits_and_then_answers_503_in_front_of_one_for_each() {
     }
     assert_eq!(call(&service, hello("10.0.0.2")).await.status(), 200);
     let mut waiting = Box::pin(call(&service, hello("10.0.0.3")));
-    assert!(futures_poll(&mut waiting).is_pending());
+    assert!(poll_once(&mut waiting).is_pending());
     let response = call(&service, hello("10.0.0.4")).await;
     assert_eq!(response.status(), 503);
     assert!(header(&response, "retry-after").is_some());
@@ -919,7 +914,7 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
         200
     );
     let mut waiting = Box::pin(service.ready().await.unwrap().call(hello("10.0.0.1")));
-    assert!(futures_poll(&mut waiting).is_pending());
+    assert!(poll_once(&mut waiting).is_pending());
     clock.advance(SECOND);
     assert_eq!(waiting.await.unwrap().status(), 200);
 }

@@ -5,6 +5,7 @@ mod support;
 use http::{Request, Response, StatusCode};
 use ratekeeper::{Keyed, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{Count, Engine, Policies, Policy, PolicyLimit};
+use ratekeeper_testkit::poll::poll_once;
 use ratekeeper_tower::breaker::State;
 use ratekeeper_tower::{
     CircuitBreaker, CircuitBreakerLayer, ConcurrencyLayer, Key, RateLimitLayer,
@@ -13,7 +14,7 @@ use ratekeeper_tower::{
 use std::convert::Infallible;
 use std::future::{pending, ready};
 use std::time::Duration;
-use support::{OnceReady, Text, get, poll_once};
+use support::{OnceReady, Text, get};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderName, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use ratekeeper::{Clock, ManualClock, adaptive::Class, adaptive::Shedder};
+use ratekeeper_testkit::poll::poll_once;
 use ratekeeper_tower::{
     ConcurrencyLayer, Deadline, Identity, Key, ShedLayer, identity::PeerAddr, response::NotReached,
 };
@@ -13,7 +14,7 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::net::SocketAddr;
 use std::time::Duration;
-use support::{OnceReady, Text, get, poll_once};
+use support::{OnceReady, Text, get};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const TICK: Duration = Duration::from_millis(100);

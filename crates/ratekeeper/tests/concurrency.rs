@@ -170,22 +170,21 @@ fn a_raised_limit_serves_waiters_and_a_lower_one_revokes_nothing() {
 #[cfg(feature = "tokio")]
 mod asynchronous {
     use super::*;
-    use std::future::Future;
-    use std::task::{Context, Poll, Waker};
+    use ratekeeper_testkit::poll::poll_once;
+    use std::task::Poll;
 
     #[test]
     fn a_wait_that_is_dropped_after_it_was_served_gives_its_permit_to_the_next() {
         let (gate, _) = gate(1);
         let held = gate.try_acquire().unwrap();
-        let mut cx = Context::from_waker(Waker::noop());
         let (mut first, mut second) = (Box::pin(gate.acquire()), Box::pin(gate.acquire()));
-        assert!(first.as_mut().poll(&mut cx).is_pending());
-        assert!(second.as_mut().poll(&mut cx).is_pending());
+        assert!(poll_once(&mut first).is_pending());
+        assert!(poll_once(&mut second).is_pending());
         drop(held);
         // The permit now belongs to the first one, which is not polled again.
-        assert!(second.as_mut().poll(&mut cx).is_pending());
+        assert!(poll_once(&mut second).is_pending());
         drop(first);
-        let Poll::Ready(Ok(permit)) = second.as_mut().poll(&mut cx) else {
+        let Poll::Ready(Ok(permit)) = poll_once(&mut second) else {
             panic!("the second is served")
         };
         assert_eq!(gate.in_flight(), 1);

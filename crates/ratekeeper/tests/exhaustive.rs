@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::oracle::{self, Event, Rule};
 use common::traces::{instant, limiter, whole_interval};
 use ratekeeper::{Charge, Limiter, ManualClock, Reservation};
+use ratekeeper_testkit::{BucketRule, Event};
 
 /// The time of a token; half of it is the smallest step.
 const TOKEN: u64 = 2;
@@ -130,9 +130,9 @@ impl State {
 
     /// Neither promised slots nor anything on offer, now or until the bucket is full again, breaks
     /// P1.
-    fn assert_p1(&self, rule: &Rule, trace: &[Op]) {
+    fn assert_p1(&self, rule: &BucketRule, trace: &[Op]) {
         let net = self.net();
-        assert_eq!(oracle::broken(rule, &net), None, "{trace:?}");
+        assert_eq!(rule.violation(&net), None, "{trace:?}");
         let last = net
             .iter()
             .map(|event| event.at)
@@ -140,7 +140,7 @@ impl State {
             .unwrap_or(self.now)
             .max(self.now);
         for a in (self.now..=last + TOKEN).step_by(TOKEN as usize / 2) {
-            let room = rule.whole(oracle::headroom(rule, &net, a));
+            let room = rule.whole(rule.headroom(&net, a));
             let offered = self.limiter.at(instant(a)).peek().remaining();
             assert!(
                 offered <= room,
@@ -161,7 +161,7 @@ struct SmallBucket {
 
 /// Visits every state that so many calls reach, and returns how many there are.
 fn visit(small: &SmallBucket, trace: &mut Vec<Op>) -> u64 {
-    let rule = Rule {
+    let rule = BucketRule {
         per_nano: 1,
         token: i128::from(TOKEN),
         burst: i128::from(small.burst),

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::model::{Model, Told};
 use common::traces::{any_limits, cases, instant, limiter, moved_by, same_kind, steps};
 use proptest::prelude::*;
+use ratekeeper_testkit::{DecisionInfo, Model};
 
 proptest! {
     #![proptest_config(cases(600))]
@@ -24,9 +24,9 @@ proptest! {
                 continue;
             }
             let peeked = limiter.at(instant(at)).peek_n(cost);
-            prop_assert_eq!(Told::from(peeked), model.peek(at, cost), "peek {} at {}", cost, at);
+            prop_assert_eq!(DecisionInfo::from(peeked), model.peek(at, cost), "peek {} at {}", cost, at);
             let decided = limiter.at(instant(at)).check_n(cost);
-            prop_assert_eq!(Told::from(decided), model.check(at, cost), "{} at {}", cost, at);
+            prop_assert_eq!(DecisionInfo::from(decided), model.check(at, cost), "{} at {}", cost, at);
             if let Some(next) = change.and_then(|which| same_kind(&limit, changes[which])) {
                 limiter.at(instant(now)).set_limit(next);
                 model.keep(next, now);

@@ -7,6 +7,7 @@ use ratekeeper::{
     keyed::TooManyLimitsError, store::AskOutcome, store::DynStore, store::LimitHandle,
     store::LimitKeyStats, store::LimitOptions, store::Source,
 };
+use ratekeeper_testkit::poll::poll_once;
 use std::future::Future;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -357,8 +358,8 @@ async fn a_caller_that_is_dropped_holds_no_permit() {
     for _ in 0..10 {
         let asks = [Ask::new(slots, "k").cost(3)];
         let mut asked = Box::pin(remote.decide(&asks));
-        let polled = futures_poll_once(&mut asked).await;
-        assert!(polled.is_none(), "the answer is a round trip away");
+        let polled = poll_once(&mut asked);
+        assert!(polled.is_pending(), "the answer is a round trip away");
         drop(asked);
     }
     let verdict = remote.decide(&[Ask::new(slots, "k").cost(3)]).await;
@@ -387,15 +388,4 @@ async fn a_remote_store_has_defaults() {
     assert!(!remote.is_local());
     assert!(!remote.configure(&limit, LimitOptions::new()));
     assert_eq!(remote.key_stats(std::slice::from_ref(&limit)), None);
-}
-
-/// Polls once.
-async fn futures_poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
-    std::future::poll_fn(|cx| {
-        std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(cx) {
-            std::task::Poll::Ready(output) => Some(output),
-            std::task::Poll::Pending => None,
-        })
-    })
-    .await
 }

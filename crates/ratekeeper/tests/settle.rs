@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::oracle::{self, Event, Rule};
 use common::traces::{cases, fine, instant, limiter, limits, nanos, whole_interval};
 use proptest::prelude::*;
 use ratekeeper::{Charge, Clock, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
+use ratekeeper_testkit::{BucketRule, Event};
 use std::sync::Mutex;
 
 /// An operation. Times are in quarters of a token's time.
@@ -46,7 +46,7 @@ fn whole() -> impl Strategy<Value = Limit> {
 /// A limiter and its history.
 struct LimiterHistory {
     limiter: Limiter<ManualClock>,
-    rule: Rule,
+    rule: BucketRule,
     quarter: u64,
     now: u64,
     /// What was charged at once: the net cost is in the event.
@@ -59,7 +59,7 @@ struct LimiterHistory {
 impl LimiterHistory {
     fn new(limit: Limit) -> Self {
         let (limiter, now) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let quarter = (rule.token_nanos() / 4).max(1);
         Self {
             limiter,
@@ -130,7 +130,7 @@ impl LimiterHistory {
     /// Asserts P1 in every interval, and that nothing on offer, now or later, would break it.
     fn assert_p1(&self) -> Result<(), TestCaseError> {
         let net = self.net();
-        prop_assert_eq!(oracle::broken(&self.rule, &net), None, "{:?}", net);
+        prop_assert_eq!(self.rule.violation(&net), None, "{:?}", net);
         let last = self
             .slots
             .iter()
@@ -140,7 +140,7 @@ impl LimiterHistory {
             .max(self.now);
         let end = last + (self.rule.burst as u64 + 1) * 4 * self.quarter;
         for a in (self.now..=end).step_by(self.quarter as usize) {
-            let room = self.rule.whole(oracle::headroom(&self.rule, &net, a));
+            let room = self.rule.whole(self.rule.headroom(&net, a));
             let offered = self.limiter.at(instant(a)).peek().remaining();
             prop_assert!(
                 offered <= room,
@@ -214,7 +214,7 @@ proptest! {
         let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
-            prop_assert_eq!(oracle::broken_by_a_nano(&world.rule, &world.net()), None, "{:?}", world.net());
+            prop_assert_eq!(world.rule.violation_beyond_a_nano(&world.net()), None, "{:?}", world.net());
         }
     }
 
@@ -402,7 +402,7 @@ proptest! {
             world.now += back;
             let unused: u64 = charged.iter().zip(&world.events).map(|(was, is)| was.cost - is.cost).sum();
             on_top += (i128::from(unused) * world.rule.token).min(i128::from(back) * world.rule.per_nano);
-            prop_assert_eq!(oracle::broken_beyond(&world.rule, &world.net(), on_top), None, "{:?}", world.net());
+            prop_assert_eq!(world.rule.violation_beyond(&world.net(), on_top), None, "{:?}", world.net());
         }
     }
 }

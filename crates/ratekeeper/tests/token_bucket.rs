@@ -3,13 +3,13 @@
 
 mod common;
 
-use common::oracle::{self, Event, PICOS_PER_NANO, Rule};
 use common::traces::{
     Cost, Pace, YEAR, cases, costs, everyday, fine, instant, limiter, limits, longest, moved,
     moves, nanos, of_nanos, paces, rounded, whole_interval,
 };
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock, Outcome};
+use ratekeeper_testkit::{BucketRule, Event};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn wild_trace(length: usize) -> impl Strategy<Value = Vec<((bool, Pace), Cost)>>
 fn run(
     limiter: &Limiter<ManualClock>,
     birth: u64,
-    rule: &Rule,
+    rule: &BucketRule,
     trace: &[(Pace, Cost)],
 ) -> (Vec<Event>, u64) {
     let mut now = birth;
@@ -50,7 +50,7 @@ proptest! {
     #[test]
     fn tb1_no_interval_holds_more_than_burst_plus_rate_times_length(limit in limits(), trace in wild_trace(120)) {
         let (limiter, birth) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let mut now = birth;
         let mut events = Vec::new();
         for (by, cost) in trace {
@@ -60,8 +60,8 @@ proptest! {
                 events.push(Event { at: now, cost });
             }
         }
-        prop_assert_eq!(oracle::broken(&rule, &events), None);
-        prop_assert_eq!(oracle::broken(&Rule::written(&limit), &events), None);
+        prop_assert_eq!(rule.violation(&events), None);
+        prop_assert_eq!(BucketRule::written(&limit).violation(&events), None);
     }
 
     /// TB2: a call is allowed iff its cost is at most min(B, min over s of (B + r·(t − s) − A[s,
@@ -69,13 +69,13 @@ proptest! {
     #[test]
     fn tb2_a_call_is_allowed_iff_every_past_interval_has_capacity(limit in limits(), trace in trace(60)) {
         let (limiter, birth) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let mut now = birth;
         let mut events = Vec::new();
         for (pace, cost) in trace {
             now = now.saturating_add(pace.nanos(&rule));
             let cost = cost.of(limit.capacity());
-            let parts = oracle::tokens(&rule, &events, now);
+            let parts = rule.tokens(&events, now);
             let fits = i128::from(cost) * rule.token <= parts;
             let decision = limiter.at(instant(now)).check_n(cost);
             prop_assert_eq!(decision.is_allowed(), fits, "{} at {}: {} of {:?}", cost, now - birth, parts, rule);
@@ -89,7 +89,7 @@ proptest! {
     #[test]
     fn tb2_every_denial_has_a_witness(limit in limits(), trace in trace(60)) {
         let (limiter, birth) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let mut now = birth;
         let mut events = Vec::new();
         for (pace, cost) in trace {
@@ -98,7 +98,7 @@ proptest! {
             if limiter.at(instant(now)).check_n(event.cost).is_denied() {
                 let mut with = events.clone();
                 with.push(event);
-                let broken = oracle::broken(&rule, &with);
+                let broken = rule.violation(&with);
                 prop_assert!(broken.is_some_and(|broken| broken.to == now), "no witness for {:?}", event);
             } else {
                 events.push(event);
@@ -111,10 +111,10 @@ proptest! {
     #[test]
     fn tb3_retry_after_is_the_first_nanosecond_that_admits(limit in limits(), trace in trace(40), cost in costs()) {
         let (limiter, birth) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let (events, now) = run(&limiter, birth, &rule, &trace);
         let cost = cost.of(limit.capacity());
-        let missing = i128::from(cost) * rule.token - oracle::tokens(&rule, &events, now);
+        let missing = i128::from(cost) * rule.token - rule.tokens(&events, now);
         let decision = limiter.at(instant(now)).check_n(cost);
         let expected = match rule.nanos_for(missing) {
             _ if missing <= 0 => Outcome::Allowed,
@@ -140,7 +140,7 @@ proptest! {
     #[test]
     fn tb4_remaining_and_reset_after_are_exact(limit in limits(), trace in trace(40)) {
         let (limiter, birth) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let mut now = birth;
         let mut events = Vec::new();
         for (pace, cost) in trace {
@@ -150,7 +150,7 @@ proptest! {
             if decision.is_allowed() {
                 events.push(Event { at: now, cost });
             }
-            let parts = oracle::tokens(&rule, &events, now);
+            let parts = rule.tokens(&events, now);
             prop_assert_eq!(decision.capacity(), limit.capacity());
             prop_assert_eq!(decision.remaining(), rule.whole(parts));
             prop_assert!(decision.remaining() <= decision.capacity());
@@ -176,7 +176,7 @@ proptest! {
     #[test]
     fn tb5_a_denial_leaves_the_state_as_it_was(limit in limits(), trace in wild_trace(60)) {
         let (limiter, birth) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let (mut now, mut newest) = (birth, birth);
         for (by, cost) in trace {
             now = moved(now, by, &rule);
@@ -211,11 +211,11 @@ proptest! {
             return Ok(());
         }
         let (limiter, birth) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let (events, now) = run(&limiter, birth, &rule, &trace);
         let fill = rule.nanos_for(rule.capacity()).expect("refills");
         prop_assert_eq!(limit.fills_in(), Some(nanos(fill)));
-        let left = rule.nanos_for(rule.capacity() - oracle::tokens(&rule, &events, now)).expect("refills");
+        let left = rule.nanos_for(rule.capacity() - rule.tokens(&events, now)).expect("refills");
         prop_assert!(left <= fill);
         let Ok(idle) = u64::try_from(i128::from(now) + fill) else { return Ok(()) };
         if left > 0 {
@@ -238,7 +238,7 @@ proptest! {
     #[test]
     fn a_stale_instant_is_never_more_permissive_than_the_newest(limit in limits(), trace in wild_trace(60)) {
         let (limiter, birth) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let (mut now, mut newest) = (birth, birth);
         let mut events = Vec::new();
         for (by, cost) in trace {
@@ -250,7 +250,7 @@ proptest! {
             prop_assert!(stale.remaining() <= fresh.remaining());
             let decision = limiter.at(instant(now)).check_n(cost);
             prop_assert_eq!(decision.outcome(), stale.outcome());
-            let fits = i128::from(cost) * rule.token <= oracle::tokens_in_call_order(&rule, &events, now);
+            let fits = i128::from(cost) * rule.token <= rule.tokens(&events, now);
             prop_assert!(fits || decision.is_denied());
             // If time is years ahead of it, a stale instant may be denied without a check.
             prop_assert!(!fits || decision.is_allowed() || newest - now > YEAR);
@@ -267,7 +267,7 @@ proptest! {
         calls in prop::collection::vec((0..12 * YEAR, any::<bool>(), costs()), 1..60),
     ) {
         let (limiter, birth) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let mut events = Vec::new();
         for (back, little, cost) in calls {
             let at = birth - if little { back % 100 } else { back };
@@ -278,7 +278,7 @@ proptest! {
                 events.push(Event { at, cost });
             }
         }
-        prop_assert_eq!(oracle::broken(&rule, &events), None);
+        prop_assert_eq!(rule.violation(&events), None);
     }
 
     /// Past the ten-year horizon and up to the last instant there is: forward only, the oracle
@@ -289,20 +289,20 @@ proptest! {
         calls in prop::collection::vec((0_u64..=64, any::<u64>(), costs()), 1..60),
     ) {
         let (limiter, birth) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let mut now = birth;
         let mut events = Vec::new();
         for (shift, by, cost) in calls {
             now = now.saturating_add(by.checked_shr(shift as u32).unwrap_or(0));
             let cost = cost.of(limit.capacity());
-            let parts = oracle::tokens(&rule, &events, now);
+            let parts = rule.tokens(&events, now);
             let decision = limiter.at(instant(now)).check_n(cost);
             prop_assert_eq!(decision.is_allowed(), i128::from(cost) * rule.token <= parts);
             if decision.is_allowed() {
                 events.push(Event { at: now, cost });
             }
         }
-        prop_assert_eq!(oracle::broken(&rule, &events), None);
+        prop_assert_eq!(rule.violation(&events), None);
     }
 
     /// Any instant in any order: TB1 holds on the instants the caller gave.
@@ -312,7 +312,7 @@ proptest! {
         calls in prop::collection::vec((instants(), costs()), 1..80),
     ) {
         let (limiter, _) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let mut events = Vec::new();
         for (at, cost) in calls {
             let cost = cost.of(limit.capacity());
@@ -320,7 +320,7 @@ proptest! {
                 events.push(Event { at, cost });
             }
         }
-        prop_assert_eq!(oracle::broken(&rule, &events), None);
+        prop_assert_eq!(rule.violation(&events), None);
     }
 
     /// P9: no method panics, at any instant.
@@ -356,7 +356,7 @@ proptest! {
         let clock = ManualClock::new();
         let birth = clock.now().as_unix_nanos();
         let (plain, viewed) = (Limiter::with_clock(limit, clock.clone()), limiter(limit).0);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let mut now = birth;
         let mut events = Vec::new();
         for (by, cost) in trace {
@@ -371,7 +371,7 @@ proptest! {
                 events.push(Event { at: now, cost });
             }
         }
-        prop_assert_eq!(oracle::broken(&rule, &events), None);
+        prop_assert_eq!(rule.violation(&events), None);
     }
 
     /// The leaky bucket as a meter is the same machine.
@@ -379,7 +379,7 @@ proptest! {
     fn a_leaky_bucket_decides_as_the_token_bucket_does(limit in limits(), trace in trace(60)) {
         let (tokens, birth) = limiter(limit);
         let (level, _) = limiter(limit.algorithm(Algorithm::LeakyBucket));
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let mut now = birth;
         for (pace, cost) in trace {
             now = now.saturating_add(pace.nanos(&rule));
@@ -393,13 +393,13 @@ proptest! {
     fn a_bucket_that_starts_with_some_tokens_has_those(limit in limits(), start in 0_u64..300, trace in trace(40)) {
         let (limiter, birth) = limiter(limit);
         let limiter = limiter.starting_with(start);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         // What is not there at the start was spent then.
         let mut events = vec![Event { at: birth, cost: limit.capacity().saturating_sub(start) }];
         let mut now = birth;
         for (pace, cost) in trace {
             let cost = cost.of(limit.capacity());
-            let parts = oracle::tokens(&rule, &events, now);
+            let parts = rule.tokens(&events, now);
             let decision = limiter.at(instant(now)).check_n(cost);
             prop_assert_eq!(decision.is_allowed(), i128::from(cost) * rule.token <= parts);
             if decision.is_allowed() {
@@ -440,7 +440,7 @@ proptest! {
         share in 1_u64..=16,
     ) {
         let limit = limit.burst(burst);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         prop_assume!(limit.capacity() == burst);
         let slowest = (rule.capacity() - rule.token) / rule.per_nano;
         let every = u64::try_from(slowest * i128::from(share) / 16).expect("under 142 years").min(YEAR);
@@ -465,13 +465,13 @@ proptest! {
     /// than 17.3 ps more.
     #[test]
     fn a_rounded_token_costs_at_most_17_3_picoseconds_more_and_never_less(limit in rounded()) {
-        let (decided, written) = (Rule::decided(&limit), Rule::written(&limit));
+        let (decided, written) = (BucketRule::decided(&limit), BucketRule::written(&limit));
         prop_assert_eq!(limit.capacity(), written.burst as u64);
         // token/per_nano of the one minus that of the other, over a common denominator.
         let more = decided.token * written.per_nano - written.token * decided.per_nano;
         prop_assert!(more >= 0, "faster than written");
         let picos = |tenths: i128| tenths * written.per_nano * decided.per_nano;
-        prop_assert!(more * PICOS_PER_NANO * 10 < picos(173), "{:?} for {:?}", decided, written);
+        prop_assert!(more * 10_000 < picos(173), "{:?} for {:?}", decided, written);
         // Within 1 part in a million up to 58,000/s.
         if written.per_nano * 1_000_000_000 <= 58_000 * written.token {
             prop_assert!(more * 1_000_000 <= written.token * decided.per_nano);
@@ -483,11 +483,11 @@ proptest! {
     #[test]
     fn a_rounded_rate_admits_what_it_says_over_time(limit in rounded(), burst in 2_u64..200) {
         let limit = limit.burst(burst);
-        let written = Rule::written(&limit);
+        let written = BucketRule::written(&limit);
         let (limiter, birth) = limiter(limit);
         // In halves of a bucket, so that none overflows.
-        let every = Rule::decided(&limit).nanos_for(written.token * (written.burst / 2)).expect("refills");
-        let every = u64::try_from(every / Rule::decided(&limit).token.max(1)).expect("small").max(1);
+        let every = BucketRule::decided(&limit).nanos_for(written.token * (written.burst / 2)).expect("refills");
+        let every = u64::try_from(every / BucketRule::decided(&limit).token.max(1)).expect("small").max(1);
         let mut events = Vec::new();
         for arrival in 0..100 {
             let at = instant(birth + arrival * every);
@@ -495,7 +495,7 @@ proptest! {
             prop_assert!(limiter.at(at).check_n(cost).is_allowed());
             events.push(Event { at: birth + arrival * every, cost });
         }
-        prop_assert_eq!(oracle::broken(&written, &events), None);
+        prop_assert_eq!(written.violation(&events), None);
     }
 }
 
@@ -523,8 +523,8 @@ fn more_than_58_a_nanosecond_is_58() {
     for count in [59, 100, 1_000, u64::MAX] {
         let limit = of_nanos(count, 1, 100);
         assert_eq!(
-            Rule::decided(&limit),
-            Rule {
+            BucketRule::decided(&limit),
+            BucketRule {
                 per_nano: 58,
                 token: 1,
                 burst: 100

@@ -128,15 +128,10 @@ mod blocking {
 #[cfg(feature = "tokio")]
 mod asynchronous {
     use super::*;
-    use ratekeeper::limiter::Wait;
-    use std::future::Future;
+    use ratekeeper_testkit::poll::poll_once;
     use std::pin::pin;
     use std::sync::{Arc, Mutex};
-    use std::task::{Context, Poll, Waker};
-
-    fn poll(wait: std::pin::Pin<&mut Wait<'_, ManualClock>>) -> Poll<Result<(), WaitError>> {
-        wait.poll(&mut Context::from_waker(Waker::noop()))
-    }
+    use std::task::Poll;
 
     #[test]
     fn a_wait_takes_its_slot_when_first_polled() {
@@ -144,8 +139,8 @@ mod asynchronous {
         let first = pin!(limiter.wait());
         let second = pin!(limiter.wait());
         assert_eq!(limiter.tokens(), 1.0);
-        assert_eq!(poll(second), Poll::Ready(Ok(())));
-        assert_eq!(poll(first), Poll::Pending);
+        assert_eq!(poll_once(second), Poll::Ready(Ok(())));
+        assert_eq!(poll_once(first), Poll::Pending);
         assert_eq!(limiter.tokens(), -1.0);
     }
 
@@ -157,10 +152,10 @@ mod asynchronous {
         assert!(limiter.check().is_allowed());
         let mut forgotten = pin!(limiter.wait());
         let mut polled = pin!(limiter.wait());
-        assert!(poll(forgotten.as_mut()).is_pending());
-        assert!(poll(polled.as_mut()).is_pending());
+        assert!(poll_once(forgotten.as_mut()).is_pending());
+        assert!(poll_once(polled.as_mut()).is_pending());
         clock.advance(200 * MS);
-        assert_eq!(poll(polled), Poll::Ready(Ok(())));
+        assert_eq!(poll_once(polled), Poll::Ready(Ok(())));
     }
 
     #[test]
@@ -170,12 +165,12 @@ mod asynchronous {
         let (limiter, clock) = limiter(Limit::per_second(10).burst(10));
         assert!(limiter.check_n(10).is_allowed());
         let mut large = pin!(limiter.wait_n(10));
-        assert!(poll(large.as_mut()).is_pending());
+        assert!(poll_once(large.as_mut()).is_pending());
         for _ in 0..10 {
             clock.advance(100 * MS);
             assert!(limiter.check().is_denied(), "the large one was first");
         }
-        assert_eq!(poll(large), Poll::Ready(Ok(())));
+        assert_eq!(poll_once(large), Poll::Ready(Ok(())));
     }
 
     #[test]
@@ -184,13 +179,13 @@ mod asynchronous {
         assert!(limiter.check_n(2).is_allowed());
         let mut staying = Box::pin(limiter.wait());
         let mut leaving = Box::pin(limiter.wait_n(2));
-        assert!(poll(staying.as_mut()).is_pending());
-        assert!(poll(leaving.as_mut()).is_pending());
+        assert!(poll_once(staying.as_mut()).is_pending());
+        assert!(poll_once(leaving.as_mut()).is_pending());
         assert_eq!(limiter.tokens(), -3.0);
         drop(leaving);
         assert_eq!(limiter.tokens(), -1.0);
         clock.advance(100 * MS);
-        assert_eq!(poll(staying.as_mut()), Poll::Ready(Ok(())));
+        assert_eq!(poll_once(staying.as_mut()), Poll::Ready(Ok(())));
         drop(staying);
         assert_eq!(
             limiter.tokens(),
@@ -205,9 +200,9 @@ mod asynchronous {
         let (limiter, clock) = limiter(Limit::per_second(1).burst(1));
         assert!(limiter.check().is_allowed());
         let mut wait = pin!(limiter.wait());
-        assert!(poll(wait.as_mut()).is_pending());
+        assert!(poll_once(wait.as_mut()).is_pending());
         limiter.close();
-        assert_eq!(poll(wait), Poll::Ready(Err(WaitError::Closed)));
+        assert_eq!(poll_once(wait), Poll::Ready(Err(WaitError::Closed)));
         assert_eq!(limiter.tokens(), 0.0);
         assert_eq!(clock.sleepers(), 0);
     }
@@ -222,11 +217,11 @@ mod asynchronous {
             let mut waits: Vec<_> = (0..3).map(|_| Box::pin(limiter.wait())).collect();
             waits
                 .iter_mut()
-                .for_each(|wait| assert!(poll(wait.as_mut()).is_pending()));
+                .for_each(|wait| assert!(poll_once(wait.as_mut()).is_pending()));
             limiter.close();
             for nth in order {
                 assert_eq!(
-                    poll(waits[nth].as_mut()),
+                    poll_once(waits[nth].as_mut()),
                     Poll::Ready(Err(WaitError::Closed))
                 );
             }
@@ -240,7 +235,7 @@ mod asynchronous {
         assert!(limiter.check().is_allowed());
         let before = limiter.tokens();
         let wait = pin!(limiter.wait());
-        let ended = wait.poll(&mut Context::from_waker(Waker::noop()));
+        let ended = poll_once(wait);
         assert_eq!(ended, Poll::Ready(Err(WaitError::NoTimer)));
         assert!(limiter.tokens() >= before);
     }

@@ -1,111 +1,13 @@
-//! Windows, logs and queues against naive oracles with the whole history.
+//! Windows, logs and queues against the model with the whole history.
 
 use proptest::prelude::*;
-use ratekeeper::{Algorithm, Decision, Limit, Limiter, ManualClock, Timestamp};
+use ratekeeper::{Algorithm, Limit, Limiter, ManualClock, Timestamp};
+use ratekeeper_testkit::auditor::{Admission, Bound};
+use ratekeeper_testkit::{DecisionInfo, Model};
 use std::time::Duration;
 
 /// Midnight: every window that divides a day begins here.
 const START: u64 = 1_577_836_800_000_000_000;
-
-#[derive(Clone, Copy, Debug)]
-struct Event {
-    at: u64,
-    cost: u64,
-}
-
-/// The definition of an algorithm, applied to the whole history.
-struct Oracle {
-    algorithm: Algorithm,
-    most: u64,
-    window: u64,
-    events: Vec<Event>,
-}
-
-impl Oracle {
-    fn admitted(&self, inside: impl Fn(u64) -> bool) -> u64 {
-        self.events
-            .iter()
-            .filter(|event| inside(event.at))
-            .map(|event| event.cost)
-            .sum()
-    }
-
-    /// What is counted at `now`, in parts of 1/window so that the weighted counter is whole too.
-    fn counted(&self, now: u64) -> u128 {
-        let (window, whole) = (self.window, u128::from(self.window));
-        match self.algorithm {
-            Algorithm::SlidingLog => u128::from(self.admitted(|at| at + window > now)) * whole,
-            Algorithm::FixedWindow => {
-                u128::from(self.admitted(|at| at / window == now / window)) * whole
-            }
-            Algorithm::FixedWindowFirstHit => {
-                let (mut start, mut count) = (None, 0);
-                for event in &self.events {
-                    match start {
-                        Some(began) if event.at - began < window => count += event.cost,
-                        _ => (start, count) = (Some(event.at), event.cost),
-                    }
-                }
-                let open = start.is_some_and(|began| now - began < window);
-                if open { u128::from(count) * whole } else { 0 }
-            }
-            Algorithm::SlidingWindow => {
-                let (index, inside) = (now / window, window - now % window);
-                let before = u128::from(self.admitted(|at| at / window + 1 == index));
-                before * u128::from(inside)
-                    + u128::from(self.admitted(|at| at / window == index)) * whole
-            }
-            Algorithm::SlidingWindowStrict => {
-                let steps = steps(window);
-                let step = |at: u64| at / (window / steps);
-                u128::from(self.admitted(|at| step(at) + steps >= step(now))) * whole
-            }
-            other => panic!("{other}"),
-        }
-    }
-
-    fn fits(&self, now: u64, cost: u64) -> bool {
-        self.counted(now) + u128::from(cost) * u128::from(self.window)
-            <= u128::from(self.most) * u128::from(self.window)
-    }
-
-    /// The first instant from `now` on for which `yes` holds; it holds from there on.
-    fn first(&self, now: u64, yes: impl Fn(u64) -> bool) -> u64 {
-        let (mut low, mut high) = (now, now + 3 * self.window);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if yes(middle) {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
-        }
-        low
-    }
-
-    fn assert_told(&self, decision: &Decision, now: u64, cost: u64) {
-        let window = u128::from(self.window);
-        let remaining = (u128::from(self.most) * window).saturating_sub(self.counted(now)) / window;
-        assert_eq!(u128::from(decision.remaining()), remaining, "remaining");
-        assert_eq!(decision.capacity(), self.most);
-        let fresh = self.first(now, |at| self.counted(at) == 0);
-        assert_eq!(
-            decision.reset_after().as_nanos() as u64,
-            fresh - now,
-            "reset"
-        );
-        match decision.retry_after() {
-            Some(after) => {
-                assert_eq!(
-                    after.as_nanos() as u64,
-                    self.first(now, |at| self.fits(at, cost)) - now,
-                    "retry"
-                );
-            }
-            None => assert!(decision.is_allowed() || cost > self.most),
-        }
-    }
-}
 
 fn windowed() -> impl Strategy<Value = Algorithm> {
     prop::sample::select(vec![
@@ -152,23 +54,16 @@ proptest! {
     ) {
         let limit = Limit::of(most, Duration::from_nanos(window)).algorithm(algorithm);
         let limiter = Limiter::with_clock(limit, ManualClock::new());
-        let mut oracle = Oracle { algorithm, most, window, events: Vec::new() };
+        let mut model = Model::new(limit);
         let mut now = START;
         for (step, cost) in calls {
             now += step * window.div_ceil(64);
             // A limit of 100,000 is reached in large bites.
             let cost = if most > 1_000 && cost < 5 { cost * 20_000 } else { cost };
-            let fits = cost <= most && oracle.fits(now, cost);
             let peeked = limiter.at(at(now)).peek_n(cost);
             let decision = limiter.at(at(now)).check_n(cost);
-            prop_assert_eq!(peeked.outcome(), decision.outcome());
-            prop_assert_eq!(decision.is_allowed(), fits);
-            prop_assert_eq!(decision.is_never(), cost > most);
-            oracle.assert_told(&peeked, now, cost);
-            if fits && cost > 0 {
-                oracle.events.push(Event { at: now, cost });
-            }
-            oracle.assert_told(&decision, now, cost);
+            prop_assert_eq!(DecisionInfo::from(peeked), model.peek(now, cost));
+            prop_assert_eq!(DecisionInfo::from(decision), model.check(now, cost));
         }
     }
 
@@ -182,19 +77,16 @@ proptest! {
         let limit = Limit::of(most, Duration::from_nanos(window)).algorithm(algorithm);
         let limiter = Limiter::with_clock(limit, ManualClock::new());
         // An instant behind the newest is judged as the newest: it counts there.
-        let (mut events, mut newest): (Vec<Event>, u64) = (Vec::new(), 0);
+        let (mut admissions, mut newest) = (Vec::new(), 0);
         for (offset, cost) in calls {
             let now = START + offset * window.div_ceil(64);
             if limiter.at(at(now)).check_n(cost).is_allowed() {
                 newest = newest.max(now);
-                events.push(Event { at: newest, cost });
+                admissions.push(Admission::at(newest, cost));
             }
         }
-        for last in &events {
-            let inside: u64 =
-                events.iter().filter(|e| e.at <= last.at && e.at + window > last.at).map(|e| e.cost).sum();
-            prop_assert!(inside <= most, "{inside} in one window: {events:?}");
-        }
+        let found = Bound::SlidingLog { limit: most, window }.check(&admissions, 0);
+        prop_assert!(found.is_ok(), "{found:?}: {admissions:?}");
     }
 
     /// FW2: over any length at most N for each window it touches, and 2N in an instant at the
@@ -219,33 +111,12 @@ proptest! {
         let limit = Limit::of(count, Duration::from_nanos(period)).paced_max_wait(Duration::from_nanos(longest));
         prop_assume!(limit.effective().is_none());
         let limiter = Limiter::with_clock(limit, ManualClock::new());
-        // In parts of 1/count ns: a unit is `period` of them.
-        let (parts, interval) = (u128::from(count), u128::from(period));
-        let (mut free, mut now) = (0u128, START);
-        let most = u128::from(longest) * parts / interval + 1;
+        let mut model = Model::paced_max_wait(limit, longest);
+        let mut now = START;
         for (step, cost) in calls {
             now += step;
-            let clock = u128::from(now) * parts;
-            let wait = free.saturating_sub(clock);
             let decision = limiter.at(at(now)).check_n(cost);
-            prop_assert_eq!(u128::from(decision.capacity()), most);
-            if u128::from(cost) > most {
-                prop_assert!(decision.is_never());
-            } else if wait > u128::from(longest) * parts {
-                let over = (wait - u128::from(longest) * parts).div_ceil(parts);
-                prop_assert_eq!(decision.retry_after().map(|after| after.as_nanos()), Some(over));
-            } else {
-                prop_assert!(decision.is_allowed());
-                prop_assert_eq!(decision.delay().as_nanos(), wait.div_ceil(parts));
-                free = free.max(clock) + u128::from(cost) * interval;
-            }
-            let ahead = free.saturating_sub(clock);
-            prop_assert_eq!(decision.reset_after().as_nanos(), ahead.div_ceil(parts));
-            let remaining = match (u128::from(longest) * parts).checked_sub(ahead) {
-                Some(left) => left / interval + 1,
-                None => 0,
-            };
-            prop_assert_eq!(u128::from(decision.remaining()), remaining);
+            prop_assert_eq!(DecisionInfo::from(decision), model.check(now, cost));
         }
     }
 }
@@ -559,36 +430,19 @@ mod waiting {
     #[cfg(feature = "tokio")]
     #[test]
     fn a_waiter_that_leaves_the_queue_lets_the_next_one_continue() {
-        use std::future::Future;
-        use std::task::{Context, Poll, Waker};
+        use ratekeeper_testkit::poll::poll_once;
+        use std::task::Poll;
 
         let (limiter, clock) = limiter("1/min fixed_window");
         assert!(limiter.check().is_allowed());
-        let mut cx = Context::from_waker(Waker::noop());
         let (mut first, mut second) = (Box::pin(limiter.wait()), Box::pin(limiter.wait()));
-        assert!(first.as_mut().poll(&mut cx).is_pending());
-        assert!(second.as_mut().poll(&mut cx).is_pending());
+        assert!(poll_once(&mut first).is_pending());
+        assert!(poll_once(&mut second).is_pending());
         clock.advance(60 * SECOND);
-        assert!(
-            second.as_mut().poll(&mut cx).is_pending(),
-            "it is not its turn"
-        );
+        assert!(poll_once(&mut second).is_pending(), "it is not its turn");
         drop(first);
-        assert_eq!(second.as_mut().poll(&mut cx), Poll::Ready(Ok(())));
+        assert_eq!(poll_once(&mut second), Poll::Ready(Ok(())));
         drop(second);
         assert_eq!(clock.sleepers(), 0);
     }
-}
-
-/// The number of steps of the strict sliding window.
-fn steps(window: u64) -> u64 {
-    let divided = if window.is_multiple_of(1_000) {
-        window / 1_000
-    } else {
-        window
-    };
-    (1..=10)
-        .rev()
-        .find(|steps| divided.is_multiple_of(*steps))
-        .expect("1 divides")
 }

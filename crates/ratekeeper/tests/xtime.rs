@@ -181,8 +181,8 @@ fn wait(
     deadline: Option<Timestamp>,
     cancel_at: Option<Timestamp>,
 ) -> Option<Result<(), WaitError>> {
-    use std::future::Future;
-    use std::task::{Context, Poll, Waker};
+    use ratekeeper_testkit::poll::poll_once;
+    use std::task::Poll;
 
     let wait = limiter.wait_n(n);
     let mut wait = std::pin::pin!(match deadline {
@@ -195,7 +195,7 @@ fn wait(
         return None;
     }
     loop {
-        if let Poll::Ready(result) = wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        if let Poll::Ready(result) = poll_once(wait.as_mut()) {
             return Some(result);
         }
         let wake = clock.next_wake().expect("a waiter sleeps");

@@ -1,8 +1,8 @@
 //! The plot of the cost of keyed decisions: drawn from results that were measured once and
-//! committed, since a measurement comes out differently every time. `cargo run --release -p
-//! ratekeeper-bench -- keyed --save` renews them.
+//! committed, since a measurement comes out differently every time. `cargo run --release
+//! --manifest-path bench/Cargo.toml -- keyed --save` renews them.
 
-use crate::svg::{ADMITTED, Anchor, GRID, INK, LINES, MUTED, OFFERED, Svg};
+use crate::svg::{ADMITTED, Anchor, GRID, INK, LINES, MUTED, Svg};
 use serde::Deserialize;
 
 const BENCH_RESULTS: &str = include_str!("../keyed.json");
@@ -25,11 +25,9 @@ struct Bar {
 }
 
 /// Who is drawn, under which name, in which colour.
-const WHO: [(&str, &str, &str); 4] = [
+const WHO: [(&str, &str, &str); 2] = [
     ("ratekeeper", "ratekeeper", ADMITTED),
     ("governor", "governor", LINES[2]),
-    ("throttlecrab", "throttlecrab", OFFERED),
-    ("(DashMap by hash)", "a DashMap by hash", "#9aa7b4"),
 ];
 
 const WIDTH: f64 = 880.0;

@@ -1,16 +1,11 @@
 //! The bare service: decodes the request, answers one full status, without limits.
 
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code, DescriptorStatus, RateLimit,
+use super::proto::{
+    Code, DescriptorStatus, RateLimit, RateLimitRequest, RateLimitResponse, RateLimitService,
+    RateLimitServiceServer, Unit,
 };
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
-    RateLimitService, RateLimitServiceServer,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::google::protobuf::Duration;
-use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddr};
+use crate::bare_server;
+use prost_types::Duration;
 use std::process::ExitCode;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
@@ -55,50 +50,11 @@ impl RateLimitService for Echo {
     }
 }
 
-/// Runs the child: prints its port, and serves until its input ends.
+/// Runs the child.
 pub(crate) fn run() -> ExitCode {
-    // The parent's exit closes it.
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        std::process::exit(0);
-    });
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn serve() -> std::io::Result<()> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let mut workers = Vec::new();
-    for _ in 0..cores {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let listener = {
-            let _inside = runtime.enter();
-            let socket = tokio::net::TcpSocket::new_v4()?;
-            socket.set_reuseport(true)?;
-            socket.bind(address)?;
-            socket.listen(1024)?
-        };
-        address = listener.local_addr()?;
-        workers.push(std::thread::spawn(move || {
-            let service = Server::builder()
-                .tcp_nodelay(true)
-                .add_service(RateLimitServiceServer::new(Echo));
-            runtime.block_on(service.serve_with_incoming(TcpListenerStream::new(listener)))
-        }));
-    }
-    println!("{}", address.port());
-    for worker in workers {
-        if let Ok(Err(error)) = worker.join() {
-            eprintln!("{error}");
-        }
-    }
-    Ok(())
+    bare_server::run(|listener| {
+        let service = RateLimitServiceServer::new(Echo);
+        let server = Server::builder().tcp_nodelay(true).add_service(service);
+        server.serve_with_incoming(TcpListenerStream::new(listener))
+    })
 }

@@ -1,11 +1,11 @@
 //! h2load, and its requests.
 
 use super::echo;
-use crate::programs;
+use crate::programs::{self, Process};
 use crate::report::target;
-use std::io::{BufRead, BufReader, Write};
+use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 pub(super) const CLIENTS: u32 = 8;
@@ -49,19 +49,14 @@ impl Competitor {
 
 /// A running server.
 pub(super) struct Server {
-    process: Child,
+    _process: Process,
     port: u16,
 }
 
 impl Server {
     pub(super) fn start(competitor: Competitor) -> Result<Self, String> {
-        let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = match competitor {
-            Competitor::Bare => {
-                let mut command = Command::new(own);
-                command.arg(echo::CHILD);
-                command
-            }
+            Competitor::Bare => programs::own(echo::CHILD)?,
             Competitor::Ratekeeper => {
                 let limits = file("envoy-limits.yaml", LIMITS.as_bytes())?;
                 let mut command = Command::new(programs::ratekeeper()?);
@@ -72,47 +67,19 @@ impl Server {
                 command
             }
         };
-        let mut process = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| format!("{}: {error}", competitor.name()))?;
-        let text = process
-            .stdout
-            .take()
-            .map(BufReader::new)
-            .into_iter()
-            .flat_map(BufRead::lines)
-            .map_while(Result::ok);
         // The bare service prints only its port, the server prints its gRPC address.
-        let port = text
-            .take(4)
-            .find_map(|line| line.rsplit("grpc://127.0.0.1:").next()?.parse().ok());
-        let server = Self {
-            process,
-            port: port.unwrap_or(0),
-        };
-        if server.port == 0 {
-            Err(format!("{} did not start", competitor.name()))
-        } else {
-            Ok(server)
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        let (process, port) =
+            Process::listening(&mut command, |line| line.rsplit("grpc://127.0.0.1:").next())?;
+        Ok(Self {
+            _process: process,
+            port,
+        })
     }
 }
 
 fn file(name: &str, content: &[u8]) -> Result<PathBuf, String> {
     let path = target().join(name);
-    let written = std::fs::create_dir_all(target())
-        .and_then(|()| std::fs::File::create(&path))
-        .and_then(|mut file| file.write_all(content));
+    let written = fs::create_dir_all(target()).and_then(|()| fs::write(&path, content));
     written.map(|()| path).map_err(|error| error.to_string())
 }
 

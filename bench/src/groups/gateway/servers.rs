@@ -2,12 +2,11 @@
 //! this one.
 
 use super::{Load, Workload};
-use crate::programs;
+use crate::programs::{self, Process};
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The core of the proxies; the upstream and wrk run on another.
@@ -35,17 +34,6 @@ impl Competitor {
     }
 }
 
-/// Kills a child process when it is dropped.
-struct KillOnDrop(Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The upstream services.
 pub(super) struct Upstream {
     /// The port of an nginx: 1 KB, and 100 KB under `/large`.
@@ -54,7 +42,7 @@ pub(super) struct Upstream {
     chunks_port: u16,
     /// The directory of configurations and the certificate.
     pub(super) directory: PathBuf,
-    _processes: [KillOnDrop; 2],
+    _processes: [Process; 2],
 }
 
 impl Upstream {
@@ -66,22 +54,14 @@ impl Upstream {
             .args([
                 "req",
                 "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
                 "-nodes",
                 "-days",
                 "2",
-            ])
-            .args([
                 "-subj",
                 "/CN=localhost",
-                "-keyout",
-                "key.pem",
-                "-out",
-                "cert.pem",
             ])
+            .args(["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"])
+            .args(["-keyout", "key.pem", "-out", "cert.pem"])
             .current_dir(&directory)
             .output()
             .map_err(|error| format!("openssl: {error}"))?;
@@ -119,31 +99,11 @@ impl Upstream {
 }
 
 /// Starts the service of small chunks, on the core that the proxies leave free.
-fn chunks() -> Result<(KillOnDrop, u16), String> {
-    let program = programs::program("ratekeeper-bench", "web-service")?;
+fn chunks() -> Result<(Process, u16), String> {
+    let program = programs::program("web-service")?;
     let mut command = Command::new("taskset");
-    command
-        .args(["-c", FREE_CORE])
-        .arg(program)
-        .arg("chunks")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut process = KillOnDrop(
-        command
-            .spawn()
-            .map_err(|error| format!("taskset: {error}"))?,
-    );
-    let mut text = String::new();
-    if let Some(stdout) = process.0.stdout.take() {
-        BufReader::new(stdout)
-            .read_line(&mut text)
-            .map_err(|error| error.to_string())?;
-    }
-    let port = text
-        .trim()
-        .parse()
-        .map_err(|_| "the service of small chunks did not start")?;
-    Ok((process, port))
+    command.args(["-c", FREE_CORE]).arg(program).arg("chunks");
+    Process::listening(&mut command, |line| Some(line))
 }
 
 impl Drop for Upstream {
@@ -156,7 +116,7 @@ impl Drop for Upstream {
 /// A running proxy.
 pub(super) struct Server {
     pub(super) url: String,
-    process: KillOnDrop,
+    process: Process,
 }
 
 impl Server {
@@ -177,10 +137,10 @@ impl Server {
     }
 
     pub(super) fn id(&self) -> u32 {
-        self.process.0.id()
+        self.process.id()
     }
 
-    fn nginx(upstream: &Upstream, workload: &Workload) -> Result<(KillOnDrop, u16), String> {
+    fn nginx(upstream: &Upstream, workload: &Workload) -> Result<(Process, u16), String> {
         let (port, behind) = (free_port()?, upstream.port_of(workload));
         let http2 = if workload.load == Load::Http2 {
             " http2"
@@ -208,7 +168,7 @@ impl Server {
         Ok((process, port))
     }
 
-    fn ratekeeper(upstream: &Upstream, workload: &Workload) -> Result<(KillOnDrop, u16), String> {
+    fn ratekeeper(upstream: &Upstream, workload: &Workload) -> Result<(Process, u16), String> {
         let mut command = Command::new("taskset");
         command
             .args(["-c", CORE])
@@ -223,22 +183,10 @@ impl Server {
         if workload.tls {
             command.args(["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
         }
-        let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let mut process = KillOnDrop(process.map_err(|error| format!("taskset: {error}"))?);
-        let stdout = process.0.stdout.take();
-        for line in stdout
-            .into_iter()
-            .flat_map(|stdout| BufReader::new(stdout).lines())
-            .map_while(Result::ok)
-        {
-            let port = line
-                .split_once(": gateway listening on ")
-                .and_then(|(_, url)| url.rsplit(':').next()?.parse().ok());
-            if let Some(port) = port {
-                return Ok((process, port));
-            }
-        }
-        Err("ratekeeper proxy did not start".into())
+        Process::listening(&mut command, |line| {
+            let (_, url) = line.split_once(": gateway listening on ")?;
+            url.rsplit(':').next()
+        })
     }
 }
 
@@ -249,7 +197,7 @@ fn nginx(
     server: &str,
     core: &str,
     port: u16,
-) -> Result<KillOnDrop, String> {
+) -> Result<Process, String> {
     let text = format!(
         "daemon off; worker_processes 1; pid {name}.pid; error_log stderr crit;\nevents {{ worker_connections 4096; }}\n\
          http {{ access_log off; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; \
@@ -263,9 +211,7 @@ fn nginx(
         .args(["-c", &format!("{name}.conf")]);
     // Without a master process no worker keeps running when it is killed.
     command.args(["-g", "master_process off;"]);
-    let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    let process =
-        KillOnDrop(process.map_err(|error| format!("cannot start nginx with taskset: {error}"))?);
+    let process = Process::start(&mut command)?;
     let until = Instant::now() + Duration::from_secs(10);
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         if Instant::now() > until {

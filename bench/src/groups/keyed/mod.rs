@@ -1,45 +1,30 @@
-//! Keyed limiters: the time of a decision, the memory of a key, the slowest call.
+//! Keyed limiters beside governor's: the time of a decision, and the memory of a key.
 
-mod child;
-mod child_report;
-mod goals;
+mod memory;
 mod subject;
-mod timings;
 
 use super::Group;
-use crate::harness::Pace;
+use crate::harness::{self, Pace};
 use crate::keys::{Key, Order};
-use crate::peers::keyed::{ALWAYS_ALLOWED, ALWAYS_DENIED, KeyedLimit};
-use crate::report::Findings;
-use child_report::ChildResult;
-use ratekeeper::{Clock, clock::FastClock, clock::SystemClock};
+use crate::peers::keyed::{ALWAYS_ALLOWED, ALWAYS_DENIED};
+use crate::report::{Bound, Findings, Goal, Ratio, Row, machine, object, table};
+use ratekeeper::clock::FastClock;
 use serde_json::{Value, json};
-use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
-use subject::Competitor;
-use timings::{Case, Setting, Timings, many};
+use subject::{Competitor, Subject};
 
-pub(crate) use child::{CHILD, run as child};
+pub(crate) use memory::{CHILD, child};
 
 pub(super) const GROUP: Group = Group {
     name: "keyed",
-    about: "a limiter for each of many keys: ns per decision and thread; in brackets ours / theirs",
+    about: "a limiter for each of many keys, on FastClock: ns per decision and thread; in brackets ours / theirs",
     run,
 };
-
-const FAST: &str = "FastClock";
-const SYSTEM: &str = "SystemClock";
-const ON_FAST: (&str, FastClock) = (FAST, FastClock);
-const ON_SYSTEM: (&str, SystemClock) = (SYSTEM, SystemClock);
 
 const SMALL: u64 = 1_000;
 const LARGE: u64 = 1_000_000;
 const HUGE: u64 = 10_000_000;
-
-/// How many new keys the slowest call is searched among, and how often: a slow call that recurs is
-/// the limiter's, any other is the machine's.
-const NEW_KEYS: u64 = 1_000_000;
-const TRIES: usize = 3;
 
 const SHORT: Pace = Pace {
     timeout: Duration::from_secs(5),
@@ -54,211 +39,190 @@ const LONG: Pace = Pace {
     timeout: Duration::from_secs(4),
 };
 
-const ALL_ROWS: &[(Order, u32)] = &[
-    (Order::Uniform, 1),
-    (Order::Uniform, 2),
-    (Order::Zipf, 1),
-    (Order::Zipf, 2),
-];
-const SOME_ROWS: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Uniform, 2), (Order::Zipf, 1)];
-const ONE_THREAD: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Zipf, 1)];
-const ONE_ROW: &[(Order, u32)] = &[(Order::Uniform, 1)];
+/// What is measured on a table of keys: the order, and the number of threads.
+type Case = (Order, u32);
 
-/// Without the maps that ratekeeper could have been built on.
-const LIMITERS: &[Competitor] = &[
-    Competitor::Ratekeeper,
-    Competitor::Governor,
-    Competitor::Throttlecrab,
-];
-const OURS_AND_GOVERNOR: &[Competitor] = &[Competitor::Ratekeeper, Competitor::Governor];
+const EVERY_CASE: &[Case] = &[(Order::Uniform, 1), (Order::Uniform, 2), (Order::Zipf, 1)];
+const ONE_CASE: &[Case] = &[(Order::Uniform, 1)];
 
-/// With fewer rounds than this the lower quartile depends on one or two of them.
-const ENOUGH_ROUNDS: u64 = 8;
+/// A row: the times of both, in the order of [`Competitor::ALL`].
+struct Timing {
+    keys: u64,
+    kind: &'static str,
+    allowed: bool,
+    case: Case,
+    nanos: [f64; 2],
+}
 
-const NOTES: &str = "\
-The keys are prepared outside the measured time, a few thousand at a time, and every key is inserted before. throttlecrab
-takes text keys only, and one caller at a time: threads share it behind a lock. Those in brackets are not limiters one can
-use: a maintained concurrent map from a key's hash to its arrival time, with the same step and no eviction.";
+impl Timing {
+    fn name(&self) -> String {
+        let (order, threads) = self.case;
+        format!(
+            "{} {} keys, {}, {}, {threads} thread{}",
+            many(self.keys),
+            self.kind,
+            order.name(),
+            if self.allowed { "allowed" } else { "denied" },
+            if threads == 1 { "" } else { "s" },
+        )
+    }
+
+    fn ratio(&self) -> f64 {
+        self.nanos[0] / self.nanos[1]
+    }
+}
 
 fn run(group: &'static str) -> Findings {
-    let measured = times();
-    for keys in [SMALL, LARGE, HUGE] {
-        println!(
-            "### {} keys, on {FAST}\n\n{}\n",
-            many(keys),
-            measured.table(keys, FAST)
-        );
+    let mut timings = Vec::new();
+    measure::<u64>(SMALL, true, ONE_CASE, &mut timings);
+    measure::<String>(SMALL, true, EVERY_CASE, &mut timings);
+    measure::<String>(SMALL, false, ONE_CASE, &mut timings);
+    measure::<u64>(LARGE, true, ONE_CASE, &mut timings);
+    measure::<String>(LARGE, true, EVERY_CASE, &mut timings);
+    if !harness::is_quick() {
+        measure::<u64>(HUGE, true, ONE_CASE, &mut timings);
+        measure::<String>(HUGE, true, ONE_CASE, &mut timings);
     }
-    for keys in [SMALL, LARGE] {
-        println!(
-            "### {} keys, on {SYSTEM}\n\n{}\n",
-            many(keys),
-            measured.table(keys, SYSTEM)
-        );
+    let bytes = memory::bytes_per_key();
+    print(&timings, &bytes);
+
+    let mut found = Findings::default();
+    let both = |row: String, values: [f64; 2], unit, params: Value| {
+        Competitor::ALL.map(|competitor| {
+            let other = competitor.other();
+            Row {
+                group,
+                row: row.clone(),
+                competitor: competitor.name().into(),
+                value: values[competitor as usize],
+                unit,
+                ratio_to: Some(Ratio {
+                    competitor: other.name().into(),
+                    ratio: values[competitor as usize] / values[other as usize],
+                }),
+                params: object(params.clone()),
+            }
+        })
+    };
+    for timing in &timings {
+        let params = json!({ "keys": timing.keys, "threads": timing.case.1 });
+        found
+            .rows
+            .extend(both(timing.name(), timing.nanos, "ns", params));
     }
-    println!("{NOTES}\n");
-    let rounds = measured.fewest_rounds();
-    if rounds < ENOUGH_ROUNDS {
-        println!(
-            "The machine was busy: some values of two threads are from only {rounds} undisturbed rounds. Run it again.\n"
-        );
+    for (keys, kind, bytes) in &bytes {
+        let row = format!("resident memory, {} {kind} keys", many(*keys));
+        let params = json!({ "keys": keys, "limit": ALWAYS_DENIED.text });
+        found.rows.extend(both(row, *bytes, "bytes a key", params));
     }
-    let (bytes, slowest) = (child_report::bytes(), child_report::slowest());
-    println!(
-        "### Resident memory\n\n{}\n",
-        child_report::memory_table(&bytes)
-    );
-    println!(
-        "### The slowest of {} calls with new keys, by the thread's processor time\n",
-        many(NEW_KEYS)
-    );
-    println!("{}\n", child_report::slowest_table(&slowest));
-    let mut rows = measured.rows(group);
-    rows.extend(child_report::rows(
-        group,
-        &bytes,
-        "resident memory",
-        "bytes a key",
-        |row| 1.0 / row.keys as f64,
-    ));
-    rows.extend(child_report::rows(
-        group,
-        &slowest,
-        "slowest call, new keys",
-        "ns",
-        |_| 1.0,
-    ));
-    Findings {
-        rows,
-        goals: goals::of(&measured, &bytes),
-        plots: vec![(group, plot(&measured, &bytes))],
+    found.goals = goals(&timings, &bytes);
+    found.plots = vec![(group, plot(&timings, &bytes))];
+    found
+}
+
+/// Fills the tables once for all cases, and measures them.
+fn measure<K: Key>(keys: u64, allowed: bool, cases: &[Case], timings: &mut Vec<Timing>) {
+    let limit = if allowed {
+        ALWAYS_ALLOWED
+    } else {
+        ALWAYS_DENIED
+    };
+    let subjects = Competitor::ALL.map(|competitor| {
+        let subject = Subject::<K>::new(competitor, limit, keys, FastClock);
+        subject.fill(!allowed);
+        Arc::new(subject)
+    });
+    let pace = if keys <= SMALL { SHORT } else { LONG };
+    for &case in cases {
+        let (order, threads) = case;
+        let contestants = subjects.each_ref().map(|subject| subject.contestant(order));
+        let nanos: Vec<f64> = if threads == 1 {
+            harness::one_thread_at(pace, &contestants)
+        } else {
+            let both = harness::two_threads_at(pace, &contestants);
+            both.iter().map(|both| both.quartile).collect()
+        };
+        timings.push(Timing {
+            keys,
+            kind: K::NAME,
+            allowed,
+            case,
+            nanos: [nanos[0], nanos[1]],
+        });
     }
 }
 
-fn times() -> Timings {
-    let mut all = Timings::default();
-    for numbers in [ALWAYS_ALLOWED, ALWAYS_DENIED] {
-        all.measure::<u64, _>(&setting(
-            SMALL,
-            numbers,
-            ON_FAST,
-            &Competitor::ALL,
-            ALL_ROWS,
-        ));
-        all.measure::<IpAddr, _>(&setting(SMALL, numbers, ON_FAST, LIMITERS, ALL_ROWS));
-        all.measure::<String, _>(&setting(
-            SMALL,
-            numbers,
-            ON_FAST,
-            &Competitor::ALL,
-            ALL_ROWS,
-        ));
-    }
-    for (numbers, competitor) in [
-        (ALWAYS_ALLOWED, &Competitor::ALL[..]),
-        (ALWAYS_DENIED, LIMITERS),
-    ] {
-        all.measure::<u64, _>(&setting(LARGE, numbers, ON_FAST, competitor, SOME_ROWS));
-        all.measure::<IpAddr, _>(&setting(LARGE, numbers, ON_FAST, LIMITERS, ONE_THREAD));
-        all.measure::<String, _>(&setting(LARGE, numbers, ON_FAST, competitor, ALL_ROWS));
-    }
-    all.measure::<u64, _>(&setting(
-        HUGE,
-        ALWAYS_ALLOWED,
-        ON_FAST,
-        OURS_AND_GOVERNOR,
-        SOME_ROWS,
-    ));
-    all.measure::<String, _>(&setting(
-        HUGE,
-        ALWAYS_ALLOWED,
-        ON_FAST,
-        OURS_AND_GOVERNOR,
-        SOME_ROWS,
-    ));
-    all.measure::<u64, _>(&setting(
-        SMALL,
-        ALWAYS_ALLOWED,
-        ON_SYSTEM,
-        LIMITERS,
-        ONE_ROW,
-    ));
-    all.measure::<String, _>(&setting(
-        LARGE,
-        ALWAYS_ALLOWED,
-        ON_SYSTEM,
-        LIMITERS,
-        ONE_ROW,
-    ));
-    all
+fn print(timings: &[Timing], bytes: &[memory::BytesPerKey]) {
+    let beside = |[ours, theirs]: [f64; 2]| {
+        [
+            format!("{ours:.1}"),
+            format!("{theirs:.1} ({:.2})", ours / theirs),
+        ]
+    };
+    let times = timings
+        .iter()
+        .map(|timing| (format!("{}, ns", timing.name()), timing.nanos));
+    let memory = bytes
+        .iter()
+        .map(|(keys, kind, bytes)| (format!("{} {kind} keys, bytes a key", many(*keys)), *bytes));
+    let lines = times
+        .chain(memory)
+        .map(|(name, values)| [name].into_iter().chain(beside(values)).collect());
+    println!("{}\n", table(&["", "ratekeeper", "governor"], lines));
 }
 
-fn setting<'a, C: Clock>(
-    keys: u64,
-    numbers: KeyedLimit,
-    clock: (&'static str, C),
-    competitor: &'a [Competitor],
-    rows: &'a [(Order, u32)],
-) -> Setting<'a, C> {
-    Setting {
-        keys,
-        numbers,
-        clock,
-        competitor,
-        pace: if keys <= SMALL { SHORT } else { LONG },
-        rows,
-    }
+fn goals(timings: &[Timing], bytes: &[memory::BytesPerKey]) -> Vec<Goal> {
+    let uniform = timings.iter().filter(|timing| timing.case == ONE_CASE[0]);
+    let bounds = uniform.filter_map(|timing| {
+        let bound = match (timing.keys, timing.kind) {
+            (SMALL, _) if timing.allowed => 0.75,
+            (LARGE, String::NAME) => 0.3,
+            _ => return None,
+        };
+        let text = format!("{}: ratekeeper / governor", timing.name());
+        Some((text, Bound::AtMost(bound), timing.ratio()))
+    });
+    let memory = bytes.iter().filter(|(keys, ..)| *keys == LARGE);
+    let memory = memory.map(|(keys, kind, bytes)| {
+        let text = format!("{} {kind} keys: bytes a key", many(*keys));
+        (text, Bound::AtMost(33.0), bytes[0])
+    });
+    bounds
+        .chain(memory)
+        .map(|(text, bound, measured)| Goal {
+            text,
+            bound,
+            measured: Some(measured),
+            because: "",
+        })
+        .collect()
 }
 
 /// The data of docs/img/keyed.svg: one thread, uniform, allowed.
-fn plot(measured: &Timings, bytes: &[ChildResult]) -> Value {
-    let bar = |keys: u64, kind, competitor: Competitor, figure: f64| {
-        let rounded = (figure * 10.0).round() / 10.0;
-        json!({ "keys": keys, "kind": kind, "who": competitor.name(), "value": rounded })
+fn plot(timings: &[Timing], bytes: &[memory::BytesPerKey]) -> Value {
+    let bars = |keys: u64, kind: &str, values: [f64; 2]| {
+        Competitor::ALL.map(|competitor| {
+            let rounded = (values[competitor as usize] * 10.0).round() / 10.0;
+            json!({ "keys": keys, "kind": kind, "who": competitor.name(), "value": rounded })
+        })
     };
-    let mut nanos = Vec::new();
-    for kind in [u64::NAME, String::NAME] {
-        for keys in [SMALL, LARGE, HUGE] {
-            let case = Case {
-                keys,
-                kind,
-                clock: FAST,
-                order: Order::Uniform,
-                allowed: true,
-                threads: 1,
-            };
-            let figures = Competitor::ALL.into_iter().filter_map(|competitor| {
-                Some(bar(
-                    keys,
-                    kind,
-                    competitor,
-                    measured.nanos(case, competitor)?,
-                ))
-            });
-            nanos.extend(figures);
-        }
-    }
-    let bytes = bytes.iter().filter_map(|row| {
-        Some(bar(
-            row.keys,
-            row.kind,
-            row.competitor,
-            row.figure? / row.keys as f64,
-        ))
-    });
-    let quiet = measured.fewest_rounds() >= ENOUGH_ROUNDS;
-    json!({ "machine": machine(), "quiet": quiet, "nanos": nanos, "bytes": bytes.collect::<Vec<_>>() })
+    let drawn = timings
+        .iter()
+        .filter(|timing| timing.allowed && timing.case == ONE_CASE[0]);
+    let nanos: Vec<Value> = drawn
+        .flat_map(|timing| bars(timing.keys, timing.kind, timing.nanos))
+        .collect();
+    let bytes: Vec<Value> = bytes
+        .iter()
+        .flat_map(|(keys, kind, bytes)| bars(*keys, kind, *bytes))
+        .collect();
+    json!({ "machine": machine(), "quiet": true, "nanos": nanos, "bytes": bytes })
 }
 
-fn machine() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text
-        .lines()
-        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1));
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    format!(
-        "{}, {cores} cores, {}",
-        model.unwrap_or(std::env::consts::ARCH),
-        std::env::consts::OS
-    )
+fn many(keys: u64) -> String {
+    match keys {
+        0..1_000 => keys.to_string(),
+        1_000..1_000_000 => format!("{},{:03}", keys / 1_000, keys % 1_000),
+        _ => format!("{} M", keys / 1_000_000),
+    }
 }

@@ -3,7 +3,7 @@
 use crate::harness::{BATCH, Contestant};
 use crate::keys::{Draw, Key, Order};
 use crate::peers::clocks::ClockAdapter;
-use crate::peers::keyed::{KeyedLimit, by_hash, governor, ours, throttlecrab};
+use crate::peers::keyed::{KeyedLimit, governor, ours};
 use ratekeeper::Clock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,28 +13,22 @@ use std::time::{Duration, Instant};
 pub(super) enum Competitor {
     Ratekeeper,
     Governor,
-    Throttlecrab,
-    DashMap,
-    Papaya,
 }
 
 impl Competitor {
-    pub(super) const ALL: [Self; 5] = [
-        Self::Ratekeeper,
-        Self::Governor,
-        Self::Throttlecrab,
-        Self::DashMap,
-        Self::Papaya,
-    ];
+    pub(super) const ALL: [Self; 2] = [Self::Ratekeeper, Self::Governor];
 
-    /// Those in brackets are not limiters, but maps that ratekeeper could have been built on.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ratekeeper => "ratekeeper",
             Self::Governor => "governor",
-            Self::Throttlecrab => "throttlecrab",
-            Self::DashMap => "(DashMap by hash)",
-            Self::Papaya => "(papaya by hash)",
+        }
+    }
+
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Ratekeeper => Self::Governor,
+            Self::Governor => Self::Ratekeeper,
         }
     }
 
@@ -42,10 +36,6 @@ impl Competitor {
         Self::ALL
             .into_iter()
             .find(|competitor| competitor.name() == name)
-    }
-
-    pub(super) fn takes<K: Key>(self) -> bool {
-        self != Self::Throttlecrab || K::nth(0).text().is_some()
     }
 }
 
@@ -61,11 +51,10 @@ const AGAIN: usize = 16;
 const ENDLESS: u64 = u64::MAX;
 
 pub(super) struct Subject<K> {
-    pub(super) competitor: Competitor,
+    competitor: Competitor,
     keys: u64,
     one: Box<CallOne<K>>,
     batch: Box<Batch<K>>,
-    displaced: Box<dyn Fn() -> u64 + Send + Sync>,
     runs: AtomicU64,
 }
 
@@ -85,32 +74,15 @@ impl<K: Key> Subject<K> {
     ) -> Self {
         let allowed = numbers.burst > 1;
         match competitor {
-            Competitor::Ratekeeper => {
-                let limiter = ours::limiter(numbers, keys, clock);
-                let counted = limiter.clone();
-                let displaced = Box::new(move || counted.stats().evicted_live);
-                Self {
-                    displaced,
-                    ..Self::of(competitor, keys, allowed, ours::allows(limiter))
-                }
-            }
-            Competitor::Governor => Self::of(
+            Competitor::Ratekeeper => Self::of(
                 competitor,
                 keys,
                 allowed,
-                governor::allows(numbers, ClockAdapter::new(clock)),
+                ours::allows(numbers, keys, clock),
             ),
-            Competitor::Throttlecrab => Self::of(
-                competitor,
-                keys,
-                allowed,
-                throttlecrab::allows(numbers, clock),
-            ),
-            Competitor::DashMap => {
-                Self::of(competitor, keys, allowed, by_hash::dashmap(numbers, clock))
-            }
-            Competitor::Papaya => {
-                Self::of(competitor, keys, allowed, by_hash::papaya(numbers, clock))
+            Competitor::Governor => {
+                let clock = ClockAdapter::new(clock);
+                Self::of(competitor, keys, allowed, governor::allows(numbers, clock))
             }
         }
     }
@@ -136,18 +108,12 @@ impl<K: Key> Subject<K> {
             keys,
             one,
             batch: Box::new(batch),
-            displaced: Box::new(|| 0),
             runs: AtomicU64::new(0),
         }
     }
 
     pub(super) fn call(&self, key: &K) -> bool {
         (self.one)(key)
-    }
-
-    /// Returns how many keys were evicted while in use.
-    pub(super) fn displaced(&self) -> u64 {
-        (self.displaced)()
     }
 
     /// Calls every key; `empties` takes its whole burst.
@@ -170,7 +136,6 @@ impl<K: Key> Subject<K> {
         let times = move |calls| some.run(order, calls, &AtomicBool::new(false)).1;
         let until = move |stop: &AtomicBool| endless.run(order, ENDLESS, stop);
         Contestant::timed(self.competitor.name(), times, until)
-            .sleeps(self.competitor == Competitor::Throttlecrab)
     }
 
     /// Makes up to this many calls, with other keys each time; returns how many, and how long they

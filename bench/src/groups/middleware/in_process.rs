@@ -25,7 +25,7 @@ const COUNTED: u64 = 5_000;
 /// Returns nanoseconds of a request through each, the best runs.
 pub(super) fn nanos() -> Result<Vec<f64>, String> {
     let mut contestants = Vec::new();
-    for competitor in Competitor::OF_A_REQUEST {
+    for competitor in Competitor::ALL {
         contestants.push(competitor.app(SystemClock, IntoContestant(competitor.name()))?);
     }
     // Long enough for each to meet the machine at its best, which comes and goes within seconds.
@@ -49,7 +49,7 @@ pub(super) fn instructions() -> Result<Vec<f64>, String> {
             COUNTED,
         )
     };
-    Competitor::OF_A_REQUEST
+    Competitor::ALL
         .iter()
         .map(|&competitor| of(competitor))
         .collect()
@@ -75,7 +75,7 @@ pub(crate) fn run(competitor: &str, requests: &str) -> ExitCode {
 pub(super) fn nanos_after_a_socket() -> Result<Vec<f64>, String> {
     let (near, far) = connected().map_err(|error| format!("a connection to itself: {error}"))?;
     let mut timed = Vec::new();
-    for competitor in Competitor::OF_A_REQUEST {
+    for competitor in Competitor::ALL {
         timed.push((
             competitor.app(SystemClock, SingleRequest)?,
             Vec::with_capacity(COLD),

@@ -7,9 +7,10 @@
 use super::Run;
 use super::server::Server;
 use crate::cpu_time;
+use crate::programs::Process;
 use crate::web::Competitor;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub(super) const CONNECTIONS: u32 = 64;
@@ -85,7 +86,6 @@ impl Pair {
     /// counted.
     pub(super) fn end(self) -> Result<Run, String> {
         let after = cpu_time::times(self.server.id())?;
-        let [client_cpu, _] = cpu_time::times(self.wrk.0.id())?;
         let [spent, waited] =
             [0, 1].map(|at| after[at].saturating_sub(self.before[at]).as_secs_f64());
         let text = self.wrk.end()?;
@@ -104,42 +104,24 @@ impl Pair {
             return Err(format!("unexpected output of wrk:\n{text}"));
         };
         let ran = self.ran.as_secs_f64();
-        let micros = |seconds: f64| seconds * 1e6 / requests;
-        let (micros, client_cpu) = (micros(spent), micros(client_cpu.as_secs_f64()));
         Ok(Run {
             rate: requests / ran,
-            micros,
-            client_cpu,
+            micros: spent * 1e6 / requests,
             waited: waited / ran,
         })
     }
 }
 
-/// A wrk process that is killed when it is dropped.
-struct Wrk(Child);
+struct Wrk(Process);
 
 impl Wrk {
     fn start(url: &str) -> Result<Self, String> {
         // Requests in flight when it is halted take as long as the turns of the others.
         let connections = format!("-c{CONNECTIONS}");
         let mut command = Command::new("taskset");
-        command
-            .args([
-                "-c",
-                CORE,
-                "wrk",
-                "-t1",
-                &connections,
-                LENGTH,
-                "--timeout",
-                "600s",
-                url,
-            ])
-            .stdout(Stdio::piped());
-        command
-            .spawn()
-            .map(Self)
-            .map_err(|error| format!("taskset: {error}"))
+        command.args(["-c", CORE, "wrk", "-t1", &connections, LENGTH]);
+        command.args(["--timeout", "600s", url]);
+        Process::start(&mut command).map(Self)
     }
 
     /// Stops it and returns what it printed.
@@ -150,6 +132,7 @@ impl Wrk {
         // Repeatedly: a signal that arrives before it runs again may reach another thread than the
         // one that sleeps.
         while self
+            .0
             .0
             .try_wait()
             .map_err(|error| error.to_string())?
@@ -164,19 +147,12 @@ impl Wrk {
         let mut text = String::new();
         let out = self
             .0
+            .0
             .stdout
             .take()
             .map(|mut stdout| std::io::Read::read_to_string(&mut stdout, &mut text));
         out.transpose().map_err(|error| error.to_string())?;
         Ok(text)
-    }
-}
-
-impl Drop for Wrk {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

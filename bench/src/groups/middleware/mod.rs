@@ -8,7 +8,7 @@ mod server;
 pub(crate) use in_process::{CHILD as NO_SOCKET, run as no_socket};
 
 use super::Group;
-use crate::harness::median;
+use crate::harness::{is_quick, median};
 use crate::instructions;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use crate::web::Competitor;
@@ -37,8 +37,6 @@ struct Run {
     rate: f64,
     /// Microseconds of processor time of the server per request.
     micros: f64,
-    /// The same of wrk, on a core of its own, which is as busy.
-    client_cpu: f64,
     /// For which part of the run the server waited for its core, because another process had it.
     waited: f64,
 }
@@ -49,12 +47,8 @@ const MIN_CORE_SHARE: f64 = 0.02;
 
 fn run(group: &'static str) -> Findings {
     let mut found = Findings::default();
-    let mut nanos = None;
     match without_sockets(group) {
-        Ok((rows, best)) => {
-            found.rows.extend(rows);
-            nanos = Some(best);
-        }
+        Ok(rows) => found.rows.extend(rows),
         Err(error) => println!("without a socket: skipped: {error}\n"),
     }
     match over_sockets() {
@@ -62,7 +56,6 @@ fn run(group: &'static str) -> Findings {
             let medians = runs.each_ref().map(|runs| Run {
                 rate: median(runs.iter().map(|run| run.rate)),
                 micros: median(runs.iter().map(|run| run.micros)),
-                client_cpu: median(runs.iter().map(|run| run.client_cpu)),
                 waited: median(runs.iter().map(|run| run.waited)),
             });
             print(&runs, &medians);
@@ -82,22 +75,21 @@ fn run(group: &'static str) -> Findings {
                     .into_iter()
                     .flat_map(|competitor| rows(group, competitor, &runs, &medians)),
             );
-            found.goals = goals(Some(&runs), nanos.as_deref());
+            found.goals = goals(Some(&runs));
         }
         Err(error) => {
             println!("over sockets: skipped: {error}\n");
-            found.goals = goals(None, nanos.as_deref());
+            found.goals = goals(None);
         }
     }
     found
 }
 
-/// Returns rows of nanoseconds and, if valgrind is installed, instructions; and the nanoseconds
-/// themselves.
-fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> {
+/// Returns rows of nanoseconds and, if valgrind is installed, instructions.
+fn without_sockets(group: &'static str) -> Result<Vec<Row>, String> {
     let nanos = in_process::nanos()?;
     let cold = in_process::nanos_after_a_socket()?;
-    let counted = if instructions::can_be_counted() {
+    let counted = if instructions::can_be_counted() && !is_quick() {
         Some(in_process::instructions()?)
     } else {
         None
@@ -111,7 +103,7 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
         };
         [format!("{own:.0}"), beyond]
     };
-    let lines = Competitor::OF_A_REQUEST.iter().map(|&competitor| {
+    let lines = Competitor::ALL.iter().map(|&competitor| {
         let counted = counted
             .as_ref()
             .map_or_else(|| ["–".into(), String::new()], |of| figures(of, competitor));
@@ -147,13 +139,13 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
                 params,
             )
         };
-        Competitor::OF_A_REQUEST.iter().map(row).collect::<Vec<_>>()
+        Competitor::ALL.iter().map(row).collect::<Vec<_>>()
     };
     let warm = "a request, no socket";
     let counted = counted.map(|of| rows(of, warm, "instructions", "counted"));
-    let timed = rows(nanos.clone(), warm, "ns", "best").into_iter();
+    let timed = rows(nanos, warm, "ns", "best").into_iter();
     let timed = timed.chain(rows(cold, "a request, no socket, cold", "ns", "median"));
-    Ok((timed.chain(counted.into_iter().flatten()).collect(), nanos))
+    Ok(timed.chain(counted.into_iter().flatten()).collect())
 }
 
 /// Returns the median of the ratios of the rounds: slow changes of the machine affect both values
@@ -192,12 +184,7 @@ fn uncertainty(ratios: impl Iterator<Item = f64> + Clone) -> f64 {
 fn print(runs: &PerCompetitor<Vec<Run>>, medians: &PerCompetitor<Run>) {
     let bare = medians[Competitor::Bare as usize];
     let lines = Competitor::ALL.map(|competitor| {
-        let Run {
-            rate,
-            micros,
-            client_cpu,
-            ..
-        } = medians[competitor as usize];
+        let Run { rate, micros, .. } = medians[competitor as usize];
         let name = competitor.name().to_owned();
         if competitor == Competitor::Bare {
             return vec![
@@ -205,7 +192,6 @@ fn print(runs: &PerCompetitor<Vec<Run>>, medians: &PerCompetitor<Run>) {
                 format!("{rate:.0}"),
                 format!("{micros:.2}"),
                 String::new(),
-                format!("{client_cpu:.2}"),
             ];
         }
         vec![
@@ -224,10 +210,6 @@ fn print(runs: &PerCompetitor<Vec<Run>>, medians: &PerCompetitor<Run>) {
                     * bare.micros
                     * 1e3
             ),
-            format!(
-                "{client_cpu:.2} ({:.3})",
-                ratio(runs, competitor, Competitor::Bare, |run| run.client_cpu)
-            ),
         ]
     });
     let header = [
@@ -235,7 +217,6 @@ fn print(runs: &PerCompetitor<Vec<Run>>, medians: &PerCompetitor<Run>) {
         "requests/s",
         "µs of processor time",
         "ns beyond bare",
-        "µs of wrk's",
     ];
     println!("{}", table(&header, lines.into_iter()));
     let by_layer = of_rates(runs, Competitor::PerIp, Competitor::Governor);
@@ -254,7 +235,7 @@ fn rows(
     competitor: Competitor,
     runs: &PerCompetitor<Vec<Run>>,
     medians: &PerCompetitor<Run>,
-) -> [Row; 3] {
+) -> [Row; 2] {
     let own = medians[competitor as usize];
     let params = |figure: fn(&Run) -> f64| {
         let all: Vec<f64> = runs[competitor as usize].iter().map(figure).collect();
@@ -264,14 +245,9 @@ fn rows(
             .collect();
         json!({ "connections": load::CONNECTIONS, "statistic": "median", "runs": all, "waited": waited })
     };
-    let (rates, micros, client_cpu) = (
-        params(|run| run.rate),
-        params(|run| run.micros),
-        params(|run| run.client_cpu),
-    );
+    let (rates, micros) = (params(|run| run.rate), params(|run| run.micros));
     let by_rate = ratio(runs, competitor, Competitor::Bare, |run| run.rate);
     let by_micros = ratio(runs, competitor, Competitor::Bare, |run| run.micros);
-    let by_client_cpu = ratio(runs, competitor, Competitor::Bare, |run| run.client_cpu);
     [
         row(
             group,
@@ -288,14 +264,6 @@ fn rows(
             (own.micros, by_micros),
             "µs",
             micros,
-        ),
-        row(
-            group,
-            "processor time of a request, wrk's",
-            competitor,
-            (own.client_cpu, by_client_cpu),
-            "µs",
-            client_cpu,
         ),
     ]
 }
@@ -329,6 +297,9 @@ fn row(
 /// as well. In a round they take turns, A B C A B C …; another one is the first in each round: the
 /// machine may still be cleaning up after the one before.
 fn over_sockets() -> Result<PerCompetitor<Vec<Run>>, String> {
+    if is_quick() {
+        return Err("not with --quick".into());
+    }
     load::is_possible()?;
     let program = server::program()?;
     let mut runs = Competitor::ALL.map(|_| Vec::with_capacity(ROUNDS));
@@ -352,15 +323,8 @@ fn over_sockets() -> Result<PerCompetitor<Vec<Run>>, String> {
     Ok(runs)
 }
 
-fn goals(runs: Option<&PerCompetitor<Vec<Run>>>, nanos: Option<&[f64]>) -> Vec<Goal> {
-    let (adaptive, plain) = (
-        Competitor::Adaptive as usize,
-        Competitor::Concurrency as usize,
-    );
-    let by = |of: Competitor, to: Competitor, figure: fn(&Run) -> f64| {
-        runs.map(|all| ratio(all, of, to, figure))
-    };
-    let ratio = |of: Competitor, to: Competitor| by(of, to, |run| run.rate);
+fn goals(runs: Option<&PerCompetitor<Vec<Run>>>) -> Vec<Goal> {
+    let ratio = |of: Competitor, to: Competitor| runs.map(|all| ratio(all, of, to, |run| run.rate));
     let goal = |text: &str, bound, measured| Goal {
         text: text.into(),
         bound,
@@ -392,18 +356,6 @@ fn goals(runs: Option<&PerCompetitor<Vec<Run>>>, nanos: Option<&[f64]>) -> Vec<G
             "requests/s of axum with our layer around it / with tower_governor around it",
             Bound::AtLeast(1.0),
             ratio(Competitor::Around, Competitor::GovernorAround),
-        ),
-        goal(
-            "time of a request, no socket, adaptive in flight / in flight",
-            Bound::AtMost(1.1),
-            nanos.map(|of| of[adaptive] / of[plain]),
-        ),
-        goal(
-            "processor time of a request over sockets, adaptive in flight / in flight",
-            Bound::AtMost(1.1),
-            by(Competitor::Adaptive, Competitor::Concurrency, |run| {
-                run.micros
-            }),
         ),
     ]
 }

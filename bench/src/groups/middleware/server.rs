@@ -1,10 +1,9 @@
 //! The web service: a child process on a core of its own.
 
-use crate::programs;
+use crate::programs::{self, Process};
 use crate::web::Competitor;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 /// The core of the servers, one of which is busy at a time.
 const CORE: &str = "0";
@@ -13,7 +12,7 @@ const CORE: &str = "0";
 const PROGRAM: &str = "web-service";
 
 pub(super) fn program() -> Result<PathBuf, String> {
-    programs::program("ratekeeper-bench", PROGRAM)
+    programs::program(PROGRAM)
 }
 
 /// A copy of the program, at another memory address. Removed when it is dropped; processes that run
@@ -41,7 +40,7 @@ impl Drop for ProgramCopy {
 
 /// A running server.
 pub(super) struct Server {
-    process: Child,
+    process: Process,
     port: u16,
 }
 
@@ -51,27 +50,9 @@ impl Server {
         command
             .args(["-c", CORE])
             .arg(program)
-            .arg(competitor.name())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut process = command
-            .spawn()
-            .map_err(|error| format!("taskset: {error}"))?;
-        let mut text = String::new();
-        if let Some(stdout) = process.stdout.take() {
-            BufReader::new(stdout)
-                .read_line(&mut text)
-                .map_err(|error| error.to_string())?;
-        }
-        let server = Self {
-            process,
-            port: text.trim().parse().unwrap_or(0),
-        };
-        if server.port == 0 {
-            Err(format!("{} did not start", competitor.name()))
-        } else {
-            Ok(server)
-        }
+            .arg(competitor.name());
+        let (process, port) = Process::listening(&mut command, |line| Some(line))?;
+        Ok(Self { process, port })
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -80,13 +61,5 @@ impl Server {
 
     pub(super) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }

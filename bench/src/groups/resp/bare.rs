@@ -1,57 +1,19 @@
 //! The bare responder: reads commands and answers each with the same five integers, which is the
 //! cost of the network and the protocol.
 
-use std::io::{self, Read};
-use std::net::SocketAddr;
+use crate::bare_server;
+use std::io;
 use std::process::ExitCode;
-use std::thread;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 
 /// The argument that makes the binary the responder.
 pub(crate) const CHILD: &str = "--bare-responder";
 
 const ANSWER: &[u8] = b"*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n";
 
-/// Prints its port, and serves until its input ends: a runtime and a listener per core, as the
-/// server has them.
+/// Runs the child.
 pub(crate) fn run() -> ExitCode {
-    // The parent's exit closes it.
-    thread::spawn(|| {
-        let _ = io::stdin().read_to_end(&mut Vec::new());
-        std::process::exit(0);
-    });
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn serve() -> io::Result<()> {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let mut at = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut workers = Vec::new();
-    for _ in 0..cores {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .build()?;
-        let listener = {
-            let _inside = runtime.enter();
-            let socket = TcpSocket::new_v4()?;
-            socket.set_reuseport(true)?;
-            socket.bind(at)?;
-            socket.listen(1024)?
-        };
-        at = listener.local_addr()?;
-        workers.push(thread::spawn(move || runtime.block_on(accept(listener))));
-    }
-    println!("{}", at.port());
-    for worker in workers {
-        let _ = worker.join();
-    }
-    Ok(())
+    bare_server::run(accept)
 }
 
 async fn accept(listener: TcpListener) {

@@ -2,16 +2,17 @@
 //! Redis.
 
 mod bare;
-mod servers;
 
 pub(crate) use bare::CHILD;
 pub(crate) use bare::run as child;
 
 use super::Group;
-use crate::harness::median;
+use super::redis::has_redis;
+use crate::harness::{is_quick, median};
+use crate::programs::{self, Process};
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use ratekeeper_testkit::RedisServer;
 use serde_json::json;
-use servers::Servers;
 use std::process::Command;
 
 pub(super) const GROUP: Group = Group {
@@ -37,7 +38,7 @@ const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60"
 const INCR: [&str; 2] = ["INCR", "key:__rand_int__"];
 
 fn run(group: &'static str) -> Findings {
-    let measured = Servers::start().and_then(|servers| measure(&servers));
+    let measured = measure();
     let rates = match measured {
         Ok(rates) => rates,
         Err(error) => {
@@ -99,18 +100,33 @@ fn goals(rates: Option<&[[f64; 3]]>) -> Vec<Goal> {
 
 /// Returns the requests per second of each at each pipeline: the median of rounds in which they
 /// take turns.
-fn measure(servers: &Servers) -> Result<Vec<[f64; 3]>, String> {
+fn measure() -> Result<Vec<[f64; 3]>, String> {
+    if !has_redis() {
+        return Err(
+            "redis-server is not installed (on Debian: apt-get install redis-server)".into(),
+        );
+    }
+    let mut server = Command::new(programs::ratekeeper()?);
+    for (listener, address) in [("HTTP", "off"), ("ADMIN", "off"), ("RESP", "127.0.0.1:0")] {
+        server.env(format!("RATEKEEPER_SERVER__{listener}"), address);
+    }
+    let (_ours, our_port) = Process::listening(&mut server, |line| {
+        let address = line.strip_prefix("RESP: ")?.split(',').next()?;
+        address.rsplit(':').next()
+    })?;
+    let (_bare, bare_port) = Process::listening(&mut programs::own(CHILD)?, |line| Some(line))?;
+    let redis = RedisServer::start();
     PIPELINES
         .iter()
         .map(|(pipeline, requests, _)| {
             let mut rates = [const { Vec::new() }; 3];
             // The first round is to warm up.
-            for round in 0..=ROUNDS {
+            for round in 0..=if is_quick() { 2 } else { ROUNDS } {
                 for (at, rates) in rates.iter_mut().enumerate() {
                     let (port, command) = match at {
-                        0 => (servers.ours, &THROTTLE[..]),
-                        1 => (servers.bare, &THROTTLE[..]),
-                        _ => (servers.redis.port(), &INCR[..]),
+                        0 => (our_port, &THROTTLE[..]),
+                        1 => (bare_port, &THROTTLE[..]),
+                        _ => (redis.port(), &INCR[..]),
                     };
                     let rate = load(port, *pipeline, *requests, command)?;
                     if round > 0 {

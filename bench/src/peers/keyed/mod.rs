@@ -3,10 +3,8 @@
 //!
 //! All of them have the same limit, and all keys are inserted before anything is timed.
 
-pub(crate) mod by_hash;
 pub(crate) mod governor;
 pub(crate) mod ours;
-pub(crate) mod throttlecrab;
 
 use std::time::Duration;
 

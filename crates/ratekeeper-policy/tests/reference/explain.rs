@@ -1,10 +1,11 @@
 //! An explanation agrees with the decision.
 
 use super::spec::{Spec, requests, specs};
-use super::traces::{Pair, assert_matches, block_on, cases, nanos, steps};
+use super::traces::{Pair, assert_matches, cases, steps};
 use proptest::prelude::*;
 use ratekeeper::{Clock, store::AskOutcome};
 use ratekeeper_policy::Explanation;
+use ratekeeper_testkit::poll::assert_ready;
 use std::time::Duration;
 
 /// All visible parts of an explanation.
@@ -36,11 +37,11 @@ proptest! {
         for caller in &specified {
             let subject = caller.subject();
             let expected = pair.naive.decide(caller, cost, pair.now(), true);
-            let explained = block_on(pair.engine.explain(&subject.clone().cost(cost)));
+            let explained = assert_ready(pair.engine.explain(&subject.clone().cost(cost)));
             // Neither explaining nor peeking changes anything.
             let peeked = pair.engine.peek_now(&subject.clone().cost(cost));
             assert_matches(&peeked, &expected)?;
-            prop_assert_eq!(describe(&block_on(pair.engine.explain(&subject.clone().cost(cost)))), describe(&explained));
+            prop_assert_eq!(describe(&assert_ready(pair.engine.explain(&subject.clone().cost(cost)))), describe(&explained));
 
             let listed = expected.without_limits;
             let verdict = explained.verdict();
@@ -65,9 +66,9 @@ proptest! {
                 let levels: Vec<_> = levels.collect();
                 prop_assert_eq!(levels.len(), expected.limits.len());
                 for (level, judged) in levels.iter().zip(&expected.limits) {
-                    prop_assert_eq!(level.decision.remaining(), judged.limit_values.remaining);
+                    prop_assert_eq!(level.decision.remaining(), judged.decision.remaining);
                     prop_assert_eq!((level.cost, level.outcome), (judged.cost, judged.outcome));
-                    prop_assert_eq!(level.limit, judged.kind.build());
+                    prop_assert_eq!(level.limit, judged.limit);
                 }
             }
             for (number, tried) in explained.traces().iter().enumerate() {
@@ -78,7 +79,7 @@ proptest! {
         // A request is repeated at the time that was reported, with no other in between.
         let Some(caller) = specified.first() else { return Ok(()) };
         let subject = caller.subject();
-        let explained = block_on(pair.engine.explain(&subject.clone().cost(cost)));
+        let explained = assert_ready(pair.engine.explain(&subject.clone().cost(cost)));
         // The reported time holds for the limits in force; those of an operator expire.
         let has_replacement = |tried: &ratekeeper_policy::engine::PolicyTrace| tried.outcome.as_ref().is_ok_and(|key_state| key_state.replacement.is_some());
         if explained.traces().iter().any(has_replacement) {
@@ -113,7 +114,7 @@ proptest! {
             let expected = pair.naive.decide(caller, cost, now, false);
             let verdict = pair.engine.decide_now(&subject.clone().cost(cost));
             assert_matches(&verdict, &expected)?;
-            prop_assert_eq!(nanos(explained.allowed_at().unwrap().saturating_since(pair.clock.now())), expected.delay);
+            prop_assert_eq!(explained.allowed_at().unwrap().saturating_since(pair.clock.now()), expected.delay);
         }
     }
 }

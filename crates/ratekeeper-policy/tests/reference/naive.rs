@@ -1,11 +1,13 @@
 //! The reference engine.
 
-use super::history::{Event, ExpectedLimit, History, Kind, Request};
+use super::history::{History, capacity, is_unspecified};
 use super::matching::{holds, key, value};
 use super::spec::{Behaviour, Caller, Limits, Operation, Rule, Share, Spec};
 use ratekeeper::{Outcome, store::AskOutcome};
-use ratekeeper_policy::{Count, Missing, stats::DecisionStats};
+use ratekeeper_policy::{Count, Missing, PolicyLimit, stats::DecisionStats};
+use ratekeeper_testkit::{DecisionInfo, model::Call};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Set numbers from here on are replacement limits of overrides.
 const REPLACEMENTS: usize = 100;
@@ -24,9 +26,9 @@ pub(crate) struct Naive {
     bans: BTreeMap<KeyId, Vec<u64>>,
     /// Bans and limits of an operator, with their ends.
     operator_bans: BTreeMap<KeyId, u64>,
-    operator_limits: BTreeMap<KeyId, (u64, Vec<Kind>)>,
+    operator_limits: BTreeMap<KeyId, (u64, Vec<PolicyLimit>)>,
     /// Every replacement limit so far, each a set of its own.
-    replacements: Vec<Kind>,
+    replacements: Vec<PolicyLimit>,
     bans_of: Vec<u64>,
     /// Statistics of each policy, and the totals.
     pub(crate) counts: Vec<DecisionStats>,
@@ -37,14 +39,15 @@ pub(crate) struct Naive {
 #[derive(Clone, Debug)]
 pub(crate) struct JudgedLimit {
     pub(crate) policy: usize,
-    pub(crate) limit_values: ExpectedLimit,
+    pub(crate) decision: DecisionInfo,
     pub(crate) outcome: AskOutcome,
-    pub(crate) kind: Kind,
+    pub(crate) limit: PolicyLimit,
     pub(crate) cost: u64,
     limit_id: LimitId,
     shadow: bool,
-    request: Request,
-    /// The event of the history that was charged.
+    now: u64,
+    call: Call,
+    /// The charge in the history.
     charged: Option<usize>,
     resets: u64,
 }
@@ -56,8 +59,8 @@ pub(crate) struct ExpectedVerdict {
     pub(crate) reason: &'static str,
     pub(crate) policy: Option<String>,
     pub(crate) status: u16,
-    pub(crate) retry_after: Option<u64>,
-    pub(crate) delay: u64,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) delay: Duration,
     pub(crate) limits: Vec<JudgedLimit>,
     /// The policies that apply, and those of them that ban the key.
     pub(crate) applied: Vec<usize>,
@@ -184,8 +187,7 @@ impl Naive {
                 {
                     debug_assert_eq!(*of, key_id);
                     if *set < REPLACEMENTS || replacement.iter().any(|(known, ..)| known == set) {
-                        history.events.clear();
-                        history.resets += 1;
+                        history.reset();
                     }
                 }
                 self.operator_bans.remove(&key_id);
@@ -198,12 +200,12 @@ impl Naive {
     }
 
     /// The limits that replace those of the policy for a key.
-    fn replacement(&self, key_id: &KeyId, now: u64) -> Option<Vec<(usize, usize, Kind)>> {
+    fn replacement(&self, key_id: &KeyId, now: u64) -> Option<Vec<(usize, usize, PolicyLimit)>> {
         let (_, kinds) = self
             .operator_limits
             .get(key_id)
             .filter(|(until, _)| *until > now)?;
-        let limit_id = |kind: &Kind| {
+        let limit_id = |kind: &PolicyLimit| {
             self.replacements
                 .iter()
                 .position(|known| known == kind)
@@ -289,7 +291,7 @@ impl Naive {
             let policy = Some(Spec::name(policy));
             return ExpectedVerdict {
                 policy,
-                retry_after: Some(until - now),
+                retry_after: Some(Duration::from_nanos(until - now)),
                 ..without_limits(false, "ban")
             };
         }
@@ -338,7 +340,7 @@ impl Naive {
         let ends: Option<Vec<u64>> = denied.iter().map(|entry| until(entry.until)).collect();
         let retry_after = ends
             .and_then(|ends| ends.into_iter().max())
-            .map(|end| end - now);
+            .map(|end| Duration::from_nanos(end - now));
         let expected = ExpectedVerdict {
             never: retry_after.is_none(),
             retry_after,
@@ -347,7 +349,7 @@ impl Naive {
         (!denied.is_empty()).then_some(expected)
     }
 
-    fn set_of(&self, rule: &Rule, caller: &Caller) -> Option<(usize, Vec<Kind>)> {
+    fn set_of(&self, rule: &Rule, caller: &Caller) -> Option<(usize, Vec<PolicyLimit>)> {
         match &rule.limits {
             Limits::Own(limits) => Some((0, limits.clone())),
             Limits::Plan { default } => {
@@ -370,7 +372,7 @@ impl Naive {
         rule: &Rule,
         key_id: &KeyId,
         (set, slot): (usize, usize),
-        kind: Kind,
+        kind: PolicyLimit,
         caller: &Caller,
         cost: u64,
         now: u64,
@@ -384,7 +386,7 @@ impl Naive {
                 _ => default,
             },
         };
-        let permit = matches!(kind, Kind::Permits { .. });
+        let permit = matches!(kind, PolicyLimit::Concurrent(_));
         let cost = if permit {
             1
         } else {
@@ -402,27 +404,24 @@ impl Naive {
             };
             match share {
                 Share::Units(units) => units,
-                Share::Percent(percent) => (kind.capacity() * percent).div_ceil(100),
+                Share::Percent(percent) => (capacity(kind) * percent).div_ceil(100),
             }
         });
-        let longest_wait = match rule.does {
+        let max_wait = match rule.does {
             Behaviour::Delay(longest) if !permit => longest,
             _ => 0,
         };
         let limit_id = (key_id.clone(), set, slot);
-        let request = Request {
-            now,
+        let call = Call {
             cost,
             reserve,
-            longest_wait,
+            max_wait,
         };
-        let limit_values = kind.look(
-            self.limits.get(&limit_id).unwrap_or(&History::default()),
-            request,
-        );
+        let known = self.limits.get(&limit_id);
+        let decision = known.unwrap_or(&History::new(kind)).look(now, call);
         let shadow = rule.does == Behaviour::Shadow || !rule.rolled_out;
-        let outcome = match limit_values.outcome {
-            Outcome::Allowed if limit_values.delay == 0 => AskOutcome::Allowed,
+        let outcome = match decision.outcome {
+            Outcome::Allowed if decision.delay.is_zero() => AskOutcome::Allowed,
             Outcome::Allowed => AskOutcome::Delayed,
             _ if shadow => AskOutcome::ShadowDenied,
             Outcome::Denied => AskOutcome::Denied,
@@ -430,36 +429,45 @@ impl Naive {
         };
         JudgedLimit {
             policy: key_id.0,
-            limit_values,
+            decision,
             outcome,
-            kind,
+            limit: kind,
             cost,
             limit_id,
             shadow,
-            request,
+            now,
+            call,
             charged: None,
             resets: 0,
         }
     }
 
     fn charge(&mut self, judged: &mut JudgedLimit) {
-        if judged.limit_values.outcome != Outcome::Allowed {
+        if judged.decision.outcome != Outcome::Allowed {
             return;
         }
-        let history = self.limits.entry(judged.limit_id.clone()).or_default();
-        if matches!(judged.kind, Kind::Permits { .. }) {
-            history.in_flight += 1;
-        } else {
-            history.events.push(Event {
-                at: judged.request.now,
-                cost: judged.cost,
-            });
-        }
-        judged.charged = Some(history.events.len().wrapping_sub(1));
+        let history = self
+            .limits
+            .entry(judged.limit_id.clone())
+            .or_insert_with(|| History::new(judged.limit));
+        judged.charged = history.charge(judged.now, judged.cost);
         judged.resets = history.resets;
-        judged.limit_values = judged
-            .kind
-            .after(history, judged.request, judged.limit_values);
+        // The numbers of an allowed request are those after it.
+        let after = Call {
+            cost: 0,
+            max_wait: u64::MAX,
+            ..judged.call
+        };
+        let DecisionInfo {
+            remaining,
+            reset_after,
+            ..
+        } = history.look(judged.now, after);
+        judged.decision = DecisionInfo {
+            remaining,
+            reset_after,
+            ..judged.decision
+        };
     }
 
     /// Counts a denial for every policy with a penalty that denied the request.
@@ -488,11 +496,10 @@ impl Naive {
     /// Whether the outcome of a request is unspecified.
     pub(crate) fn is_unspecified(&mut self, caller: &Caller, cost: u64, now: u64) -> bool {
         let expected = self.decide(caller, cost, now, true);
-        expected.limits.iter().any(|judged| {
-            judged
-                .kind
-                .is_unspecified(&judged.limit_values, judged.cost)
-        })
+        expected
+            .limits
+            .iter()
+            .any(|judged| is_unspecified(judged.limit, &judged.decision, judged.cost))
     }
 
     /// Whether the completion changes the charge.
@@ -516,35 +523,29 @@ impl Naive {
                 continue;
             };
             let history = self.limits.get_mut(&judged.limit_id).expect("charged");
-            if matches!(judged.kind, Kind::Permits { .. }) {
-                history.in_flight -= 1;
-                continue;
-            }
-            if judged.resets != history.resets {
-                continue;
-            }
             let rule = &self.spec.rules[judged.policy];
             let counts = match (rule.count, failed) {
                 (Count::All, _) | (_, None) => true,
                 (Count::Failures, Some(failed)) => failed,
                 (Count::Successes, Some(failed)) => !failed,
             };
-            history.events[charged].cost = match cost {
+            let cost = match cost {
                 _ if !counts => 0,
                 Some(cost) if rule.cost.is_err() => cost,
                 _ => judged.cost,
             };
+            history.settle(charged, judged.resets, cost);
         }
     }
 }
 
 impl JudgedLimit {
     pub(crate) fn denies(&self) -> bool {
-        !self.shadow && self.limit_values.outcome != Outcome::Allowed
+        !self.shadow && self.decision.outcome != Outcome::Allowed
     }
 
     pub(crate) fn is_permit(&self) -> bool {
-        matches!(self.kind, Kind::Permits { .. })
+        matches!(self.limit, PolicyLimit::Concurrent(_))
     }
 }
 
@@ -557,7 +558,7 @@ fn without_limits(allowed: bool, reason: &'static str) -> ExpectedVerdict {
         policy: None,
         status: if allowed { 200 } else { 429 },
         retry_after: None,
-        delay: 0,
+        delay: Duration::ZERO,
         limits: Vec::new(),
         applied: Vec::new(),
         banned: Vec::new(),
@@ -573,23 +574,24 @@ fn verdict(
     limits: Vec<JudgedLimit>,
     banned: &[(usize, usize, u64)],
 ) -> ExpectedVerdict {
-    let mut against: Vec<(usize, bool, Option<u64>)> = Vec::new();
+    let mut against: Vec<(usize, bool, Option<Duration>)> = Vec::new();
     for (at, judged) in limits.iter().enumerate() {
         let bans = banned.iter().filter(|(_, before, _)| *before == at);
-        against.extend(bans.map(|(policy, _, left)| (*policy, false, Some(*left))));
+        let left = |left: &u64| Some(Duration::from_nanos(*left));
+        against.extend(bans.map(|(policy, _, nanos)| (*policy, false, left(nanos))));
         if judged.denies() {
             against.push((
                 judged.policy,
-                judged.limit_values.outcome == Outcome::Never,
-                judged.limit_values.retry_after,
+                judged.decision.outcome == Outcome::Never,
+                judged.decision.retry_after,
             ));
         }
     }
     let allowed = against.is_empty();
     let never = against.iter().any(|(_, never, _)| *never);
-    let mut worst: Option<(usize, (bool, u64))> = None;
+    let mut worst: Option<(usize, (bool, Option<Duration>))> = None;
     for (policy, never, retry_after) in &against {
-        let weight = (*never, if *never { 0 } else { retry_after.unwrap_or(0) });
+        let weight = (*never, retry_after.filter(|_| !never));
         if worst.is_none_or(|(_, worst)| weight > worst) {
             worst = Some((*policy, weight));
         }
@@ -597,7 +599,7 @@ fn verdict(
     let delay = limits
         .iter()
         .filter(|judged| allowed && !judged.shadow)
-        .map(|judged| judged.limit_values.delay)
+        .map(|judged| judged.decision.delay)
         .max();
     let binding = worst.map(|(policy, _)| policy);
     let unavailable =
@@ -619,7 +621,7 @@ fn verdict(
         } else {
             against.iter().filter_map(|(_, _, after)| *after).max()
         },
-        delay: delay.unwrap_or(0),
+        delay: delay.unwrap_or_default(),
         limits,
         applied,
         banned: banned.iter().map(|(policy, ..)| *policy).collect(),

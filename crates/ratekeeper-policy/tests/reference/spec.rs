@@ -1,6 +1,6 @@
 //! Random policies and requests as plain data, from which both engines are built.
 
-use super::history::Kind;
+use super::history::algorithm;
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Limit, Timestamp};
 use ratekeeper_policy::{
@@ -24,7 +24,7 @@ pub(crate) struct Conditions {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Limits {
-    Own(Vec<Kind>),
+    Own(Vec<PolicyLimit>),
     /// By the attribute `plan`.
     Plan {
         default: Option<&'static str>,
@@ -73,7 +73,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
     pub(crate) rules: Vec<Rule>,
-    pub(crate) plans: Vec<(&'static str, Vec<Kind>)>,
+    pub(crate) plans: Vec<(&'static str, Vec<PolicyLimit>)>,
     pub(crate) allow: Vec<Entry>,
     pub(crate) deny: Vec<Entry>,
 }
@@ -82,14 +82,14 @@ pub(crate) struct Spec {
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     Ban(u64),
-    Limits(Vec<Kind>, u64),
+    Limits(Vec<PolicyLimit>, u64),
     Reset,
 }
 
 pub(crate) fn operations() -> BoxedStrategy<Operation> {
     let kind = prop_oneof![
-        3 => (1_u64..=2, 2_u64..=4).prop_map(|(count, burst)| Kind::Bucket { count, period: 100, burst }),
-        1 => Just(Kind::Permits { most: 2 }),
+        3 => (1_u64..=2, 2_u64..=4).prop_map(|(count, burst)| bucket(count, 100, burst)),
+        1 => Just(PolicyLimit::Concurrent(2)),
     ];
     prop_oneof![
         (1_u64..300).prop_map(Operation::Ban),
@@ -172,32 +172,20 @@ impl Conditions {
     }
 }
 
-impl Kind {
-    pub(crate) fn build(self) -> PolicyLimit {
-        let nanos = Duration::from_nanos;
-        let window =
-            |most, window, algorithm| Limit::of(most, nanos(window)).algorithm(algorithm).into();
-        match self {
-            Self::Bucket {
-                count,
-                period,
-                burst,
-            } => Limit::of(count, nanos(period)).burst(burst).into(),
-            Self::Queue {
-                count,
-                period,
-                longest,
-            } => Limit::of(count, nanos(period))
-                .paced_max_queue(longest)
-                .into(),
-            Self::Log { most, window: of } => window(most, of, Algorithm::SlidingLog),
-            Self::Fixed { most, window: of } => window(most, of, Algorithm::FixedWindow),
-            Self::FirstHit { most, window: of } => window(most, of, Algorithm::FixedWindowFirstHit),
-            Self::Sliding { most, window: of } => window(most, of, Algorithm::SlidingWindow),
-            Self::Strict { most, window: of } => window(most, of, Algorithm::SlidingWindowStrict),
-            Self::Permits { most } => PolicyLimit::Concurrent(most),
-        }
-    }
+fn bucket(count: u64, period: u64, burst: u64) -> PolicyLimit {
+    Limit::of(count, Duration::from_nanos(period))
+        .burst(burst)
+        .into()
+}
+
+fn window(
+    algorithm: Algorithm,
+    windows: impl Strategy<Value = u64>,
+) -> impl Strategy<Value = PolicyLimit> {
+    (2_u64..=5, windows).prop_map(move |(count, window)| {
+        let limit = Limit::of(count, Duration::from_nanos(window));
+        limit.algorithm(algorithm).into()
+    })
 }
 
 impl Spec {
@@ -211,7 +199,7 @@ impl Spec {
             policies = policies.plan(
                 limits
                     .iter()
-                    .fold(Plan::new(*name), |plan, limit| plan.limit(limit.build())),
+                    .fold(Plan::new(*name), |plan, limit| plan.limit(*limit)),
             );
         }
         for (number, rule) in self.rules.iter().enumerate() {
@@ -247,7 +235,7 @@ impl Rule {
         policy = match &self.limits {
             Limits::Own(limits) => limits
                 .iter()
-                .fold(policy, |policy, limit| policy.limit(limit.build())),
+                .fold(policy, |policy, limit| policy.limit(*limit)),
             Limits::Plan { default } => policy.plan("plan", *default),
         };
         policy = policy.cost(match self.cost {
@@ -413,18 +401,21 @@ fn conditions() -> BoxedStrategy<Conditions> {
         .boxed()
 }
 
-fn kinds() -> BoxedStrategy<Kind> {
+fn kinds() -> BoxedStrategy<PolicyLimit> {
     let period = prop::sample::select(vec![7_u64, 60, 100, 600]);
-    let window = prop::sample::select(vec![60_u64, 100, 600]);
+    let windows = prop::sample::select(vec![60_u64, 100, 600]);
     prop_oneof![
-        8 => (1_u64..=5, period.clone(), 2_u64..=5).prop_map(|(count, period, burst)| Kind::Bucket { count, period, burst }),
-        1 => (1_u64..=3, period, 0_u64..=3).prop_map(|(count, period, longest)| Kind::Queue { count, period, longest }),
-        1 => (2_u64..=5, window.clone()).prop_map(|(most, window)| Kind::Log { most, window }),
-        1 => (2_u64..=5, window.clone()).prop_map(|(most, window)| Kind::Fixed { most, window }),
-        1 => (2_u64..=5, window.clone()).prop_map(|(most, window)| Kind::FirstHit { most, window }),
-        1 => (2_u64..=5, window.clone()).prop_map(|(most, window)| Kind::Sliding { most, window }),
-        1 => (2_u64..=5, window).prop_map(|(most, window)| Kind::Strict { most, window }),
-        2 => (2_u64..=4).prop_map(|most| Kind::Permits { most }),
+        8 => (1_u64..=5, period.clone(), 2_u64..=5)
+            .prop_map(|(count, period, burst)| bucket(count, period, burst)),
+        1 => (1_u64..=3, period, 0_u64..=3).prop_map(|(count, period, longest)| {
+            Limit::of(count, Duration::from_nanos(period)).paced_max_queue(longest).into()
+        }),
+        1 => window(Algorithm::SlidingLog, windows.clone()),
+        1 => window(Algorithm::FixedWindow, windows.clone()),
+        1 => window(Algorithm::FixedWindowFirstHit, windows.clone()),
+        1 => window(Algorithm::SlidingWindow, windows.clone()),
+        1 => window(Algorithm::SlidingWindowStrict, windows),
+        2 => (2_u64..=4).prop_map(PolicyLimit::Concurrent),
     ]
     .boxed()
 }
@@ -521,9 +512,15 @@ fn rules() -> BoxedStrategy<Rule> {
 impl Rule {
     /// Removes settings that are invalid or that the specification does not cover.
     fn make_possible(&mut self) {
-        let waits = |kind: &Kind| matches!(kind, Kind::Bucket { .. } | Kind::Permits { .. });
-        let queue = |kind: &Kind| matches!(kind, Kind::Queue { .. });
-        let settles = |kind: &Kind| !matches!(kind, Kind::Queue { .. } | Kind::FirstHit { .. });
+        let is = |limit: &PolicyLimit, one: &[Algorithm]| {
+            algorithm(*limit).is_some_and(|algorithm| one.contains(&algorithm))
+        };
+        let waits = |limit: &PolicyLimit| {
+            algorithm(*limit).is_none() || is(limit, &[Algorithm::TokenBucket])
+        };
+        let queue = |limit: &PolicyLimit| is(limit, &[Algorithm::Pacing]);
+        let settles =
+            |limit: &PolicyLimit| !is(limit, &[Algorithm::Pacing, Algorithm::FixedWindowFirstHit]);
         let (can_wait, has_queue, can_settle) = match &self.limits {
             Limits::Own(limits) => (
                 limits.iter().all(waits),

@@ -1,14 +1,12 @@
 //! Random policies and random traffic: both engines decide alike.
 
-use super::history::ExpectedLimit;
 use super::naive::{ExpectedVerdict, Naive};
 use super::spec::{Caller, Operation, Spec, operations, requests, specs};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use ratekeeper::{Clock, ManualClock, MemoryStore};
 use ratekeeper_policy::{Completion, Engine, Policies, PolicyVerdict};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use ratekeeper_testkit::{DecisionInfo, poll::assert_ready};
 use std::time::Duration;
 
 pub(crate) type TestEngine = Engine<MemoryStore<ManualClock>>;
@@ -34,18 +32,6 @@ pub(crate) fn new_engine(spec: &Spec) -> (TestEngine, ManualClock) {
         .clock(clock.clone())
         .build();
     (Engine::new(store, spec.build(clock.now())).unwrap(), clock)
-}
-
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    duration.as_nanos() as u64
-}
-
-/// The output of a future of a store in memory.
-pub(crate) fn block_on<T>(answer: impl Future<Output = T>) -> T {
-    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("memory never waits"),
-    }
 }
 
 /// One step of a trace: time, caller, cost and events.
@@ -98,17 +84,6 @@ pub(crate) fn steps(most: usize) -> BoxedStrategy<Vec<Step>> {
     prop::collection::vec(step, 1..most).boxed()
 }
 
-fn limit_values(limit: &ratekeeper_policy::engine::LimitStatus<'_>) -> ExpectedLimit {
-    let decision = limit.decision();
-    ExpectedLimit {
-        outcome: decision.outcome(),
-        limit: decision.capacity(),
-        remaining: decision.remaining(),
-        retry_after: decision.retry_after().map(nanos),
-        delay: nanos(decision.delay()),
-    }
-}
-
 pub(crate) fn assert_matches(
     verdict: &PolicyVerdict,
     expected: &ExpectedVerdict,
@@ -130,12 +105,12 @@ pub(crate) fn assert_matches(
     );
     prop_assert_eq!(verdict.status(), expected.status, "{:?}", expected);
     prop_assert_eq!(
-        verdict.retry_after().map(nanos),
+        verdict.retry_after(),
         expected.retry_after,
         "{:?}",
         expected
     );
-    prop_assert_eq!(nanos(verdict.delay()), expected.delay, "{:?}", expected);
+    prop_assert_eq!(verdict.delay(), expected.delay, "{:?}", expected);
     if !expected.allowed && expected.reason == "limits" {
         prop_assert_eq!(
             verdict.tightest().map(|limit| limit.policy()),
@@ -147,7 +122,7 @@ pub(crate) fn assert_matches(
     prop_assert_eq!(limits.len(), expected.limits.len(), "{:?}", expected);
     for (limit, judged) in limits.iter().zip(&expected.limits) {
         prop_assert_eq!(limit.policy(), Spec::name(judged.policy));
-        prop_assert_eq!(*limit.limit(), judged.kind.build());
+        prop_assert_eq!(*limit.limit(), judged.limit);
         prop_assert_eq!(
             limit.outcome(),
             judged.outcome,
@@ -156,8 +131,8 @@ pub(crate) fn assert_matches(
             expected
         );
         prop_assert_eq!(
-            limit_values(limit),
-            judged.limit_values,
+            DecisionInfo::from(limit.decision()),
+            judged.decision,
             "{:?} of {:?}",
             judged,
             expected
@@ -248,21 +223,13 @@ impl Pair {
                     .operator()
                     .ban(&name, &subject, Duration::from_nanos(*lasts), None)
                     .is_ok(),
-                Operation::Limits(kinds, lasts) => {
-                    let limits: Vec<_> = kinds.iter().map(|kind| kind.build()).collect();
-                    self.engine
-                        .operator()
-                        .override_limits(
-                            &name,
-                            &subject,
-                            &limits,
-                            Duration::from_nanos(*lasts),
-                            None,
-                        )
-                        .is_ok()
-                }
+                Operation::Limits(limits, lasts) => self
+                    .engine
+                    .operator()
+                    .override_limits(&name, &subject, limits, Duration::from_nanos(*lasts), None)
+                    .is_ok(),
                 Operation::Reset => {
-                    block_on(self.engine.operator().reset_key(&name, &subject)).is_ok()
+                    assert_ready(self.engine.operator().reset_key(&name, &subject)).is_ok()
                 }
             };
             prop_assert_eq!(done, self.naive.operate(operation, policy, caller, now));
@@ -302,7 +269,7 @@ proptest! {
             pair.step(step, &pool)?;
         }
         prop_assert_eq!(pair.engine.stats().totals(), pair.naive.totals);
-        let figures = block_on(pair.engine.stats().policies());
+        let figures = assert_ready(pair.engine.stats().policies());
         for (number, policy) in figures.iter().enumerate() {
             prop_assert_eq!((policy.counts, policy.bans), (pair.naive.counts[number], pair.naive.bans_of(number)));
         }

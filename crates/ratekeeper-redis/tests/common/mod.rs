@@ -22,7 +22,7 @@ pub const ALGORITHMS: [(&str, Bound); 8] = [
         "150/s burst 20",
         Bound::TokenBucket {
             count: 150,
-            period_us: SECOND,
+            period: SECOND,
             burst: 20,
         },
     ),
@@ -30,7 +30,7 @@ pub const ALGORITHMS: [(&str, Bound); 8] = [
         "150/s burst 20 leaky_bucket",
         Bound::TokenBucket {
             count: 150,
-            period_us: SECOND,
+            period: SECOND,
             burst: 20,
         },
     ),
@@ -38,42 +38,42 @@ pub const ALGORITHMS: [(&str, Bound); 8] = [
         "150/s wait 100ms",
         Bound::Pacing {
             count: 150,
-            period_us: SECOND,
+            period: SECOND,
         },
     ),
     (
         "30/200ms fixed_window",
         Bound::FixedWindow {
             limit: 30,
-            window_us: SECOND / 5,
+            window: SECOND / 5,
         },
     ),
     (
         "30/200ms fixed_window_first_hit",
         Bound::FirstHitWindow {
             limit: 30,
-            window_us: SECOND / 5,
+            window: SECOND / 5,
         },
     ),
     (
         "30/200ms sliding_window",
         Bound::SlidingCounter {
             limit: 30,
-            window_us: SECOND / 5,
+            window: SECOND / 5,
         },
     ),
     (
         "30/200ms sliding_window_strict",
         Bound::SlidingLog {
             limit: 30,
-            window_us: SECOND / 5,
+            window: SECOND / 5,
         },
     ),
     (
         "30/200ms sliding_log",
         Bound::SlidingLog {
             limit: 30,
-            window_us: SECOND / 5,
+            window: SECOND / 5,
         },
     ),
 ];

@@ -15,7 +15,7 @@ pub const BUCKET: (&str, Bound) = (
     "150/s burst 30",
     Bound::TokenBucket {
         count: RATE,
-        period_us: 1_000_000,
+        period: 1_000_000,
         burst: BURST,
     },
 );
@@ -23,7 +23,7 @@ pub const LOG: (&str, Bound) = (
     "30/200ms sliding_log",
     Bound::SlidingLog {
         limit: 30,
-        window_us: 200_000,
+        window: 200_000,
     },
 );
 const NODES: usize = 3;

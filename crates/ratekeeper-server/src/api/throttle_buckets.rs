@@ -12,12 +12,12 @@
 //! its limits have refilled or not: `evicted` counts those that have not, and each of their keys
 //! may get one more burst.
 
+use crate::config::StoreConfig;
 use crate::store::AnyStore;
 use ratekeeper::{
     Algorithm, Ask, Clock, Decision, Limit, Limiter, ManualClock, MemoryStore, Mode, Store,
     Timestamp, store::LimitHandle, store::Source,
 };
-use ratekeeper_policy::config::StoreConfig;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
@@ -446,11 +446,9 @@ async fn ask<C: Clock>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratekeeper_policy::config::Config;
+    use crate::config::Config;
     use ratekeeper_redis::RedisStore;
-    use ratekeeper_testkit::RedisServer;
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
+    use ratekeeper_testkit::{RedisServer, poll::assert_ready};
 
     fn bucket(key: &str, limit: &str) -> Bucket {
         Bucket {
@@ -459,18 +457,13 @@ mod tests {
         }
     }
 
-    /// Polls once: in memory every call is ready at once.
     fn checked(
         buckets: &Buckets<ManualClock>,
         bucket: &Bucket,
         cost: u64,
         peek: bool,
     ) -> Result<Decision, TooManyLimitsError> {
-        match pin!(buckets.check(bucket, cost, peek)).poll(&mut Context::from_waker(Waker::noop()))
-        {
-            Poll::Ready(checked) => checked.map(|checked| checked.decision),
-            Poll::Pending => unreachable!(),
-        }
+        assert_ready(buckets.check(bucket, cost, peek)).map(|checked| checked.decision)
     }
 
     fn buckets(max_keys: usize, max_limits: usize) -> (Buckets<ManualClock>, ManualClock) {

@@ -3,6 +3,9 @@
 
 use super::config::Unit;
 use super::decide::DecideError;
+use super::proto::{
+    Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
+};
 use crate::api::{Code as ProblemCode, Problem, body, json as json_response};
 use crate::app::App;
 use axum::body::Body;
@@ -10,14 +13,8 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
-    Entry, RateLimitOverride,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{Struct, UInt64Value, Value};
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
 use ratekeeper::Clock;
 use serde::Deserialize;
 use serde_json::{Map, json};
@@ -167,11 +164,7 @@ fn descriptor(json: Descriptor) -> Result<RateLimitDescriptor, Problem> {
             unit,
         })
     });
-    let hits = json.hits_addend.map(|hits| {
-        Ok::<_, Problem>(UInt64Value {
-            value: number(Some(hits))?,
-        })
-    });
+    let hits = json.hits_addend.map(|hits| number(Some(hits)));
     Ok(RateLimitDescriptor {
         entries: json
             .entries

@@ -4,13 +4,15 @@
 //!     config    strict parsing of the files    matching  finds the limit of a descriptor; pure
 //!     rules     rules with registered limits   decide    decides a request with the store
 //!     response  statuses, headers, metadata    service   gRPC: ShouldRateLimit, health, reflection
-//!     json      `POST /json`
+//!     json      `POST /json`                   proto     the messages, generated
 
 pub(crate) mod config;
 mod decide;
 mod health;
 mod json;
 mod matching;
+#[path = "../../proto/mod.rs"]
+mod proto;
 mod request_body;
 mod response;
 mod rules;

@@ -2,15 +2,13 @@
 
 use super::config::Unit;
 use super::decide::{DescriptorMatch, Few, MatchedDescriptor};
-use super::rules::Settings;
-use envoy_types::pb::envoy::config::core::v3::HeaderValue;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
-    Code, DescriptorStatus, RateLimit,
+use super::proto::{
+    Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitOverride, RateLimitRequest,
+    RateLimitResponse,
 };
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
-use envoy_types::pb::google::protobuf::value::Kind;
-use envoy_types::pb::google::protobuf::{self, ListValue, Struct, Value};
+use super::rules::Settings;
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value};
 use ratekeeper::{Algorithm, Decision, Timestamp, Verdict};
 use ratekeeper_tower::{response::retry_after, response::whole_seconds};
 use std::time::Duration;
@@ -198,7 +196,7 @@ fn status(
         code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         current_limit: Some(limit),
         limit_remaining: u32::try_from(decision.remaining()).unwrap_or(u32::MAX),
-        duration_until_reset: Some(protobuf::Duration { seconds, nanos: 0 }),
+        duration_until_reset: Some(prost_types::Duration { seconds, nanos: 0 }),
         ..DescriptorStatus::default()
     }
 }
@@ -280,8 +278,8 @@ fn metadata(
         if let Some(limit) = &descriptor.limit {
             fields.push(("limit", text(&override_text(limit))));
         }
-        if let Some(hits) = &descriptor.hits_addend {
-            fields.push(("hitsAddend", number(hits.value as f64)));
+        if let Some(hits) = descriptor.hits_addend {
+            fields.push(("hitsAddend", number(hits as f64)));
         }
         object(fields)
     });

@@ -2,16 +2,17 @@
 //!
 //! Keys of callers are never logged.
 
-use ratekeeper_policy::config::{LogConfig, LogFormat};
+use crate::config::{LogConfig, LogFormat};
 use ratekeeper_tracing::{Rules, Sampler, Sampling};
 use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 use tracing::{Level, Subscriber};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::{EnvFilter, Layer, fmt};
+use tracing_subscriber::{Layer, fmt};
 
 /// Target of lines that are never sampled because each differs, such as the problems of a file.
 pub(crate) const EACH: &str = "ratekeeper::each";
@@ -30,11 +31,12 @@ static SAMPLER: OnceLock<Sampler> = OnceLock::new();
 
 /// Starts logging in this process.
 pub(crate) fn to_stderr(config: &LogConfig) {
-    let directives = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
-    let (filter, error) = match EnvFilter::builder().parse(&directives) {
+    let directives = std::env::var("RUST_LOG").unwrap_or_default();
+    let configured = || Targets::new().with_default(config.level.parse::<Level>().ok());
+    let (filter, error) = match directives.parse::<Targets>() {
         Ok(filter) if !directives.is_empty() => (filter, None),
-        Ok(_) => (EnvFilter::new(config.level), None),
-        Err(error) => (EnvFilter::new(config.level), Some(error)),
+        Ok(_) => (configured(), None),
+        Err(error) => (configured(), Some(error)),
     };
     let format = format_layer(config.format, io::stderr);
     let layer = if config.sample {

@@ -8,12 +8,8 @@
 //! Believed without a check, since they come from Envoy and not from its clients: `limit` (a limit
 //! of the descriptor's own, with a bucket of its own) and `is_negative_hits` (a refund).
 
+use crate::proto::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
 use crate::support::{Server, directory, for_envoy};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-use envoy_types::pb::google::protobuf::UInt64Value;
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
@@ -142,7 +138,7 @@ fn no_number_of_hits_and_no_metadata_is_a_way_round() {
     }
     for hits in [0, 1, u64::from(u32::MAX) + 2, u64::MAX] {
         let mut asked = request("edge", &[A]);
-        asked.descriptors[0].hits_addend = Some(UInt64Value { value: hits });
+        asked.descriptors[0].hits_addend = Some(hits);
         assert_eq!(
             client.code_of(Request::new(asked)),
             OVER,

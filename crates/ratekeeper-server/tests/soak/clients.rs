@@ -1,11 +1,8 @@
 //! A client for each protocol, each with its own connection.
 
+use crate::proto::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient};
 use crate::support::{Connection, Server};
 use crate::tally::Answer;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use ratekeeper_testkit::resp;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};

@@ -5,6 +5,8 @@
 
 mod clients;
 mod disconnects;
+#[path = "../../proto/mod.rs"]
+mod proto;
 mod resources;
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,10 +3,10 @@
 //! ```
 //! use ratekeeper_testkit::auditor::{Admission, Bound};
 //!
-//! let bucket = Bound::TokenBucket { count: 1, period_us: 100, burst: 2 };
+//! let bucket = Bound::TokenBucket { count: 1, period: 100, burst: 2 };
 //! let admitted = [Admission::at(0, 1), Admission::at(10, 1), Admission::between(70, 90, 1)];
 //! let violation = bucket.check(&admitted, 0).unwrap_err();
-//! assert_eq!((violation.from_us, violation.to_us, violation.excess()), (0, 90, 1));
+//! assert_eq!((violation.from, violation.to, violation.excess()), (0, 90, 1));
 //! ```
 //!
 //! Every interval is checked, none is sampled, in O(n log n). A client knows only that the server
@@ -15,15 +15,16 @@
 //! lie. (The reverse does not hold: if each placement breaks the bound in another way, that is not
 //! detected.) With exact times the check is exact.
 //!
-//! Times are in µs of one clock, products of a cost and a period below 2^120. A cost of 0 is
+//! Times are in whole units of one clock, and the caller chooses the unit: µs in the tests of a fleet,
+//! ns in those of one process. Products of a cost and a period are below 2^120. A cost of 0 is
 //! ignored.
 
 mod fenwick_tree;
 mod pacing;
 mod permits;
 mod suffix_tree;
-mod tightest_interval;
-mod token_bucket;
+pub(crate) mod tightest_interval;
+pub(crate) mod token_bucket;
 mod windows;
 
 pub use permits::{PermitInterval, check_permits};
@@ -35,9 +36,9 @@ use tightest_interval::TightestInterval;
 /// A call admitted by the server, at some time from `earliest` to `latest`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// When it was sent, in µs.
+    /// When it was sent.
     pub earliest: u64,
-    /// When it was answered, in µs.
+    /// When it was answered.
     pub latest: u64,
     /// Its cost.
     pub cost: u64,
@@ -45,10 +46,10 @@ pub struct Admission {
 
 impl Admission {
     /// An admission at a known time.
-    pub fn at(time_us: u64, cost: u64) -> Self {
+    pub fn at(time: u64, cost: u64) -> Self {
         Self {
-            earliest: time_us,
-            latest: time_us,
+            earliest: time,
+            latest: time,
             cost,
         }
     }
@@ -61,7 +62,7 @@ impl Admission {
     pub fn between(earliest: u64, latest: u64, cost: u64) -> Self {
         assert!(
             earliest <= latest,
-            "answered at {latest} µs, before it was sent at {earliest} µs"
+            "answered at {latest}, before it was sent at {earliest}"
         );
         Self {
             earliest,
@@ -79,7 +80,7 @@ pub enum Bound {
         /// Tokens in a period.
         count: u64,
         /// The period.
-        period_us: u64,
+        period: u64,
         /// Tokens at once.
         burst: u64,
     },
@@ -88,14 +89,14 @@ pub enum Bound {
         /// The limit.
         limit: u64,
         /// The window.
-        window_us: u64,
+        window: u64,
     },
     /// FW1: at most the limit in each window, counted from the Unix epoch.
     FixedWindow {
         /// The limit.
         limit: u64,
         /// The window.
-        window_us: u64,
+        window: u64,
     },
     /// At most the limit in each window that begins with the first admission after the last one
     /// ended, and at most twice the limit in any half-open interval as long as a window.
@@ -103,7 +104,15 @@ pub enum Bound {
         /// The limit.
         limit: u64,
         /// The window.
-        window_us: u64,
+        window: u64,
+    },
+    /// FW2: over any half-open length L at most limit·(ceil(L/window) + 1). For windows from the
+    /// first hit of a key that may have been evicted: of those only the least length is known.
+    EvictedFirstHitWindow {
+        /// The limit.
+        limit: u64,
+        /// The window.
+        window: u64,
     },
     /// SC1: at most the limit in each window, counted from the Unix epoch; and SC2: A(t − window,
     /// t] ≤ limit + prev·e/window, `prev` being what the window before that of t admitted and e how
@@ -112,16 +121,16 @@ pub enum Bound {
         /// The limit.
         limit: u64,
         /// The window.
-        window_us: u64,
+        window: u64,
     },
     /// LQ1, and so LQ2: after a start of cost c there is no other start for c·period/count. The
-    /// admissions are the starts that callers were given. The allowance is in µs: how far a given
-    /// time may be off.
+    /// admissions are the starts that callers were given. The allowance is a time here: how far a
+    /// given start may be off.
     Pacing {
         /// Starts in a period.
         count: u64,
         /// The period.
-        period_us: u64,
+        period: u64,
     },
 }
 
@@ -142,62 +151,65 @@ impl Bound {
         match *self {
             Bound::TokenBucket {
                 count,
-                period_us,
+                period,
                 burst,
             } => {
-                let rate = token_bucket::Rate::new(count, period_us);
-                let full = (u128::from(burst) + u128::from(allowance)) * u128::from(period_us);
+                let rate = token_bucket::Rate::new(count, period);
+                let full = (u128::from(burst) + u128::from(allowance)) * u128::from(period);
                 token_bucket::check(&trace, rate, full, &mut tightest);
             }
-            Bound::SlidingLog { limit, window_us } => {
+            Bound::SlidingLog { limit, window } => {
                 windows::sliding(
                     &trace,
-                    positive(window_us),
+                    positive(window),
                     with(limit, allowance),
                     &mut tightest,
                 );
             }
-            Bound::FixedWindow { limit, window_us } => {
+            Bound::FixedWindow { limit, window } => {
                 windows::aligned(
                     &trace,
-                    positive(window_us),
+                    positive(window),
                     with(limit, allowance),
                     &mut tightest,
                 );
             }
-            Bound::FirstHitWindow { limit, window_us } => {
+            Bound::FirstHitWindow { limit, window } => {
                 windows::from_first_hit(
                     &trace,
-                    positive(window_us),
+                    positive(window),
                     with(limit, allowance),
                     &mut tightest,
                 );
                 windows::sliding(
                     &trace,
-                    window_us,
+                    window,
                     u128::from(limit) + with(limit, allowance),
                     &mut tightest,
                 );
             }
-            Bound::SlidingCounter { limit, window_us } => {
+            Bound::EvictedFirstHitWindow { limit, window } => {
+                windows::any_length(&trace, positive(window), limit, allowance, &mut tightest);
+            }
+            Bound::SlidingCounter { limit, window } => {
                 windows::aligned(
                     &trace,
-                    positive(window_us),
+                    positive(window),
                     with(limit, allowance),
                     &mut tightest,
                 );
-                windows::weighted(&trace, window_us, with(limit, allowance), &mut tightest);
+                windows::weighted(&trace, window, with(limit, allowance), &mut tightest);
             }
-            Bound::Pacing { count, period_us } => {
+            Bound::Pacing { count, period } => {
                 pacing::check(
                     trace.clone(),
-                    token_bucket::Rate::new(count, period_us),
+                    token_bucket::Rate::new(count, period),
                     allowance,
                     &mut tightest,
                 );
             }
         }
-        let admitted = trace.iter().map(|admission| admission.cost).sum();
+        let admitted = trace.iter().map(|call| u128::from(call.cost)).sum();
         tightest.verdict("admitted", self, admitted)
     }
 
@@ -232,9 +244,9 @@ impl Bound {
     }
 }
 
-fn positive(window_us: u64) -> u64 {
-    assert!(window_us > 0, "a window of 0 µs holds nothing");
-    window_us
+fn positive(window: u64) -> u64 {
+    assert!(window > 0, "a window of 0 holds nothing");
+    window
 }
 
 fn with(limit: u64, allowance: u64) -> u128 {
@@ -246,30 +258,33 @@ impl fmt::Display for Bound {
         match self {
             Bound::TokenBucket {
                 count,
-                period_us,
+                period,
                 burst,
             } => {
+                write!(f, "a token bucket of {burst} with {count} per {period}")
+            }
+            Bound::SlidingLog { limit, window } => {
+                write!(f, "a limit of {limit} in any {window}")
+            }
+            Bound::FixedWindow { limit, window } => {
+                write!(f, "a limit of {limit} in each window of {window}")
+            }
+            Bound::FirstHitWindow { limit, window } => {
                 write!(
                     f,
-                    "a token bucket of {burst} with {count} per {period_us} µs"
+                    "a limit of {limit} in a window of {window} from its first admission"
                 )
             }
-            Bound::SlidingLog { limit, window_us } => {
-                write!(f, "a limit of {limit} in any {window_us} µs")
-            }
-            Bound::FixedWindow { limit, window_us } => {
-                write!(f, "a limit of {limit} in each window of {window_us} µs")
-            }
-            Bound::FirstHitWindow { limit, window_us } => {
+            Bound::EvictedFirstHitWindow { limit, window } => {
                 write!(
                     f,
-                    "a limit of {limit} in a window of {window_us} µs from its first admission"
+                    "windows of {limit} in at least {window} each, from any start"
                 )
             }
-            Bound::SlidingCounter { limit, window_us } => {
-                write!(f, "a sliding counter of {limit} over {window_us} µs")
+            Bound::SlidingCounter { limit, window } => {
+                write!(f, "a sliding counter of {limit} over {window}")
             }
-            Bound::Pacing { count, period_us } => write!(f, "pacing at {count} per {period_us} µs"),
+            Bound::Pacing { count, period } => write!(f, "pacing at {count} per {period}"),
         }
     }
 }
@@ -277,7 +292,7 @@ impl fmt::Display for Bound {
 /// The result of a check without violation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The total admitted cost.
+    /// The total admitted cost, at most `u64::MAX`.
     pub admitted: u64,
     /// How much more would have been allowed in the interval that was nearest to its bound. `None`
     /// if there was nothing to compare.
@@ -297,9 +312,9 @@ pub struct Violation {
     /// The key, if there were several.
     pub key: Option<String>,
     /// Start of the interval.
-    pub from_us: u64,
+    pub from: u64,
     /// End of the interval, included.
-    pub to_us: u64,
+    pub to: u64,
     /// The cost certainly admitted in it, or the permits certainly in use.
     pub measured: u64,
     /// What the bound allows there, including the allowance.
@@ -319,8 +334,8 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             key,
-            from_us,
-            to_us,
+            from,
+            to,
             measured,
             allowed,
             verb,
@@ -332,7 +347,7 @@ impl fmt::Display for Violation {
         let excess = self.excess();
         write!(
             f,
-            "{measured} {verb} from {from_us} to {to_us} µs, {excess} more than the {allowed} that {bound} allows there"
+            "{measured} {verb} from {from} to {to}, {excess} more than the {allowed} that {bound} allows there"
         )
     }
 }

@@ -4,7 +4,7 @@ use super::token_bucket::{self, Rate};
 use super::{Admission, TightestInterval};
 
 /// The time between two starts must suffice for all calls that started in between and for the first
-/// itself. `early` is how far, in µs, a given start may be off.
+/// itself. `early` is how far a given start may be off.
 pub(super) fn check(
     mut starts: Vec<Admission>,
     rate: Rate,

@@ -6,9 +6,9 @@ use super::{Report, TightestInterval, Violation};
 /// its release was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PermitInterval {
-    /// When the grant was answered, in µs.
+    /// When the grant was answered.
     pub from: u64,
-    /// When the release was sent, in µs; the permit is no longer held then.
+    /// When the release was sent; the permit is no longer held then.
     pub until: u64,
     /// The number of permits.
     pub cost: u64,
@@ -36,7 +36,7 @@ pub fn check_permits(
             tightest.compare(moment[0].0, next[0].0 - 1, held as u128, allowed);
         }
     }
-    let granted = permits.iter().map(|permit| permit.cost).sum();
+    let granted = permits.iter().map(|permit| u128::from(permit.cost)).sum();
     tightest.verdict(
         "held",
         &format_args!("a limit of {limit} in flight"),

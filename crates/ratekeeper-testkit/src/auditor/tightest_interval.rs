@@ -5,8 +5,8 @@ use std::fmt::Display;
 
 #[derive(Clone, Copy, Debug)]
 struct MeasuredInterval {
-    from_us: u64,
-    to_us: u64,
+    from: u64,
+    to: u64,
     measured: u128,
     allowed: u128,
 }
@@ -18,15 +18,15 @@ impl MeasuredInterval {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct TightestInterval(Option<MeasuredInterval>);
+pub(crate) struct TightestInterval(Option<MeasuredInterval>);
 
 impl TightestInterval {
-    /// Compares with the interval from `from_us` to `to_us`, both included, in which `measured` was
+    /// Compares with the interval from `from` to `to`, both included, in which `measured` was
     /// admitted and `allowed` was allowed.
-    pub(super) fn compare(&mut self, from_us: u64, to_us: u64, measured: u128, allowed: u128) {
+    pub(crate) fn compare(&mut self, from: u64, to: u64, measured: u128, allowed: u128) {
         let interval = MeasuredInterval {
-            from_us,
-            to_us,
+            from,
+            to,
             measured,
             allowed,
         };
@@ -38,30 +38,35 @@ impl TightestInterval {
         }
     }
 
-    pub(super) fn verdict(
+    /// The smallest slack so far, negative if the bound is broken.
+    pub(super) fn slack(&self) -> Option<i128> {
+        self.0.map(|interval| interval.slack())
+    }
+
+    pub(crate) fn verdict(
         self,
         verb: &'static str,
         bound: &dyn Display,
-        admitted: u64,
+        admitted: u128,
     ) -> Result<Report, Violation> {
         let narrow = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         match self.0 {
             Some(MeasuredInterval {
-                from_us,
-                to_us,
+                from,
+                to,
                 measured,
                 allowed,
             }) if measured > allowed => Err(Violation {
                 key: None,
-                from_us,
-                to_us,
+                from,
+                to,
                 measured: narrow(measured),
                 allowed: narrow(allowed),
                 verb,
                 bound: bound.to_string(),
             }),
             interval => Ok(Report {
-                admitted,
+                admitted: narrow(admitted),
                 slack: interval.map(|interval| narrow(interval.allowed - interval.measured)),
             }),
         }

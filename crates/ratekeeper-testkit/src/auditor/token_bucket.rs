@@ -3,19 +3,19 @@
 use super::suffix_tree::SuffixTree;
 use super::{Admission, TightestInterval};
 
-/// `count` per `period`, in µs.
+/// `count` per `period`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
-    pub(super) count: u128,
-    pub(super) period: u128,
+pub(crate) struct Rate {
+    pub(crate) count: u128,
+    pub(crate) period: u128,
 }
 
 impl Rate {
-    pub(super) fn new(count: u64, period_us: u64) -> Self {
-        assert!(period_us > 0, "a period of 0 µs is no rate");
+    pub(crate) fn new(count: u64, period: u64) -> Self {
+        assert!(period > 0, "a period of 0 is no rate");
         Self {
             count: count.into(),
-            period: period_us.into(),
+            period: period.into(),
         }
     }
 }
@@ -24,7 +24,7 @@ impl Rate {
 /// What certainly lies in [s, t] is what was sent at s or later and answered by t. Only an s at
 /// which something was sent and a t at which something was answered can be the worst: any other
 /// interval can shrink without losing anything.
-pub(super) fn check(trace: &[Admission], rate: Rate, full: u128, tightest: &mut TightestInterval) {
+pub(crate) fn check(trace: &[Admission], rate: Rate, full: u128, tightest: &mut TightestInterval) {
     let mut by_earliest = trace.to_vec();
     by_earliest.sort_unstable_by_key(|admission| admission.earliest);
     let mut by_latest: Vec<usize> = (0..by_earliest.len()).collect();

@@ -2,7 +2,7 @@
 //! counters.
 
 use super::fenwick_tree::FenwickTree;
-use super::{Admission, TightestInterval};
+use super::{Admission, TightestInterval, with};
 
 /// Checks that at most `limit` were admitted in (t − window, t] for all t.
 pub(super) fn sliding(
@@ -14,6 +14,30 @@ pub(super) fn sliding(
     each_sliding(trace, window, |from, to, admitted| {
         tightest.compare(from, to, admitted, limit);
     });
+}
+
+/// Checks FW2: for all k at most `limit`·(k + 1) + `allowance` in any k windows on end, which is the
+/// bound of every length above k − 1 windows.
+pub(super) fn any_length(
+    trace: &[Admission],
+    window: u64,
+    limit: u64,
+    allowance: u64,
+    tightest: &mut TightestInterval,
+) {
+    let total: u128 = trace.iter().map(|call| u128::from(call.cost)).sum();
+    let first = trace.iter().map(|call| call.earliest).min().unwrap_or(0);
+    let last = trace.iter().map(|call| call.latest).max().unwrap_or(0);
+    for windows in 1.. {
+        let length = window.saturating_mul(windows);
+        let allowed = with(limit, allowance) + u128::from(limit) * u128::from(windows);
+        sliding(trace, length, allowed, tightest);
+        // More windows are allowed more, and what they can hold at most is all of the trace.
+        let slack = allowed as i128 - total as i128;
+        if length > last - first || tightest.slack().is_none_or(|least| least <= slack) {
+            break;
+        }
+    }
 }
 
 /// Checks that at most `limit` + prev·e/window were admitted in (t − window, t] for all t. `prev`
@@ -107,8 +131,8 @@ pub(super) fn from_first_hit(
     }
 }
 
-/// Calls `compare` with each (t − window, t] that can be the worst: its first µs, t, and what is
-/// certainly in it.
+/// Calls `compare` with each (t − window, t] that can be the worst: its first time, t, and what
+/// is certainly in it.
 fn each_sliding(trace: &[Admission], window: u64, mut compare: impl FnMut(u64, u64, u128)) {
     let mut by_latest = trace.to_vec();
     by_latest.sort_unstable_by_key(|admission| admission.latest);

@@ -18,7 +18,7 @@ fn caught(bound: Bound, admissions: &[Admission]) -> Violation {
 fn an_empty_trace_breaks_no_bound() {
     let bound = Bound::TokenBucket {
         count: 0,
-        period_us: 1,
+        period: 1,
         burst: 0,
     };
     assert_eq!(
@@ -41,15 +41,15 @@ fn an_empty_trace_breaks_no_bound() {
 fn one_token_too_many() {
     let bucket = Bound::TokenBucket {
         count: 1,
-        period_us: 100,
+        period: 100,
         burst: 3,
     };
     let kept = at(&[0, 500, 500, 500, 600, 699, 700]);
     let violation = caught(bucket, &kept);
     assert_eq!(
         (
-            violation.from_us,
-            violation.to_us,
+            violation.from,
+            violation.to,
             violation.measured,
             violation.allowed
         ),
@@ -57,7 +57,7 @@ fn one_token_too_many() {
     );
     assert_eq!(
         violation.to_string(),
-        "5 admitted from 500 to 699 µs, 1 more than the 4 that a token bucket of 3 with 1 per 100 µs allows there"
+        "5 admitted from 500 to 699, 1 more than the 4 that a token bucket of 3 with 1 per 100 allows there"
     );
     assert_eq!(
         bucket.check(&kept, 1),
@@ -74,7 +74,7 @@ fn one_token_too_many() {
 fn a_rate_a_little_too_fast_is_caught_in_the_long_run() {
     let bucket = Bound::TokenBucket {
         count: 3,
-        period_us: SECOND,
+        period: SECOND,
         burst: 10,
     };
     let every = |micros: u64| {
@@ -85,14 +85,14 @@ fn a_rate_a_little_too_fast_is_caught_in_the_long_run() {
     assert!(bucket.check(&every(333_334), 0).is_ok());
     let violation = caught(bucket, &every(332_500));
     // After 4999 · 0.3325 s there are 10 + 4986 tokens for 5000.
-    assert_eq!((violation.from_us, violation.excess()), (0, 4));
+    assert_eq!((violation.from, violation.excess()), (0, 4));
 }
 
 #[test]
 fn uncertain_times_are_not_violations() {
     let bucket = Bound::TokenBucket {
         count: 1,
-        period_us: 10,
+        period: 10,
         burst: 1,
     };
     assert!(
@@ -108,7 +108,7 @@ fn uncertain_times_are_not_violations() {
         &[Admission::between(0, 5, 1), Admission::between(3, 9, 1)],
     );
     assert_eq!(
-        (violation.from_us, violation.to_us, violation.excess()),
+        (violation.from, violation.to, violation.excess()),
         (0, 9, 1)
     );
 }
@@ -117,7 +117,7 @@ fn uncertain_times_are_not_violations() {
 fn a_log_drops_entries_after_exactly_its_window() {
     let log = Bound::SlidingLog {
         limit: 2,
-        window_us: 100,
+        window: 100,
     };
     assert_eq!(
         log.check(&at(&[0, 50, 100, 150]), 0).unwrap().slack,
@@ -125,7 +125,7 @@ fn a_log_drops_entries_after_exactly_its_window() {
     );
     let violation = caught(log, &at(&[0, 50, 99]));
     assert_eq!(
-        (violation.from_us, violation.to_us, violation.measured),
+        (violation.from, violation.to, violation.measured),
         (0, 99, 3)
     );
 }
@@ -136,7 +136,7 @@ fn a_fixed_window_may_hold_twice_its_limit_across_a_boundary() {
     assert!(
         Bound::FixedWindow {
             limit: 2,
-            window_us: 100
+            window: 100
         }
         .check(&across, 0)
         .is_ok()
@@ -144,17 +144,17 @@ fn a_fixed_window_may_hold_twice_its_limit_across_a_boundary() {
     let violation = caught(
         Bound::FixedWindow {
             limit: 1,
-            window_us: 100,
+            window: 100,
         },
         &across,
     );
     assert_eq!(
-        (violation.from_us, violation.to_us, violation.measured),
+        (violation.from, violation.to, violation.measured),
         (0, 99, 2)
     );
     assert_eq!(
         violation.to_string(),
-        "2 admitted from 0 to 99 µs, 1 more than the 1 that a limit of 1 in each window of 100 µs allows there"
+        "2 admitted from 0 to 99, 1 more than the 1 that a limit of 1 in each window of 100 allows there"
     );
 }
 
@@ -162,12 +162,12 @@ fn a_fixed_window_may_hold_twice_its_limit_across_a_boundary() {
 fn a_window_from_its_first_hit_begins_with_it() {
     let bound = Bound::FirstHitWindow {
         limit: 2,
-        window_us: 100,
+        window: 100,
     };
     assert!(bound.check(&at(&[50, 149, 150, 249, 250]), 0).is_ok());
     let violation = caught(bound, &at(&[50, 149, 160, 170, 259]));
     assert_eq!(
-        (violation.from_us, violation.to_us, violation.measured),
+        (violation.from, violation.to, violation.measured),
         (160, 259, 3)
     );
 }
@@ -176,7 +176,7 @@ fn a_window_from_its_first_hit_begins_with_it() {
 fn a_window_whose_begin_is_uncertain_is_still_caught() {
     let bound = Bound::FirstHitWindow {
         limit: 1,
-        window_us: 100,
+        window: 100,
     };
     let sure = [
         Admission::between(0, 10, 1),
@@ -198,7 +198,7 @@ fn a_window_whose_begin_is_uncertain_is_still_caught() {
 fn admissions_that_may_be_of_the_window_before_do_not_count() {
     let bound = Bound::FirstHitWindow {
         limit: 2,
-        window_us: 100,
+        window: 100,
     };
     // The first window ends from 100 to 110, so the second admission is in the first or the second.
     let either = [
@@ -221,7 +221,7 @@ fn admissions_that_may_be_of_the_window_before_do_not_count() {
 fn a_window_begins_no_earlier_than_the_one_before_ends() {
     let bound = Bound::FirstHitWindow {
         limit: 1,
-        window_us: 100,
+        window: 100,
     };
     let wide = [
         Admission::at(0, 1),
@@ -231,7 +231,7 @@ fn a_window_begins_no_earlier_than_the_one_before_ends() {
     ];
     let violation = caught(bound, &wide);
     assert_eq!(
-        (violation.from_us, violation.to_us, violation.measured),
+        (violation.from, violation.to, violation.measured),
         (100, 199, 2)
     );
 }
@@ -240,7 +240,7 @@ fn a_window_begins_no_earlier_than_the_one_before_ends() {
 fn twice_the_limit_is_found_without_known_window_starts() {
     let bound = Bound::FirstHitWindow {
         limit: 1,
-        window_us: 100,
+        window: 100,
     };
     let lost = [
         Admission::between(0, 1000, 1),
@@ -253,10 +253,26 @@ fn twice_the_limit_is_found_without_known_window_starts() {
 }
 
 #[test]
+fn an_evicted_window_may_begin_anywhere_but_not_be_shorter() {
+    let bound = Bound::EvictedFirstHitWindow {
+        limit: 1,
+        window: 100,
+    };
+    // One each in windows from 0, 100 and 200; a fourth needs a window of its own.
+    let three = at(&[50, 150, 250]);
+    assert!(bound.check(&three, 0).is_ok());
+    assert!(bound.check(&at(&[99, 100, 299]), 0).is_ok());
+    let violation = caught(bound, &at(&[99, 100, 198]));
+    assert_eq!((violation.measured, violation.allowed), (3, 2));
+    let violation = caught(bound, &at(&[99, 100, 200, 298]));
+    assert_eq!((violation.measured, violation.allowed), (4, 3));
+}
+
+#[test]
 fn a_sliding_counter_may_allow_more_than_a_log() {
     let bound = Bound::SlidingCounter {
         limit: 4,
-        window_us: 100,
+        window: 100,
     };
     // Four at the end of a window; at 75 % of the next the counter weighs them as one, so three
     // more fit.
@@ -267,10 +283,10 @@ fn a_sliding_counter_may_allow_more_than_a_log() {
     );
     let violation = caught(bound, &at(&[99, 99, 99, 99, 175, 175, 175, 175]));
     assert_eq!(
-        (violation.to_us, violation.measured, violation.allowed),
+        (violation.to, violation.measured, violation.allowed),
         (175, 8, 7)
     );
-    // The window before has all from its first µs on, and what may have been in it.
+    // The window before has all from its first time on, and what may have been in it.
     let this = at(&[199, 199, 275, 275, 275, 275]);
     assert_eq!(
         bound
@@ -296,7 +312,7 @@ fn a_sliding_counter_may_allow_more_than_a_log() {
 fn starts_too_near_are_caught() {
     let bound = Bound::Pacing {
         count: 1,
-        period_us: 10,
+        period: 10,
     };
     assert!(
         bound
@@ -313,10 +329,10 @@ fn starts_too_near_are_caught() {
     let near = [Admission::at(0, 2), Admission::at(19, 1)];
     let violation = caught(bound, &near);
     assert_eq!(
-        (violation.from_us, violation.to_us, violation.excess()),
+        (violation.from, violation.to, violation.excess()),
         (0, 19, 1)
     );
-    assert!(bound.check(&near, 1).is_ok(), "told 1 µs early");
+    assert!(bound.check(&near, 1).is_ok(), "1 early");
     assert!(bound.check(&at(&[7, 7]), 0).is_err());
 }
 
@@ -324,7 +340,7 @@ fn starts_too_near_are_caught() {
 fn uncertain_starts_too_near_are_caught() {
     let bound = Bound::Pacing {
         count: 1,
-        period_us: 10,
+        period: 10,
     };
     let two = [Admission::between(0, 3, 1), Admission::between(2, 9, 1)];
     assert!(bound.check(&two, 0).is_err());
@@ -372,7 +388,7 @@ fn too_many_permits_at_once_are_caught() {
     let violation = check_permits(2, &[hold(0, 10), hold(0, 10), hold(9, 20)], 0).unwrap_err();
     assert_eq!(
         violation.to_string(),
-        "3 held from 9 to 9 µs, 1 more than the 2 that a limit of 2 in flight allows there"
+        "3 held from 9 to 9, 1 more than the 2 that a limit of 2 in flight allows there"
     );
 }
 
@@ -380,7 +396,7 @@ fn too_many_permits_at_once_are_caught() {
 fn the_worst_key_is_named() {
     let bound = Bound::SlidingLog {
         limit: 1,
-        window_us: 10,
+        window: 10,
     };
     let trace = |keys: &[&'static str]| {
         keys.iter()
@@ -400,7 +416,7 @@ fn the_worst_key_is_named() {
         .unwrap_err();
     assert_eq!(
         violation.to_string(),
-        "key b: 3 admitted from 0 to 5 µs, 2 more than the 1 that a limit of 1 in any 10 µs allows there"
+        "key b: 3 admitted from 0 to 5, 2 more than the 1 that a limit of 1 in any 10 allows there"
     );
 }
 
@@ -412,28 +428,32 @@ fn times_since_1970_do_not_overflow() {
     for bound in [
         Bound::TokenBucket {
             count: 1 << 50,
-            period_us: 3650 * DAY,
+            period: 3650 * DAY,
             burst: 10 << 40,
         },
         Bound::SlidingLog {
             limit: 10 << 40,
-            window_us: 3650 * DAY,
+            window: 3650 * DAY,
         },
         Bound::SlidingLog {
             limit: 10 << 40,
-            window_us: u64::MAX,
+            window: u64::MAX,
         },
         Bound::FixedWindow {
             limit: 10 << 40,
-            window_us: DAY,
+            window: DAY,
         },
         Bound::FirstHitWindow {
             limit: 10 << 40,
-            window_us: u64::MAX,
+            window: u64::MAX,
+        },
+        Bound::EvictedFirstHitWindow {
+            limit: 5 << 40,
+            window: u64::MAX,
         },
         Bound::SlidingCounter {
             limit: 10 << 40,
-            window_us: u64::MAX,
+            window: u64::MAX,
         },
     ] {
         assert_eq!(
@@ -455,28 +475,32 @@ fn long_traces_are_checked_fast() {
     for bound in [
         Bound::TokenBucket {
             count: 16,
-            period_us: 100,
+            period: 100,
             burst: 1000,
         },
         Bound::SlidingLog {
             limit: 1000,
-            window_us: 1000,
+            window: 1000,
         },
         Bound::FixedWindow {
             limit: 1000,
-            window_us: 1000,
+            window: 1000,
         },
         Bound::FirstHitWindow {
             limit: 1000,
-            window_us: 1000,
+            window: 1000,
+        },
+        Bound::EvictedFirstHitWindow {
+            limit: 1000,
+            window: 1000,
         },
         Bound::SlidingCounter {
             limit: 1000,
-            window_us: 1000,
+            window: 1000,
         },
         Bound::Pacing {
             count: 1,
-            period_us: 1,
+            period: 1,
         },
     ] {
         assert_eq!(bound.check(&trace, 0).unwrap().admitted, 75_000);

@@ -7,16 +7,17 @@ use ratekeeper_testkit::auditor::{Admission, Bound, PermitInterval, check_permit
 pub(crate) fn any_bound() -> impl Strategy<Value = Bound> {
     let window = || (0u64..6, 1..=LONGEST_WINDOW);
     prop_oneof![
-        (0u64..6, 1u64..20, 0u64..8).prop_map(|(count, period_us, burst)| Bound::TokenBucket {
+        (0u64..6, 1u64..20, 0u64..8).prop_map(|(count, period, burst)| Bound::TokenBucket {
             count,
-            period_us,
+            period,
             burst
         }),
-        window().prop_map(|(limit, window_us)| Bound::SlidingLog { limit, window_us }),
-        window().prop_map(|(limit, window_us)| Bound::FixedWindow { limit, window_us }),
-        window().prop_map(|(limit, window_us)| Bound::FirstHitWindow { limit, window_us }),
-        window().prop_map(|(limit, window_us)| Bound::SlidingCounter { limit, window_us }),
-        (1u64..6, 1u64..20).prop_map(|(count, period_us)| Bound::Pacing { count, period_us }),
+        window().prop_map(|(limit, window)| Bound::SlidingLog { limit, window }),
+        window().prop_map(|(limit, window)| Bound::FixedWindow { limit, window }),
+        window().prop_map(|(limit, window)| Bound::FirstHitWindow { limit, window }),
+        window().prop_map(|(limit, window)| Bound::EvictedFirstHitWindow { limit, window }),
+        window().prop_map(|(limit, window)| Bound::SlidingCounter { limit, window }),
+        (1u64..6, 1u64..20).prop_map(|(count, period)| Bound::Pacing { count, period }),
     ]
 }
 
@@ -84,22 +85,22 @@ proptest! {
     #[test]
     fn a_violation_is_in_the_reported_interval(bound in any_bound(), trace in any_trace(), allowance in 0u64..3) {
         if let Err(violation) = bound.check(&admissions(&trace), allowance) {
-            let inside = trace.iter().filter(|(time, _)| (violation.from_us..=violation.to_us).contains(time));
+            let inside = trace.iter().filter(|(time, _)| (violation.from..=violation.to).contains(time));
             prop_assert!(violation.measured <= inside.map(|(_, cost)| cost).sum::<u64>());
             prop_assert!(violation.measured > violation.allowed);
         }
     }
 
     #[test]
-    fn paced_unit_starts_keep_lq2(trace in prop::collection::vec(0u64..60, 0..12), count in 1u64..4, period_us in 1u64..20) {
+    fn paced_unit_starts_keep_lq2(trace in prop::collection::vec(0u64..60, 0..12), count in 1u64..4, period in 1u64..20) {
         let units: Vec<_> = trace.iter().map(|&time| (time, 1)).collect();
-        if audited(&Bound::Pacing { count, period_us }, &units, 0).is_some_and(|slack| slack < 0) {
+        if audited(&Bound::Pacing { count, period }, &units, 0).is_some_and(|slack| slack < 0) {
             return Ok(());
         }
         for from in 0u64..60 {
             for length in 1u64..60 {
                 let starts = trace.iter().filter(|time| (from..from + length).contains(*time)).count() as u64;
-                prop_assert!(starts <= (length * count).div_ceil(period_us));
+                prop_assert!(starts <= (length * count).div_ceil(period));
             }
         }
     }
@@ -122,7 +123,7 @@ proptest! {
             Err(violation) => {
                 prop_assert_eq!(violation.measured, most);
                 prop_assert_eq!(violation.excess(), most - limit - allowance);
-                for t in violation.from_us..=violation.to_us {
+                for t in violation.from..=violation.to {
                     prop_assert_eq!(at(t), most);
                 }
             }

@@ -57,29 +57,29 @@ proptest! {
     #[test]
     fn a_token_bucket_counts_certain_admissions(
         trace in prop::collection::vec((0u64..40, 0u64..20, 1u64..4), 1..15),
-        count in 0u64..6, period_us in 1u64..20, burst in 0u64..8,
+        count in 0u64..6, period in 1u64..20, burst in 0u64..8,
     ) {
         let trace: Vec<_> = trace.into_iter().map(|(time, width, cost)| Admission::between(time, time + width, cost)).collect();
         let pairs = (0..END).flat_map(|s| (s..END).map(move |t| (s, t)));
         let worst = pairs.map(|(s, t)| {
-            i128::from(certain(&trace, s, t)) - i128::from(burst + count * (t - s) / period_us)
+            i128::from(certain(&trace, s, t)) - i128::from(burst + count * (t - s) / period)
         }).max().unwrap();
-        let found = Bound::TokenBucket { count, period_us, burst }.check(&trace, 0);
+        let found = Bound::TokenBucket { count, period, burst }.check(&trace, 0);
         prop_assert_eq!(found.map_err(|violation| i128::from(violation.excess())).err(), (worst > 0).then_some(worst));
     }
 
     #[test]
     fn a_log_counts_certain_admissions(
         trace in prop::collection::vec((0u64..40, 0u64..20, 1u64..4), 1..15),
-        limit in 0u64..8, window_us in 1u64..30,
+        limit in 0u64..8, window in 1u64..30,
     ) {
         let trace: Vec<_> = trace.into_iter().map(|(time, width, cost)| Admission::between(time, time + width, cost)).collect();
-        let most = (0..END).map(|t| certain(&trace, (t + 1).saturating_sub(window_us), t)).max().unwrap();
-        match (Bound::SlidingLog { limit, window_us }).check(&trace, 0) {
+        let most = (0..END).map(|t| certain(&trace, (t + 1).saturating_sub(window), t)).max().unwrap();
+        match (Bound::SlidingLog { limit, window }).check(&trace, 0) {
             Ok(report) => prop_assert_eq!(report.slack, Some(limit - most)),
             Err(violation) => {
                 prop_assert_eq!(violation.measured, most);
-                prop_assert_eq!(certain(&trace, violation.from_us, violation.to_us), most);
+                prop_assert_eq!(certain(&trace, violation.from, violation.to), most);
             }
         }
     }

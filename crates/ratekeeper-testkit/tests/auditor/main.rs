@@ -1,4 +1,4 @@
-//! The auditor against simple reference checks: every interval of whole µs, one by one.
+//! The auditor against simple reference checks: every interval of whole times, one by one.
 
 mod catches;
 mod exact;

@@ -1,5 +1,5 @@
-//! Reference checks: each bound by its definition, over every interval of whole µs. The result is
-//! the smallest slack, negative if the bound is broken; `None` if there is nothing to compare.
+//! Reference checks: each bound by its definition, over every interval of whole units of time. The
+//! result is the smallest slack, negative if the bound is broken; `None` if there is nothing to compare.
 
 use ratekeeper_testkit::auditor::Bound;
 
@@ -21,7 +21,7 @@ fn every_interval(end: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..=end).flat_map(move |from| (from..=end).map(move |to| (from, to)))
 }
 
-/// The last `window` µs up to t.
+/// The first time of the window that ends with t.
 fn window_to(t: u64, window: u64) -> u64 {
     (t + 1).saturating_sub(window)
 }
@@ -42,27 +42,26 @@ pub(crate) fn slack(bound: &Bound, trace: &[Exact], allowance: u64) -> Option<i1
     match *bound {
         Bound::TokenBucket {
             count,
-            period_us,
+            period,
             burst,
         } => every_interval(last)
             .map(|(s, t)| {
-                let refill =
-                    (i128::from(count) * i128::from(t - s)).div_euclid(i128::from(period_us));
+                let refill = (i128::from(count) * i128::from(t - s)).div_euclid(i128::from(period));
                 i128::from(burst) + refill + extra - admitted(trace, s, t)
             })
             .min(),
-        Bound::SlidingLog { limit, window_us } => (0..=end)
-            .map(|t| i128::from(limit) + extra - admitted(trace, window_to(t, window_us), t))
+        Bound::SlidingLog { limit, window } => (0..=end)
+            .map(|t| i128::from(limit) + extra - admitted(trace, window_to(t, window), t))
             .min(),
-        Bound::FixedWindow { limit, window_us } => (0..=end)
-            .step_by(window_us as usize)
-            .map(|start| i128::from(limit) + extra - admitted(trace, start, start + window_us - 1))
+        Bound::FixedWindow { limit, window } => (0..=end)
+            .step_by(window as usize)
+            .map(|start| i128::from(limit) + extra - admitted(trace, start, start + window - 1))
             .min(),
-        Bound::FirstHitWindow { limit, window_us } => {
+        Bound::FirstHitWindow { limit, window } => {
             let anywhere = slack(
                 &Bound::SlidingLog {
                     limit: 2 * limit,
-                    window_us,
+                    window,
                 },
                 trace,
                 allowance,
@@ -75,27 +74,33 @@ pub(crate) fn slack(bound: &Bound, trace: &[Exact], allowance: u64) -> Option<i1
                     continue;
                 }
                 let in_window =
-                    i128::from(limit) + extra - admitted(trace, start, start + window_us - 1);
+                    i128::from(limit) + extra - admitted(trace, start, start + window - 1);
                 least = least.min(Some(in_window));
-                start += window_us;
+                start += window;
             }
             least
         }
-        Bound::SlidingCounter { limit, window_us } => {
-            let each = slack(&Bound::FixedWindow { limit, window_us }, trace, allowance);
+        Bound::EvictedFirstHitWindow { limit, window } => every_interval(last)
+            .map(|(s, t)| {
+                let windows = (t - s + 1).div_ceil(window) + 1;
+                i128::from(limit * windows) + extra - admitted(trace, s, t)
+            })
+            .min(),
+        Bound::SlidingCounter { limit, window } => {
+            let each = slack(&Bound::FixedWindow { limit, window }, trace, allowance);
             let sliding = (0..=end).map(|t| {
-                let start = t - t % window_us;
+                let start = t - t % window;
                 let previous = if start == 0 {
                     0
                 } else {
-                    admitted(trace, start - window_us, start - 1)
+                    admitted(trace, start - window, start - 1)
                 };
-                let carried = previous * i128::from(t % window_us) / i128::from(window_us);
-                i128::from(limit) + carried + extra - admitted(trace, window_to(t, window_us), t)
+                let carried = previous * i128::from(t % window) / i128::from(window);
+                i128::from(limit) + carried + extra - admitted(trace, window_to(t, window), t)
             });
             sliding.chain(each).min()
         }
-        Bound::Pacing { count, period_us } => {
+        Bound::Pacing { count, period } => {
             let mut starts = trace.to_vec();
             starts.sort_unstable();
             let mut least: Option<i128> = None;
@@ -105,8 +110,8 @@ pub(crate) fn slack(bound: &Bound, trace: &[Exact], allowance: u64) -> Option<i1
                         .iter()
                         .map(|(_, cost)| i128::from(*cost))
                         .sum();
-                    let room = i128::from(count) * i128::from(to - from + allowance)
-                        / i128::from(period_us);
+                    let room =
+                        i128::from(count) * i128::from(to - from + allowance) / i128::from(period);
                     least = Some(least.map_or(room - before, |least| least.min(room - before)));
                 }
             }

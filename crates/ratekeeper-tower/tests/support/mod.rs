@@ -1,4 +1,4 @@
-//! Test helpers: a strict service, a body in chunks, polling once.
+//! Test helpers: a strict service, a body in chunks.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -12,17 +12,13 @@ use std::future::{Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use tower::Service;
 
 pub(crate) type Text = Full<Bytes>;
 
 pub(crate) fn get(path: &str) -> Request<Text> {
     Request::builder().uri(path).body(Text::default()).unwrap()
-}
-
-pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
 /// A service that is ready for one call only, panics if it is called when not ready, and whose

@@ -2,8 +2,8 @@
 //! Checks what the abusers were allowed over every interval, and counts how many new keys were
 //! denied.
 
-use super::bounds::{self, Admitted};
 use ratekeeper::{Clock, Keyed, Limit, ManualClock, Timestamp, keyed::KeyedStats};
+use ratekeeper_testkit::bounds::{self, AllowedCall};
 
 pub(crate) struct Flood {
     pub(crate) limit: Limit,
@@ -29,7 +29,7 @@ pub(crate) struct Report {
 pub(crate) struct Abuser {
     pub(crate) name: &'static str,
     pub(crate) calls: u64,
-    pub(crate) allowed: Vec<Admitted>,
+    pub(crate) allowed: Vec<AllowedCall>,
     pub(crate) violation: Option<String>,
 }
 
@@ -101,7 +101,7 @@ impl Flood {
                 abuser.calls += 1;
                 if decision.is_allowed() {
                     let delay = decision.delay().as_nanos() as u64;
-                    abuser.allowed.push(Admitted {
+                    abuser.allowed.push(AllowedCall {
                         at: now,
                         cost: 1,
                         delay,
@@ -116,7 +116,7 @@ impl Flood {
             }
         }
         for abuser in &mut abusers {
-            abuser.violation = bounds::broken(&self.limit, &abuser.allowed);
+            abuser.violation = bounds::violation(&self.limit, &abuser.allowed);
         }
         let stats = keyed.stats();
         Report {

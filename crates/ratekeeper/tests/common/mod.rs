@@ -1,12 +1,8 @@
-//! Shared by the property tests: oracles with the whole history, and generators of limits and
-//! traces.
+//! Shared by the property tests: generators of limits and traces, and the flood simulation.
 #![allow(
     dead_code,
     reason = "each test file is a crate of its own and uses a part"
 )]
 
-pub(crate) mod bounds;
 pub(crate) mod flood;
-pub(crate) mod model;
-pub(crate) mod oracle;
 pub(crate) mod traces;

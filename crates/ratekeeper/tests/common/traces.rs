@@ -1,10 +1,10 @@
 //! Generators of limits and traces: fine and coarse, common and extreme.
 
-use super::oracle::Rule;
 use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
 use proptest::test_runner::FileFailurePersistence;
 use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock, Timestamp};
+use ratekeeper_testkit::BucketRule;
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
@@ -93,7 +93,7 @@ pub(crate) fn rounded() -> BoxedStrategy<Limit> {
     let count = prop_oneof![59_u64..=1_000, 59..=10_000_000_000_u64];
     (count, period, 1_u64..=1_000)
         .prop_map(|(count, period, burst)| of_nanos(count, period, burst))
-        .prop_filter("exact", |limit| Rule::written(limit).per_nano > 58)
+        .prop_filter("exact", |limit| BucketRule::written(limit).per_nano > 58)
         .boxed()
 }
 
@@ -160,7 +160,7 @@ pub(crate) enum Pace {
 }
 
 impl Pace {
-    pub(crate) fn nanos(self, rule: &Rule) -> u64 {
+    pub(crate) fn nanos(self, rule: &BucketRule) -> u64 {
         let long = |nanos: i128| u64::try_from(nanos).unwrap_or(u64::MAX).min(20 * YEAR);
         match self {
             Self::Stall => 0,
@@ -193,7 +193,7 @@ pub(crate) fn moves() -> BoxedStrategy<(bool, Pace)> {
     (prop::bool::weighted(0.35), paces()).boxed()
 }
 
-pub(crate) fn moved(now: u64, (back, pace): (bool, Pace), rule: &Rule) -> u64 {
+pub(crate) fn moved(now: u64, (back, pace): (bool, Pace), rule: &BucketRule) -> u64 {
     let by = pace.nanos(rule);
     if back {
         now.saturating_sub(by)

@@ -1,14 +1,15 @@
 //! Tables with few slots: evictions may cause denials, but never allow what a memory of everything
 //! would not.
 
-use super::common::bounds::{self, Admitted};
 use super::common::flood::slots;
-use super::common::oracle::Event;
 use super::common::traces::{cases, instant, whole_interval};
 use proptest::prelude::*;
 use ratekeeper::{
     Algorithm, Charge, Clock, Keyed, Limit, ManualClock, Reservation, limiter::Carry,
 };
+use ratekeeper_testkit::Event;
+use ratekeeper_testkit::bounds::{self, AllowedCall};
+use ratekeeper_testkit::changing_bucket::{self, Era, PARTS};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -83,11 +84,11 @@ fn checked(
     limit: Limit,
     max_keys: usize,
     ops: &[Op],
-) -> Result<BTreeMap<u64, Vec<(Admitted, bool)>>, TestCaseError> {
+) -> Result<BTreeMap<u64, Vec<(AllowedCall, bool)>>, TestCaseError> {
     let (keyed, clock) = keyed(limit, max_keys);
     let unit = limit.fills_in().expect("refills").as_nanos() as u64;
     let unit = unit.div_ceil(64).max(1);
-    let mut allowed: BTreeMap<u64, Vec<(Admitted, bool)>> = BTreeMap::new();
+    let mut allowed: BTreeMap<u64, Vec<(AllowedCall, bool)>> = BTreeMap::new();
     let mut new = 1_000_000;
     let mut call = |key: u64, cost: u64, at: u64| {
         let decision = keyed.key(&key).at(instant(at)).check_n(cost);
@@ -97,7 +98,7 @@ fn checked(
             allowed
                 .entry(key)
                 .or_default()
-                .push((Admitted { at, cost, delay }, stale));
+                .push((AllowedCall { at, cost, delay }, stale));
         }
     };
     for op in ops {
@@ -127,9 +128,9 @@ proptest! {
     ) {
         for (key, allowed) in checked(limit, max_keys, &ops)? {
             let allowed: Vec<_> = allowed.into_iter().map(|(allowed, _)| allowed).collect();
-            prop_assert_eq!(bounds::broken(&limit, &allowed), None, "key {}: {:?}", key, allowed);
+            prop_assert_eq!(bounds::violation(&limit, &allowed), None, "key {}: {:?}", key, allowed);
             if limit.algorithm_kind() == Algorithm::SlidingWindow {
-                prop_assert_eq!(bounds::broken_weighted(&limit, &allowed), None, "key {}: {:?}", key, allowed);
+                prop_assert_eq!(bounds::weighted_violation(&limit, &allowed), None, "key {}: {:?}", key, allowed);
             }
         }
     }
@@ -147,23 +148,9 @@ proptest! {
         for (key, allowed) in checked(limit, max_keys, &ops)? {
             let counts = allowed.into_iter().filter(|(_, stale)| own_instant || !stale);
             let allowed: Vec<_> = counts.map(|(allowed, _)| allowed).collect();
-            prop_assert_eq!(bounds::broken(&limit, &allowed), None, "key {}: {:?}", key, allowed);
+            prop_assert_eq!(bounds::violation(&limit, &allowed), None, "key {}: {:?}", key, allowed);
         }
     }
-}
-
-/// Parts per token, so that every interval from 1 to 10 ns refills whole parts per nanosecond.
-const PARTS: i128 = 2_520;
-
-/// A period in which one limit was in force, both ends included.
-#[derive(Clone, Copy, Debug)]
-struct Era {
-    from: u64,
-    to: u64,
-    per_nano: i128,
-    burst: u64,
-    /// Tokens that the change to it may have added.
-    added: u64,
 }
 
 /// A charge that a key was allowed.
@@ -252,15 +239,9 @@ struct History {
 
 impl History {
     fn new(interval: u64, burst: u64, max_keys: usize) -> Self {
-        let (keyed, clock) = keyed(whole_interval(interval, burst), max_keys);
-        let from = clock.now().as_unix_nanos();
-        let era = Era {
-            from,
-            to: u64::MAX,
-            per_nano: PARTS / i128::from(interval),
-            burst,
-            added: 0,
-        };
+        let limit = whole_interval(interval, burst);
+        let (keyed, clock) = keyed(limit, max_keys);
+        let era = Era::new(clock.now().as_unix_nanos(), &limit, 0);
         Self {
             keyed,
             clock,
@@ -360,74 +341,29 @@ impl History {
         }
         let old = self.eras.last_mut().expect("an era");
         old.to = now;
+        let old_burst = old.limit.map_or(0, |(_, burst)| burst);
         let added = match carry {
             Carry::Reset => burst,
             // A key that was evicted while fresh is new under the new limit.
-            _ => burst.saturating_sub(old.burst),
+            _ => burst.saturating_sub(old_burst),
         };
-        self.eras.push(Era {
-            from: now,
-            to: u64::MAX,
-            per_nano: PARTS / i128::from(interval),
-            burst,
-            added,
-        });
+        let added = i128::from(added) * PARTS;
+        self.eras.push(Era::new(now, &limit, added));
     }
 
-    /// B + the rate of each era times its share of [s, t] + what was added in it.
-    fn bound(&self, past: &Past, s: u64, t: u64) -> i128 {
-        let mut within = self.eras.iter().filter(|era| era.from <= t && era.to >= s);
-        let first = within.next().expect("an era");
-        let share = |era: &Era| era.per_nano * i128::from(t.min(era.to) - s.max(era.from));
-        let mut tokens = i128::from(first.burst)
-            + within
-                .clone()
-                .map(|era| i128::from(era.added))
-                .sum::<i128>();
-        // What is granted while slots are reserved comes on top of them, whenever they act.
-        tokens += past
-            .gifts
-            .iter()
-            .filter(|(at, _)| *at <= t)
-            .map(|gift| i128::from(gift.1))
-            .sum::<i128>();
-        // A reset or a grant fills no more than a full bucket, but each of several may.
-        tokens * PARTS + share(first) + within.map(share).sum::<i128>()
-    }
-
-    /// Returns an interval with more than its bound and what was reserved across changes.
+    /// Returns an interval with more than its bound, what was reserved across changes, and gifts.
     fn broken(&self, past: &Past, on_offer: Option<Event>) -> Option<String> {
-        let on_top: i128 = past
-            .allowed
-            .iter()
-            .filter(|a| a.crossed)
-            .map(|a| i128::from(a.event.cost))
-            .sum();
-        let acting = past
-            .allowed
-            .iter()
-            .filter(|admission| !admission.cancelled)
-            .map(|admission| admission.event);
-        let mut events: Vec<_> = acting.chain(on_offer).collect();
-        events.sort_unstable();
-        let starts = events
-            .iter()
-            .map(|event| event.at)
-            .chain(self.eras.iter().map(|era| era.from));
-        for s in starts {
-            let mut spent = 0;
-            for event in events.iter().filter(|event| event.at >= s) {
-                spent += i128::from(event.cost) * PARTS;
-                let bound = self.bound(past, s, event.at) + on_top * PARTS;
-                if spent > bound {
-                    return Some(format!(
-                        "{spent} from {s} to {}, at bound {bound}",
-                        event.at
-                    ));
-                }
-            }
-        }
-        None
+        let crossed = past.allowed.iter().filter(|a| a.crossed);
+        let crossed: i128 = crossed.map(|a| i128::from(a.event.cost)).sum();
+        let acting = past.allowed.iter().filter(|a| !a.cancelled);
+        let events: Vec<_> = acting.map(|a| a.event).chain(on_offer).collect();
+        // What is granted while slots are reserved comes on top of them, whenever they act. A reset
+        // or a grant fills no more than a full bucket, but each of several may.
+        let on_top = |t| {
+            let gifts = past.gifts.iter().filter(|(at, _)| *at <= t);
+            (crossed + gifts.map(|gift| i128::from(gift.1)).sum::<i128>()) * PARTS
+        };
+        changing_bucket::violation(&self.eras, &events, on_top)
     }
 
     fn assert_p1(&self, key: u64) -> Result<(), TestCaseError> {
@@ -511,11 +447,11 @@ proptest! {
     ) {
         let limit = |count: u64| Limit::of(count, Duration::from_secs(60)).algorithm(algorithm);
         let (keyed, clock) = keyed(limit(counts[0]), max_keys);
-        let mut allowed: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
+        let mut allowed: BTreeMap<u64, Vec<AllowedCall>> = BTreeMap::new();
         let mut new = 1_000_000;
         let mut call = |key: u64, cost: u64| {
             if keyed.check_n(&key, cost).is_allowed() {
-                allowed.entry(key).or_default().push(Admitted { at: clock.now().as_unix_nanos(), cost, delay: 0 });
+                allowed.entry(key).or_default().push(AllowedCall { at: clock.now().as_unix_nanos(), cost, delay: 0 });
             }
         };
         for (op, change) in ops {
@@ -533,7 +469,7 @@ proptest! {
         }
         let largest = limit(*counts.iter().max().expect("three"));
         for (key, allowed) in allowed {
-            prop_assert_eq!(bounds::broken(&largest, &allowed), None, "key {}: {:?}", key, allowed);
+            prop_assert_eq!(bounds::violation(&largest, &allowed), None, "key {}: {:?}", key, allowed);
         }
     }
 
@@ -546,7 +482,7 @@ proptest! {
     ) {
         let (keyed, clock) = keyed(limit, max_keys);
         let unit = limit.fills_in().expect("refills").div_f64(64.0).max(Duration::from_nanos(1));
-        let mut allowed: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
+        let mut allowed: BTreeMap<u64, Vec<AllowedCall>> = BTreeMap::new();
         let mut charges: Vec<(Charge<ManualClock>, u64, usize)> = Vec::new();
         let mut new = 1_000_000;
         for (op, settle, which, actual) in ops {
@@ -556,7 +492,7 @@ proptest! {
                     if let Ok(charge) = keyed.key(&key).take(cost) {
                         let allowed = allowed.entry(key).or_default();
                         charges.push((charge, key, allowed.len()));
-                        allowed.push(Admitted { at: clock.now().as_unix_nanos(), cost, delay: 0 });
+                        allowed.push(AllowedCall { at: clock.now().as_unix_nanos(), cost, delay: 0 });
                     }
                 }
                 Op::Churn(keys) => {
@@ -572,7 +508,7 @@ proptest! {
             }
         }
         for (key, allowed) in allowed {
-            prop_assert_eq!(bounds::broken(&limit, &allowed), None, "key {}: {:?}", key, allowed);
+            prop_assert_eq!(bounds::violation(&limit, &allowed), None, "key {}: {:?}", key, allowed);
         }
     }
 }

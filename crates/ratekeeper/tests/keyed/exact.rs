@@ -1,9 +1,9 @@
 //! With a slot for every key, each key behaves as a limiter of its own.
 
-use super::common::model::{Model, Told};
 use super::common::traces::{Step, any_limits, cases, instant, moved_by, same_kind, steps};
 use proptest::prelude::*;
 use ratekeeper::{Charge, Clock, Keyed, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
+use ratekeeper_testkit::{DecisionInfo, Model};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -49,7 +49,11 @@ impl Histories {
     }
 
     /// Whether a call's answer is that of one of them; the others are dropped.
-    fn retain_matching(&mut self, answer: Told, call: impl Fn(&mut Model) -> Told) -> bool {
+    fn retain_matching(
+        &mut self,
+        answer: DecisionInfo,
+        call: impl Fn(&mut Model) -> DecisionInfo,
+    ) -> bool {
         self.0.retain_mut(|model| call(model) == answer);
         !self.0.is_empty()
     }
@@ -81,15 +85,15 @@ fn calls() -> impl Strategy<Value = Call> {
     })
 }
 
-fn answer(view: &ratekeeper::keyed::Key<'_, ManualClock>, cost: u64, verb: Verb) -> Told {
-    Told::from(match verb {
+fn answer(view: &ratekeeper::keyed::Key<'_, ManualClock>, cost: u64, verb: Verb) -> DecisionInfo {
+    DecisionInfo::from(match verb {
         Verb::Check => view.check_n(cost),
         Verb::Peek => view.peek_n(cost),
         // `take` returns no numbers: what remains is read separately.
         Verb::Take => match view.take(cost) {
             Ok(charge) => {
                 assert_eq!(charge.cost(), cost);
-                let mut answer = Told::from(view.peek_n(0));
+                let mut answer = DecisionInfo::from(view.peek_n(0));
                 // Cost 0 is denied while there is debt, which a take never leaves.
                 answer.outcome = ratekeeper::Outcome::Allowed;
                 return answer;
@@ -99,7 +103,7 @@ fn answer(view: &ratekeeper::keyed::Key<'_, ManualClock>, cost: u64, verb: Verb)
     })
 }
 
-fn modelled(model: &mut Model, at: u64, cost: u64, verb: Verb) -> Told {
+fn modelled(model: &mut Model, at: u64, cost: u64, verb: Verb) -> DecisionInfo {
     match verb {
         Verb::Check => model.check(at, cost),
         Verb::Peek => model.peek(at, cost),
@@ -108,7 +112,7 @@ fn modelled(model: &mut Model, at: u64, cost: u64, verb: Verb) -> Told {
             if answer.outcome != ratekeeper::Outcome::Allowed {
                 return answer;
             }
-            Told {
+            DecisionInfo {
                 outcome: ratekeeper::Outcome::Allowed,
                 ..model.peek(at, 0)
             }
@@ -208,9 +212,9 @@ struct Twin {
 /// What a verb returned.
 #[derive(Clone, PartialEq, Debug)]
 enum Observation {
-    Decision(Told),
+    Decision(DecisionInfo),
     Charged(bool),
-    Slot(Result<Duration, Option<Told>>),
+    Slot(Result<Duration, Option<DecisionInfo>>),
     Nothing,
 }
 
@@ -287,7 +291,7 @@ proptest! {
                 Op::Reserve(cost) | Op::Within(cost, _) => {
                     let longest = if let Op::Within(_, units) = op { unit * units as u32 } else { Duration::MAX };
                     let slot = view.reserve_within(cost, longest);
-                    let observed = slot.as_ref().map(|slot| slot.delay()).map_err(|error| error.decision().map(Told::from));
+                    let observed = slot.as_ref().map(|slot| slot.delay()).map_err(|error| error.decision().map(DecisionInfo::from));
                     slots.push(slot.ok());
                     Observation::Slot(observed)
                 }
@@ -326,7 +330,7 @@ proptest! {
                 }
                 Op::Pass(_) | Op::Change(..) | Op::ResetAll => unreachable!(),
             };
-            let after = (Told::from(view.peek()), view.tokens());
+            let after = (DecisionInfo::from(view.peek()), view.tokens());
             let possible = twins.get_mut(&key).expect("a key");
             let mut others = Vec::new();
             possible.retain_mut(|twin| {
@@ -346,7 +350,7 @@ proptest! {
                         let longest = if let Op::Within(_, units) = op { unit * units as u32 } else { Duration::MAX };
                         let slot = limiter.reserve_within(cost, longest);
                         let observed =
-                            slot.as_ref().map(|slot| slot.delay()).map_err(|error| error.decision().map(Told::from));
+                            slot.as_ref().map(|slot| slot.delay()).map_err(|error| error.decision().map(DecisionInfo::from));
                         twin.slots.resize_with(slots.len() - 1, || None);
                         twin.slots.push(slot.ok());
                         Observation::Slot(observed)
@@ -361,7 +365,7 @@ proptest! {
                     }
                     _ => Observation::Nothing,
                 };
-                let then = (Told::from(limiter.peek()), limiter.tokens());
+                let then = (DecisionInfo::from(limiter.peek()), limiter.tokens());
                 let same = would == observed && then == after;
                 if !same {
                     others.push((would, then));

@@ -1,4 +1,4 @@
-//! A small flood; `cargo run --release -p ratekeeper-bench --bin flood` runs one of 50 M keys.
+//! A small flood; `cargo run --release --manifest-path bench/Cargo.toml --bin flood` runs one of 50 M keys.
 
 use super::common::flood::{Flood, slots};
 use ratekeeper::Limit;

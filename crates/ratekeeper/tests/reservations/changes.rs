@@ -1,26 +1,12 @@
 //! Rule 6: live changes, between reservations and cancels.
 
-use super::common::oracle::Event;
 use super::common::traces::{cases, instant, limiter, limits, whole_interval};
 use super::{LimiterHistory, Op, level, look, ops};
 use proptest::prelude::*;
 use ratekeeper::{Clock, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
+use ratekeeper_testkit::Event;
+use ratekeeper_testkit::changing_bucket::{Era, PARTS, violation};
 use std::time::Duration;
-
-/// Parts a token, so that every interval from 1 to 10 ns brings whole parts a nanosecond.
-const PARTS: i128 = 2_520;
-
-/// A limit that was in force for a while, both ends included: calls at the instant of a change may
-/// fall on either side.
-#[derive(Clone, Copy, Debug)]
-struct Era {
-    from: u64,
-    to: u64,
-    /// Parts a nanosecond, and the burst; none when unlimited.
-    limit: Option<(i128, u64)>,
-    /// Parts that the change to it may have added.
-    added: i128,
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
@@ -65,44 +51,6 @@ fn limit_of(kind: Kind, burst: u64) -> Limit {
     }
 }
 
-fn figures(limit: &Limit) -> Option<(i128, u64)> {
-    let rate = limit.rate()?;
-    let period = rate.period().as_nanos() as i128;
-    Some((i128::from(rate.count()) * PARTS / period, limit.capacity()))
-}
-
-/// B + the rate of each era times its share of [s, t] + what changes in it may have added; none if
-/// there was no limit for a while.
-fn bound(eras: &[Era], s: u64, t: u64) -> Option<i128> {
-    let mut within = eras.iter().filter(|era| era.from <= t && era.to >= s);
-    let first = within.next().expect("an era");
-    let mut parts = i128::from(first.limit?.1) * PARTS;
-    for era in [first].into_iter().chain(within.clone()) {
-        parts += era.limit?.0 * i128::from(t.min(era.to) - s.max(era.from));
-    }
-    Some(parts + within.map(|era| era.added).sum::<i128>())
-}
-
-/// An interval that holds more than its bound and `on_top`.
-fn broken(eras: &[Era], events: &[Event], on_top: i128) -> Option<(u64, u64, i128, i128)> {
-    let mut sorted = events.to_vec();
-    sorted.sort_unstable();
-    let starts = events
-        .iter()
-        .map(|event| event.at)
-        .chain(eras.iter().map(|era| era.from));
-    for s in starts {
-        let mut spent = 0;
-        for event in sorted.iter().filter(|event| event.at >= s) {
-            spent += i128::from(event.cost) * PARTS;
-            if let Some(most) = bound(eras, s, event.at).filter(|most| spent > *most + on_top) {
-                return Some((s, event.at, spent, most + on_top));
-            }
-        }
-    }
-    None
-}
-
 /// A slot or an admission, and the changes since.
 #[derive(Clone, Copy, Debug)]
 struct Admission {
@@ -126,12 +74,7 @@ struct ChangingLimiter {
 impl ChangingLimiter {
     fn new(limit: Limit) -> Self {
         let (limiter, now) = limiter(limit);
-        let era = Era {
-            from: now,
-            to: u64::MAX,
-            limit: figures(&limit),
-            added: 0,
-        };
+        let era = Era::new(now, &limit, 0);
         Self {
             limiter,
             now,
@@ -212,20 +155,15 @@ impl ChangingLimiter {
         }
         let old = self.eras.last_mut().expect("an era");
         old.to = self.now;
-        let (was, is) = (old.limit, figures(&limit));
-        let added = match (carry, was, is) {
+        let mut era = Era::new(self.now, &limit, 0);
+        era.added = match (carry, old.limit, era.limit) {
             (Carry::Keep, ..) | (_, None, _) | (_, _, None) => 0,
             (Carry::Proportional | Carry::Additive, Some((_, was)), Some((_, is))) => {
                 i128::from(is.saturating_sub(was)) * PARTS
             }
             (Carry::Reset, _, Some((_, is))) => i128::from(is) * PARTS,
         };
-        self.eras.push(Era {
-            from: self.now,
-            to: u64::MAX,
-            limit: is,
-            added,
-        });
+        self.eras.push(era);
     }
 
     /// The events that act, and were granted under a limit.
@@ -238,7 +176,7 @@ impl ChangingLimiter {
     /// `events` and everything on offer later keep the bound, except for `on_top`.
     fn assert_bound(&self, mut events: Vec<Event>, on_top: i128) -> Result<(), TestCaseError> {
         prop_assert_eq!(
-            broken(&self.eras, &events, on_top),
+            violation(&self.eras, &events, |_| on_top),
             None,
             "{:?} in {:?}",
             events,
@@ -251,7 +189,7 @@ impl ChangingLimiter {
             let at = self.now + by;
             let cost = self.limiter.at(instant(at)).peek().remaining();
             events.push(Event { at, cost });
-            let broken = broken(&self.eras, &events, on_top);
+            let broken = violation(&self.eras, &events, |_| on_top);
             prop_assert_eq!(
                 broken,
                 None,

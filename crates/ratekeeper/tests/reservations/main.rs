@@ -6,12 +6,12 @@ mod changes;
 mod common;
 mod stale;
 
-use common::oracle::{self, Event, Rule};
 use common::traces::{
     cases, everyday, fine, instant, limiter, limits, nanos, of_nanos, rounded, whole_interval,
 };
 use proptest::prelude::*;
 use ratekeeper::{Limit, Limiter, ManualClock, Reservation};
+use ratekeeper_testkit::{BucketRule, Event};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ struct Slot {
 /// A limiter and its history.
 struct LimiterHistory {
     limiter: Limiter<ManualClock>,
-    rule: Rule,
+    rule: BucketRule,
     quarter: u64,
     now: u64,
     slots: Vec<Slot>,
@@ -75,7 +75,7 @@ struct LimiterHistory {
 impl LimiterHistory {
     fn new(limit: Limit) -> Self {
         let (limiter, now) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let quarter = (rule.token_nanos() / 4).max(1);
         Self {
             limiter,
@@ -186,9 +186,9 @@ impl LimiterHistory {
     /// Asserts P1 in every interval, and that nothing on offer, now or later, would break it.
     fn assert_p1(&self) -> Result<(), TestCaseError> {
         let events = self.events();
-        prop_assert_eq!(oracle::broken(&self.rule, &events), None, "{:?}", events);
+        prop_assert_eq!(self.rule.violation(&events), None, "{:?}", events);
         for a in self.probes() {
-            let room = self.rule.whole(oracle::headroom(&self.rule, &events, a));
+            let room = self.rule.whole(self.rule.headroom(&events, a));
             let offered = self.limiter.at(instant(a)).peek().remaining();
             prop_assert!(
                 offered <= room,
@@ -262,7 +262,7 @@ proptest! {
         let mut calls = Vec::new();
         for op in ops {
             let now = world.now;
-            let level = oracle::tokens_in_call_order(&rule, &calls, now);
+            let level = rule.tokens(&calls, now);
             let wait = |cost: u64| {
                 let wait = rule.nanos_for(i128::from(cost) * rule.token - level).expect("refills") as u64;
                 (i128::from(cost) <= rule.burst).then_some(wait)
@@ -289,7 +289,7 @@ proptest! {
         let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
-            prop_assert_eq!(oracle::broken_by_a_nano(&world.rule, &world.events()), None, "{:?}", world.events());
+            prop_assert_eq!(world.rule.violation_beyond_a_nano(&world.events()), None, "{:?}", world.events());
         }
     }
 
@@ -485,9 +485,7 @@ fn earliest_slots(limit: Limit, ops: &[Op]) -> Result<(), TestCaseError> {
     for op in ops.iter().copied() {
         let now = world.now;
         let events = world.events();
-        let fits = |a: u64, cost: u64| {
-            oracle::headroom(&rule, &events, a) >= i128::from(cost) * rule.token
-        };
+        let fits = |a: u64, cost: u64| rule.headroom(&events, a) >= i128::from(cost) * rule.token;
         let earliest = |cost: u64| {
             let ever = i128::from(cost) <= rule.burst;
             ever.then(|| {
@@ -537,7 +535,7 @@ fn earliest_slots(limit: Limit, ops: &[Op]) -> Result<(), TestCaseError> {
             _ => drop(world.run(op)),
         }
         prop_assert_eq!(
-            oracle::broken(&rule, &world.events()),
+            rule.violation(&world.events()),
             None,
             "{:?}",
             world.events()
@@ -572,7 +570,7 @@ fn a_wait_beyond_the_horizon_is_never_and_takes_nothing() {
         Limit::per_day(7),
     ] {
         let (limiter, now) = limiter(limit);
-        let rule = Rule::decided(&limit);
+        let rule = BucketRule::decided(&limit);
         let mut acts = Vec::new();
         let at = limiter.at(instant(now));
         let refused = loop {
@@ -591,7 +589,9 @@ fn a_wait_beyond_the_horizon_is_never_and_takes_nothing() {
         assert!(refused.is_never() && refused.retry_after().is_none());
         assert!(acts.len() > 1, "{limit}");
         for (i, act) in acts.iter().enumerate() {
-            let slot = oracle::ceil(rule.capacity() * i as i128, rule.per_nano);
+            let slot = rule
+                .nanos_for(rule.capacity() * i as i128)
+                .expect("refills");
             assert_eq!(i128::from(act.at - now), slot, "{limit}");
         }
     }
@@ -663,8 +663,8 @@ fn threads_that_reserve_and_cancel_keep_p1_at_act_times() {
             }
         });
         let mut events = acted.into_inner().unwrap();
-        let rule = Rule::decided(&limit);
-        assert_eq!(oracle::broken(&rule, &events), None);
+        let rule = BucketRule::decided(&limit);
+        assert_eq!(rule.violation(&events), None);
         // A later call finds no more than is left.
         let last = events.iter().map(|event| event.at).max().unwrap_or(now);
         for at in (now..last + 10_000).step_by(500) {
@@ -672,6 +672,6 @@ fn threads_that_reserve_and_cancel_keep_p1_at_act_times() {
             assert!(limiter.at(instant(at)).check_n(cost).is_allowed() || cost == 0);
             events.push(Event { at, cost });
         }
-        assert_eq!(oracle::broken(&rule, &events), None);
+        assert_eq!(rule.violation(&events), None);
     }
 }

@@ -1,6 +1,5 @@
 //! Stale instants: callers see different times, so instants go back by a little, for every method.
 
-use super::common::oracle;
 use super::common::traces::cases;
 use super::{LimiterHistory, Op, ops, whole};
 use proptest::prelude::*;
@@ -24,7 +23,7 @@ proptest! {
             world.now -= back;
             world.run(op);
             world.now += back;
-            prop_assert_eq!(oracle::broken(&world.rule, &world.events()), None, "{:?}", world.events());
+            prop_assert_eq!(world.rule.violation(&world.events()), None, "{:?}", world.events());
         }
     }
 }
@@ -46,7 +45,7 @@ proptest! {
             let gone = was.into_iter().find(|slot| world.slots[*slot].held.is_none());
             let cost = gone.map_or(0, |slot| i128::from(world.slots[slot].cost));
             on_top += (cost * world.rule.token).min(i128::from(back) * world.rule.per_nano);
-            let broken = oracle::broken_beyond(&world.rule, &world.events(), on_top);
+            let broken = world.rule.violation_beyond(&world.events(), on_top);
             prop_assert_eq!(broken, None, "{:?}", world.events());
         }
     }

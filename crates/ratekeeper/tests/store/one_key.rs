@@ -4,9 +4,7 @@ use ratekeeper::{
     Algorithm, Ask, Clock, Keyed, Limit, ManualClock, MemoryStore, Store, Timestamp, Verdict,
     store::LimitHandle, store::LimitKeyStats, store::Source,
 };
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use ratekeeper_testkit::poll::assert_ready;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -38,14 +36,6 @@ fn left(store: &MemoryStore<ManualClock>, limit: &LimitHandle, key: &str) -> u64
         .expect("a status")
         .decision()
         .remaining()
-}
-
-/// Returns the output of a future that is ready when first polled.
-fn at_once<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => panic!("a memory store has nothing to wait for"),
-    }
 }
 
 #[test]
@@ -317,7 +307,7 @@ fn key_stats_agree_with_live() {
         );
     }
     assert_eq!(
-        at_once(async { Store::key_stats(&store, &limits) }),
+        assert_ready(async { Store::key_stats(&store, &limits) }),
         Some(key_stats)
     );
     assert_eq!(store.key_stats(&[]), []);
@@ -465,7 +455,7 @@ fn a_caller_may_pass_the_instant() {
         "the clock was not asked"
     );
     assert!(
-        !at_once(store.decide(&ask)).is_allowed(),
+        !assert_ready(store.decide(&ask)).is_allowed(),
         "the clock stands still"
     );
 }
@@ -476,11 +466,12 @@ fn the_same_through_the_trait() {
     fn run(store: &impl Store) {
         let rate = store.limit("rate", Limit::per_hour(10)).unwrap();
         let slots = store.concurrency("slots", 1).unwrap();
-        let takes = |cost| at_once(store.decide(&[Ask::new(&rate, "k").cost(cost)])).is_allowed();
+        let takes =
+            |cost| assert_ready(store.decide(&[Ask::new(&rate, "k").cost(cost)])).is_allowed();
         assert!(takes(10) && !takes(1));
-        at_once(store.grant(&rate, b"k", 2));
+        assert_ready(store.grant(&rate, b"k", 2));
         assert!(!takes(3) && takes(2));
-        at_once(store.reset(&rate, b"k"));
+        assert_ready(store.reset(&rate, b"k"));
         assert!(takes(10) && !takes(1));
         store.set_limit(&rate, Limit::per_hour(20));
         store.set_concurrency(&slots, 5);

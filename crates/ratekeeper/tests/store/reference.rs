@@ -1,8 +1,8 @@
 //! The reference store: every limit and key has a model of its own; a call is judged on all of
 //! them, then charged to all or to none.
 
-use super::common::model::{Call, Model, Told};
 use ratekeeper::{Limit, Mode, Outcome};
+use ratekeeper_testkit::{DecisionInfo, Model, model::Call};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(crate) struct ReferenceResult {
     pub(crate) retry_after: Option<Duration>,
     pub(crate) delay: Duration,
     /// The answer to each ask.
-    pub(crate) answer: Vec<Told>,
+    pub(crate) answer: Vec<DecisionInfo>,
 }
 
 pub(crate) struct Reference {
@@ -96,7 +96,7 @@ impl Reference {
             .iter()
             .filter_map(|(_, answer)| answer.retry_after)
             .max();
-        let binds = |answer: &Told| match never {
+        let binds = |answer: &DecisionInfo| match never {
             true => answer.outcome == Outcome::Never,
             false => answer.retry_after == longest,
         };

@@ -1,7 +1,5 @@
 //! Random calls with several asks each, compared with the reference.
 
-use super::common::bounds::{self, Admitted};
-use super::common::model::Told;
 use super::common::traces::{Step, any_limits, cases, instant, moved_by, same_kind, steps};
 use super::reference::{Reference, ReferenceAsk, ReferenceResult};
 use proptest::prelude::*;
@@ -9,6 +7,8 @@ use ratekeeper::{
     Algorithm, Ask, Clock, Limit, ManualClock, MemoryStore, Mode, Outcome, Verdict,
     store::AskOutcome, store::LimitHandle, store::Source,
 };
+use ratekeeper_testkit::DecisionInfo;
+use ratekeeper_testkit::bounds::{self, AllowedCall};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -155,7 +155,7 @@ fn assert_expected(
         };
         prop_assert_eq!(status.outcome(), outcome, "{:?} of {:?}", ask, expected);
         prop_assert_eq!(
-            Told::from(status.decision()),
+            DecisionInfo::from(status.decision()),
             *answer,
             "{:?} of {:?}",
             ask,
@@ -224,7 +224,7 @@ proptest! {
             })
             .collect();
         let (store, clock, handles) = store(&limits, max_keys);
-        let mut allowed: BTreeMap<(usize, u64), Vec<Admitted>> = BTreeMap::new();
+        let mut allowed: BTreeMap<(usize, u64), Vec<AllowedCall>> = BTreeMap::new();
         for (asks, pass, back) in calls {
             clock.advance(Duration::from_nanos(pass));
             let now = clock.now().as_unix_nanos() - back;
@@ -238,10 +238,10 @@ proptest! {
             if !verdict.is_allowed() {
                 continue;
             }
-            let mut merged: BTreeMap<(usize, u64), Admitted> = BTreeMap::new();
+            let mut merged: BTreeMap<(usize, u64), AllowedCall> = BTreeMap::new();
             for (ask, status) in asks.iter().zip(verdict.results()) {
                 let delay = status.decision().delay().as_nanos() as u64;
-                merged.entry((ask.limit, ask.key)).or_insert(Admitted { at: now, cost: 0, delay }).cost += ask.cost;
+                merged.entry((ask.limit, ask.key)).or_insert(AllowedCall { at: now, cost: 0, delay }).cost += ask.cost;
             }
             for (at, call) in merged {
                 // A window or log judges a stale call at its stored instant, which is not visible
@@ -255,7 +255,7 @@ proptest! {
         }
         for ((limit, key), allowed) in allowed {
             let limit = &limits[limit];
-            prop_assert_eq!(bounds::broken(limit, &allowed), None, "{} key {}: {:?}", limit, key, allowed);
+            prop_assert_eq!(bounds::violation(limit, &allowed), None, "{} key {}: {:?}", limit, key, allowed);
         }
     }
 
@@ -282,7 +282,7 @@ proptest! {
             .collect();
         let (store, clock, mut handles) = store(&limits, max_keys);
         handles.push(store.concurrency("slots", 3).unwrap());
-        let mut allowed: BTreeMap<(usize, u64), Vec<Admitted>> = BTreeMap::new();
+        let mut allowed: BTreeMap<(usize, u64), Vec<AllowedCall>> = BTreeMap::new();
         let mut flying: BTreeMap<u64, u64> = BTreeMap::new();
         let mut held: Vec<(Verdict, Vec<ReferenceAsk>, Vec<usize>)> = Vec::new();
         for (asks, pass, which, actual) in calls {
@@ -311,7 +311,7 @@ proptest! {
                     } else {
                         let allowed = allowed.entry((ask.limit, ask.key)).or_default();
                         indices.push(allowed.len());
-                        allowed.push(Admitted { at: now, cost: ask.cost, delay: 0 });
+                        allowed.push(AllowedCall { at: now, cost: ask.cost, delay: 0 });
                     }
                 }
                 held.push((verdict, asks, indices));
@@ -332,7 +332,7 @@ proptest! {
         }
         for ((limit, key), allowed) in allowed {
             let limit = &limits[limit];
-            prop_assert_eq!(bounds::broken(limit, &allowed), None, "{} key {}: {:?}", limit, key, allowed);
+            prop_assert_eq!(bounds::violation(limit, &allowed), None, "{} key {}: {:?}", limit, key, allowed);
         }
         drop(held);
         prop_assert_eq!(store.live_keys(&handles[3]), 0, "every permit is back");

@@ -2,9 +2,7 @@
 //! response to each request.
 
 use super::tests::{FREE, OK, OVER, TestEnvoy};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::envoy::proto::{Entry, RateLimitDescriptor, RateLimitRequest};
 
 /// A descriptor.
 type Entries<'a> = &'a [(&'a str, &'a str)];

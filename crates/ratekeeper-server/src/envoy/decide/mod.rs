@@ -4,10 +4,9 @@ use super::config::{EnvoyConfig, LimitRef, override_limit};
 use super::matching::{self, RuleIndex};
 use super::response::{self, DescriptorOutcome};
 use super::rules::{Registry, Rule, RuleStats, Rules, Settings};
+use crate::envoy::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::store::AnyStore;
 use arc_swap::ArcSwapOption;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use ratekeeper::{
     Ask, Clock, Decision, Limit, Mode, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
     store::LimitHandle, store::LimitOptions, store::Source,
@@ -501,8 +500,8 @@ fn decisions(verdict: &Verdict) -> Few<Decision> {
 
 /// The hits of a descriptor: its own number, else that of the request, else 1.
 fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Hits {
-    let hits = match &descriptor.hits_addend {
-        Some(own) => own.value,
+    let hits = match descriptor.hits_addend {
+        Some(own) => own,
         None => u64::from(request.hits_addend.max(1)),
     };
     match hits {

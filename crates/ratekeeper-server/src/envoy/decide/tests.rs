@@ -1,13 +1,8 @@
 use super::*;
+use crate::envoy::proto::{DescriptorStatus, Entry, RateLimitOverride};
 use crate::envoy::rules::Settings;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
-    Entry, RateLimitOverride,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
-use envoy_types::pb::google::protobuf::UInt64Value;
 use ratekeeper::{ManualClock, MemoryStore, store::OnFailure};
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use ratekeeper_testkit::poll::assert_ready;
 
 pub(super) const OK: i32 = 1;
 pub(super) const OVER: i32 = 2;
@@ -104,15 +99,11 @@ impl TestEnvoy {
         Self { envoy, clock }
     }
 
-    /// Polls once: in memory every call is ready at once.
     pub(super) fn decide(
         &self,
         request: &RateLimitRequest,
     ) -> Result<RateLimitResponse, DecideError> {
-        match pin!(self.envoy.decide(request, None)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => result,
-            Poll::Pending => unreachable!(),
-        }
+        assert_ready(self.envoy.decide(request, None))
     }
 
     /// Code and remaining of all descriptors.
@@ -158,7 +149,7 @@ fn of(key: &str) -> RateLimitDescriptor {
 
 fn hits(key: &str, hits: u64) -> RateLimitDescriptor {
     RateLimitDescriptor {
-        hits_addend: Some(UInt64Value { value: hits }),
+        hits_addend: Some(hits),
         ..of(key)
     }
 }
@@ -182,7 +173,7 @@ fn statuses_are_complete_and_in_order() {
         ]))
         .unwrap();
     let limit = |requests_per_unit, unit, name: &str| {
-        use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::RateLimit;
+        use crate::envoy::proto::RateLimit;
         Some(RateLimit {
             name: name.into(),
             requests_per_unit,

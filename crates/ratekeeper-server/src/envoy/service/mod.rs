@@ -2,6 +2,10 @@
 
 use super::decide::DecideError;
 use super::health::HealthService;
+use super::proto::{
+    DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer,
+    SERVICE_NAME,
+};
 use super::request_body::RequestBody;
 use crate::app::App;
 use crate::gateway::{BodyRate, StreamExecutor};
@@ -9,10 +13,6 @@ use crate::net::connections::{Activity, CountInFlight};
 use crate::net::worker::GracefulConnection;
 use crate::net::write_timeout::{WRITE_TIMEOUT, WriteTimeoutStream};
 use axum::http::{Request, Response};
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
-    RateLimitService, RateLimitServiceServer, SERVICE_NAME,
-};
-use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -34,9 +34,6 @@ use tonic_reflection::server::Builder as Reflection;
 use tower_service::Service;
 
 pub(super) const RATE_LIMIT: &str = SERVICE_NAME;
-
-/// File descriptors of rls.proto and its imports from protoc; see the test that generates them.
-const DESCRIPTORS: &[u8] = include_bytes!("rls.bin");
 
 /// Size limit of a message, far more than a request needs.
 const MAX_MESSAGE_BYTES: usize = 1024 * 1024;

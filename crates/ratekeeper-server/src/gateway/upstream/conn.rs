@@ -7,13 +7,13 @@ use super::http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, ResponseEven
 use super::timer::{Timeouts, Timer};
 use super::{ActiveRequest, Connector, TimeoutError, UpstreamError};
 use crate::api::Problem;
+use crate::config::Upstream;
 use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers::RequestHeaderRewriter;
 use axum::body::Bytes;
 use axum::http::{Request, Response};
 use bytes::BytesMut;
 use http_body::{Body, Frame, SizeHint};
-use ratekeeper_policy::config::Upstream;
 use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -20,9 +20,9 @@ pub(crate) use timer::{Progress, Timeouts};
 use http1::{H1Error, MAX_HEADERS};
 use timer::TimeoutKind;
 
+use crate::config::{Balance, GatewayConfig, Upstream};
 use foldhash::fast::FixedState;
 use ratekeeper::clock::CoarseClock;
-use ratekeeper_policy::config::{Balance, GatewayConfig, Upstream};
 use ratekeeper_tower::CircuitBreaker;
 use ratekeeper_tower::breaker::{CallGuard, State};
 use smallvec::SmallVec;

@@ -1,12 +1,12 @@
 //! The target of a request at an upstream.
 
 use super::authority;
+use crate::config::Upstream;
 use crate::gateway::body::RequestBody;
 use crate::gateway::headers;
 use axum::http::header::{HOST, HeaderValue};
 use axum::http::{Request, Uri};
 use http::uri::Scheme;
-use ratekeeper_policy::config::Upstream;
 use std::borrow::Cow;
 
 /// The path and the host that an upstream is asked for.

@@ -103,13 +103,13 @@ pub(crate) fn yield_to_others<T>(cx: &mut Context<'_>) -> Poll<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::task::Waker;
+    use ratekeeper_testkit::poll::noop_context;
 
     #[test]
     fn a_long_burst_is_read_in_several_polls() {
         let burst = vec![0; 3 * MAX_HTTP2_BYTES_PER_POLL];
         let mut stream = ReadBudget::new(&burst[..], MAX_HTTP2_BYTES_PER_POLL);
-        let mut cx = Context::from_waker(Waker::noop());
+        let mut cx = noop_context();
         let (mut buffer, mut polls) = (vec![0; 1024], vec![0]);
         loop {
             let mut buf = ReadBuf::new(&mut buffer);

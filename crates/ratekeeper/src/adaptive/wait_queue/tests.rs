@@ -4,21 +4,11 @@ use super::{AdaptiveQueue, QueueTicket};
 use crate::adaptive::{AdaptiveConcurrency, AdaptivePermit, Class, QueueConfig};
 use crate::clock::{Clock, ManualClock, Timestamp};
 use proptest::prelude::*;
+use ratekeeper_testkit::poll::WakeCounter;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::time::Duration;
 use std::vec::Vec;
-
-/// Counts how often it is woken.
-#[derive(Default)]
-struct Alarm(AtomicUsize);
-
-impl Wake for Alarm {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, SeqCst);
-    }
-}
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -44,7 +34,7 @@ const MAX_WAITING: usize = 5;
 
 fn poll_ticket(
     ticket: &QueueTicket<ManualClock>,
-    alarm: &Arc<Alarm>,
+    alarm: &Arc<WakeCounter>,
 ) -> Option<AdaptivePermit<ManualClock>> {
     let id = ticket.id.as_ref().expect("it has not left");
     let waker = Waker::from(Arc::clone(alarm));
@@ -58,7 +48,7 @@ proptest! {
         let gate = AdaptiveConcurrency::builder().min(LIMIT).max(LIMIT).start(LIMIT).build_with_clock(clock.clone());
         let queue = AdaptiveQueue::new(gate.clone(), QueueConfig::of(MAX_WAITING));
         // Each with a number of its own.
-        let mut waiting: Vec<(u64, QueueTicket<ManualClock>, Arc<Alarm>)> = Vec::new();
+        let mut waiting: Vec<(u64, QueueTicket<ManualClock>, Arc<WakeCounter>)> = Vec::new();
         let mut flying: Vec<AdaptivePermit<ManualClock>> = Vec::new();
         // The time since the queue was last empty, as far as the queue knows it.
         let mut not_empty_for = 0;
@@ -74,7 +64,7 @@ proptest! {
                         _ => match queue.join(Class::CriticalPlus, None) {
                             None => prop_assert_eq!(waiting.len(), MAX_WAITING),
                             Some(ticket) => {
-                                let alarm = Arc::<Alarm>::default();
+                                let alarm = Arc::<WakeCounter>::default();
                                 prop_assert!(poll_ticket(&ticket, &alarm).is_none());
                                 waiting.push((number, ticket, alarm));
                             }
@@ -97,7 +87,7 @@ proptest! {
             }
             // Exactly the woken waiters have a permit.
             let woken: Vec<u64> =
-                waiting.iter().filter(|(.., alarm)| alarm.0.load(SeqCst) > 0).map(|(number, ..)| *number).collect();
+                waiting.iter().filter(|(.., alarm)| alarm.count() > 0).map(|(number, ..)| *number).collect();
             prop_assert!(woken.len() <= 1, "one permit came back and {:?} were woken", woken);
             if let [number] = woken[..] {
                 let first = if not_empty_for >= 100 { before.last() } else { before.first() };
@@ -183,16 +173,9 @@ fn a_new_configuration_applies_to_later_requests() {
 mod waits {
     use super::*;
     use crate::adaptive::{AdaptiveQueueError, RequestOutcome};
-    use core::task::Context;
+    use ratekeeper_testkit::poll::poll_once;
     use std::boxed::Box;
-    use std::pin::Pin;
     use std::task::Poll;
-
-    fn poll<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
-        future
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-    }
 
     #[test]
     fn a_permit_is_waited_for() {
@@ -203,41 +186,41 @@ mod waits {
             .start(1)
             .build_with_clock(clock.clone());
         let queue = AdaptiveQueue::new(gate.clone(), QueueConfig::of(2));
-        let Poll::Ready(Ok(first)) = poll(&mut Box::pin(queue.acquire())) else {
+        let Poll::Ready(Ok(first)) = poll_once(Box::pin(queue.acquire())) else {
             panic!("it is free")
         };
         let mut second = Box::pin(queue.acquire());
         let deadline = clock.now() + Duration::from_millis(30);
         let mut third = Box::pin(queue.acquire_as(Class::Critical, None, Some(deadline)));
-        assert!(poll(&mut second).is_pending() && poll(&mut third).is_pending());
+        assert!(poll_once(&mut second).is_pending() && poll_once(&mut third).is_pending());
         assert_eq!(queue.len(), 2);
         assert_eq!(
-            poll(&mut Box::pin(queue.acquire())).map(Result::err),
+            poll_once(Box::pin(queue.acquire())).map(Result::err),
             Poll::Ready(Some(AdaptiveQueueError::QueueFull))
         );
         clock.advance(Duration::from_millis(30));
         assert_eq!(
-            poll(&mut third).map(Result::err),
+            poll_once(&mut third).map(Result::err),
             Poll::Ready(Some(AdaptiveQueueError::DeadlineExceeded))
         );
         let late = queue.acquire_as(Class::Critical, None, Some(deadline));
         assert_eq!(
-            poll(&mut Box::pin(late)).map(Result::err),
+            poll_once(Box::pin(late)).map(Result::err),
             Poll::Ready(Some(AdaptiveQueueError::DeadlineExceeded))
         );
         first.finish(RequestOutcome::Success);
-        let Poll::Ready(Ok(second)) = poll(&mut second) else {
+        let Poll::Ready(Ok(second)) = poll_once(&mut second) else {
             panic!("it is next")
         };
         let mut fourth = Box::pin(queue.acquire());
-        assert!(poll(&mut fourth).is_pending());
+        assert!(poll_once(&mut fourth).is_pending());
         clock.advance(Duration::from_millis(100));
         assert_eq!(
-            poll(&mut fourth).map(Result::err),
+            poll_once(&mut fourth).map(Result::err),
             Poll::Ready(Some(AdaptiveQueueError::Timeout))
         );
         let mut gone = Box::pin(queue.acquire());
-        assert!(poll(&mut gone).is_pending());
+        assert!(poll_once(&mut gone).is_pending());
         drop(gone);
         drop(second);
         assert_eq!((queue.len(), gate.in_flight()), (0, 0));

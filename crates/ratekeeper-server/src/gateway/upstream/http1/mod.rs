@@ -20,6 +20,7 @@ pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};
 
 use super::conn::UpstreamRequest;
 use super::timer::{Timeouts, Timer};
+use crate::config::Upstream;
 use crate::gateway::body::{BodyError, RequestBody};
 use crate::net::stream::{MAX_HTTP1_BYTES_PER_POLL, ReadBudget, Stream};
 use axum::body::Bytes;
@@ -27,7 +28,6 @@ use axum::http::Version;
 use buffer::fill;
 use bytes::BytesMut;
 use http_body::{Frame, SizeHint};
-use ratekeeper_policy::config::Upstream;
 use request_writer::RequestWriter;
 use response_reader::{Next, ResponseReader};
 use std::fmt;

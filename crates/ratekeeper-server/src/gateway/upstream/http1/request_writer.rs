@@ -2,13 +2,13 @@
 
 use super::message_writer::{Framing, MessageWriter, Trailers, WriteError};
 use super::{H1Error, UpstreamStream};
+use crate::config::Upstream;
 use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers::{self, RequestHeaderRewriter, put_header};
 use crate::gateway::upstream::target::RequestTarget;
 use axum::http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TRAILER, TRANSFER_ENCODING};
 use axum::http::{Method, Request};
 use http_body::Body;
-use ratekeeper_policy::config::Upstream;
 use std::io::Write;
 use std::task::{Context, Poll, ready};
 

@@ -3,6 +3,7 @@
 use super::connection::{StreamGuard, StreamPermit};
 use super::download::Http2Body;
 use super::upload::Upload;
+use crate::config::Upstream;
 use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::forward;
 use crate::gateway::headers;
@@ -14,7 +15,6 @@ use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, 
 use h2::Reason;
 use h2::client::ResponseFuture;
 use http_body::Body;
-use ratekeeper_policy::config::Upstream;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

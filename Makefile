@@ -13,7 +13,8 @@ run: ## start the server with its defaults
 check: lint ## formatting, clippy and the tests that need no other program; installs nothing
 	cargo test --all-features -p ratekeeper -p ratekeeper-load -p ratekeeper-policy -p ratekeeper-redis \
 		-p ratekeeper-tower -p ratekeeper-tracing --lib --test token_bucket --test windows --test waiting \
-		--test live_changes --test text --test engine --test config --test cookbook
+		--test live_changes --test text --test engine --test config
+	cargo test -p ratekeeper-server --test config --test cookbook
 
 test: tools lint features doc unit proto-check no-std loom ## everything that must hold, as in CI; says what it installs first
 	@echo "all checks passed"

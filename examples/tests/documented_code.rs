@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Where pages are included from.
 const INCLUDED_BY: [&str; 2] = ["examples/lib.rs", "docs/plots/src/lib.rs"];
 
-/// `tests/cookbook` of ratekeeper-policy runs the lines of this page, and compares them.
+/// `tests/cookbook` of ratekeeper-server runs the lines of this page, and compares them.
 const COOKBOOK: &str = "docs/policies.md";
 
 fn find_pages(directory: &Path, pages: &mut Vec<PathBuf>) {

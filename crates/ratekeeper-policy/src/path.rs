@@ -30,13 +30,6 @@ impl PathCase {
             Self::Insensitive => "insensitive",
         }
     }
-
-    #[cfg(feature = "config")]
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        [Self::Sensitive, Self::Insensitive]
-            .into_iter()
-            .find(|case| case.name() == name)
-    }
 }
 
 /// A path in every way that services read it. Most paths have one reading. Others have several:

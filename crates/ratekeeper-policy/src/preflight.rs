@@ -32,9 +32,6 @@ pub enum Preflight {
 impl Preflight {
     pub(crate) const COUNT: &str = "count";
     pub(crate) const EXEMPT: &str = "exempt";
-    /// The text of the default.
-    #[cfg(feature = "config")]
-    pub(crate) const DEFAULT: &str = "600/min burst 100";
 }
 
 /// 600 a minute for each address, up to 100 at once.

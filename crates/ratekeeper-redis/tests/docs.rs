@@ -1,8 +1,13 @@
 //! What docs/distributed.md states and a test can check: its configurations, its Redis user, and
 //! the names, lifetimes and sizes of keys.
 
+// The keys of Redis are read by the service.
+#[allow(dead_code, unused_imports)]
+#[path = "../../ratekeeper-server/src/config/mod.rs"]
+mod config;
+
+use config::Config;
 use ratekeeper::{Ask, Limit, Store, store::LimitHandle, store::OnFailure, store::Source};
-use ratekeeper_policy::config::Config;
 use ratekeeper_redis::{MAXMEMORY_ADVICE, RedisStore};
 use ratekeeper_testkit::{RedisServer, Reply};
 use std::time::{Duration, Instant};

@@ -5,6 +5,7 @@ use crate::admin::audit::Audit;
 use crate::api::ids::Ids;
 use crate::api::throttle_buckets::{Buckets, MAX_LIMITS};
 use crate::api::unknown_attributes::UnknownAttributes;
+use crate::config::{Config, IdentityConfig, KeyDisplay};
 use crate::envoy::Envoy;
 use crate::gateway;
 use crate::net::worker_health::WorkerHealth;
@@ -14,7 +15,6 @@ use crate::run::log;
 use crate::store::{self, AnyStore};
 use arc_swap::ArcSwap;
 use ratekeeper::{Clock, store::OnFailure};
-use ratekeeper_policy::config::{Config, IdentityConfig, KeyDisplay};
 use ratekeeper_policy::{Engine, EngineError, EngineOptions};
 use ratekeeper_tower::{
     self as tower, Preflight, RateLimitLayer, decider::PolicyDecider, identity::IdentityHints,

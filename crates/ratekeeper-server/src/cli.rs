@@ -2,8 +2,8 @@
 //! explain`, `ratekeeper admin …`, `ratekeeper top`, `ratekeeper doctor`, `ratekeeper version`.
 
 use crate::commands::admin::AdminArgs;
+use crate::config::{Certificate, Listen};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ratekeeper_policy::config::{Certificate, Listen};
 use ratekeeper_policy::{Missing, PolicyLimit};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -5,6 +5,7 @@ mod api;
 mod app;
 mod cli;
 mod commands;
+mod config;
 mod envoy;
 mod gateway;
 mod net;

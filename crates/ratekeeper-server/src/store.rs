@@ -1,11 +1,11 @@
 //! The store of the server: in memory, or on Redis with the rest of the fleet.
 
+use crate::config::{RedisConfig, StoreConfig};
 use ratekeeper::{
     Ask, Clock, Limit, MemoryStore, Store, Timestamp, Verdict, clock::Sleep,
     keyed::TooManyLimitsError, store::DetachError, store::LimitHandle, store::LimitKeyStats,
     store::LimitOptions, store::OnFailure, store::SettleError,
 };
-use ratekeeper_policy::config::{RedisConfig, StoreConfig};
 use ratekeeper_policy::fingerprint::FingerprintSecret;
 use ratekeeper_redis::{RedisStore, RedisStoreBuilder};
 use std::time::Duration;

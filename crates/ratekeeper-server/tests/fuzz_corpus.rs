@@ -12,10 +12,19 @@ mod gateway;
 #[path = "../../../fuzz/src/net.rs"]
 mod net;
 
+#[allow(unreachable_pub)]
+#[path = "../../../fuzz/src/config.rs"]
+mod config;
+
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
 
 use replay::replay;
+
+#[test]
+fn every_text_of_the_corpus_loads_or_returns_errors() {
+    replay("config", config::config);
+}
 
 #[test]
 fn all_bytes_of_the_corpus_are_answered_alike_in_any_pieces() {

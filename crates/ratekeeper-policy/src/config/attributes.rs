@@ -1,6 +1,6 @@
 //! Known attribute names: the built-in ones, and those declared by `attributes` in `[identity]`.
 
-use super::read::is_header_name;
+use super::kinds::is_token;
 use super::suggest::did_you_mean;
 use crate::attribute::{Attribute, HANDLING, KNOWN};
 use std::fmt;
@@ -75,7 +75,7 @@ fn suggestion(name: &str, declared: &[String]) -> Option<String> {
         return Some(known.to_owned());
     }
     // Of all names, only those of headers have hyphens.
-    if name.contains('-') && is_header_name(name) {
+    if name.contains('-') && is_token(name) {
         return Some(format!("header:{name}"));
     }
     did_you_mean(name, names()).map(ToOwned::to_owned)

@@ -3,11 +3,9 @@
 
 use super::diagnostic::{Diagnostic, Location};
 use super::key_type::{KeySpec, KeyType, TableSpec};
-use super::keys::FILE;
 use super::suggest::did_you_mean;
 use super::value::{Data, Entry, Position, Value};
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 /// The prefix of the variables.
 pub(crate) const PREFIX: &str = "RATEKEEPER_";
@@ -23,12 +21,12 @@ pub(crate) struct Variable {
     key: &'static KeySpec,
 }
 
-/// All known variables, from the table of keys.
-pub(crate) static KNOWN: LazyLock<Vec<Variable>> = LazyLock::new(|| {
+/// All variables of a file with these keys.
+pub(crate) fn variables_of(file: &'static TableSpec) -> Vec<Variable> {
     let mut known = Vec::new();
-    collect(&FILE, &[], &mut known);
+    collect(file, &[], &mut known);
     known
-});
+}
 
 fn collect(table: &'static TableSpec, tables: &[&'static str], known: &mut Vec<Variable>) {
     for key in table.keys() {
@@ -49,12 +47,12 @@ fn collect(table: &'static TableSpec, tables: &[&'static str], known: &mut Vec<V
 }
 
 /// Applies the variables to the values of the file, which they override.
-pub(crate) fn apply(tree: &mut Vec<Entry>, variables: &Variables) {
-    for variable in KNOWN.iter() {
+pub(crate) fn apply(tree: &mut Vec<Entry>, known: &[Variable], variables: &Variables) {
+    for (index, variable) in known.iter().enumerate() {
         let Some(text) = variables.get(&variable.name) else {
             continue;
         };
-        let at = Position::Variable(&variable.name);
+        let at = Position::Variable(index);
         let value = value(&variable.key.key_type, at, text.trim());
         let mut table = Some(&mut *tree);
         for name in &variable.tables {
@@ -131,18 +129,18 @@ pub(crate) fn parse_bool(text: &str) -> Option<bool> {
 
 /// Warnings about unknown variables with our prefix. They are not errors, because other programs,
 /// such as Kubernetes, set variables with this prefix too.
-pub(crate) fn unknown(variables: &Variables) -> impl Iterator<Item = Diagnostic> {
-    let is_known = |name: &str| KNOWN.iter().any(|known| known.name == name);
-    variables
-        .keys()
-        .filter(move |name| name.starts_with(PREFIX) && !is_known(name))
-        .map(|name| {
-            let message = match did_you_mean(name, KNOWN.iter().map(|known| known.name.as_str())) {
-                Some(near) => {
-                    format!("unknown variable, ignored; did you mean {near}?")
-                }
-                None => "unknown variable, ignored".to_owned(),
-            };
-            Diagnostic::warning(Location::Variable(name.clone()), message)
-        })
+pub(crate) fn unknown(
+    known: &[Variable],
+    variables: &Variables,
+) -> impl Iterator<Item = Diagnostic> {
+    let names = || known.iter().map(|known| known.name.as_str());
+    let is_unknown =
+        move |name: &&String| name.starts_with(PREFIX) && !names().any(|known| known == **name);
+    variables.keys().filter(is_unknown).map(move |name| {
+        let message = match did_you_mean(name, names()) {
+            Some(near) => format!("unknown variable, ignored; did you mean {near}?"),
+            None => "unknown variable, ignored".to_owned(),
+        };
+        Diagnostic::warning(Location::Variable(name.clone()), message)
+    })
 }

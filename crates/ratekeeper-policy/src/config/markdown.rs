@@ -14,8 +14,8 @@ impl Config {
     /// The limits as Markdown tables, for the documentation of an API. Shadow policies are left
     /// out.
     pub fn to_markdown(&self) -> String {
-        let shown = self.each_key_header(|test| *test = HeaderTest::Present);
-        let policies = &shown.policies;
+        let mut policies = self.policies.clone();
+        self.each_key_header(&mut policies, |test| *test = HeaderTest::Present);
         if !policies.enabled {
             return "No limits are enforced.\n".to_owned();
         }
@@ -38,7 +38,7 @@ impl Config {
             ];
             let _ = writeln!(text, "| {} |", cells.join(" | "));
         }
-        text + &plans(policies)
+        text + &plans(&policies)
     }
 }
 

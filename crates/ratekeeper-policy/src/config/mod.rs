@@ -19,19 +19,22 @@
 //! ```
 
 mod attributes;
+mod conditions;
 mod diagnostic;
 mod env;
+mod file;
 mod file_watcher;
-mod gateway;
+mod identity;
 mod key_type;
-mod keys;
-mod listen;
+mod kinds;
 mod markdown;
-mod observability;
+mod overload;
+mod policies;
 mod provenance;
-mod read;
-mod redis;
+mod reader;
 mod schema;
+#[doc(hidden)]
+pub mod section;
 mod show;
 mod simple_env;
 mod suggest;
@@ -41,168 +44,151 @@ mod value;
 
 pub use attributes::{UnknownAttributeError, known_attribute};
 pub use diagnostic::{Diagnostic, Location};
+#[doc(hidden)]
+pub use file::{Callers, Rules, Switches};
 pub use file_watcher::{FileWatcher, yaml_files};
-pub use gateway::{AccessLog, Balance, Certificate, GatewayConfig, Upstream, UpstreamUrlError};
-pub use listen::{Listen, ListenError, ListenerTls};
-pub use observability::{LogConfig, LogFormat, TracesConfig};
-pub use redis::{RedisConfig, RedisUrl, RedisUrlError, Secret};
-pub use schema::schema;
+pub use identity::{IdentityConfig, KeyDisplay, StatsConfig, UserHeader};
 pub use time::{duration, duration_text, timestamp_text};
 
 use crate::policies::Policies;
-use crate::trusted_peers::TrustedPeers;
 use env::Variables;
-use ipnet::IpNet;
 use provenance::Provenance;
+use reader::{Reader, Section};
+use section::Table;
+use show::Writer;
 use std::io;
 #[cfg(unix)]
 use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use value::{FileText, Position};
 
-/// The configuration of the service and its policies.
+/// The policies, and what is needed to apply them to requests. The tables of a file that only the
+/// service reads, such as `[server]`, are left out.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// The listeners, and access for operators.
-    pub server: ServerConfig,
-    /// The store of the counters.
-    pub store: StoreConfig,
     /// How callers are identified.
     pub identity: IdentityConfig,
     /// Statistics of the heaviest callers.
     pub stats: StatsConfig,
-    /// The log on standard error.
-    pub log: LogConfig,
-    /// Traces of requests.
-    pub traces: TracesConfig,
-    /// Envoy's rate limit service.
-    pub envoy: EnvoyConfig,
-    /// The upstreams and settings of the gateway.
-    pub gateway: GatewayConfig,
     /// The limits.
     pub policies: Policies,
 }
 
-/// `[server]`: the listeners of the service, each of which may be off, and access for operators.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct ServerConfig {
-    /// HTTP: checks, forward-auth and health.
-    pub http: Option<Listen>,
-    /// gRPC.
-    pub grpc: Option<Listen>,
-    /// RESP.
-    pub resp: Option<Listen>,
-    /// Metrics and administration.
-    pub admin: Option<Listen>,
-    /// The certificates of the listeners.
-    pub tls: ListenerTls,
-    /// The secret that signs the ids of reservations, if it is configured.
-    pub id_secret: Option<Secret>,
-    /// The token that operators must send with changes; without one, changes are accepted only from
-    /// this machine, on loopback.
-    pub admin_token: Option<Secret>,
-    /// The file to which changes by operators, and rejected attempts, are appended.
-    pub audit_log: Option<PathBuf>,
-}
+/// A configuration, and the file that it is read from and shown as.
+#[doc(hidden)]
+pub trait Configuration: Clone {
+    /// The tables of the file.
+    type File: Table;
 
-/// `[store]`: where the counters are, and how much memory they may use.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct StoreConfig {
-    /// The maximum number of keys in memory; with Redis, of those that are counted here while it is
-    /// unavailable.
-    pub max_keys: u64,
-    /// The maximum memory, in bytes, of states larger than one word; by default the store decides.
-    pub max_bytes: Option<u64>,
-    /// The secret with which key names and fingerprints are hashed, the same on every node. By
-    /// default the nodes agree on one through Redis; without Redis, every process generates its
-    /// own.
-    pub key_secret: Option<Secret>,
-    /// The Redis that a fleet shares; `None` if the counters are in memory. The fallback while it
-    /// is unavailable is part of the [policies](Policies::default_on_failure), because it may
-    /// change while the service runs.
-    pub redis: Option<RedisConfig>,
-}
+    /// Tables of the file that others read.
+    const OTHER_TABLES: &[&str] = &[];
 
-/// `[identity]`: how callers are identified, and which headers are trusted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct IdentityConfig {
-    /// The proxies whose forwarding header is trusted.
-    pub trusted_proxies: Vec<IpNet>,
-    /// Whether peers on a Unix socket are trusted proxies too: `unix` in the list.
-    pub trusts_unix: bool,
-    /// The forwarding header, in lower case.
-    pub header: String,
-    /// The number of leading bits of an IPv6 address that identify a client; the policies have it
-    /// too.
-    pub ipv6_prefix: u8,
-    /// The header that names the user, and the peers that may set it.
-    pub user: Option<UserHeader>,
-    /// The header with the API key, in lower case.
-    pub api_key: Option<String>,
-    /// The declared attributes: those that callers of the APIs send, or a program adds.
-    pub attributes: Vec<String>,
-    /// The header in which trusted proxies set the priority class, in lower case: `header` of
-    /// `[shed]`.
-    pub class: Option<String>,
-    /// The header in which they set the start time of a request, in lower case: `start_header` of
-    /// `[shed]`.
-    pub start: Option<String>,
-}
+    /// The tables that the variables `RATE_LIMIT_…` apply to.
+    fn rules(file: &mut Self::File) -> (&mut Switches, &mut Rules);
 
-/// The header that names the user, and the peers from which it is trusted.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct UserHeader {
-    /// The header, in lower case.
-    pub header: String,
-    /// The peers that may set it. From other peers the header is ignored, and the gateway does not
-    /// forward it.
-    pub from: TrustedPeers,
-}
+    /// The configuration in a file.
+    fn from_file(file: Self::File) -> Self;
 
-/// `[stats]`: statistics of the heaviest callers.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct StatsConfig {
-    /// How keys are shown to operators.
-    pub keys: KeyDisplay,
-    /// The number of keys that are counted.
-    pub top: usize,
-}
+    /// The file with this configuration; with `hide`, for people.
+    fn to_file(&self, hide: bool) -> Self::File;
 
-/// `[envoy]`: Envoy's rate limit service, its configuration files and its responses.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct EnvoyConfig {
-    /// The configuration files of envoyproxy/ratelimit: their directory, or one of them.
-    pub config: Option<PathBuf>,
-    /// Whether a denied request uses up what is left of its limits.
-    pub denied_hits_consume: bool,
-    /// Whether Envoy adds rate limit headers to responses.
-    pub response_headers: bool,
-    /// Whether the descriptors are passed to Envoy's later filters as dynamic metadata.
-    pub dynamic_metadata: bool,
-}
+    /// The configuration as TOML that loads to the same, secrets included.
+    fn to_toml(&self) -> String {
+        Writer::file(&self.to_file(false), None)
+    }
 
-/// How keys are shown to operators.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KeyDisplay {
-    /// `fingerprint`: a hash, the same for the same key, which reveals no more than that.
-    Fingerprint,
-    /// `plain`: the key itself.
-    Plain,
+    /// The JSON Schema (2020-12) of the file.
+    fn schema() -> serde_json::Value {
+        schema::schema(&Self::File::SPEC)
+    }
+
+    /// Reads the file, if there is one, and the variables, which override it.
+    fn load_file(
+        file: Option<&Path>,
+        env: impl IntoIterator<Item = (String, String)>,
+    ) -> LoadedConfig<Self> {
+        let Some(path) = file else {
+            return Self::parse_file("", "", env);
+        };
+        let name = path.display().to_string();
+        let bytes = match read_regular_file(path) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let mut loaded = LoadedConfig::failed(vec![Diagnostic::error(
+                    Location::Nowhere,
+                    format!("cannot read {name}: {error}"),
+                )]);
+                loaded.unreadable = true;
+                return loaded;
+            }
+        };
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::parse_file(&name, &text, env),
+            Err(error) => {
+                let valid = error.utf8_error().valid_up_to();
+                let text = String::from_utf8_lossy(&error.as_bytes()[..valid]);
+                let location = FileText::new(&name, &text).location(Position::File(text.len()));
+                LoadedConfig::failed(vec![Diagnostic::error(
+                    location,
+                    "the file is not valid UTF-8; save it as UTF-8 text".to_owned(),
+                )])
+            }
+        }
+    }
+
+    /// Reads `text` as if it were a file of this name, and the variables, which override it.
+    fn parse_file(
+        name: &str,
+        text: &str,
+        env: impl IntoIterator<Item = (String, String)>,
+    ) -> LoadedConfig<Self> {
+        let variables = env
+            .into_iter()
+            .filter(|(_, value)| !value.trim().is_empty())
+            .collect::<Variables>();
+        let mut text = FileText::new(name, text);
+        let mut tree = match text.parse() {
+            Ok(tree) => tree,
+            Err(diagnostics) => return LoadedConfig::failed(diagnostics),
+        };
+        tree.retain(|entry| !Self::OTHER_TABLES.contains(&entry.name.as_str()));
+        let spec = &Self::File::SPEC;
+        text.variables = env::variables_of(spec);
+        env::apply(&mut tree, &text.variables, &variables);
+        let mut provenance = Provenance::of(&tree, &text);
+        let reader = Reader::new(&text, spec);
+        let place = (&tree[..], Position::Nowhere);
+        let section = Section::open(&reader, spec, place, String::new(), String::new());
+        let mut file = Self::File::read_fields(&section);
+        let has_policies = section.has_tables("policy");
+        let mut diagnostics = reader.into_diagnostics();
+        if has_policies {
+            diagnostics.extend(simple_env::ignored_warning(&variables));
+        } else {
+            let simple = simple_env::read(&variables, &mut diagnostics);
+            if let Some(file) = &mut file {
+                simple.apply(Self::rules(file), &mut provenance);
+            }
+        }
+        diagnostics.extend(env::unknown(&text.variables, &variables));
+        diagnostics.sort_by(|one, other| one.location.cmp(&other.location));
+        let has_errors = diagnostics.iter().any(Diagnostic::is_error);
+        LoadedConfig {
+            config: file.filter(|_| !has_errors).map(Self::from_file),
+            diagnostics,
+            unreadable: false,
+            provenance,
+        }
+    }
 }
 
 /// The result of loading a configuration.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct LoadedConfig {
+pub struct LoadedConfig<C = Config> {
     /// The configuration; `None` if there are errors.
-    pub config: Option<Config>,
+    pub config: Option<C>,
     /// All errors and warnings, in the order of the file, then those about variables.
     pub diagnostics: Vec<Diagnostic>,
     /// Whether the file could not be read at all.
@@ -210,46 +196,46 @@ pub struct LoadedConfig {
     provenance: Provenance,
 }
 
-impl LoadedConfig {
+impl<C: Configuration> LoadedConfig<C> {
     /// Whether there are errors, so that there is no configuration.
     pub fn has_errors(&self) -> bool {
         self.diagnostics.iter().any(Diagnostic::is_error)
     }
+
+    /// The effective configuration as TOML for people: with the provenance of each value, and
+    /// secrets hidden. `None` if there are errors.
+    pub fn show(&self) -> Option<String> {
+        let file = self.config.as_ref()?.to_file(true);
+        Some(Writer::file(&file, Some(&self.provenance)))
+    }
+
+    /// The result of loading with errors only.
+    fn failed(diagnostics: Vec<Diagnostic>) -> Self {
+        Self {
+            config: None,
+            diagnostics,
+            unreadable: false,
+            provenance: Provenance::default(),
+        }
+    }
 }
 
 impl Config {
+    /// A configuration from its parts.
+    pub fn new(identity: IdentityConfig, stats: StatsConfig, policies: Policies) -> Self {
+        Self {
+            identity,
+            stats,
+            policies,
+        }
+    }
+
     /// Reads the file, if there is one, and the variables, which override it.
     pub fn load(
         file: Option<&Path>,
         env: impl IntoIterator<Item = (String, String)>,
     ) -> LoadedConfig {
-        let Some(path) = file else {
-            return Self::parse("", "", env);
-        };
-        let name = path.display().to_string();
-        let bytes = match read_regular_file(path) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                let mut loaded = failed(Diagnostic::error(
-                    Location::Nowhere,
-                    format!("cannot read {name}: {error}"),
-                ));
-                loaded.unreadable = true;
-                return loaded;
-            }
-        };
-        match String::from_utf8(bytes) {
-            Ok(text) => Self::parse(&name, &text, env),
-            Err(error) => {
-                let valid = error.utf8_error().valid_up_to();
-                let text = String::from_utf8_lossy(&error.as_bytes()[..valid]);
-                let location = FileText::new(&name, &text).location(Position::File(text.len()));
-                failed(Diagnostic::error(
-                    location,
-                    "the file is not valid UTF-8; save it as UTF-8 text".to_owned(),
-                ))
-            }
-        }
+        Self::load_file(file, env)
     }
 
     /// Reads `text` as if it were a file of this name, and the variables, which override it.
@@ -258,64 +244,12 @@ impl Config {
         text: &str,
         env: impl IntoIterator<Item = (String, String)>,
     ) -> LoadedConfig {
-        let variables = env
-            .into_iter()
-            .filter(|(_, value)| !value.trim().is_empty())
-            .collect::<Variables>();
-        let file = FileText::new(name, text);
-        let mut tree = match file.parse() {
-            Ok(tree) => tree,
-            Err(diagnostics) => {
-                return LoadedConfig {
-                    config: None,
-                    diagnostics,
-                    unreadable: false,
-                    provenance: Provenance::default(),
-                };
-            }
-        };
-        env::apply(&mut tree, &variables);
-        let mut provenance = Provenance::of(&tree, &file);
-        let mut reader = read::Reader::new(&file);
-        let mut parsed = read::file::read(&mut reader, &tree);
-        let mut diagnostics = reader.diagnostics;
+        Self::parse_file(name, text, env)
+    }
 
-        let mut policies = std::mem::take(&mut parsed.policies);
-        if parsed.has_policies {
-            diagnostics.extend(simple_env::ignored_warning(&variables));
-        } else {
-            let simple = simple_env::read(&variables, &mut diagnostics);
-            if let Some(enabled) = simple
-                .enabled
-                .filter(|_| !provenance.is_variable("enabled"))
-            {
-                provenance.add(
-                    "enabled",
-                    Location::Variable("RATE_LIMIT_ENABLED".to_owned()),
-                );
-                parsed.enabled = Some(enabled);
-            }
-            let (own, from) = simple
-                .policies
-                .unwrap_or_else(|| (Policies::built_in(), Vec::new()));
-            policies.policies = own.policies;
-            for (index, name) in from.into_iter().enumerate() {
-                provenance.add(
-                    &format!("policy.{index}.limit"),
-                    Location::Variable(name.to_owned()),
-                );
-            }
-        }
-        diagnostics.extend(env::unknown(&variables));
-        diagnostics.sort_by(|one, other| one.location.cmp(&other.location));
-        let has_errors = diagnostics.iter().any(Diagnostic::is_error);
-        let config = parsed.config(policies).filter(|_| !has_errors);
-        LoadedConfig {
-            config,
-            diagnostics,
-            unreadable: false,
-            provenance,
-        }
+    /// The configuration as TOML that loads to the same.
+    pub fn to_toml(&self) -> String {
+        Configuration::to_toml(self)
     }
 }
 
@@ -335,16 +269,6 @@ fn read_regular_file(path: &Path) -> io::Result<Vec<u8>> {
     Err(io::Error::other(format!(
         "it is {name}; name a regular file"
     )))
-}
-
-/// The result of loading with one error only.
-fn failed(diagnostic: Diagnostic) -> LoadedConfig {
-    LoadedConfig {
-        config: None,
-        diagnostics: vec![diagnostic],
-        unreadable: false,
-        provenance: Provenance::default(),
-    }
 }
 
 /// The environment variables of this process, for [`Config::load`]. Those that are not UTF-8 are

@@ -1,14 +1,13 @@
 //! The JSON Schema of ratekeeper.toml, for editors, generated from the table of keys.
 
-use super::key_type::{DefaultValue, KeySpec, KeyType, MAX_INTEGER, TableSpec};
-use super::keys::FILE;
+use super::key_type::{KeySpec, KeyType, MAX_INTEGER, TableSpec};
 use super::value::Data;
 use ratekeeper::Algorithm;
 use serde_json::{Map, Value, json};
 
-/// The JSON Schema (2020-12) of ratekeeper.toml.
-pub fn schema() -> Value {
-    let mut schema = table(&FILE);
+/// The JSON Schema (2020-12) of a file with these keys.
+pub(super) fn schema(file: &TableSpec) -> Value {
+    let mut schema = table(file);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("ratekeeper.toml");
     schema
@@ -22,12 +21,12 @@ fn table(table: &TableSpec) -> Value {
         .collect::<Map<_, _>>();
     let required = keys
         .iter()
-        .filter(|key| key.default == DefaultValue::Required)
+        .filter(|key| key.required)
         .map(|key| key.name)
         .collect::<Vec<_>>();
     let mut schema = json!({
         "type": "object",
-        "description": table.doc,
+        "description": table.doc.trim_start(),
         "properties": properties,
         "additionalProperties": false,
     });
@@ -38,17 +37,14 @@ fn table(table: &TableSpec) -> Value {
 }
 
 fn property(key: &KeySpec) -> Value {
+    let value = |text: &str| super::value::Value::parse(text).map(|value| as_json(&value));
     let mut schema = type_schema(&key.key_type);
-    schema["description"] = json!(key.doc);
-    match key.default {
-        DefaultValue::Unset | DefaultValue::Required => {}
-        DefaultValue::Bool(value) => schema["default"] = json!(value),
-        DefaultValue::Number(value) => schema["default"] = json!(value),
-        DefaultValue::Text(value) => schema["default"] = json!(value),
-        DefaultValue::Empty => schema["default"] = json!([]),
+    schema["description"] = json!(key.doc.trim_start());
+    if let Some(default) = key.default.and_then(value) {
+        schema["default"] = default;
     }
-    if let Some(example) = super::value::Value::parse(key.example).filter(|_| !key.secret) {
-        schema["examples"] = json!([as_json(&example)]);
+    if let Some(example) = value(key.example).filter(|_| !key.secret) {
+        schema["examples"] = json!([example]);
     }
     schema
 }
@@ -83,25 +79,12 @@ fn type_schema(of: &KeyType) -> Value {
         KeyType::Reserve => {
             json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, pattern("^[0-9.]+ *%$")] })
         }
-        KeyType::Text
-        | KeyType::Limit
-        | KeyType::Preflight
-        | KeyType::Attribute
-        | KeyType::Host => {
-            json!({ "type": "string", "minLength": 1 })
-        }
+        KeyType::Text { pattern: "", .. } => json!({ "type": "string", "minLength": 1 }),
+        KeyType::Text { pattern, .. } => self::pattern(pattern),
         // JSON Schema counts characters, and a character has at most four bytes.
-        KeyType::LongText { bytes } => json!({ "type": "string", "minLength": bytes.div_ceil(4) }),
+        KeyType::Secret { bytes } => json!({ "type": "string", "minLength": bytes.div_ceil(4) }),
         KeyType::OneOf(words) => json!({ "enum": words }),
         KeyType::OneOfNumbers(numbers) => json!({ "enum": numbers }),
-        KeyType::Listener => pattern("^(off|.+:[0-9]{1,5}|unix:/.+)$"),
-        KeyType::Network => pattern("^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"),
-        KeyType::Proxy => pattern("^(unix|[0-9A-Fa-f:.]+(/[0-9]{1,3})?)$"),
-        KeyType::HeaderName | KeyType::Method => pattern("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"),
-        KeyType::RedisUrl => pattern("^(rediss?(\\+sentinel|\\+cluster)?|redis\\+unix|unix)://.+$"),
-        KeyType::Upstream => pattern("^https?://[^?#@]+$"),
-        KeyType::Prefix => pattern("^[!-z|~]{1,64}$"),
-        KeyType::Path => pattern("^/[^?#]*$"),
         KeyType::Algorithm => {
             let names = Algorithm::ALL
                 .iter()
@@ -120,7 +103,7 @@ fn type_schema(of: &KeyType) -> Value {
             json!({ "anyOf": [type_schema(one), { "type": "array", "items": type_schema(one) }] })
         }
         KeyType::Either(one, other) => json!({ "anyOf": [type_schema(one), type_schema(other)] }),
-        KeyType::Table(inner) => table(inner),
+        KeyType::Table(inner) | KeyType::Flatten(inner) => table(inner),
         KeyType::Tables(inner) => json!({ "type": "array", "items": table(inner) }),
         KeyType::Named(one) => {
             json!({ "type": "object", "additionalProperties": type_schema(one) })

@@ -3,7 +3,9 @@
 
 use super::diagnostic::{Diagnostic, Location};
 use super::env::{Variables, parse_bool};
+use super::file::{Rules, Switches};
 use super::key_type::join_or;
+use super::provenance::Provenance;
 use super::suggest::did_you_mean;
 use crate::attribute::Attribute;
 use crate::policies::Policies;
@@ -29,9 +31,31 @@ const MAX_WINDOW_SECS: u64 = u64::MAX / 1_000_000_000;
 
 /// The configuration that the variables define.
 pub(crate) struct SimpleEnv {
-    pub(crate) enabled: Option<bool>,
+    enabled: Option<bool>,
     /// The policies, if there are any, and the variable of each.
-    pub(crate) policies: Option<(Policies, Vec<&'static str>)>,
+    policies: Option<(Policies, Vec<&'static str>)>,
+}
+
+impl SimpleEnv {
+    /// Applies the variables to a file without policies.
+    pub(crate) fn apply(
+        self,
+        (switches, rules): (&mut Switches, &mut Rules),
+        provenance: &mut Provenance,
+    ) {
+        let (own, from) = self
+            .policies
+            .unwrap_or_else(|| (Policies::built_in(), Vec::new()));
+        for (index, name) in from.into_iter().enumerate() {
+            let path = format!("policy.{index}.limit");
+            provenance.add(&path, Location::Variable(name.to_owned()));
+        }
+        rules.policy = own.policies;
+        if let Some(enabled) = self.enabled.filter(|_| !provenance.is_variable("enabled")) {
+            switches.enabled = enabled;
+            provenance.add("enabled", Location::Variable(ENABLED.to_owned()));
+        }
+    }
 }
 
 /// A warning that the variables are ignored, because the file has policies.

@@ -1,7 +1,7 @@
 //! Untyped values of the file and the variables, each with its position.
 
 use super::diagnostic::{Diagnostic, Location};
-use super::key_type::DefaultValue;
+use super::env::Variable;
 use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -9,14 +9,17 @@ use toml::value::Datetime;
 
 /// A value and its position.
 #[derive(Clone, Debug)]
-pub(crate) struct Value {
-    pub(crate) at: Position,
-    pub(crate) data: Data,
+pub struct Value {
+    /// Its position.
+    pub at: Position,
+    /// Its content.
+    pub data: Data,
 }
 
 /// The content of a value, by the types of TOML.
+#[allow(missing_docs)]
 #[derive(Clone, Debug)]
-pub(crate) enum Data {
+pub enum Data {
     String(String),
     /// Saturated: a number that does not fit is out of every range.
     Integer(i128),
@@ -29,8 +32,9 @@ pub(crate) enum Data {
 }
 
 /// A key of a table and its value.
+#[allow(missing_docs)]
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     pub(crate) name: String,
     pub(crate) at: Position,
     pub(crate) value: Value,
@@ -38,11 +42,11 @@ pub(crate) struct Entry {
 
 /// The position of a key or value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Position {
+pub enum Position {
     /// A byte offset in the file.
     File(usize),
-    /// An environment variable of this name.
-    Variable(&'static str),
+    /// An environment variable, by its index.
+    Variable(usize),
     /// A default, or a table that is not written.
     Nowhere,
 }
@@ -53,6 +57,8 @@ pub(crate) struct FileText<'a> {
     pub(crate) text: &'a str,
     /// The byte offset of each line.
     lines: Vec<usize>,
+    /// The environment variables that override the file.
+    pub(crate) variables: Vec<Variable>,
 }
 
 impl<'a> FileText<'a> {
@@ -62,14 +68,24 @@ impl<'a> FileText<'a> {
         let lines = std::iter::once(0)
             .chain(text.match_indices('\n').map(|(at, _)| at + 1))
             .collect();
-        Self { name, text, lines }
+        Self {
+            name,
+            text,
+            lines,
+            variables: Vec::new(),
+        }
     }
 
     /// The line and column of a position, or its variable.
     pub(crate) fn location(&self, position: Position) -> Location {
         match position {
             Position::Nowhere => Location::Nowhere,
-            Position::Variable(name) => Location::Variable(name.to_owned()),
+            Position::Variable(index) => self
+                .variables
+                .get(index)
+                .map_or(Location::Nowhere, |variable| {
+                    Location::Variable(variable.name.clone())
+                }),
             Position::File(at) => {
                 let line = self.lines.partition_point(|start| *start <= at).max(1);
                 let before = self.text.get(self.lines[line - 1]..at).unwrap_or_default();
@@ -200,27 +216,12 @@ impl Value {
     }
 
     /// Parses a single value in TOML syntax.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         DeValue::parse(text).ok().map(|value| Self::read(&value))
     }
 
-    /// The value of a key that is not written, if it has a default.
-    pub(crate) fn from_default(default: DefaultValue) -> Option<Self> {
-        let data = match default {
-            DefaultValue::Unset | DefaultValue::Required => return None,
-            DefaultValue::Bool(value) => Data::Bool(value),
-            DefaultValue::Number(number) => Data::Integer(number.into()),
-            DefaultValue::Text(text) => Data::String(text.to_owned()),
-            DefaultValue::Empty => Data::Array(Vec::new()),
-        };
-        Some(Self {
-            at: Position::Nowhere,
-            data,
-        })
-    }
-
     /// The value in a few words, for messages.
-    pub(crate) fn describe(&self) -> Cow<'static, str> {
+    pub fn describe(&self) -> Cow<'static, str> {
         const MAX_CHARS: usize = 40;
         match &self.data {
             Data::String(text) if text.is_empty() => "an empty string".into(),

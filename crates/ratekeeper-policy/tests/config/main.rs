@@ -1,52 +1,51 @@
-//! Tests of the configuration: valid and invalid files with their exact messages, variables,
-//! `config show`, the file watcher.
+//! Tests of the configuration of policies, and of the file watcher. The keys, their messages and
+//! `config show` are tested with the whole file, in `ratekeeper-server`.
 
-/// Compares text with its snapshot in `snapshots`, without the expression, which is no help there.
-macro_rules! snapshot {
-    ($text:expr) => {
-        insta::with_settings!({ omit_expression => true }, { insta::assert_snapshot!($text) })
-    };
-}
-
-mod bad;
-mod env;
 mod file_watcher;
-mod gateway;
-mod good;
-mod markdown;
-mod overload;
-mod schema;
-mod show;
-mod simple_env;
-mod store;
 
-use ratekeeper_policy::config::{Config, LoadedConfig};
+use ratekeeper::Limit;
+use ratekeeper_policy::config::Config;
+use ratekeeper_policy::{Attribute, Policies, Policy};
 
-/// The first file of docs/policies.md.
-const EXAMPLE: &str = include_str!("example.toml");
-
-/// Loads a file with variables.
-fn load(text: &str, env: &[(&str, &str)]) -> LoadedConfig {
-    Config::parse(
-        "ratekeeper.toml",
-        text,
-        env.iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
-    )
+#[test]
+fn policies_are_read_and_the_tables_of_the_service_are_left_out() {
+    let text = "[server]\nhttp = 3\n[store]\nkind = \"redis\"\n[gateway]\nupstreams = []\n\
+                [stats]\ntop = 64\n[[policy]]\nname = \"login\"\nkey = \"ip\"\nlimit = \"5/min\"\n\
+                match = { path = \"/login\" }\n";
+    let loaded = Config::parse("ratekeeper.toml", text, []);
+    assert_eq!(loaded.diagnostics, []);
+    let config = loaded.config.unwrap();
+    let matching = ratekeeper_policy::Match::new().path("/login".parse().unwrap());
+    let login = Policy::new("login").matching(matching).key(Attribute::Ip);
+    assert_eq!(
+        config.policies,
+        Policies::new().policy(login.limit(Limit::per_minute(5)))
+    );
+    assert_eq!(config.stats.top, 64);
+    let again = Config::parse("", &config.to_toml(), []);
+    assert_eq!(again.config, Some(config));
 }
 
-/// The diagnostics of a file, one per line.
-fn diagnostics(text: &str, env: &[(&str, &str)]) -> String {
-    load(text, env)
+#[test]
+fn problems_are_reported_with_their_places() {
+    let text = "[sever]\n[[policy]]\nname = \"a\"\nlimit = \"5/fortnight\"\ncolour = 1\n";
+    let variables = [(
+        "RATEKEEPER_IDENTITY__IPV6_PREFIX".to_owned(),
+        "8".to_owned(),
+    )];
+    let loaded = Config::parse("ratekeeper.toml", text, variables);
+    assert!(loaded.config.is_none());
+    let places = loaded
         .diagnostics
         .iter()
-        .map(|one| format!("{one}\n"))
-        .collect()
-}
-
-/// The configuration of a file that must have no diagnostics.
-#[track_caller]
-fn clean(text: &str, env: &[(&str, &str)]) -> Config {
-    assert_eq!(diagnostics(text, env), "");
-    load(text, env).config.expect("nothing is wrong")
+        .map(|problem| problem.location.to_string());
+    assert_eq!(
+        places.collect::<Vec<_>>(),
+        [
+            "ratekeeper.toml:1:2",
+            "ratekeeper.toml:4:12",
+            "ratekeeper.toml:5:1",
+            "RATEKEEPER_IDENTITY__IPV6_PREFIX"
+        ]
+    );
 }

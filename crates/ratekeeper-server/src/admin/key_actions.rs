@@ -9,10 +9,10 @@ use super::{Admin, no_store_json};
 use crate::api::check_request::HeaderTrust;
 use crate::api::json::{Fields, Json, invalid, missing};
 use crate::api::{Code, Problem, quoted};
+use crate::config::{self, KeyDisplay};
 use crate::store::AnyStore;
 use axum::response::Response;
 use ratekeeper::Clock;
-use ratekeeper_policy::config::{self, KeyDisplay};
 use ratekeeper_policy::{
     PolicyLimit, engine::KeySelector, engine::OverrideError, engine::PolicyKey,
 };

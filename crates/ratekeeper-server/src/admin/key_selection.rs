@@ -4,8 +4,8 @@ use super::Admin;
 use crate::api::check_request::CheckSubject;
 use crate::api::json::{Fields, invalid};
 use crate::api::{Code, Problem, quoted};
+use crate::config::IdentityConfig;
 use ratekeeper::Clock;
-use ratekeeper_policy::config::IdentityConfig;
 use ratekeeper_policy::{
     Attribute, engine::OverrideError, engine::PolicyKey, engine::SeenValue,
     fingerprint::Fingerprint,

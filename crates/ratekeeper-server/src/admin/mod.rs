@@ -24,6 +24,7 @@ pub(crate) use top::{Key, Top};
 
 use crate::api::{Code, LIVE, Problem, READY, json, liveness, quoted, readiness, wrong_method};
 use crate::app::App;
+use crate::config::{KeyDisplay, Secret};
 use crate::observe::metrics as exporter;
 use crate::run::reload::Reload;
 use axum::Router;
@@ -36,7 +37,6 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use fleet::Fleet;
 use ratekeeper::{Clock, Store, Timestamp};
-use ratekeeper_policy::config::{KeyDisplay, Secret};
 use std::sync::Arc;
 use tokio::sync::watch;
 use writes::Verb;

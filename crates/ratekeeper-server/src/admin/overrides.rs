@@ -1,10 +1,10 @@
 //! `GET /admin/overrides`: bans and overrides in force.
 
 use super::{Admin, no_store_json};
+use crate::config::KeyDisplay;
 use axum::extract::State;
 use axum::response::Response;
 use ratekeeper::Clock;
-use ratekeeper_policy::config::KeyDisplay;
 use ratekeeper_policy::engine::Override;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use super::json::{self, Fields, Json, MAX_FIELDS, invalid, missing, too_many};
 use super::problem::{Code, Problem, quoted};
+use crate::config::{IdentityConfig, UserHeader};
 use axum::http::Extensions;
-use ratekeeper_policy::config::{IdentityConfig, UserHeader};
 use ratekeeper_policy::{Attribute, Subject, request::credentials};
 use std::borrow::Cow;
 use std::net::IpAddr;

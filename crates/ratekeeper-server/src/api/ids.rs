@@ -4,12 +4,12 @@
 //! Redis. A store in memory accepts only its own. Ids are signed, not encrypted: a client can read
 //! the names of limits and the hashes of keys in them.
 
+use crate::config::Secret;
 use crate::store::AnyStore;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use ratekeeper::{Clock, Store, Timestamp};
-use ratekeeper_policy::config::Secret;
 use ratekeeper_policy::random::random_bytes;
 use sha2::Sha256;
 

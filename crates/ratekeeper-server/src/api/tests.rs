@@ -3,10 +3,10 @@
 use super::router;
 use crate::api::throttle_buckets::Buckets;
 use crate::app::App;
+use crate::config::Config;
 use crate::net::worker::connection;
 use crate::store::AnyStore;
 use ratekeeper::{ManualClock, MemoryStore};
-use ratekeeper_policy::config::Config;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -12,12 +12,12 @@
 //! its limits have refilled or not: `evicted` counts those that have not, and each of their keys
 //! may get one more burst.
 
+use crate::config::StoreConfig;
 use crate::store::AnyStore;
 use ratekeeper::{
     Algorithm, Ask, Clock, Decision, Limit, Limiter, ManualClock, MemoryStore, Mode, Store,
     Timestamp, store::LimitHandle, store::Source,
 };
-use ratekeeper_policy::config::StoreConfig;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
@@ -446,7 +446,7 @@ async fn ask<C: Clock>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratekeeper_policy::config::Config;
+    use crate::config::Config;
     use ratekeeper_redis::RedisStore;
     use ratekeeper_testkit::RedisServer;
     use std::pin::pin;

@@ -1,8 +1,8 @@
 //! Unknown attributes in requests: most often misspelled names, which count as if the right
 //! attribute was missing.
 
+use crate::config::{IdentityConfig, UnknownAttributeError, known_attribute};
 use arc_swap::ArcSwap;
-use ratekeeper_policy::config::{IdentityConfig, UnknownAttributeError, known_attribute};
 use std::sync::Arc;
 
 /// Number of names that are remembered: callers choose them.
@@ -74,7 +74,7 @@ fn sentence(error: &UnknownAttributeError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratekeeper_policy::config::Config;
+    use crate::config::Config;
 
     #[test]
     fn names_are_noted_once_and_their_number_is_limited() {

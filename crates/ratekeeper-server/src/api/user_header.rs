@@ -1,7 +1,7 @@
 //! The user header: removed from requests of untrusted peers.
 
+use crate::config::IdentityConfig;
 use axum::http::{HeaderMap, HeaderName};
-use ratekeeper_policy::config::IdentityConfig;
 use ratekeeper_policy::request::TrustedPeers;
 use std::net::IpAddr;
 

@@ -1,6 +1,7 @@
 //! Client of the admin listener: JSON over HTTP/1.1. Errors are one sentence.
 
 use crate::cli::TlsArgs;
+use crate::config::Secret;
 use crate::net::stream::{BatchedStream, Stream};
 use crate::net::tls;
 use axum::body::Bytes;
@@ -9,7 +10,6 @@ use axum::http::{HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use ratekeeper_policy::config::Secret;
 use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -1,11 +1,11 @@
 //! `ratekeeper config check | show | docs`.
 
 use crate::cli::{ConfigCommand, Format};
+use crate::config::{self, Config, Diagnostic, LoadedConfig, Location};
 use crate::envoy;
 use crate::envoy::config::{ConfigError, EnvoyConfig};
 use crate::run::serve::Start;
 use crate::{EXIT_CANNOT_RUN, EXIT_FAILURE, print};
-use ratekeeper_policy::config::{self, Config, Diagnostic, LoadedConfig, Location};
 use ratekeeper_policy::{Count, Policies, PolicyLimit};
 use serde::Serialize;
 use std::path::Path;

@@ -6,9 +6,9 @@ use crate::api::check_request::HeaderTrust;
 use crate::cli::{ExplainArgs, Format};
 use crate::commands::config as config_command;
 use crate::commands::terminal::{self, escape};
+use crate::config::known_attribute;
 use crate::{EXIT_CANNOT_RUN, EXIT_FAILURE, api, print, store};
 use ratekeeper::MemoryStore;
-use ratekeeper_policy::config::known_attribute;
 use ratekeeper_policy::{
     Engine, EngineOptions, Explanation, engine::LimitState, engine::PolicyTrace,
 };

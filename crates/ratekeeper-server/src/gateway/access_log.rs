@@ -1,11 +1,12 @@
 //! The access log: one JSON line per request. A separate thread writes it, so that no request waits
 //! for a disk. Lines that come too fast or cannot be written are dropped and counted.
 
+use crate::config;
 use crate::observe::traces::DecisionAttributes;
 use crate::store::AnyStore;
 use axum::http::{Method, Uri};
 use ratekeeper::{Timestamp, clock::SystemClock};
-use ratekeeper_policy::{Engine, PolicyVerdict, config, engine::VerdictSummary};
+use ratekeeper_policy::{Engine, PolicyVerdict, engine::VerdictSummary};
 use ratekeeper_tower::{Denial, Head};
 use serde::Serialize;
 use std::fs::File;

@@ -23,6 +23,8 @@ pub(crate) use upstream::{Connector, Peer};
 use crate::api::user_header::UserHeader;
 use crate::app::App;
 use crate::cli::ProxyArgs;
+use crate::config;
+use crate::config::{Config, FileWatcher, GatewayConfig};
 use crate::net::listen::Listener;
 use crate::net::stream::write_batches;
 use crate::net::tls::{self, Protocols, ServerCertificate};
@@ -33,8 +35,7 @@ use access_log::{AccessLog, WriterThread};
 use address_limit::AddressLimit;
 use axum::http::HeaderName;
 use ratekeeper::{Clock, clock::SystemClock};
-use ratekeeper_policy::config::{Config, FileWatcher, GatewayConfig};
-use ratekeeper_policy::{Attribute, Engine, Policies, Policy, config, request::TrustedPeers};
+use ratekeeper_policy::{Attribute, Engine, Policies, Policy, request::TrustedPeers};
 use ratekeeper_tower::{
     Identity, RateLimitLayer, decider::PolicyDecider, identity::Forwarding, rate_limit::DelayStats,
 };
@@ -383,9 +384,9 @@ pub(crate) fn layer<C: Clock>(
 
 /// The configured identity, built on `direct`, which trusts no proxy.
 fn identity(config: &config::IdentityConfig, direct: &Identity) -> Identity {
-    let proxies = config.trusted_proxies.iter().copied();
+    let proxies = config.trusted_proxies.as_networks().iter().copied();
     let identity = direct.clone().trust_all(proxies).header(forwarding(config));
-    if config.trusts_unix {
+    if config.trusted_proxies.has_unix() {
         identity.trust_unix()
     } else {
         identity

@@ -1,7 +1,7 @@
 //! The TLS certificates of the listeners, from `[server.tls]`.
 
+use crate::config::{Certificate, FileWatcher, Listen, ListenerTls, ServerConfig};
 use crate::net::tls::{Protocols, ServerCertificate};
-use ratekeeper_policy::config::{Certificate, FileWatcher, Listen, ListenerTls, ServerConfig};
 use std::sync::Arc;
 
 /// `None` where a listener is off, is a Unix socket, or does not use TLS.

@@ -1,9 +1,9 @@
 //! TLS on both sides: our own certificates, reloaded when their files change, and the certificate
 //! authorities that we trust.
 
+use crate::config::{Certificate, FileWatcher, GatewayConfig, Upstream};
 use crate::net::stream::BatchedStream;
 use arc_swap::ArcSwap;
-use ratekeeper_policy::config::{Certificate, FileWatcher, GatewayConfig, Upstream};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

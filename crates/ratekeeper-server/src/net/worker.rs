@@ -310,9 +310,9 @@ pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Certificate;
     use crate::net::tls::Protocols;
     use axum::routing::get;
-    use ratekeeper_policy::config::Certificate;
     use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;

@@ -2,7 +2,7 @@
 //!
 //! Keys of callers are never logged.
 
-use ratekeeper_policy::config::{LogConfig, LogFormat};
+use crate::config::{LogConfig, LogFormat};
 use ratekeeper_tracing::{Rules, Sampler, Sampling};
 use std::io;
 use std::sync::OnceLock;

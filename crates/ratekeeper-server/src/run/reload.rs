@@ -2,12 +2,12 @@
 
 use crate::app::App;
 use crate::commands::config::{Mode, for_log, policy_count, warnings};
+use crate::config::{self, Config, DeniedHits, FileWatcher};
 use crate::envoy::{self, Settings};
 use crate::run::log;
 use crate::run::serve::{Flags, Start};
 use ratekeeper::Clock;
 use ratekeeper_policy::Policies;
-use ratekeeper_policy::config::{self, Config, FileWatcher};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -91,7 +91,7 @@ impl<C: Clock> WatchedFiles<C> {
 pub(crate) fn settings(config: &Config) -> Settings {
     Settings {
         enabled: config.policies.is_enabled(),
-        denied_hits_consume: config.envoy.denied_hits_consume,
+        denied_hits_consume: config.envoy.denied_hits == DeniedHits::Consume,
         response_headers: config.envoy.response_headers,
         dynamic_metadata: config.envoy.dynamic_metadata,
         on_failure: config.policies.default_on_failure(),

@@ -1,7 +1,7 @@
 //! Errors at the start of a server.
 
+use crate::config::{Diagnostic, Listen};
 use crate::envoy::config::ConfigError;
-use ratekeeper_policy::config::{Diagnostic, Listen};
 use ratekeeper_policy::{Attribute, EngineError};
 use ratekeeper_redis::ConnectError;
 use std::fmt;

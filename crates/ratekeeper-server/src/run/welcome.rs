@@ -1,9 +1,9 @@
 //! The text printed at the start: at most six lines about the listeners, the policies, the store
 //! and the fingerprints, and three commands to try.
 
+use crate::config::{GatewayConfig, Listen, StoreConfig};
 use crate::store::{AnyStore, shared_fingerprint_secret};
 use ratekeeper::Clock;
-use ratekeeper_policy::config::{GatewayConfig, Listen, StoreConfig};
 use ratekeeper_policy::{Policies, Policy};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -44,7 +44,6 @@ impl ListenAddress {
                     reachable(*address)
                 )
             }
-            other => other.to_string(),
         }
     }
 }
@@ -116,7 +115,6 @@ pub(crate) fn welcome(
             Listen::Tcp(address) => {
                 format!("-h {} -p {}{tls}", reachable(*address).ip(), address.port())
             }
-            _ => String::new(),
         };
         text.push_str(&format!(
             "RESP: {}, as in redis-cli {arguments} CL.THROTTLE you 15 30 60\n",
@@ -205,8 +203,8 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use ratekeeper::MemoryStore;
-    use ratekeeper_policy::config::Config;
 
     fn of(listeners: &Listeners, policies: &Policies) -> String {
         let store = &Config::default().store;

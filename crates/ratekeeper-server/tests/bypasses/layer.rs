@@ -1,11 +1,11 @@
 //! The layer of ratekeeper-tower, with the policies of a group.
 
+use crate::config::Config;
 use crate::table::{Group, TestRequest};
 use axum::body::Body;
 use hyper::{Request, Response};
 use ratekeeper::{MemoryStore, clock::SystemClock};
 use ratekeeper_policy::Engine;
-use ratekeeper_policy::config::Config;
 use ratekeeper_tower::decider::{Decider, LimitDecider, PolicyDecider};
 use ratekeeper_tower::{Identity, Key, RateLimitLayer, identity::PeerAddr};
 use std::convert::Infallible;
@@ -27,7 +27,14 @@ pub(crate) fn of(group: &Group) -> ByGroup {
         .build();
     let layer = RateLimitLayer::new(Engine::new(store, config.policies).unwrap())
         .preflight(config.gateway.preflight);
-    let identity = Identity::direct().trust_all(config.identity.trusted_proxies);
+    let identity = Identity::direct().trust_all(
+        config
+            .identity
+            .trusted_proxies
+            .as_networks()
+            .iter()
+            .copied(),
+    );
     let layer = match config.identity.user {
         Some(user) => layer.user_header(user.header.parse().unwrap(), user.from),
         None => layer,

@@ -5,6 +5,9 @@
 //! attempt must be rejected or denied, and must not reach the service; requests that are no
 //! attempts must still be allowed.
 
+#[allow(dead_code, unused_imports)]
+#[path = "../../src/config/mod.rs"]
+mod config;
 mod cross_site;
 mod layer;
 mod preflights;

@@ -78,7 +78,7 @@ fn the_units_stop_waits_for_the_drain() {
         ("notify".to_owned(), "/bin/kill -HUP $MAINPID".to_owned())
     );
     let seconds: u64 = of("TimeoutStopSec=").trim_end_matches('s').parse().unwrap();
-    let gateway = ratekeeper_policy::config::Config::default().gateway;
+    let gateway = crate::config::Config::default().gateway;
     assert!(seconds > (gateway.drain_delay + gateway.drain_timeout).as_secs());
 }
 
@@ -302,7 +302,7 @@ fn the_manifests_fit_together_and_to_the_server() {
     let config = all["ConfigMap"]["data"]["ratekeeper.toml"]
         .as_str()
         .unwrap();
-    let loaded = ratekeeper_policy::config::Config::parse("ratekeeper.toml", config, []);
+    let loaded = crate::config::Config::parse("ratekeeper.toml", config, []);
     assert!(loaded.diagnostics.is_empty(), "{:?}", loaded.diagnostics);
     let server = loaded.config.unwrap().server;
     let pod = &all["Deployment"]["spec"]["template"]["spec"];

@@ -3,6 +3,9 @@
 #[path = "../support/authority.rs"]
 mod authority;
 mod bounds;
+#[allow(dead_code, unused_imports)]
+#[path = "../../src/config/mod.rs"]
+mod config;
 mod deploy;
 mod doctor;
 mod nosniff;

@@ -6,10 +6,10 @@ use crate::admin::shadow::ShadowReport;
 use crate::admin::status::{PolicyStatus, ServerStatus, UpstreamStatus};
 use crate::admin::top::{Key, Top};
 use crate::commands::config::plural;
+use crate::config::timestamp_text;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use ratekeeper::Timestamp;
-use ratekeeper_policy::config::timestamp_text;
 use serde_json::Value;
 use std::fmt::Write;
 

@@ -1,9 +1,9 @@
 //! Checks of Redis: its version, role and settings, and a test decision.
 
 use super::Finding;
+use crate::config::{Config, RedisConfig};
 use crate::store;
 use ratekeeper::{Ask, Limit, Store, store::Source};
-use ratekeeper_policy::config::{Config, RedisConfig};
 use ratekeeper_redis::{
     ConnectError, Inspection, InspectionReport, MAXMEMORY_ADVICE, MAXMEMORY_POLICY,
     RedisStoreBuilder, StoreError,

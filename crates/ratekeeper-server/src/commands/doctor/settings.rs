@@ -1,9 +1,9 @@
 //! Checks of a configuration on this machine.
 
 use super::Finding;
+use crate::config::{Certificate, Config};
 use crate::net::certificates::Certificates;
 use crate::run::serve;
-use ratekeeper_policy::config::{Certificate, Config};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn listeners(config: &Config) -> Vec<Finding> {
     if let Some(at) = server
         .http
         .as_ref()
-        .filter(|at| gateway && at.tcp().is_none() && !config.identity.trusts_unix)
+        .filter(|at| gateway && at.tcp().is_none() && !config.identity.trusted_proxies.has_unix())
     {
         let message = format!(
             "the gateway is on {at}, where clients have no address and share one bucket; let the \

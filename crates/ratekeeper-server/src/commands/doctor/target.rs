@@ -3,10 +3,10 @@
 use super::{Findings, PATH};
 use crate::cli::DoctorArgs;
 use crate::commands::admin_client::Client;
+use crate::config::{Config, Listen};
 use crate::run::welcome::reachable;
 use axum::body::Bytes;
 use axum::http::Method;
-use ratekeeper_policy::config::{Config, Listen};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 

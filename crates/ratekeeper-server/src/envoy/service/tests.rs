@@ -2,6 +2,7 @@
 //! all tasks wait.
 
 use super::*;
+use crate::config::Config;
 use crate::net::stream::Stream;
 use crate::net::worker::serve_connection;
 use axum::body::Bytes;
@@ -11,7 +12,6 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::TokioExecutor;
 use ratekeeper::{MemoryStore, clock::SystemClock};
-use ratekeeper_policy::config::Config;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;

@@ -3,6 +3,7 @@
 use super::{
     ExchangeError, Forward, ForwardError, bad_target, body_problem, is_retryable, slow_body,
 };
+use crate::config::Upstream;
 use crate::gateway::body::{ProxyBody, RequestBody, UpstreamBody};
 use crate::gateway::headers::{self, RequestHeaderRewriter};
 use crate::gateway::upstream::{
@@ -13,7 +14,6 @@ use axum::http::header::HOST;
 use axum::http::response::Parts;
 use axum::http::{HeaderValue, Request, Response, Uri, Version};
 use http::uri::{PathAndQuery, Scheme};
-use ratekeeper_policy::config::Upstream;
 use std::future::poll_fn;
 use std::task::Poll;
 

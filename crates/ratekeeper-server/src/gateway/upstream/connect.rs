@@ -1,8 +1,8 @@
 //! Opens connections to upstreams, over plain TCP or TLS.
 
 use super::error::UpstreamError;
+use crate::config::Upstream;
 use crate::net::stream::{BatchedStream, Stream};
-use ratekeeper_policy::config::Upstream;
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::IpAddr;

@@ -16,9 +16,9 @@ pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, Response
 pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};
 pub(crate) use timer::{Progress, TimeoutKind, Timeouts, Timer};
 
+use crate::config::{Balance, GatewayConfig, Upstream};
 use foldhash::fast::FixedState;
 use ratekeeper::clock::CoarseClock;
-use ratekeeper_policy::config::{Balance, GatewayConfig, Upstream};
 use ratekeeper_tower::CircuitBreaker;
 use ratekeeper_tower::breaker::{CallGuard, State};
 use smallvec::SmallVec;

@@ -1,7 +1,7 @@
 //! Upstream selection.
 
 use super::*;
-use ratekeeper_policy::config::Config;
+use crate::config::Config;
 
 fn upstreams(balance: &str) -> Upstreams {
     let text = format!(

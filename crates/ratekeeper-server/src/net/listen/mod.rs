@@ -3,8 +3,8 @@
 
 mod unix;
 
+use crate::config::Listen;
 use crate::net::stream::Stream;
-use ratekeeper_policy::config::Listen;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
@@ -102,8 +102,6 @@ pub(crate) fn bind(address: &Listen, count: usize) -> io::Result<Vec<BoundSocket
             .into_iter()
             .map(BoundSocket::Tcp)
             .collect()),
-        // There are no other kinds yet.
-        _ => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 

@@ -2,6 +2,7 @@
 //! are dropped and counted.
 
 use super::{EndedSpan, ExportState, wire};
+use crate::config::Upstream;
 use crate::gateway::Connector;
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, HOST};
@@ -9,7 +10,6 @@ use axum::http::{HeaderValue, Request};
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use ratekeeper_policy::config::Upstream;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

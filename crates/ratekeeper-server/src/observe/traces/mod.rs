@@ -9,6 +9,7 @@ mod wire;
 pub(crate) use context::TRACEPARENT;
 pub(crate) use export::ExporterThread;
 
+use crate::config::Config;
 use crate::gateway::{Connector, RequestRecord};
 use crate::net::tls::connector_to;
 use axum::extract::{MatchedPath, State};
@@ -19,7 +20,6 @@ use context::ParentContext;
 use export::Collector;
 use ratekeeper::store::AskOutcome;
 use ratekeeper_policy::PolicyVerdict;
-use ratekeeper_policy::config::Config;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};

@@ -12,6 +12,7 @@ mod response_reader;
 pub(crate) use head::{Head, MAX_HEADERS};
 
 use super::timer::{Timeouts, Timer};
+use crate::config::Upstream;
 use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers::RequestHeaderRewriter;
 use crate::gateway::http1::fill;
@@ -20,7 +21,6 @@ use axum::body::Bytes;
 use axum::http::{Request, Version};
 use bytes::BytesMut;
 use http_body::{Frame, SizeHint};
-use ratekeeper_policy::config::Upstream;
 use request_writer::RequestWriter;
 use response_reader::{Next, ResponseReader};
 use std::fmt;

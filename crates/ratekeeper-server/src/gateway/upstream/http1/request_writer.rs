@@ -1,6 +1,7 @@
 //! Writes a request to an upstream over HTTP/1.1.
 
 use super::H1Error;
+use crate::config::Upstream;
 use crate::gateway::body::{BodyError, RequestBody};
 use crate::gateway::headers::{self, RequestHeaderRewriter};
 use crate::gateway::http1::{Framing, MessageWriter, PollBudget, Trailers, WriteError, put_header};
@@ -9,7 +10,6 @@ use crate::net::stream::Stream;
 use axum::http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TRAILER, TRANSFER_ENCODING};
 use axum::http::{Method, Request};
 use http_body::Body;
-use ratekeeper_policy::config::Upstream;
 use std::io::Write;
 use std::task::{Context, Poll, ready};
 

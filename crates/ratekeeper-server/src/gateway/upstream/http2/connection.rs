@@ -1,11 +1,11 @@
 //! One HTTP/2 connection to an upstream: its settings, its task, and how its end is noticed.
 
 use super::super::{Connector, UpstreamError};
+use crate::config::Upstream;
 use crate::net::stream::ReadBudget;
 use axum::body::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
-use ratekeeper_policy::config::Upstream;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;

@@ -15,8 +15,8 @@ pub(crate) use download::Http2Body;
 pub(crate) use exchange::{Http2Error, Http2Exchange, ResponseEvent};
 
 use super::{Connector, UpstreamError};
+use crate::config::Upstream;
 use connection::{H2UpstreamConn, StreamPermit};
-use ratekeeper_policy::config::Upstream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};

@@ -110,7 +110,7 @@ fn bad_host(error: RequestError) -> Problem {
 /// The client's own forwarding headers, including `trusted_header`, are forwarded only if the
 /// client is a trusted proxy. If that wrote just one of X-Forwarded-For and Forwarded, only that
 /// one is appended to: starting the other here would name the proxy as the client.
-pub(super) struct RequestHeaderRewriter<'a> {
+pub(crate) struct RequestHeaderRewriter<'a> {
     pub(super) client: &'a Client,
     /// The header in which trusted proxies name the client.
     pub(super) trusted_header: &'a HeaderName,

@@ -1,11 +1,20 @@
-//! Routes: which upstreams get a request, by its host and path. They change with the configuration.
+//! Routes: which upstream gets a request, by its host and path, then by load balancing. They change
+//! with the configuration.
 
-use super::{Connector, HealthCheck, Peer, Upstreams, run_health_checks};
-use crate::config::{GatewayConfig, Route};
+use super::{ActiveRequest, Connector, HealthCheck, Peer, run_health_checks};
+use crate::config::{Balance, GatewayConfig, Route};
 use crate::net::tls;
 use axum::http::header::HOST;
 use axum::http::{HeaderValue, Request};
+use foldhash::fast::FixedState;
+use ratekeeper::clock::CoarseClock;
+use ratekeeper_tower::CircuitBreaker;
+use ratekeeper_tower::breaker::CallGuard;
+use smallvec::SmallVec;
+use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// The routes in force. An upstream in several of them is one [`Peer`], and a reload keeps the peers
@@ -114,6 +123,133 @@ impl Routes {
                 connector: self.connector.clone(),
             };
             runtime.spawn(run_health_checks(Arc::downgrade(peer), check));
+        }
+    }
+}
+
+/// The upstreams of a route, and the choice between them.
+pub(crate) struct Upstreams {
+    pub(crate) peers: Vec<Arc<Peer>>,
+    balance: Balance,
+    next: AtomicUsize,
+}
+
+/// The upstream that gets a request.
+pub(crate) struct SelectedUpstream {
+    pub(crate) index: usize,
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) active: ActiveRequest,
+    call: Option<CallGuard<CoarseClock>>,
+}
+
+/// Upstreams that were tried already, or may not be called.
+pub(crate) type TriedPeers = SmallVec<[usize; 8]>;
+
+/// No upstream may be called.
+pub(crate) struct NoUpstreamError {
+    /// When to try again, if a breaker is open.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Upstreams {
+    pub(crate) fn new(peers: Vec<Arc<Peer>>, balance: Balance) -> Self {
+        Self {
+            peers,
+            balance,
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether upstreams are chosen by a key of the request.
+    pub(crate) fn is_by_key(&self) -> bool {
+        self.balance == Balance::ByKey && self.peers.len() > 1
+    }
+
+    /// Chooses an upstream that was not tried. An unhealthy one is used only if no other is left: a
+    /// health check may be wrong, and there is nothing to lose.
+    pub(crate) fn pick(
+        &self,
+        key: &[u8],
+        tried: &TriedPeers,
+    ) -> Result<SelectedUpstream, NoUpstreamError> {
+        let mut excluded = tried.clone();
+        let mut retry_after: Option<Duration> = None;
+        let offset = if self.peers.len() > 1 {
+            self.next.fetch_add(1, Relaxed)
+        } else {
+            0
+        };
+        for healthy in [true, false] {
+            while let Some(index) = self.best(key, offset, healthy, &excluded) {
+                let peer = &self.peers[index];
+                match peer
+                    .breaker
+                    .as_ref()
+                    .map(CircuitBreaker::try_acquire)
+                    .transpose()
+                {
+                    Ok(call) => {
+                        peer.active.fetch_add(1, Relaxed);
+                        let active = ActiveRequest(Some(Arc::clone(peer)));
+                        return Ok(SelectedUpstream {
+                            index,
+                            peer: Arc::clone(peer),
+                            active,
+                            call,
+                        });
+                    }
+                    Err(open) => {
+                        let after = open.retry_after();
+                        retry_after = Some(retry_after.map_or(after, |known| known.min(after)));
+                        excluded.push(index);
+                    }
+                }
+            }
+        }
+        Err(NoUpstreamError { retry_after })
+    }
+
+    fn best(
+        &self,
+        key: &[u8],
+        offset: usize,
+        healthy: bool,
+        excluded: &TriedPeers,
+    ) -> Option<usize> {
+        let many = self.peers.len();
+        // Starts at another one each time, so that equals take turns.
+        let candidates = (0..many)
+            .map(|at| (offset % many + at) % many)
+            .filter(|index| {
+                !excluded.contains(index) && (!healthy || self.peers[*index].healthy.load(Relaxed))
+            });
+        match self.balance {
+            Balance::Least => {
+                candidates.min_by_key(|index| self.peers[*index].active.load(Relaxed))
+            }
+            // Rendezvous hashing: the upstream with the highest hash of itself and the key. Without
+            // one of them, the others keep their keys.
+            Balance::ByKey => candidates.max_by_key(|index| {
+                FixedState::with_seed(0).hash_one((key, self.peers[*index].upstream.to_string()))
+            }),
+            _ => { candidates }.next(),
+        }
+    }
+}
+
+impl SelectedUpstream {
+    /// Reports the outcome to the breaker.
+    pub(crate) fn report(&mut self, went_well: bool) {
+        let count = if went_well {
+            &self.peer.answered
+        } else {
+            &self.peer.failed
+        };
+        count.fetch_add(1, Relaxed);
+        match self.call.take() {
+            Some(call) if went_well => call.success(),
+            Some(call) => call.failure(),
+            None => {}
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Upstream selection.
 
+use super::routes::{SelectedUpstream, TriedPeers, Upstreams};
 use super::*;
 use crate::config::Config;
 

@@ -8,12 +8,12 @@
 mod buffer;
 mod chunked_decoder;
 mod head;
+mod message_encoder;
 mod message_writer;
 mod poll_budget;
 mod pool;
 mod request_writer;
 mod response_reader;
-mod write_buffer;
 
 pub(crate) use head::{Head, MAX_HEADERS};
 pub(crate) use pool::{CLEANUP_INTERVAL, Http1Pool};

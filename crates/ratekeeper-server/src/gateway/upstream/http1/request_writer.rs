@@ -1,6 +1,7 @@
 //! Writes a request to an upstream over HTTP/1.1.
 
-use super::message_writer::{Framing, MessageWriter, Trailers, WriteError};
+use super::message_encoder::{Framing, Trailers};
+use super::message_writer::{MessageWriter, WriteError};
 use super::{H1Error, UpstreamStream};
 use crate::config::Upstream;
 use crate::gateway::body::{BodyError, RequestBody};

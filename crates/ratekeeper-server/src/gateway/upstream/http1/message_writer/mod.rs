@@ -1,43 +1,16 @@
-//! Writes an HTTP/1 message: the head, then the body as it comes. It knows neither sockets nor
-//! tasks, so that tests drive it with any sequence of frames, short writes and pauses.
+//! Writes an HTTP/1 message to a connection: the head, then the body as it comes, both encoded by
+//! [`MessageEncoder`]. Tests drive it with any sequence of frames, short writes and pauses.
 
+use super::message_encoder::{Framing, LengthError, MessageEncoder, Trailers};
 use super::poll_budget::PollBudget;
-use super::write_buffer::WriteBuffer;
 use crate::net::stream::yield_to_others;
 use axum::body::Bytes;
-use axum::http::HeaderName;
 use http_body::{Body, Frame};
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
-
-/// How the end of a body is marked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Framing {
-    /// There is no body.
-    Empty,
-    /// By Content-Length, with this many bytes still to come.
-    Known(u64),
-    Chunked,
-}
-
-/// Which trailers of a chunked body are written.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Trailers {
-    None,
-    Named(Vec<HeaderName>),
-}
-
-impl Trailers {
-    fn contains(&self, name: &HeaderName) -> bool {
-        match self {
-            Self::None => false,
-            Self::Named(names) => names.contains(name),
-        }
-    }
-}
 
 /// Why a message could not be written to its end.
 #[derive(Debug)]
@@ -60,11 +33,10 @@ impl<E: fmt::Display> fmt::Display for WriteError<E> {
 
 /// Writes the messages of one connection, one at a time.
 pub(crate) struct MessageWriter<B> {
-    out: WriteBuffer,
+    out: MessageEncoder,
     /// `None` once all of it was taken.
     body: Option<B>,
-    framing: Framing,
-    trailers: Trailers,
+    unflushed: bool,
 }
 
 /// The result of polling the body for a frame.
@@ -79,10 +51,9 @@ enum FrameTaken {
 impl<B> Default for MessageWriter<B> {
     fn default() -> Self {
         Self {
-            out: WriteBuffer::default(),
+            out: MessageEncoder::default(),
             body: None,
-            framing: Framing::Empty,
-            trailers: Trailers::None,
+            unflushed: false,
         }
     }
 }
@@ -90,24 +61,26 @@ impl<B> Default for MessageWriter<B> {
 impl<B> MessageWriter<B> {
     /// Begins a message with the head that `head` writes.
     pub(crate) fn begin<T>(&mut self, head: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        (self.body, self.framing, self.trailers) = (None, Framing::Empty, Trailers::None);
+        (self.body, self.unflushed) = (None, false);
         self.out.begin(head)
     }
 
     /// Adds the body.
     pub(crate) fn set_body(&mut self, body: B, framing: Framing, trailers: Trailers) {
-        (self.body, self.framing, self.trailers) = (Some(body), framing, trailers);
+        self.body = Some(body);
+        self.out.set_framing(framing, trailers);
     }
 
     /// Stops writing the message. Returns the body, if it was not used up.
     pub(crate) fn stop(&mut self) -> Option<B> {
         self.out.stop();
+        self.unflushed = false;
         self.body.take()
     }
 
     /// Whether there is more to write.
     pub(crate) fn is_busy(&self) -> bool {
-        self.body.is_some() || !self.out.is_flushed() || self.out.has_bytes()
+        self.body.is_some() || self.unflushed || self.out.has_bytes()
     }
 
     /// Whether any of the message is written.
@@ -130,8 +103,41 @@ impl<B> MessageWriter<B> {
         if self.has_begun() {
             Poll::Ready(Ok(()))
         } else {
-            self.out.poll_write(stream, cx)
+            self.poll_write(stream, cx)
         }
+    }
+
+    /// Writes everything that is encoded.
+    fn poll_write(
+        &mut self,
+        stream: &mut (impl AsyncWrite + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.out.has_bytes() {
+            let stream = Pin::new(&mut *stream);
+            let written = match self.out.slices() {
+                [first, [], []] => ready!(stream.poll_write(cx, first))?,
+                slices => ready!(stream.poll_write_vectored(cx, &slices.map(IoSlice::new)))?,
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.unflushed = true;
+            self.out.advance(written);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_flush(
+        &mut self,
+        stream: &mut (impl AsyncWrite + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.unflushed {
+            ready!(Pin::new(stream).poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -152,9 +158,9 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
             // its worker.
             budget.spend(0);
             let taken = self.fill(&mut budget, cx);
-            let mut sent = self.out.poll_write(stream, cx);
+            let mut sent = self.poll_write(stream, cx);
             if matches!(sent, Poll::Ready(Ok(()))) && !matches!(taken, Ok(FrameTaken::Some)) {
-                sent = self.out.poll_flush(stream, cx);
+                sent = self.poll_flush(stream, cx);
             }
             // An error is returned at once: a failed body may look like an ended one when it is
             // polled again.
@@ -181,11 +187,8 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
         cx: &mut Context<'_>,
     ) -> Result<FrameTaken, WriteError<B::Error>> {
         while self.out.has_capacity() && !budget.is_spent() {
-            let Some(body) = self
-                .body
-                .as_mut()
-                .filter(|_| self.framing != Framing::Empty)
-            else {
+            let has_body = self.out.has_body();
+            let Some(body) = self.body.as_mut().filter(|_| has_body) else {
                 self.body = None;
                 return Ok(FrameTaken::All);
             };
@@ -204,40 +207,15 @@ impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
                     .and_then(Frame::data_ref)
                     .map_or(0, Bytes::len),
             );
-            self.add(frame)?;
+            if self
+                .out
+                .add(frame)
+                .map_err(|LengthError| WriteError::Length)?
+            {
+                self.body = None;
+            }
         }
         Ok(FrameTaken::Some)
-    }
-
-    /// Adds a frame of the body, or its end.
-    fn add(&mut self, frame: Option<Frame<Bytes>>) -> Result<(), WriteError<B::Error>> {
-        let trailers = match frame.map(Frame::into_data) {
-            Some(Ok(data)) => {
-                if let Framing::Known(left) = &mut self.framing {
-                    *left = left
-                        .checked_sub(data.len() as u64)
-                        .ok_or(WriteError::Length)?;
-                }
-                self.out.add(data, self.framing == Framing::Chunked);
-                return Ok(());
-            }
-            Some(Err(frame)) => frame.into_trailers().ok(),
-            None => None,
-        };
-        match self.framing {
-            Framing::Known(1..) => return Err(WriteError::Length),
-            Framing::Chunked => {
-                let trailers = trailers.unwrap_or_default();
-                self.out.end_chunks(
-                    trailers
-                        .iter()
-                        .filter(|(name, _)| self.trailers.contains(name)),
-                );
-            }
-            Framing::Known(0) | Framing::Empty => {}
-        }
-        self.body = None;
-        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 //! instead of hanging.
 
 use super::*;
+use axum::http::HeaderName;
 use axum::http::{HeaderMap, HeaderValue};
 use proptest::prelude::*;
 use std::cell::Cell;

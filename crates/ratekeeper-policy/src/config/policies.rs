@@ -526,11 +526,11 @@ fn plan(reader: &Reader<'_>, Entry { name, value, .. }: &Entry) -> Option<Plan> 
     (reader.error_count() == before).then_some(plan)
 }
 
-/// `[[policy]]`, `[[allow]]` and `[[deny]]`: tables of an array.
-pub(super) struct Tables<T>(PhantomData<T>);
+/// Tables of an array: `[[policy]]`, `[[gateway.route]]`.
+pub struct Tables<T>(PhantomData<T>);
 
 /// A table of an array.
-pub(super) trait ArrayItem: Table {
+pub trait ArrayItem: Table {
     /// The name in messages: `[[policy]] "login"`.
     fn title(key: &str, number: usize, name: Option<&Value>) -> String;
 
@@ -572,7 +572,7 @@ impl<T: ArrayItem> KeyKind for Tables<T> {
     const REQUIRED: bool = false;
 
     fn get(section: &Section<'_>, spec: &'static KeySpec) -> Option<Vec<T>> {
-        let key = spec.name;
+        let key = &section.path_of(spec.name)[..];
         let not_a_table = |at: Position| {
             let place = section.describe();
             let message =
@@ -580,7 +580,7 @@ impl<T: ArrayItem> KeyKind for Tables<T> {
             section.reader.error(at, message);
         };
         let mut items = Vec::new();
-        let values = match section.value(key) {
+        let values = match section.value(spec.name) {
             None => return Some(items),
             Some(Value {
                 data: Data::Array(values),
@@ -606,7 +606,11 @@ impl<T: ArrayItem> KeyKind for Tables<T> {
             let section = Section::open(section.reader, &T::SPEC, place, title, String::new());
             let item = T::read_fields(&section);
             if section.reader.error_count() > before {
-                section.reader.broken.borrow_mut().push((key, items.len()));
+                section
+                    .reader
+                    .broken
+                    .borrow_mut()
+                    .push((spec.name, items.len()));
             }
             items.push(item.unwrap_or_else(|| T::placeholder(name)));
         }
@@ -619,7 +623,7 @@ impl<T: ArrayItem> KeyKind for Tables<T> {
 
     fn write(value: &Vec<T>, writer: &mut Writer<'_>, spec: &'static KeySpec) {
         for (index, item) in value.iter().enumerate() {
-            let key = spec.name;
+            let key = writer.path_of(spec.name);
             writer.table(
                 &format!("[[{key}]]"),
                 &format!("{key}.{index}"),

@@ -292,6 +292,18 @@ impl<'v> Section<'v> {
         }
     }
 
+    /// The path of a key in the file: `gateway.route`.
+    pub(crate) fn path_of(&self, key: &str) -> String {
+        match self
+            .title
+            .strip_prefix('[')
+            .and_then(|title| title.strip_suffix(']'))
+        {
+            Some(table) => format!("{table}.{key}"),
+            None => key.to_owned(),
+        }
+    }
+
     pub(crate) fn entry(&self, name: &str) -> Option<&'v Entry> {
         self.entries.iter().find(|entry| entry.name == name)
     }

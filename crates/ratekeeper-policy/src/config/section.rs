@@ -5,7 +5,7 @@
 
 pub use super::key_type::{KeySpec, KeyType, MAX_INTEGER, TableSpec, join_or};
 pub use super::kinds::{FlatForm, Flatten, HeaderName, TableForm, attribute, str_of};
-pub use super::policies::IGNORED_IN_MEMORY;
+pub use super::policies::{ArrayItem, IGNORED_IN_MEMORY, Tables};
 pub use super::reader::{Place, ReadError, Reader, Section};
 pub use super::show::{Writer, text};
 pub use super::value::{Data, Value};

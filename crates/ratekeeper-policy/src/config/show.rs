@@ -76,11 +76,20 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// The path of a key of this table.
+    pub(crate) fn path_of(&self, key: &str) -> String {
+        match &*self.path {
+            "" => key.to_owned(),
+            path => format!("{path}.{key}"),
+        }
+    }
+
     /// Writes a table with this header.
     pub(crate) fn table(&mut self, header: &str, path: &str, quiet: bool, table: &impl Table) {
         let mut writer = Writer::new(self.provenance, self.hide, path.to_owned());
         table.write_fields(&mut writer);
-        if !(quiet && writer.lines.iter().all(|line| line.is_default)) {
+        let is_default = writer.lines.iter().all(|line| line.is_default);
+        if !(quiet && is_default && writer.tables.is_empty()) {
             let _ = write!(self.tables, "\n{header}\n{}", writer.finish());
         }
     }
@@ -94,11 +103,7 @@ impl<'a> Writer<'a> {
             is_default,
         } in &self.lines
         {
-            let path = if self.path.is_empty() {
-                key.clone()
-            } else {
-                format!("{}.{key}", self.path)
-            };
+            let path = self.path_of(key);
             let location = self
                 .provenance
                 .filter(|_| !is_default)

@@ -57,7 +57,7 @@ async fn findings<C: Clock>(app: &App<C>) -> Vec<Finding> {
         .gateway
         .get()
         .into_iter()
-        .flat_map(|gateway| &gateway.upstreams.peers)
+        .flat_map(|gateway| gateway.peers())
     {
         if let Some(state) = peer
             .breaker()

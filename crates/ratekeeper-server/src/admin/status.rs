@@ -155,7 +155,7 @@ impl ServerStatus {
             app.gateway
                 .get()
                 .into_iter()
-                .flat_map(|gateway| &gateway.upstreams.peers)
+                .flat_map(|gateway| gateway.peers())
         };
         let breaker = |name, state: breaker::State| Breaker {
             name,
@@ -183,7 +183,7 @@ impl ServerStatus {
             breakers: peers()
                 .filter_map(|peer| Some(breaker(peer.upstream.to_string(), peer.breaker()?)))
                 .collect(),
-            upstreams: peers().map(|peer| UpstreamStatus::of(peer)).collect(),
+            upstreams: peers().map(|peer| UpstreamStatus::of(&peer)).collect(),
             waiting: app.waits.waiting() as u64,
             overrides: app.engine.operator().overrides().len() as u64,
             overload: app

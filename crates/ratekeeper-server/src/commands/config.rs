@@ -234,7 +234,7 @@ impl Mode {
 
     /// Guesses the mode of a configuration: one with upstreams is for the gateway.
     pub(crate) fn guess(config: &Config) -> Self {
-        if config.gateway.upstreams.is_empty() {
+        if config.gateway.all_upstreams().next().is_none() {
             Self::Serve
         } else {
             Self::Proxy

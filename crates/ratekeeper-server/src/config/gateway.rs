@@ -3,9 +3,9 @@
 use super::tls::Certificate;
 use super::upstream::Upstream;
 use ratekeeper_policy::config::section::{
-    KeyType, MAX_INTEGER, ReadError, Section, attribute, text,
+    ArrayItem, KeyType, MAX_INTEGER, ReadError, Section, Tables, Value, attribute, text,
 };
-use ratekeeper_policy::matching::HostPattern;
+use ratekeeper_policy::matching::{HostPattern, PathPattern};
 use ratekeeper_policy::request::Preflight;
 use ratekeeper_policy::{Attribute, key_kind, section, text_kind, words};
 use std::fmt;
@@ -21,6 +21,9 @@ section! {
     pub(crate) struct GatewayConfig, check = check_gateway {
         /// Services that requests are forwarded to.
         upstreams: Vec<Upstream> = [] => ["http://127.0.0.1:3000", "https://app.internal"];
+        /// Upstreams for some hosts and paths. The first route that matches gets a request; all
+        /// others get `upstreams`.
+        route: Vec<Route> as Tables<Route> => ();
         /// How an upstream is chosen: "least" takes the one with the fewest requests in flight,
         /// "round_robin" each in turn, "by_key" always the same one for a key.
         balance: Balance = "least" => "least";
@@ -91,6 +94,50 @@ section! {
         drain_delay: Duration [WAIT] = "1s" => "5s";
         /// Shutdown grace: how long requests may continue after the listeners have closed.
         drain_timeout: Duration [WAIT] = "30s" => "30s";
+    }
+}
+
+section! {
+    /// `[[gateway.route]]`: the upstreams of some hosts and paths.
+    pub(crate) struct Route, check = check_route {
+        /// Hosts of the route. If empty, all.
+        hosts: Vec<HostPattern> = [] => ["api.example.com", "*.example.org"];
+        /// Path of the route, written as in `match` of a policy. If not set, all.
+        path: Option<PathPattern> => "/api/**";
+        /// Services that its requests are forwarded to.
+        upstreams: Vec<Upstream> => ["http://127.0.0.1:3001"];
+    }
+}
+
+impl ArrayItem for Route {
+    fn title(key: &str, number: usize, _: Option<&Value>) -> String {
+        format!("[[{key}]] number {number}")
+    }
+
+    fn placeholder(_: Option<&Value>) -> Self {
+        Self {
+            hosts: Vec::new(),
+            path: None,
+            upstreams: Vec::new(),
+        }
+    }
+}
+
+impl GatewayConfig {
+    /// The upstreams of all routes, and those of the rest.
+    pub(crate) fn all_upstreams(&self) -> impl Iterator<Item = &Upstream> {
+        let routes = self.route.iter().flat_map(|route| &route.upstreams);
+        self.upstreams.iter().chain(routes)
+    }
+
+    /// Whether only upstreams and routes differ.
+    pub(crate) fn same_except_routes(&self, other: &Self) -> bool {
+        let without = |gateway: &Self| Self {
+            upstreams: Vec::new(),
+            route: Vec::new(),
+            ..gateway.clone()
+        };
+        without(self) == without(other)
     }
 }
 
@@ -184,10 +231,37 @@ fn check_gateway(section: &Section<'_>, gateway: Option<&GatewayConfig>) {
             "{key} {in} has no effect unless `balance = \"by_key\"`; set that, or remove {key}";
         section.warn("balance_by", message);
     }
-    let upstreams = &gateway.upstreams;
-    let has_https = upstreams.is_empty() || upstreams.iter().any(Upstream::is_tls);
+    check_order(section, &gateway.route);
+    let has_none = gateway.all_upstreams().next().is_none();
+    let has_https = has_none || gateway.all_upstreams().any(Upstream::is_tls);
     if gateway.ca_file.is_some() && !has_https {
         let message = "{key} {in} has no effect, because no upstream is https://; remove it";
         section.warn("ca_file", message);
+    }
+}
+
+fn check_route(section: &Section<'_>, route: Option<&Route>) {
+    let Some(route) = route else { return };
+    if route.upstreams.is_empty() {
+        let message = "{key} {in} must name a service, such as [\"http://127.0.0.1:3001\"]";
+        section.error("upstreams", message);
+    }
+}
+
+/// Warns about routes that no request reaches, because one before them takes every request.
+fn check_order(section: &Section<'_>, routes: &[Route]) {
+    let takes_all = |route: &Route| route.hosts.is_empty() && route.path.is_none();
+    if let Some(number) = routes.iter().position(takes_all) {
+        let after = routes.len() - number - 1;
+        if after > 0 {
+            section.warn(
+                "route",
+                &format!(
+                    "[[gateway.route]] number {} has neither hosts nor a path, so the {after} after \
+                     it get no requests; move it to the end",
+                    number + 1
+                ),
+            );
+        }
     }
 }

@@ -11,7 +11,7 @@ mod store;
 mod tls;
 mod upstream;
 
-pub(crate) use gateway::{AccessLog, Balance, GatewayConfig};
+pub(crate) use gateway::{AccessLog, Balance, GatewayConfig, Route};
 pub(crate) use listen::Listen;
 pub(crate) use secret::Secret;
 pub(crate) use server::{

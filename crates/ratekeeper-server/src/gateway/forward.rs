@@ -80,10 +80,13 @@ enum ForwardError {
 
 impl Forward {
     async fn forward(&self, request: &mut Request<RequestBody>) -> Response<ProxyBody> {
-        let WorkerState { shared, .. } = &*self.worker;
+        let shared = &self.worker.shared;
         let gateway = &shared.gateway;
+        let Some(upstreams) = shared.routes.load().find(request).map(Arc::clone) else {
+            return not_reached(no_route().plain());
+        };
         let mut key = Vec::new();
-        if shared.upstreams.is_by_key() {
+        if upstreams.is_by_key() {
             self.key(request, &mut key);
         }
         let record = request.extensions_mut().remove::<RequestRecord>();
@@ -108,7 +111,7 @@ impl Forward {
         };
         let mut tried = TriedPeers::new();
         loop {
-            let mut selected = match shared.upstreams.pick(&key, &tried) {
+            let mut selected = match upstreams.pick(&key, &tried) {
                 Ok(selected) => selected,
                 Err(none) => return unavailable(no_upstream(), none.retry_after),
             };
@@ -134,7 +137,7 @@ impl Forward {
                     tracing::warn!("upstream {}: {error}", selected.peer.upstream);
                     tried.push(index);
                     if tried.len() > gateway.retries as usize
-                        || tried.len() >= shared.upstreams.peers.len()
+                        || tried.len() >= upstreams.peers.len()
                     {
                         return not_reached(error.problem().plain());
                     }
@@ -144,7 +147,7 @@ impl Forward {
                     tried.push(index);
                     if !has_body
                         || tried.len() > gateway.retries as usize
-                        || tried.len() >= shared.upstreams.peers.len()
+                        || tried.len() >= upstreams.peers.len()
                     {
                         return unavailable(error.problem(), None);
                     }
@@ -191,8 +194,8 @@ impl Forward {
         selected: &mut SelectedUpstream,
         request: &mut UpstreamRequest<'_>,
     ) -> Result<Response<ProxyBody>, ForwardError> {
-        let WorkerState { shared, pools, .. } = &*self.worker;
-        let (pool, upstream) = (&pools[selected.index], &selected.peer.upstream);
+        let pool = &selected.peer.pools[self.worker.number];
+        let (connector, upstream) = (&selected.peer.connector, &selected.peer.upstream);
         let (mut refusals, mut is_retry) = (0, false);
         loop {
             // A retry uses a new connection: otherwise a request that crashes the upstream would
@@ -200,7 +203,7 @@ impl Forward {
             let new = is_retry || refusals >= SHARED_REFUSALS;
             // Where nothing could be sent, the connection was open when it was chosen.
             let (mut was_open, mut has_body) = (true, true);
-            let error = match pool.begin(&shared.connector, upstream, request, new).await {
+            let error = match pool.begin(connector, upstream, request, new).await {
                 Err(error) => error,
                 Ok((mut conn, open)) => match self.head(&mut conn, request).await {
                     Ok(head) => return self.respond(head, conn, selected, request),
@@ -268,7 +271,7 @@ impl Forward {
         selected: &mut SelectedUpstream,
         request: &mut UpstreamRequest<'_>,
     ) -> Result<Response<ProxyBody>, ForwardError> {
-        let pool = &self.worker.pools[selected.index];
+        let pool = &selected.peer.pools[self.worker.number];
         let mut response = head.map(|()| ProxyBody::empty());
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let protocol = headers::upgrade(response.headers());
@@ -357,6 +360,13 @@ pub(super) fn own_response(response: Response<Bytes>) -> Response<ProxyBody> {
 fn not_reached(mut response: Response<Bytes>) -> Response<ProxyBody> {
     response.extensions_mut().insert(NotReached);
     own_response(response)
+}
+
+fn no_route() -> Problem {
+    Problem::new(
+        Code::NotFound,
+        "this gateway has no route for the requested host and path",
+    )
 }
 
 fn no_upstream() -> Problem {

@@ -23,20 +23,22 @@ use crate::app::App;
 use crate::cli::ProxyArgs;
 use crate::config;
 use crate::config::{Config, FileWatcher, GatewayConfig};
-use crate::net::tls::{self, Protocols, ServerCertificate};
+use crate::net::tls::{Protocols, ServerCertificate};
 use crate::observe::traces::Tracer;
 use crate::run::serve::{Flags, Start};
 use crate::store::AnyStore;
 use access_log::{AccessLog, WriterThread};
 use address_limit::AddressLimit;
+use arc_swap::ArcSwap;
 use axum::http::HeaderName;
 use ratekeeper::{Clock, clock::SystemClock};
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, request::TrustedPeers};
 use ratekeeper_tower::{
     Identity, RateLimitLayer, decider::PolicyDecider, identity::Forwarding, rate_limit::DelayStats,
 };
-use std::sync::Arc;
-use upstream::{HealthCheck, UpstreamPool, Upstreams, run_health_checks};
+use std::sync::{Arc, OnceLock};
+use tokio::runtime::Handle;
+use upstream::Routes;
 
 /// The value of `--by` that counts all requests in one bucket.
 const ALL_REQUESTS: &str = "all";
@@ -120,8 +122,12 @@ pub(crate) struct GatewayState {
     identity: Identity,
     forwarding: Forwarding,
     user: Option<Arc<UserHeader>>,
-    pub(crate) upstreams: Upstreams,
-    connector: Connector,
+    /// Changed by a reload.
+    routes: ArcSwap<Routes>,
+    /// The number of workers, each with connections of its own.
+    workers: usize,
+    /// Where health checks run.
+    runtime: OnceLock<Handle>,
     certificate: Option<Arc<ServerCertificate>>,
     log: Option<AccessLog>,
     traces: Option<Tracer>,
@@ -135,8 +141,8 @@ pub(crate) struct GatewayState {
 /// The state of one worker.
 pub(crate) struct WorkerState {
     shared: Arc<GatewayState>,
-    /// The connections of this worker, one pool for each upstream.
-    pools: Vec<Arc<UpstreamPool>>,
+    /// Which of the pools of an upstream are those of this worker.
+    number: usize,
 }
 
 /// Guard for the gateway's file watchers and log thread. Keep it for as long as the gateway runs.
@@ -150,6 +156,7 @@ impl GatewayState {
     pub(crate) fn new(
         app: &App<SystemClock>,
         config: &Config,
+        workers: usize,
     ) -> Result<(Arc<Self>, GatewayGuard), String> {
         let gateway = config.gateway.clone();
         let log = AccessLog::open(&gateway.access_log, gateway.access_log_every);
@@ -187,11 +194,9 @@ impl GatewayState {
             identity: identity(&config.identity, &Identity::direct()),
             forwarding: forwarding(&config.identity),
             user: UserHeader::of(&config.identity).map(Arc::new),
-            upstreams: Upstreams::new(&gateway),
-            connector: Connector {
-                tls: tls::connector(&gateway)?,
-                connect_timeout: gateway.connect_timeout,
-            },
+            routes: ArcSwap::from_pointee(Routes::new(&gateway, workers, None)?),
+            workers,
+            runtime: OnceLock::new(),
             certificate,
             log,
             traces,
@@ -243,20 +248,34 @@ impl GatewayState {
         }
     }
 
-    /// Starts the health checks of the upstreams, if configured. Must be called inside a runtime.
-    pub(crate) fn run_health_checks(&self) {
-        let Some(path) = &self.gateway.health_path else {
-            return;
+    /// Starts the health checks of the upstreams, if configured, on this runtime.
+    pub(crate) fn run_health_checks(&self, runtime: Handle) {
+        let routes = self.routes.load();
+        routes.run_health_checks(&self.gateway, None, &runtime);
+        // It is set once.
+        let _ = self.runtime.set(runtime);
+    }
+
+    /// Replaces the routes by those of another configuration, from the next request on. Its other
+    /// settings are those of the start. Errors are sentences.
+    pub(crate) fn set_routes(&self, config: &GatewayConfig) -> Result<(), String> {
+        let config = GatewayConfig {
+            upstreams: config.upstreams.clone(),
+            route: config.route.clone(),
+            ..self.gateway.clone()
         };
-        for peer in &self.upstreams.peers {
-            let check = HealthCheck {
-                path: path.clone(),
-                interval: self.gateway.health_interval,
-                http2: self.gateway.http2,
-                connector: self.connector.clone(),
-            };
-            tokio::spawn(run_health_checks(Arc::clone(peer), check));
+        let before = self.routes.load();
+        let routes = Routes::new(&config, self.workers, Some(&before))?;
+        if let Some(runtime) = self.runtime.get() {
+            routes.run_health_checks(&config, Some(&before), runtime);
         }
+        self.routes.store(Arc::new(routes));
+        Ok(())
+    }
+
+    /// The upstreams of all routes.
+    pub(crate) fn peers(&self) -> Vec<Arc<Peer>> {
+        self.routes.load().peers().to_vec()
     }
 }
 

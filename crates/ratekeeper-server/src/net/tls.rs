@@ -184,12 +184,13 @@ pub(crate) fn connector_to(
 ) -> Result<Option<TlsConnector>, String> {
     let mut gateway = gateway.clone();
     gateway.upstreams = vec![service.clone()];
+    gateway.route.clear();
     connector(&gateway)
 }
 
 /// The TLS connector for `https://` upstreams, or `None` if there are none. Errors are sentences.
 pub(crate) fn connector(gateway: &GatewayConfig) -> Result<Option<TlsConnector>, String> {
-    if !gateway.upstreams.iter().any(|upstream| upstream.is_tls()) {
+    if !gateway.all_upstreams().any(Upstream::is_tls) {
         return Ok(None);
     }
     let mut config = client(gateway.ca_file.as_deref(), None)

@@ -198,8 +198,19 @@ impl<C: Clock> Reload<C> {
             if config.identity != self.started.identity {
                 messages.push("changes in [identity] need a restart of the gateway".to_owned());
             }
-            if config.gateway != self.started.gateway {
-                messages.push("changes in [gateway] need a restart of the gateway".to_owned());
+            if !config.gateway.same_except_routes(&self.started.gateway) {
+                messages.push(
+                    "changes in [gateway] other than upstreams and routes need a restart of the \
+                     gateway"
+                        .to_owned(),
+                );
+            }
+            if config.gateway.all_upstreams().next().is_none() {
+                messages.push(
+                    "error: the gateway has no upstream; set `upstreams` under [gateway]"
+                        .to_owned(),
+                );
+                return Err(messages);
             }
         }
         let limits = match &self.envoy {
@@ -216,6 +227,11 @@ impl<C: Clock> Reload<C> {
             .engine
             .set_policies(config.policies)
             .map_err(|error| vec![error.to_string()])?;
+        if let Some(gateway) = self.app.gateway.get() {
+            gateway
+                .set_routes(&config.gateway)
+                .map_err(|error| vec![error])?;
+        }
         if let Some(limits) = limits {
             self.app
                 .envoy

@@ -206,7 +206,10 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         let _ = app.traces.set(tracer);
     }
     let gateway = if start.gateway {
-        Some(gateway::GatewayState::new(&app, &config).map_err(StartError::Gateway)?)
+        Some(
+            gateway::GatewayState::new(&app, &config, http.as_ref().map_or(0, Vec::len))
+                .map_err(StartError::Gateway)?,
+        )
     } else {
         None
     };
@@ -214,8 +217,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
     if let Some(gateway) = &gateway {
         // It is set once.
         let _ = app.gateway.set(Arc::clone(gateway));
-        let _guard = runtime.enter();
-        gateway.run_health_checks();
+        gateway.run_health_checks(runtime.handle().clone());
     }
     let gateway_config = config.gateway.clone();
     let store_config = config.store.clone();
@@ -226,12 +228,12 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
     let mut workers = Workers::new(Arc::clone(&app.health));
     let mut http = http;
     if let Some(gateway) = &gateway {
-        for listener in http.take().into_iter().flatten() {
+        for (number, listener) in http.take().into_iter().flatten().enumerate() {
             let worker = Worker::new(listener, None, MAX_WORKER_CONNECTIONS)?;
             let gateway = Arc::clone(gateway);
             workers.spawn("gateway", move |heartbeat| {
                 worker.run_with(heartbeat, |listener, _, _| {
-                    gateway::serve(listener, gateway, cores)
+                    gateway::serve(listener, gateway, number)
                 });
             })?;
         }
@@ -414,7 +416,7 @@ pub(crate) fn max_connections(config: &Config) -> u64 {
         ..
     } = &config.server;
     let of = |listener: &Option<Listen>, max: usize| if listener.is_some() { max } else { 0 };
-    let http = if config.gateway.upstreams.is_empty() {
+    let http = if config.gateway.all_upstreams().next().is_none() {
         of(http, MAX_WORKER_CONNECTIONS * cores)
     } else {
         of(http, config.gateway.max_connections)
@@ -510,7 +512,7 @@ fn load_config(start: &Start) -> Result<Config, StartError> {
     };
     start.flags.apply(&mut config);
     log::to_stderr(&config.log);
-    if start.gateway && config.gateway.upstreams.is_empty() {
+    if start.gateway && config.gateway.all_upstreams().next().is_none() {
         return Err(StartError::NoUpstream);
     }
     if start.gateway && start.flags.policies.is_some() {

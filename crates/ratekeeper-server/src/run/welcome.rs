@@ -146,7 +146,7 @@ pub(crate) fn welcome(
         }
     });
     if let Some(gateway) = gateway {
-        let upstreams: Vec<String> = gateway.upstreams.iter().map(ToString::to_string).collect();
+        let upstreams: Vec<String> = gateway.all_upstreams().map(ToString::to_string).collect();
         text.push_str(&format!("Upstream: {}\n", upstreams.join(", ")));
     } else if let Some(http) = http {
         let (check, throttle) = (

@@ -15,6 +15,7 @@ mod overload;
 mod proxy_protocol;
 mod queue;
 mod responses;
+mod routes;
 mod service;
 mod smuggling;
 #[path = "../support/mod.rs"]

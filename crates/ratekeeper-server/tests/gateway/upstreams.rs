@@ -8,13 +8,13 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 /// A real nginx that returns its name; killed when dropped.
-struct Nginx {
+pub(crate) struct Nginx {
     child: Child,
-    at: SocketAddr,
+    pub(crate) at: SocketAddr,
 }
 
 impl Nginx {
-    fn start(name: &str, at: Option<SocketAddr>) -> Self {
+    pub(crate) fn start(name: &str, at: Option<SocketAddr>) -> Self {
         let at = at.unwrap_or_else(|| {
             TcpListener::bind("127.0.0.1:0")
                 .unwrap()

@@ -107,7 +107,7 @@ fn the_gateways_own_responses_have_it_and_those_of_upstreams_are_unchanged() {
         ),
         ("no request\r\n\r\n", 400),
         (
-            "GET / HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
             400,
         ),
         (

@@ -52,7 +52,7 @@ fn listeners(config: &Config) -> Vec<Finding> {
         );
         findings.push(Finding::new("admin_open", message));
     }
-    let gateway = !config.gateway.upstreams.is_empty();
+    let gateway = config.gateway.all_upstreams().next().is_some();
     if let Some(at) = server
         .http
         .as_ref()

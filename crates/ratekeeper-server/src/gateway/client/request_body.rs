@@ -4,10 +4,12 @@
 use crate::gateway::body::BodyError;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
+use tokio::runtime::Handle;
 
 /// How much of an unwanted body is discarded.
 const MAX_DISCARDED: usize = 64 * 1024;
@@ -57,10 +59,27 @@ impl Http1Body {
 
 impl Drop for Http1Body {
     fn drop(&mut self) {
-        if let (Some(body), Some(unread)) = (self.body.take(), self.unread.upgrade())
-            && !body.is_end_stream()
-        {
+        let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) else {
+            return;
+        };
+        if let Some(unread) = self.unread.upgrade() {
             unread.put(UnreadBody::Rest(body));
+        } else if let Ok(runtime) = Handle::try_current() {
+            // The response has begun, and cannot announce the end of the connection any more.
+            runtime.spawn(discard(body));
+        }
+    }
+}
+
+/// Discards the rest of a body as it comes, unless there is too much of it. hyper closes the
+/// connection if a body is dropped before its end.
+async fn discard(mut body: Incoming) {
+    let mut left = MAX_DISCARDED;
+    while let Some(Ok(frame)) = body.frame().await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        match left.checked_sub(length) {
+            Some(rest) => left = rest,
+            None => return,
         }
     }
 }

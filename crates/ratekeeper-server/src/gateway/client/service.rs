@@ -143,10 +143,12 @@ impl hyper::service::Service<Request<Incoming>> for ClientService {
     /// Starts answering a request.
     fn call(&self, request: Request<Incoming>) -> ClientResponseFuture {
         let mut unread = None;
-        let mut request = request.map(|body| match self.client.is_shared.load(Relaxed) {
-            true => IncomingBody::Http2(body),
-            false if body.is_end_stream() => IncomingBody::None,
-            false => {
+        let mut request = request.map(|body| {
+            if self.client.is_shared.load(Relaxed) {
+                IncomingBody::Http2(body)
+            } else if body.is_end_stream() {
+                IncomingBody::None
+            } else {
                 let (body, slot) = Http1Body::new(body);
                 unread = Some(slot);
                 IncomingBody::Http1(body)

@@ -6,7 +6,7 @@ use axum::http::header::{HOST, USER_AGENT};
 use axum::http::{HeaderValue, Request};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use std::sync::Arc;
+use std::sync::Weak;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -23,13 +23,14 @@ pub(crate) struct HealthCheck {
     pub(crate) connector: Connector,
 }
 
-/// Checks an upstream forever.
-pub(crate) async fn run_health_checks(peer: Arc<Peer>, check: HealthCheck) {
+/// Checks an upstream for as long as it is in a route.
+pub(crate) async fn run_health_checks(peer: Weak<Peer>, check: HealthCheck) {
     let mut ticks = interval(check.interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failures = 0;
     loop {
         ticks.tick().await;
+        let Some(peer) = peer.upgrade() else { return };
         // A check that takes longer than the interval has failed.
         let result = match timeout(
             check.interval.max(check.connector.connect_timeout),

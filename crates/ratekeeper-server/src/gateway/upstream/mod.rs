@@ -6,6 +6,7 @@ mod error;
 mod health;
 mod http1;
 mod http2;
+mod routes;
 mod target;
 mod timer;
 
@@ -15,6 +16,7 @@ pub(crate) use error::UpstreamError;
 pub(crate) use health::{HealthCheck, run_health_checks};
 pub(crate) use http1::{CLEANUP_INTERVAL, UpstreamStream};
 pub(crate) use http2::ResponseEvent;
+pub(crate) use routes::Routes;
 pub(crate) use timer::{Progress, Timeouts};
 
 use http1::{H1Error, MAX_HEADERS};
@@ -69,6 +71,9 @@ pub(crate) struct Peer {
     healthy: AtomicBool,
     /// The breaker works in seconds, so a clock with an accuracy of a few milliseconds is enough.
     breaker: Option<CircuitBreaker<CoarseClock>>,
+    /// Its connections: a pool for each worker.
+    pub(crate) pools: Vec<Arc<UpstreamPool>>,
+    pub(crate) connector: Connector,
     pub(crate) answered: AtomicU64,
     pub(crate) failed: AtomicU64,
 }
@@ -91,7 +96,7 @@ impl Drop for ActiveRequest {
     }
 }
 
-/// All upstreams, and the choice between them.
+/// The upstreams of a route, and the choice between them.
 pub(crate) struct Upstreams {
     pub(crate) peers: Vec<Arc<Peer>>,
     balance: Balance,
@@ -116,20 +121,10 @@ pub(crate) struct NoUpstreamError {
 }
 
 impl Upstreams {
-    pub(crate) fn new(gateway: &GatewayConfig) -> Self {
-        let peers = gateway.upstreams.iter().map(|upstream| {
-            Arc::new(Peer {
-                upstream: upstream.clone(),
-                active: AtomicUsize::new(0),
-                healthy: AtomicBool::new(true),
-                breaker: gateway.breaker.then(breaker),
-                answered: AtomicU64::new(0),
-                failed: AtomicU64::new(0),
-            })
-        });
+    pub(crate) fn new(peers: Vec<Arc<Peer>>, balance: Balance) -> Self {
         Self {
-            peers: peers.collect(),
-            balance: gateway.balance,
+            peers,
+            balance,
             next: AtomicUsize::new(0),
         }
     }
@@ -229,6 +224,26 @@ impl SelectedUpstream {
 }
 
 impl Peer {
+    fn new(
+        upstream: &Upstream,
+        gateway: &GatewayConfig,
+        connector: &Connector,
+        workers: usize,
+    ) -> Self {
+        Self {
+            upstream: upstream.clone(),
+            active: AtomicUsize::new(0),
+            healthy: AtomicBool::new(true),
+            breaker: gateway.breaker.then(breaker),
+            pools: (0..workers)
+                .map(|_| Arc::new(UpstreamPool::new(gateway.http2)))
+                .collect(),
+            connector: connector.clone(),
+            answered: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        }
+    }
+
     pub(crate) fn is_healthy(&self) -> bool {
         self.healthy.load(Relaxed)
     }

@@ -7,7 +7,9 @@ fn upstreams(balance: &str) -> Upstreams {
     let text = format!(
         "[gateway]\nupstreams = [\"http://a\", \"http://b\", \"http://c\"]\nbalance = \"{balance}\"\n[[policy]]\nname = \"x\"\nlimit = \"1/s\"\n"
     );
-    Upstreams::new(&Config::parse("", &text, []).config.unwrap().gateway)
+    let gateway = Config::parse("", &text, []).config.unwrap().gateway;
+    let routes = Routes::new(&gateway, 1, None).unwrap();
+    Upstreams::new(routes.peers().to_vec(), gateway.balance)
 }
 
 fn pick(upstreams: &Upstreams, key: &str) -> SelectedUpstream {

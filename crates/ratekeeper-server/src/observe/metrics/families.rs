@@ -255,13 +255,8 @@ fn write_overload(page: &mut Page, stats: &OverloadStats) {
 }
 
 fn write_gateway(page: &mut Page, gateway: &gateway::GatewayState) {
-    let peers = || {
-        gateway
-            .upstreams
-            .peers
-            .iter()
-            .map(|peer| (peer.upstream.to_string(), peer))
-    };
+    let peers = gateway.peers();
+    let peers = || peers.iter().map(|peer| (peer.upstream.to_string(), peer));
     let mut up = page.family(
         "ratekeeper_upstream_up",
         "1 unless its health checks fail.",

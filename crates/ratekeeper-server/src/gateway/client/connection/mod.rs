@@ -8,7 +8,7 @@ use super::streams::StreamExecutor;
 use super::timeouts::{LINGER, run_with_timeouts};
 use crate::gateway::drain::Stage;
 use crate::gateway::proxy_protocol::{self, ParsedHeader};
-use crate::gateway::upstream::{CLEANUP_INTERVAL, UpstreamPool};
+use crate::gateway::upstream::CLEANUP_INTERVAL;
 use crate::gateway::{GatewayState, WorkerState};
 use crate::net::listen::Listener;
 use crate::net::stream::{BatchedStream, Stream, write_batches};
@@ -44,24 +44,25 @@ const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// stops.
 const ACCEPT_GRACE: Duration = Duration::from_millis(100);
 
-/// Serves one listener until the gateway stops, then finishes the requests in flight.
-pub(crate) async fn serve(listener: Listener, shared: Arc<GatewayState>, workers: usize) {
-    let max_connections = shared.gateway.max_connections.div_ceil(workers).max(1);
+/// Serves the listener of a worker until the gateway stops, then finishes the requests in flight.
+pub(crate) async fn serve(listener: Listener, shared: Arc<GatewayState>, number: usize) {
+    let max_connections = shared
+        .gateway
+        .max_connections
+        .div_ceil(shared.workers)
+        .max(1);
     let (drain, grace) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
-    let http2 = shared.gateway.http2;
-    let peers = shared.upstreams.peers.iter();
-    let pools: Vec<_> = peers.map(|_| Arc::new(UpstreamPool::new(http2))).collect();
-    let worker = Arc::new(WorkerState {
-        shared,
-        pools: pools.clone(),
-    });
+    let worker = Arc::new(WorkerState { shared, number });
+    let cleaned = Arc::clone(&worker);
     tokio::spawn(async move {
         let mut ticks = interval(CLEANUP_INTERVAL);
         // Ticks are the pools' clock, so missed ticks are not made up for.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let now = ticks.tick().await;
-            pools.iter().for_each(|pool| pool.clear_expired(now));
+            for peer in cleaned.shared.routes.load().peers() {
+                peer.pools[number].clear_expired(now);
+            }
         }
     });
     tokio::spawn(write_batches());

@@ -26,30 +26,24 @@ impl Bound {
     ///
     /// If the limit is unlimited.
     pub fn of(limit: &Limit) -> Self {
-        let rule = BucketRule::decided(limit);
-        let narrow = |parts: i128| u64::try_from(parts).expect("a number of 64 bits");
-        let (count, period) = (narrow(rule.per_nano), narrow(rule.token));
         let rate = limit.rate().expect("a finite rate");
-        let (limit, window, algorithm) = (
-            rate.count(),
-            rate.period().as_nanos() as u64,
-            limit.algorithm_kind(),
-        );
-        match algorithm {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::TokenBucket {
-                count,
-                period,
-                burst: narrow(rule.burst),
-            },
+        let (count, period) = (rate.count(), rate.period().as_nanos() as u64);
+        match limit.algorithm_kind() {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => BucketRule::decided(limit).bound(),
             Algorithm::Pacing => Self::Pacing { count, period },
             // SC2 holds only for times that do not go back.
-            Algorithm::FixedWindow | Algorithm::SlidingWindow => {
-                Self::FixedWindow { limit, window }
-            }
-            Algorithm::FixedWindowFirstHit => Self::EvictedFirstHitWindow { limit, window },
-            Algorithm::SlidingWindowStrict | Algorithm::SlidingLog => {
-                Self::SlidingLog { limit, window }
-            }
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => Self::FixedWindow {
+                limit: count,
+                window: period,
+            },
+            Algorithm::FixedWindowFirstHit => Self::EvictedFirstHitWindow {
+                limit: count,
+                window: period,
+            },
+            Algorithm::SlidingWindowStrict | Algorithm::SlidingLog => Self::SlidingLog {
+                limit: count,
+                window: period,
+            },
             other => panic!("{other}"),
         }
     }

@@ -94,6 +94,16 @@ impl BucketRule {
             .expect("no more than a cost can be")
     }
 
+    /// TB1, with times in nanoseconds.
+    pub fn bound(&self) -> Bound {
+        let narrow = |parts: i128| u64::try_from(parts).expect("a number of 64 bits");
+        Bound::TokenBucket {
+            count: narrow(self.per_nano),
+            period: narrow(self.token),
+            burst: narrow(self.burst),
+        }
+    }
+
     /// P1, TB1: an interval with A[s, t] > B + r·(t − s), if there is one.
     pub fn violation(&self, events: &[Event]) -> Option<Violation> {
         self.violation_beyond(events, 0)
@@ -111,17 +121,14 @@ impl BucketRule {
         let trace: Vec<_> = paid
             .map(|event| Admission::at(event.at, event.cost))
             .collect();
-        let narrow = |parts: i128| u64::try_from(parts).expect("a number of 64 bits");
-        let (count, period) = (narrow(self.per_nano), narrow(self.token));
-        let bound = Bound::TokenBucket {
-            count,
-            period,
-            burst: narrow(self.burst),
+        let rate = Rate {
+            count: self.per_nano as u128,
+            period: self.token as u128,
         };
-        let mut tightest = TightestInterval::default();
         let full = (self.capacity() + slack).max(0) as u128;
-        token_bucket::check(&trace, Rate::new(count, period), full, &mut tightest);
-        tightest.verdict("admitted", &bound, 0).err()
+        let mut tightest = TightestInterval::default();
+        token_bucket::check(&trace, rate, full, &mut tightest);
+        tightest.verdict("admitted", &self.bound(), 0).err()
     }
 
     /// TB2, in parts, for times in any order and `events` in the order of the calls: a call after an

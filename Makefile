@@ -16,10 +16,10 @@ check: lint ## formatting, clippy and the tests that need no other program; inst
 		--test live_changes --test text --test engine --test config
 	cargo test -p ratekeeper-server --test config --test cookbook
 
-test: tools lint features doc unit proto-check no-std loom ## everything that must hold, as in CI; says what it installs first
+test: tools lint features doc unit no-std loom ## everything that must hold, as in CI; says what it installs first
 	@echo "all checks passed"
 
-full: deny test shapes faults soak ## make test, then its long forms: shapes, faults and soak; and licences
+full: deny test proto-check shapes faults soak ## make test, then its long forms: shapes, faults and soak; licences; the protos against envoy-types
 
 # The advisories come from the network.
 deny: ## licences, duplicates, sources and advisories of dependencies, where cargo-deny is installed

@@ -152,7 +152,14 @@ impl Shape {
                 .zip(&expected)
                 .position(|(got, sent)| got != sent);
             return Some(match at {
-                Some(at) => format!("the body is different from byte {at} on"),
+                Some(at) => {
+                    let got = &response.body[at..response.body.len().min(at + 200)];
+                    format!(
+                        "the body, {} bytes, is different from byte {at} on: {}",
+                        response.body.len(),
+                        got.escape_ascii()
+                    )
+                }
                 None => format!(
                     "the body has {} bytes, not {}",
                     response.body.len(),

@@ -256,21 +256,23 @@ impl GatewayState {
         let _ = self.runtime.set(runtime);
     }
 
-    /// Replaces the routes by those of another configuration, from the next request on. Its other
-    /// settings are those of the start. Errors are sentences.
-    pub(crate) fn set_routes(&self, config: &GatewayConfig) -> Result<(), String> {
+    /// The routes of another configuration, for [`set_routes`](Self::set_routes). Its other settings
+    /// are those of the start. Errors are sentences.
+    pub(crate) fn new_routes(&self, config: &GatewayConfig) -> Result<Routes, String> {
         let config = GatewayConfig {
             upstreams: config.upstreams.clone(),
             route: config.route.clone(),
             ..self.gateway.clone()
         };
-        let before = self.routes.load();
-        let routes = Routes::new(&config, self.workers, Some(&before))?;
+        Routes::new(&config, self.workers, Some(&self.routes.load()))
+    }
+
+    /// Replaces the routes, from the next request on.
+    pub(crate) fn set_routes(&self, routes: Routes) {
         if let Some(runtime) = self.runtime.get() {
-            routes.run_health_checks(&config, Some(&before), runtime);
+            routes.run_health_checks(&self.gateway, Some(&self.routes.load()), runtime);
         }
         self.routes.store(Arc::new(routes));
-        Ok(())
     }
 
     /// The upstreams of all routes.

@@ -222,15 +222,19 @@ impl<C: Clock> Reload<C> {
                     .collect::<Vec<String>>()
             })?),
         };
+        // Everything that can fail on its own comes before the first change.
+        let gateway = self.app.gateway.get();
+        let routes = gateway
+            .map(|gateway| gateway.new_routes(&config.gateway))
+            .transpose()
+            .map_err(|error| vec![error])?;
         let settings = settings(&config);
         self.app
             .engine
             .set_policies(config.policies)
             .map_err(|error| vec![error.to_string()])?;
-        if let Some(gateway) = self.app.gateway.get() {
-            gateway
-                .set_routes(&config.gateway)
-                .map_err(|error| vec![error])?;
+        if let (Some(gateway), Some(routes)) = (gateway, routes) {
+            gateway.set_routes(routes);
         }
         if let Some(limits) = limits {
             self.app

@@ -21,15 +21,15 @@ use tokio::runtime::Handle;
 /// that stay, with their connections, health and breakers.
 pub(crate) struct Routes {
     routes: Vec<(Route, Arc<Upstreams>)>,
-    /// The upstreams of requests without a route; none if all requests need one.
+    /// The upstreams of requests without a route; `None` if such requests are not found.
     rest: Option<Arc<Upstreams>>,
     peers: Vec<Arc<Peer>>,
     connector: Connector,
 }
 
 impl Routes {
-    /// Builds the routes for so many workers, with the peers of the routes before. Errors are
-    /// sentences.
+    /// Builds the routes for this number of workers. Peers of the previous routes are kept. Errors
+    /// are sentences.
     pub(crate) fn new(
         config: &GatewayConfig,
         workers: usize,
